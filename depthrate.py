@@ -1,0 +1,20 @@
+"""depthrate for notebooks: open a store, define a task, load a sweep. Only re-exports."""
+
+from storage.files import StoreError
+from storage.query import QueryError, Results
+from storage.query import open_results as open
+from sweeps.sweep import Sweep, SweepError, load_sweep
+from tasks.task import Interrupted, TaskError, task
+
+__all__ = [
+    "Interrupted",
+    "QueryError",
+    "Results",
+    "StoreError",
+    "Sweep",
+    "SweepError",
+    "TaskError",
+    "load_sweep",
+    "open",
+    "task",
+]

@@ -1,0 +1,1 @@
+"""The verbs: plan, run, status, fit, report; and the command line."""

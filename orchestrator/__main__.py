@@ -1,0 +1,5 @@
+"""`python -m orchestrator` is the command `depthrate`."""
+
+from orchestrator.cli import main
+
+main()

@@ -1,0 +1,79 @@
+"""The record of an attempt in the store: who runs what, how far it is, and how it ended. A hint, never the truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from storage.files import Files
+from storage.layout import attempt_path
+
+HEARTBEAT_S = 2.0
+STALE_S = 60.0
+"""A running attempt whose heartbeat is older than this is taken for dead."""
+
+
+def new_attempt_id() -> str:
+    """Return a name that no other attempt has and that sorts by time."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}_{secrets.token_hex(6)}"
+
+
+@dataclass(kw_only=True)
+class AttemptState:
+    """One execution of a pack."""
+
+    attempt_id: str
+    sweep: str
+    pack_id: str
+    trial_ids: list[str]
+    device: str
+    state: str = "running"
+    """running, done, interrupted (checkpointed and ended when asked), failed, lost (its worker died)."""
+    started_at: float = field(default_factory=time.time)
+    heartbeat_at: float = field(default_factory=time.time)
+    ended_at: float | None = None
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+    job_id: str | None = None
+    step: int = 0
+    num_steps: int | None = None
+    trials_done: int = 0
+    error_kind: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+
+    def write(self, files: Files) -> None:
+        """Put the state into the store."""
+        self.heartbeat_at = time.time()
+        files.write(attempt_path(self.sweep, self.attempt_id), json.dumps(asdict(self)).encode())
+
+
+def read_attempt(files: Files, sweep: str, attempt_id: str) -> dict[str, Any] | None:
+    """Return an attempt's state, or None if it cannot be read."""
+    try:
+        state = json.loads(files.read(attempt_path(sweep, attempt_id)))
+    except (OSError, ValueError):
+        return None
+    return state if isinstance(state, dict) else None
+
+
+def is_live(state: Mapping[str, Any], now: float) -> bool:
+    """Whether an attempt seems to run: a fresh heartbeat, and its process exists if it is one of this machine."""
+    if state.get("state") != "running" or now - state.get("heartbeat_at", 0) > STALE_S:
+        return False
+    if state.get("host") != socket.gethostname():
+        return True
+    try:
+        os.kill(state["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, KeyError):
+        return True
+    return True

@@ -1,0 +1,499 @@
+"""The command line. Parsing and printing only; torch and ray are never imported here."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="depthrate",
+    help="Launch depth x width x weight-decay x seed grids of small networks, measure their features, fit the rates.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_OUR_PACKAGES = ("orchestrator", "tasks", "sweeps", "storage", "slurm")
+
+SweepArgument = Annotated[str, typer.Argument(help="A sweep file, or the name of a shipped or launched sweep.")]
+StoreOption = Annotated[
+    str | None, typer.Option("--store", help="Any fsspec URL; else DEPTHRATE_STORE, else ./results.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a parameter; a list makes it an axis of the grid."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto (GPUs if there are any), cpu or cuda.")]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", help="Worker processes; default: one a GPU, else one a core.")
+]
+ExecutorOption = Annotated[str, typer.Option("--executor", help="Where packs run; so far: local.")]
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+@contextmanager
+def _bad_input_exits() -> Iterator[None]:
+    """Turn the errors that our packages raise for what a user gave into one message and exit code 2."""
+    try:
+        yield
+    except ValueError as error:
+        if type(error).__module__.partition(".")[0] not in _OUR_PACKAGES:
+            raise
+        print(f"depthrate: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+
+
+@app.command()
+def run(
+    sweep: SweepArgument,
+    store: StoreOption = None,
+    executor: ExecutorOption = "local",
+    workers: WorkersOption = None,
+    device: DeviceOption = "auto",
+    set_: SetOption = None,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(min=0.0, help="Training time between two checkpoints of a pack.")
+    ] = 30.0,
+) -> None:
+    """Run what is pending of a sweep, then fit its rates. Run it again to resume: what is committed is never redone."""
+    with _bad_input_exits():
+        from orchestrator.launch import choose_machine, launch
+        from orchestrator.plan import check_data, check_sweep, make_plan
+        from orchestrator.show import make_console
+        from storage.files import DataFolder
+
+        _require_local(executor)
+        started = time.monotonic()
+        console = make_console()
+        machine = choose_machine(device, workers)
+        checked = check_sweep(_load_sweep(sweep, set_))
+        data = DataFolder(_data_url())
+        check_data(checked, data)
+        files = _open_files(store)
+        plan = make_plan(checked, files, device=machine.device, workers=machine.workers)
+        _warn(plan.snapshot.problems)
+        console.print(_plan_sentence(plan), highlight=False)
+        snapshot, outcome = plan.snapshot, None
+        if plan.packs:
+            console.print(f"{machine.workers} worker processes on {machine.device}; store {files.url}", highlight=False)
+            end = launch(plan, files, machine, data=data.url, checkpoint_s=checkpoint_seconds, console=console)
+            snapshot, outcome = end.snapshot, end.outcome
+        left = len({trial.trial_id for trial in checked.trials} - snapshot.trial_ids())
+        if left == 0:
+            console.print(
+                f"all {len(checked.trials)} trials are committed ({time.monotonic() - started:.0f} s)", highlight=False
+            )
+            _print_diverged(console, checked, snapshot)
+        if len(plan.done) + left < len(checked.trials) or left == 0:
+            _fit_and_print(console, checked, files, snapshot)
+        if left == 0:
+            console.print(f"picture: {_again('report', sweep, store)}", highlight=False)
+            return
+        if outcome is not None and outcome.interrupted:
+            console.print(
+                f"interrupted with {left} trials to do; resume: {_again('run', sweep, store, set_)}", highlight=False
+            )
+            raise typer.Exit(130)
+        _print_failures(outcome, left, sweep, store, set_)
+        raise typer.Exit(1)
+
+
+@app.command()
+def plan(
+    sweep: SweepArgument,
+    store: StoreOption = None,
+    workers: WorkersOption = None,
+    device: DeviceOption = "auto",
+    set_: SetOption = None,
+    executor: ExecutorOption = "local",
+    json: JsonOption = False,
+) -> None:
+    """Show what would run and what is done; starts nothing."""
+    with _bad_input_exits():
+        from orchestrator.launch import choose_machine
+        from orchestrator.plan import check_data, check_sweep, estimated_hours, make_plan
+        from orchestrator.show import make_console, print_json, print_table
+        from storage.files import DataFolder
+        from sweeps.packing import estimated_wall_s
+
+        _require_local(executor)
+        machine = choose_machine(device, workers)
+        checked = check_sweep(_load_sweep(sweep, set_))
+        check_data(checked, DataFolder(_data_url()))
+        made = make_plan(checked, _open_files(store), device=machine.device, workers=machine.workers)
+        hours = estimated_hours(made)
+        if json:
+            print_json(
+                {
+                    "sweep": checked.sweep.name,
+                    "num_trials": len(checked.trials),
+                    "num_done": len(made.done),
+                    "num_pending": made.num_pending,
+                    "packs": [{"pack_id": p.pack_id, "trial_ids": p.trial_ids} for p in made.packs],
+                    "workers": machine.workers,
+                    "device": machine.device,
+                    "estimated_core_hours": hours,
+                    "problems": [str(problem) for problem in made.snapshot.problems],
+                }
+            )
+            return
+        _warn(made.snapshot.problems)
+        console = make_console()
+        console.print(_plan_sentence(made), highlight=False)
+        if not made.packs:
+            return
+        varying = [n for n in checked.trials[0].params if len({str(t.params[n]) for t in checked.trials}) > 1]
+        rows = []
+        for pack in made.packs[:40]:
+            cells = [_values([t.params[name] for t in pack.trials]) for name in varying]
+            seconds = None if checked.task.estimate_s is None else round(estimated_wall_s(pack, checked.task))
+            rows.append([pack.pack_id, len(pack.trials), *cells, seconds])
+        print_table(console, ["pack", "trials", *varying, "rough core-s"], rows)
+        if len(made.packs) > 40:
+            console.print(f"and {len(made.packs) - 40} more packs")
+        if hours is not None:
+            wall = hours / min(machine.workers, len(made.packs))
+            console.print(
+                f"about {hours:.2g} core-hours, {wall:.2g} h with {machine.workers} workers on {machine.device}",
+                highlight=False,
+            )
+
+
+@app.command()
+def status(
+    sweep: Annotated[str | None, typer.Argument(help="A sweep; default: all sweeps of the store.")] = None,
+    store: StoreOption = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds until all is done.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Show how many trials are done, running, failed and pending."""
+    with _bad_input_exits():
+        from orchestrator.plan import check_sweep
+        from orchestrator.show import make_console, print_json, print_table
+        from orchestrator.status import STATES, sweep_status
+        from storage.snapshot import take_snapshot
+
+        files = _existing_files(store)
+        checked = [check_sweep(chosen) for chosen in _chosen_sweeps(sweep, files)]
+        console = make_console()
+        while True:
+            snapshot = take_snapshot(files)
+            states = [sweep_status(files, each.sweep.name, each.trials, snapshot) for each in checked]
+            if json:
+                print_json([state.to_json() for state in states])
+            else:
+                if watch and console.is_terminal:
+                    console.clear()
+                rows = [[s.name, len(s.trials), *s.counts().values(), round(s.trial_hours(), 3)] for s in states]
+                print_table(console, ["sweep", "trials", *STATES, "trial-hours"], rows)
+                for state in states:
+                    for error, count in state.errors().most_common(5):
+                        console.print(
+                            f"{state.name}: {count} trials failed with: {error}", highlight=False, markup=False
+                        )
+                _warn(snapshot.problems)
+            open_trials = sum(state.counts()["pending"] + state.counts()["running"] for state in states)
+            if not watch or not open_trials:
+                return
+            time.sleep(2)
+
+
+@app.command()
+def logs(
+    trial: Annotated[str, typer.Argument(help="A trial_id, or its beginning.")], store: StoreOption = None
+) -> None:
+    """Print every attempt of a trial: where it ran, how it ended, and what it printed."""
+    with _bad_input_exits():
+        from orchestrator.show import make_console
+        from storage.layout import log_path
+        from storage.snapshot import read_states, take_snapshot
+
+        files = _existing_files(store)
+        states = read_states(files, take_snapshot(files).attempts)
+        found = [s for s in states if any(trial_id.startswith(trial) for trial_id in s.get("trial_ids") or ())]
+        if not found:
+            _refuse(
+                f'no attempt in {files.url} had a trial {trial!r}; trial ids: depthrate query "select trial_id from trials"'
+            )
+        console = make_console()
+        for state in sorted(found, key=lambda s: s.get("started_at", 0)):
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state["started_at"]))
+            head = f"attempt {state['attempt_id']} {state['state']}: started {when} on {state['host']}, pid {state['pid']}, "
+            head += f"{len(state['trial_ids'])} trials, step {state['step']}/{state['num_steps'] or '?'}"
+            console.print(head, highlight=False, markup=False)
+            if state.get("error"):
+                console.print(state.get("traceback") or state["error"], highlight=False, markup=False)
+            try:
+                text = files.read(log_path(state["sweep"], state["attempt_id"])).decode(errors="replace")
+            except FileNotFoundError:
+                continue
+            console.print(text, highlight=False, markup=False, end="")
+
+
+@app.command()
+def debug(
+    trial: Annotated[str, typer.Argument(help="A trial_id, or its beginning.")],
+    sweep: Annotated[
+        str | None, typer.Option("--sweep", help="The sweep it belongs to; default: any of the store.")
+    ] = None,
+    store: StoreOption = None,
+    device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
+    pdb: Annotated[bool, typer.Option("--pdb", help="Open the debugger where an exception was raised.")] = False,
+) -> None:
+    """Run one trial alone in this process, without committing anything, and print its last measurement."""
+    with _bad_input_exits():
+        from orchestrator.debug import debug_trial
+        from orchestrator.show import make_console
+
+        debug_trial(
+            _existing_files(store, missing_ok=sweep is not None), trial, sweep, _data_url(), device, pdb, make_console()
+        )
+
+
+@app.command()
+def query(
+    sql: Annotated[
+        str, typer.Argument(help="One SELECT over trials, metrics, curves, features, attempts, fits, results.")
+    ],
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Ask the store with SQL; read-only."""
+    with _bad_input_exits():
+        from orchestrator.show import make_console, print_json, print_table
+        from storage.query import open_results
+
+        results = open_results(store)
+        relation = results.sql(sql)
+        rows = relation.fetchall()
+        if json:
+            print_json([dict(zip(relation.columns, row, strict=True)) for row in rows])
+        else:
+            print_table(make_console(), relation.columns, rows)
+        _warn(results.problems)
+
+
+@app.command()
+def fit(sweep: SweepArgument, store: StoreOption = None, json: JsonOption = False) -> None:
+    """Fit the rates that a sweep asks for, keep them in the store, and print them."""
+    with _bad_input_exits():
+        from orchestrator.plan import check_sweep
+        from orchestrator.show import make_console
+        from storage.snapshot import take_snapshot
+
+        files = _existing_files(store)
+        checked = check_sweep(_chosen_sweeps(sweep, files)[0])
+        if not checked.sweep.fit:
+            _refuse(
+                f"sweep {checked.sweep.name!r} asks for no fit; add to it, for example, fit: [{{metric: nc1, x: depth}}]"
+            )
+        snapshot = take_snapshot(files)
+        _fit_and_print(make_console(), checked, files, snapshot, as_json=json)
+        if not json:
+            _warn(snapshot.problems)
+
+
+@app.command()
+def report(
+    sweep: SweepArgument,
+    store: StoreOption = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")] = Path("report.html"),
+) -> None:
+    """Draw the sweep's report: one HTML file that opens from disk."""
+    with _bad_input_exits():
+        from orchestrator.aggregate import fit_curves
+        from orchestrator.plan import check_sweep
+        from orchestrator.status import sweep_status
+        from storage.query import Results
+        from storage.snapshot import take_snapshot
+
+        files = _existing_files(store)
+        checked = check_sweep(_chosen_sweeps(sweep, files)[0])
+        if not output.parent.is_dir():
+            _refuse(f"cannot write {output}: folder {output.parent} does not exist")
+        snapshot = take_snapshot(files)
+        results = Results(files, snapshot)
+        state = sweep_status(files, checked.sweep.name, checked.trials, snapshot)
+        curves = fit_curves(results, checked.sweep.fit, [trial.trial_id for trial in checked.trials])
+        from orchestrator.report import render_report
+        from orchestrator.report_data import collect_report
+
+        command = ["depthrate", "run", sweep, "--store", files.url]
+        html = render_report(collect_report(checked.sweep, state, results, curves, command))
+        try:
+            output.write_text(html, encoding="utf-8")
+        except OSError as error:
+            _refuse(f"cannot write {output}: {error}")
+        _warn(results.problems)
+        print(f"wrote {output} ({len(html) / 1e6:.1f} MB); open it in a browser")
+
+
+@app.command()
+def tasks(name: Annotated[str | None, typer.Argument(help="A task: its name, or file.py:function.")] = None) -> None:
+    """List the tasks, or the parameters of one."""
+    with _bad_input_exits():
+        from orchestrator.show import make_console, print_table
+        from tasks.schema import REQUIRED
+        from tasks.task import builtin_tasks, load_task
+
+        console = make_console()
+        if name is None:
+            print_table(
+                console,
+                ["task", "version", "what"],
+                [[t.name, str(t.version), t.doc] for t in builtin_tasks().values()],
+            )
+            return
+        task = load_task(name, Path.cwd())
+        console.print(f"{task.name}, version {task.version}. {task.doc}", highlight=False, markup=False)
+        rows = [
+            [
+                p.name,
+                p.allowed,
+                "required" if p.default is REQUIRED else _literal(p.default),
+                "yes" if p.fusible else "",
+                p.doc,
+            ]
+            for p in task.schema.values()
+        ]
+        print_table(console, ["parameter", "allowed", "default", "fusible", "meaning"], rows)
+
+
+def _load_sweep(given: str, set_: list[str] | None) -> Any:
+    from sweeps.sweep import SweepError, load_sweep, parse_yaml
+
+    overrides = {}
+    for text in set_ or ():
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            raise SweepError(f"--set {text!r}: give KEY=VALUE, as in --set depth=[2,3] or --set width=32")
+        overrides[key.strip()] = parse_yaml(value)
+    return load_sweep(given, overrides)
+
+
+def _chosen_sweeps(given: str | None, files: Any) -> list[Any]:
+    """Return the sweeps that are meant: a file, the last launch under a name, a shipped one, or all of the store."""
+    from storage.specs import newest_specs
+    from sweeps.sweep import load_sweep, sweep_of_spec
+
+    launched = newest_specs(files)
+    if given is None:
+        if not launched:
+            _refuse(f"store {files.url} has no sweep yet; run one: depthrate run quickstart")
+        return [sweep_of_spec(spec) for spec in launched.values()]
+    if given in launched and not Path(given).is_file():
+        return [sweep_of_spec(launched[given])]
+    return [load_sweep(given)]
+
+
+def _open_files(store: str | None) -> Any:
+    from storage.files import Files
+    from storage.query import default_store
+
+    return Files(store or default_store())
+
+
+def _existing_files(store: str | None, missing_ok: bool = False) -> Any:
+    files = _open_files(store)
+    if files.is_local and not os.path.isdir(files.root) and not missing_ok:
+        _refuse(f"there is no store at {files.url!r}; run a sweep first, or name its place with --store")
+    return files
+
+
+def _data_url() -> str:
+    return os.environ.get("DEPTHRATE_DATA") or str(Path.home() / ".cache" / "depthrate")
+
+
+def _require_local(executor: str) -> None:
+    if executor != "local":
+        _refuse(f"executor {executor!r} is not available in this version; allowed: local")
+
+
+def _refuse(message: str) -> None:
+    print(f"depthrate: {message}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+def _warn(problems: list[Any]) -> None:
+    for problem in problems[:20]:
+        print(f"warning: {problem}", file=sys.stderr)
+    if len(problems) > 20:
+        print(f"warning: and {len(problems) - 20} more damaged or foreign files", file=sys.stderr)
+
+
+def _plan_sentence(made: Any) -> str:
+    checked = made.checked
+    text = f"{checked.sweep.name}: {len(checked.trials)} trials, {len(made.done)} done"
+    return text + (f", {made.num_pending} to run in {len(made.packs)} packs" if made.packs else "")
+
+
+def _fit_and_print(console: Any, checked: Any, files: Any, snapshot: Any, as_json: bool = False) -> None:
+    from orchestrator.aggregate import fit_curves
+    from orchestrator.show import print_fits, print_json
+    from storage.fits import write_fits
+    from storage.query import Results
+
+    results = Results(files, snapshot)
+    curves = fit_curves(results, checked.sweep.fit, [trial.trial_id for trial in checked.trials])
+    rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
+    if rows:
+        try:
+            write_fits(files, checked.sweep.name, rows)
+        except OSError as error:
+            print(f"warning: fits are not kept: {error}", file=sys.stderr)
+    if as_json:
+        print_json(rows)
+    elif curves:
+        print_fits(console, curves)
+
+
+def _print_diverged(console: Any, checked: Any, snapshot: Any) -> None:
+    ours = {trial.trial_id for trial in checked.trials}
+    rows = snapshot.trials.select(["trial_id", "status"]).to_pylist()
+    count = sum(row["trial_id"] in ours and row["status"] == "diverged" for row in rows)
+    if count:
+        console.print(
+            f"{count} of them diverged: depthrate query \"select * from trials where status = 'diverged'\"",
+            highlight=False,
+        )
+
+
+def _print_failures(outcome: Any, left: int, sweep: str, store: str | None, set_: list[str] | None) -> None:
+    print(f"depthrate: {left} trials are not done", file=sys.stderr)
+    for failure in outcome.failures[:10]:
+        first = failure.pack.trial_ids[0] if failure.pack.trials else "?"
+        print(
+            f"  {len(failure.pack.trials)} trials: {failure.error}; see: {_again('logs', first, store)}",
+            file=sys.stderr,
+        )
+    if outcome.stopped_early:
+        print("  stopped early: several packs failed with the same error", file=sys.stderr)
+    print(f"  try what is left again: {_again('run', sweep, store, set_)}", file=sys.stderr)
+
+
+def _again(verb: str, what: str, store: str | None, set_: list[str] | None = None) -> str:
+    """Return the command line that goes on from here."""
+    import shlex
+
+    words = ["depthrate", verb, what, *(["--store", store] if store else [])]
+    return shlex.join(words + [part for text in set_ or () for part in ("--set", text)])
+
+
+def _values(values: list[Any]) -> str:
+    unique = list(dict.fromkeys(values))
+    return ", ".join(map(str, unique[:6])) + (", ..." if len(unique) > 6 else "")
+
+
+def _literal(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,76 @@
+"""Run one trial alone in this process: for a debugger, a profiler, or a doubt."""
+
+from __future__ import annotations
+
+import pdb
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from orchestrator.plan import check_sweep
+from orchestrator.show import print_table
+from orchestrator.status import find_params
+from storage.files import DataFolder, Files, StoreError
+from storage.snapshot import take_snapshot
+from storage.specs import newest_specs
+from sweeps.sweep import load_sweep, sweep_of_spec
+
+
+@dataclass
+class _DebugContext:
+    """A context that keeps nothing and never stops (`tasks.task.TaskContext`)."""
+
+    device: str
+    data: DataFolder
+    trial_ids: Sequence[str]
+
+    def should_stop(self) -> bool:
+        return False
+
+    def progress(self, step: int, num_steps: int) -> None:
+        return None
+
+    def checkpoint_due(self) -> bool:
+        return False
+
+    def save_checkpoint(self, content: bytes) -> None:
+        return None
+
+    def load_checkpoint(self) -> bytes | None:
+        return None
+
+    def for_trial(self, index: int) -> _DebugContext:
+        return self
+
+
+def debug_trial(
+    files: Files, prefix: str, sweep: str | None, data_url: str, device: str, post_mortem: bool, console: Console
+) -> None:
+    """Run the trial whose identity begins with `prefix` and print its last measurements, layer by layer.
+
+    Raises:
+        StoreError: no trial or several begin with `prefix`.
+    """
+    sweeps = [load_sweep(sweep)] if sweep else [sweep_of_spec(spec) for spec in newest_specs(files).values()]
+    checked = [check_sweep(each) for each in sweeps]
+    tasks = {each.task.name: each.task for each in checked}
+    found = find_params([trial for each in checked for trial in each.trials], take_snapshot(files), prefix)
+    if len(found) != 1 or found[0][1] not in tasks:
+        raise StoreError(
+            f"{len(found)} trials of {files.url} begin with {prefix!r}"
+            + (": " + ", ".join(trial_id for trial_id, _, _ in found[:5]) if found else "")
+            + '; list them: depthrate query "select trial_id from trials", or name the sweep with --sweep'
+        )
+    trial_id, task_name, params = found[0]
+    console.print(f"trial {trial_id} of {task_name}: {params}", highlight=False, markup=False)
+    try:
+        results = list(tasks[task_name].run([params], _DebugContext(device, DataFolder(data_url), [trial_id])))
+    except Exception:
+        if post_mortem:
+            pdb.post_mortem()
+        raise
+    rows = results[0].tables.get("metrics") or []
+    last = [row for row in rows if row.get("step") == rows[-1].get("step")]
+    columns = [name for name, value in last[-1].items() if not isinstance(value, list)] if last else []
+    print_table(console, columns, [[row.get(name) for name in columns] for row in last])

@@ -1,0 +1,248 @@
+"""The loop that brings a plan to its end: submit, poll, retry, until nothing is pending."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from orchestrator.attempt import AttemptState, is_live, new_attempt_id, read_attempt
+from orchestrator.executor import Executor, JobEnd, PackJob
+from orchestrator.plan import Plan, halved
+from orchestrator.retry import STOP_AFTER_PACKS, decide
+from storage.files import Files
+from storage.layout import attempt_path, checkpoint_folder
+from storage.snapshot import read_states, take_snapshot
+from sweeps.packing import Pack
+
+LOOK_AT_OTHERS_S = 5.0
+"""Seconds between two looks at what other launches run and have committed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """What all jobs of a launch share."""
+
+    store: str
+    data: str
+    device: str
+    checkpoint_s: float
+    git_sha: str | None
+    git_dirty: bool | None
+
+
+@dataclass(frozen=True)
+class PackFailure:
+    """A pack that was given up."""
+
+    pack: Pack
+    attempt_id: str
+    error: str
+
+
+@dataclass
+class _Entry:
+    """A pack on its way: which attempt of it runs, and how it failed before."""
+
+    pack: Pack
+    failures: Counter[str] = field(default_factory=Counter)
+    state: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a watcher sees of a launch."""
+
+    trials_done: int
+    packs_running: list[tuple[Pack, dict[str, Any]]]
+    packs_queued: list[Pack]
+    waiting_for_others: int
+    """Queued packs that another launch is running."""
+
+
+class Watcher(Protocol):
+    """Is told now and then how a launch is getting on."""
+
+    def __call__(self, progress: Progress) -> None: ...
+
+
+@dataclass
+class Outcome:
+    """How a launch ended."""
+
+    failures: list[PackFailure]
+    interrupted: bool
+    stopped_early: bool
+
+
+class Driver:
+    """Runs the packs of a plan through an executor; what is done is only ever read from the store."""
+
+    def __init__(self, plan: Plan, files: Files, executor: Executor, options: LaunchOptions, watch: Watcher):
+        self.files, self.executor, self.options, self.watch = files, executor, options, watch
+        self.sweep = plan.checked.sweep
+        self.queue = deque(_Entry(pack) for pack in plan.packs)
+        self.running: dict[str, _Entry] = {}
+        self.failures: list[PackFailure] = []
+        self.trials_done = len(plan.done)
+        self.stopping = False
+        self.stopped_early = False
+        self._seen_attempts: set[str] = set()
+        """Attempts that are this launch's own or have ended."""
+        self._next_look = float("-inf")
+        self._others: set[str] = set()
+
+    def stop(self) -> None:
+        """Start nothing more, and let what runs save a checkpoint and end."""
+        if not self.stopping:
+            self.stopping = True
+            self.executor.stop()
+
+    def run(self, clock: Callable[[], float] = time.monotonic) -> Outcome:
+        """Bring every pack to its commit, or give it up."""
+        last_read = float("-inf")
+        while self.running or (self.queue and not self.stopping):
+            if not self.stopping:
+                self._submit(clock())
+            for end in self.executor.poll(timeout_s=0.2):
+                self._handle(end)
+            if clock() - last_read >= 1.0:
+                last_read = clock()
+                self._read_progress()
+                self._tell()
+        self._tell()
+        return Outcome(self.failures, self.stopping and not self.stopped_early, self.stopped_early)
+
+    def _submit(self, now: float) -> None:
+        """Fill the executor; packs that another launch runs wait, and are dropped when it has committed them."""
+        if not self.queue or len(self.running) >= self.executor.capacity:
+            return
+        if now >= self._next_look:
+            started = time.monotonic()
+            self._look_at_others()
+            # a large store takes a while to list: spend at most a twentieth of the launch on it
+            self._next_look = now + max(LOOK_AT_OTHERS_S, 20 * (time.monotonic() - started))
+        for _ in range(len(self.queue)):
+            if len(self.running) >= self.executor.capacity:
+                return
+            entry = self.queue.popleft()
+            if self._others.intersection(entry.pack.trial_ids):
+                self.queue.append(entry)
+            else:
+                self._start(entry)
+
+    def _start(self, entry: _Entry) -> None:
+        job = PackJob(
+            attempt_id=new_attempt_id(),
+            sweep=self.sweep.name,
+            task=self.sweep.task,
+            pack_id=entry.pack.pack_id,
+            trial_ids=entry.pack.trial_ids,
+            params=[trial.params for trial in entry.pack.trials],
+            store=self.options.store,
+            data=self.options.data,
+            device=self.options.device,
+            checkpoint_s=self.options.checkpoint_s,
+            git_sha=self.options.git_sha,
+            git_dirty=self.options.git_dirty,
+        )
+        entry.state = None
+        self.running[job.attempt_id] = entry
+        self._seen_attempts.add(attempt_path(job.sweep, job.attempt_id))
+        self.executor.submit(job)
+
+    def _handle(self, end: JobEnd) -> None:
+        entry = self.running.pop(end.attempt_id)
+        state = read_attempt(self.files, self.sweep.name, end.attempt_id) or {}
+        if end.death is not None and state.get("state", "running") == "running":
+            state = self._record_death(entry, end, state)
+        if state.get("state") == "done":
+            self.trials_done += len(entry.pack.trials)
+        elif state.get("state") == "interrupted":
+            self._requeue(entry)
+        else:
+            self._retry(entry, end.attempt_id, state)
+
+    def _record_death(self, entry: _Entry, end: JobEnd, state: dict[str, Any]) -> dict[str, Any]:
+        """Write the end of an attempt whose worker could not."""
+        fields = {key: value for key, value in state.items() if key in AttemptState.__dataclass_fields__}
+        dead = AttemptState(
+            **{
+                "attempt_id": end.attempt_id,
+                "sweep": self.sweep.name,
+                "pack_id": entry.pack.pack_id,
+                "trial_ids": entry.pack.trial_ids,
+                "device": self.options.device,
+                **fields,
+                "state": "lost",
+                "ended_at": time.time(),
+                "error_kind": "worker_lost",
+                "error": end.death,
+            }
+        )
+        dead.write(self.files)
+        return dead.__dict__
+
+    def _retry(self, entry: _Entry, attempt_id: str, state: dict[str, Any]) -> None:
+        kind = state.get("error_kind") or "worker_lost"
+        entry.failures[kind] += 1
+        decision = decide(kind, entry.failures, len(entry.pack.trials))
+        if decision == "halve":
+            self.files.delete(checkpoint_folder(entry.pack.pack_id))
+            self.queue.extendleft(_Entry(part, entry.failures.copy()) for part in halved(entry.pack))
+        elif decision == "retry":
+            self._requeue(entry)
+        else:
+            self._give_up(entry, attempt_id, state)
+
+    def _requeue(self, entry: _Entry) -> None:
+        """Queue again what is not committed: a pack that runs in turn may have committed some of its trials."""
+        left = self._without(entry.pack, take_snapshot(self.files).trial_ids())
+        if left.trials:
+            self.queue.appendleft(_Entry(left, entry.failures))
+
+    def _give_up(self, entry: _Entry, attempt_id: str, state: dict[str, Any]) -> None:
+        """Report a pack; the same error from several packs stops the launch, since the others would fail alike."""
+        left = self._without(entry.pack, take_snapshot(self.files).trial_ids())
+        error = state.get("error") or "the attempt left no record"
+        self.failures.append(PackFailure(left, attempt_id, error))
+        same = sum(failure.error == error for failure in self.failures)
+        if same >= STOP_AFTER_PACKS and self.queue and not self.stopping:
+            self.stopped_early = True
+            self.stop()
+
+    def _without(self, pack: Pack, committed: set[str]) -> Pack:
+        """Return the pack's trials that are not committed, and count the others as done."""
+        left = tuple(trial for trial in pack.trials if trial.trial_id not in committed)
+        self.trials_done += len(pack.trials) - len(left)
+        return Pack(pack.pack_id, left)
+
+    def _look_at_others(self) -> None:
+        """See which pending trials other launches run, and drop those that they have committed."""
+        snapshot = take_snapshot(self.files)
+        committed, now = snapshot.trial_ids(), time.time()
+        self._others = set()
+        for state in read_states(self.files, set(snapshot.attempts) - self._seen_attempts):
+            if is_live(state, now):
+                self._others.update(state.get("trial_ids", ()))
+            elif state.get("state") != "running":
+                self._seen_attempts.add(attempt_path(state["sweep"], state["attempt_id"]))
+        remaining = [_Entry(self._without(entry.pack, committed), entry.failures) for entry in self.queue]
+        self.queue = deque(entry for entry in remaining if entry.pack.trials)
+
+    def _read_progress(self) -> None:
+        for attempt_id, entry in self.running.items():
+            entry.state = read_attempt(self.files, self.sweep.name, attempt_id)
+
+    def _tell(self) -> None:
+        waiting = sum(bool(self._others.intersection(entry.pack.trial_ids)) for entry in self.queue)
+        self.watch(
+            Progress(
+                trials_done=self.trials_done,
+                packs_running=[(entry.pack, entry.state or {}) for entry in self.running.values()],
+                packs_queued=[entry.pack for entry in self.queue],
+                waiting_for_others=waiting,
+            )
+        )

@@ -1,0 +1,69 @@
+"""The seam between the driver and the machines: submit, poll, stop. Results never come back through it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackJob:
+    """All that a worker needs to run one attempt of a pack; plain JSON."""
+
+    attempt_id: str
+    sweep: str
+    task: str
+    """A task's name; a file's path is absolute."""
+    pack_id: str
+    trial_ids: list[str]
+    params: list[Mapping[str, Any]]
+    store: str
+    data: str
+    device: str
+    checkpoint_s: float
+    """Seconds of training between two checkpoints."""
+    git_sha: str | None
+    git_dirty: bool | None
+
+    def to_json(self) -> str:
+        """Return one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> PackJob:
+        """Read what `to_json` wrote."""
+        return PackJob(**json.loads(text))
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """A job is over; what it did stands in the store."""
+
+    attempt_id: str
+    death: str | None = None
+    """How the worker died, if it did not get to write its own end."""
+
+
+class Executor(Protocol):
+    """Runs jobs somewhere. Only the driver's thread calls it."""
+
+    capacity: int
+    """Jobs worth submitting at once."""
+
+    def submit(self, job: PackJob) -> None:
+        """Start a job, now or when there is room."""
+        ...
+
+    def poll(self, timeout_s: float) -> list[JobEnd]:
+        """Wait up to `timeout_s` and return the jobs that ended since the last call, each once."""
+        ...
+
+    def stop(self) -> None:
+        """Ask all running jobs to save a checkpoint and end; they end through `poll`."""
+        ...
+
+    def close(self) -> None:
+        """Release everything; what still runs is killed."""
+        ...

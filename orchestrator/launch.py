@@ -1,0 +1,154 @@
+"""`depthrate run` once its plan is made: workers, the driver, and a clean end whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from orchestrator.driver import Driver, LaunchOptions, Outcome
+from orchestrator.local_executor import LocalExecutor, count_gpus
+from orchestrator.plan import Plan
+from orchestrator.watch import LaunchWatcher
+from storage.files import Files, StoreError
+from storage.layout import checkpoint_folder
+from storage.snapshot import Snapshot, take_snapshot
+from storage.specs import write_spec
+
+
+class LaunchError(ValueError):
+    """A launch cannot start with these options."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What this machine's workers compute on."""
+
+    device: str
+    workers: int
+    num_gpus: int
+
+
+@dataclass(frozen=True)
+class LaunchEnd:
+    """How a launch ended, and what the store held then."""
+
+    outcome: Outcome
+    snapshot: Snapshot
+
+
+def choose_machine(device: str, workers: int | None) -> Machine:
+    """Return the device and the number of workers: one a GPU if there are any, else one a core.
+
+    Raises:
+        LaunchError: the device is unknown or not there, or the number of workers is below 1.
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        raise LaunchError(f"device {device!r} is unknown; allowed: auto, cpu, cuda")
+    if workers is not None and workers < 1:
+        raise LaunchError(f"workers is {workers}; give at least 1")
+    num_gpus = 0 if device == "cpu" else count_gpus()
+    if device == "cuda" and not num_gpus:
+        raise LaunchError(
+            "device is cuda, but there is no GPU that torch can use; check nvidia-smi and the torch build"
+        )
+    if num_gpus:
+        return Machine("cuda", workers or num_gpus, num_gpus)
+    return Machine("cpu", workers or len(os.sched_getaffinity(0)), 0)
+
+
+def launch(
+    plan: Plan, files: Files, machine: Machine, *, data: str, checkpoint_s: float, console: Console
+) -> LaunchEnd:
+    """Run a plan's packs in local worker processes until all are committed, given up, or Ctrl-C.
+
+    Raises:
+        StoreError: the store cannot be written, or other processes would not see it.
+    """
+    if not files.is_shared:
+        raise StoreError(
+            f"store {files.url!r} lives in one process, and trials run in others; give a folder or a bucket"
+        )
+    files.check_writable()
+    sweep = plan.checked.sweep
+    write_spec(files, sweep.name, sweep.spec_hash(), sweep.spec())
+    git_sha, git_dirty = _git_state(_task_folder(sweep.task))
+    options = LaunchOptions(
+        store=_absolute(files),
+        data=data,
+        device=machine.device,
+        checkpoint_s=checkpoint_s,
+        git_sha=git_sha,
+        git_dirty=git_dirty,
+    )
+    executor = LocalExecutor(min(machine.workers, len(plan.packs)), machine.num_gpus)
+    with LaunchWatcher(plan, console) as watcher:
+        driver = Driver(plan, files, executor, options, watcher)
+        with _Interrupts(driver, console):
+            try:
+                outcome = driver.run()
+            finally:
+                executor.close()
+    snapshot = take_snapshot(files)
+    _delete_stale_checkpoints(plan, snapshot.trial_ids(), files)
+    return LaunchEnd(outcome, snapshot)
+
+
+class _Interrupts:
+    """Ctrl-C or SIGTERM once: checkpoint and stop; twice: stop now."""
+
+    def __init__(self, driver: Driver, console: Console):
+        self._driver, self._console = driver, console
+
+    def __enter__(self) -> None:
+        self._before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._driver.stopping:
+            raise KeyboardInterrupt
+        self._console.print(
+            "stopping: each worker saves a checkpoint after its current step (Ctrl-C again to stop at once)"
+        )
+        self._driver.stop()
+
+
+def _absolute(files: Files) -> str:
+    return files.root if files.is_local else files.url
+
+
+def _task_folder(task: str) -> Path:
+    where = task.rpartition(":")[0]
+    return Path(where).parent if where.endswith(".py") else Path(__file__).parent
+
+
+def _git_state(folder: Path) -> tuple[str | None, bool | None]:
+    """Return the commit of the task's code and whether it was changed since; nulls outside a repository."""
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip()
+
+    sha = git("rev-parse", "HEAD")
+    changes = git("status", "--porcelain") if sha else None
+    return sha or None, None if changes is None else bool(changes)
+
+
+def _delete_stale_checkpoints(plan: Plan, committed: set[str], files: Files) -> None:
+    """Delete checkpoints of packs whose trials are all committed (by another launch, or after they were halved)."""
+    for pack in plan.packs:
+        if committed.issuperset(pack.trial_ids):
+            files.delete(checkpoint_folder(pack.pack_id))

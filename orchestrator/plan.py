@@ -1,0 +1,122 @@
+"""What a launch would do: the sweep's trials, minus the committed ones, in packs."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from storage.files import Files
+from storage.layout import checkpoint_trials_path
+from storage.snapshot import Snapshot, take_snapshot
+from sweeps.packing import Pack, estimated_wall_s, make_pack, pack_trials
+from sweeps.sweep import Sweep, check_fits
+from sweeps.trial import Trial
+from tasks.datasets import DataSource
+from tasks.task import Task
+
+
+@dataclass(frozen=True)
+class CheckedSweep:
+    """A sweep whose task is loaded and whose trials passed every check that needs no store."""
+
+    sweep: Sweep
+    task: Task
+    trials: list[Trial]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done and what would run."""
+
+    checked: CheckedSweep
+    snapshot: Snapshot
+    done: set[str]
+    packs: list[Pack]
+    """Pending trials, longest pack first."""
+
+    @property
+    def num_pending(self) -> int:
+        """Trials that would run."""
+        return sum(len(pack.trials) for pack in self.packs)
+
+
+def check_sweep(sweep: Sweep) -> CheckedSweep:
+    """Load the sweep's task and expand it.
+
+    Raises:
+        ValueError: `SweepError`, `TaskError` or `ParameterError` for what cannot run.
+    """
+    task = sweep.load_task()
+    trials = sweep.expand(task)
+    check_fits(sweep, task)
+    return CheckedSweep(sweep, task, trials)
+
+
+def check_data(checked: CheckedSweep, source: DataSource) -> None:
+    """Check that everything the trials read is there, each data set once.
+
+    Raises:
+        DatasetError: saying where it looked and how to get it.
+    """
+    seen = set()
+    for trial in checked.trials:
+        key = trial.params.get("dataset")
+        if key not in seen:
+            seen.add(key)
+            checked.task.check_data(trial.params, source)
+
+
+def make_plan(checked: CheckedSweep, files: Files, *, device: str = "cpu", workers: int = 1) -> Plan:
+    """Compare the sweep with the store.
+
+    Packs that left a checkpoint are formed again as they were, so that nothing trained is trained anew.
+    """
+    snapshot = take_snapshot(files)
+    committed = snapshot.trial_ids()
+    pending = {trial.trial_id: trial for trial in checked.trials if trial.trial_id not in committed}
+    packs = []
+    for pack_id, members in _checkpointed_packs(files).items() if pending else ():
+        again = [pending.pop(trial_id) for trial_id in members if trial_id in pending]
+        if again:
+            packs.append(Pack(pack_id, tuple(again)))
+    packs += pack_trials(pending.values(), checked.task, device=device, workers=workers)
+    packs.sort(key=lambda pack: -estimated_wall_s(pack, checked.task))
+    done = committed & {trial.trial_id for trial in checked.trials}
+    return Plan(checked, snapshot, done, packs)
+
+
+def halved(pack: Pack) -> list[Pack]:
+    """Return the pack's trials in two packs, for one that ran out of memory."""
+    middle = len(pack.trials) // 2
+    return [make_pack(pack.trials[:middle]), make_pack(pack.trials[middle:])]
+
+
+def estimated_hours(plan: Plan) -> float | None:
+    """Return the core-hours of what is pending, from trials of this task already measured; null without any estimate."""
+    task = plan.checked.task
+    rows = plan.snapshot.trials.select(["task", "wall_s", "params"]).to_pylist()
+    measured = [row for row in rows if row["task"] == task.name and row["wall_s"] is not None]
+    seconds = sum(estimated_wall_s(pack, task) for pack in plan.packs)
+    if measured:
+        ratios = [row["wall_s"] / _estimate_s(task, json.loads(row["params"])) for row in measured]
+        return seconds * statistics.median(ratios) / 3600
+    return None if task.estimate_s is None else seconds / 3600
+
+
+def _estimate_s(task: Task, params: Mapping[str, Any]) -> float:
+    return 1.0 if task.estimate_s is None else task.estimate_s(params)
+
+
+def _checkpointed_packs(files: Files) -> dict[str, list[str]]:
+    packs = {}
+    for path in files.list("checkpoints"):
+        pack_id = path.split("/")[1]
+        if path == checkpoint_trials_path(pack_id):
+            try:
+                packs[pack_id] = list(json.loads(files.read(path))["trial_ids"])
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # torn or foreign: its trials are packed as if they had no checkpoint
+    return packs

@@ -1,0 +1,94 @@
+"""Tables and numbers for a terminal."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from orchestrator.aggregate import FittedCurve
+    from tasks.fit import RateFit
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console that never wraps or cuts a table when its output goes to a file or a pipe."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else 1000, soft_wrap=not stream.isatty())
+
+
+def print_table(
+    console: Console, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None
+) -> None:
+    """Print rows under their columns; numbers stand right, with six digits."""
+    rows = list(rows)
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for index, column in enumerate(columns):
+        is_number = any(isinstance(row[index], int | float) and not isinstance(row[index], bool) for row in rows)
+        table.add_column(column, justify="right" if is_number else "left", no_wrap=not console.is_terminal)
+    for row in rows:
+        table.add_row(*(_escape(format_value(value)) for value in row))
+    console.print(table, highlight=False)
+
+
+def format_value(value: Any) -> str:
+    """Return a table cell's text: six significant digits, an empty cell for null."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, datetime.datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, list):
+        return "[" + ", ".join(format_value(item) for item in value) + "]"
+    return str(value)
+
+
+def print_json(value: Any) -> None:
+    """Print JSON for programs."""
+    print(json.dumps(value, indent=1, default=str))
+
+
+def print_fits(console: Console, curves: Sequence[FittedCurve]) -> None:
+    """Print one row a curve: the power law with its interval, and how it compares with the other models."""
+    rows: list[list[Any]] = []
+    for curve in curves:
+        power = curve.power
+        excluded = ", ".join(f"{count} {reason}" for reason, count in curve.excluded.items())
+        name = [curve.metric, curve.label()]
+        if power is None:
+            rows.append([*name, "no fit", "", None, len(curve.rows), curve.note or "", excluded])
+            continue
+        law = f"{power.prefactor:.3g} {curve.x}^{-power.exponent:.3f}"
+        rows.append([*name, law, _interval(power), power.r2, power.n_points, _preferred(curve), excluded])
+    columns = ["metric", "group", "power law", "exponent a, 95 % interval", "R^2", "trials", "best by AICc", "left out"]
+    kept = [i for i in range(len(columns)) if i not in (1, 7) or any(row[i] for row in rows)]
+    print_table(
+        console,
+        [columns[i] for i in kept],
+        [[(round(row[i], 3) if isinstance(row[i], float) else row[i]) for i in kept] for row in rows],
+    )
+
+
+def _interval(fit: RateFit) -> str:
+    if fit.ci_low is None or fit.ci_high is None:
+        return f"{fit.exponent:.3f} (no interval)"
+    return f"{fit.exponent:.3f} [{fit.ci_low:.3f}, {fit.ci_high:.3f}]"
+
+
+def _preferred(curve: FittedCurve) -> str:
+    weighed = [fit for fit in curve.fits if fit.weight is not None]
+    if not weighed:
+        return ""
+    best = max(weighed, key=lambda fit: fit.weight or 0.0)
+    return f"{best.model} ({best.weight:.0%})"
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", "\\[")

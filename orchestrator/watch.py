@@ -1,0 +1,112 @@
+"""What a person sees while a launch runs: a live display in a terminal, a line now and then in a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from orchestrator.driver import Progress as LaunchProgress
+from orchestrator.plan import Plan
+from sweeps.packing import Pack, estimated_wall_s
+
+LOG_EVERY_S = 30.0
+
+
+class LaunchWatcher:
+    """Shows trials done, trials a second, the time left, and each running pack's step."""
+
+    def __init__(self, plan: Plan, console: Console):
+        self._plan, self._console = plan, console
+        self._total = len(plan.checked.trials)
+        self._done_before = len(plan.done)
+        self._work = sum(estimated_wall_s(pack, plan.checked.task) for pack in plan.packs)
+        self._varying = _varying_names(plan)
+        self._started = time.monotonic()
+        self._last_line = self._started
+        self._last_done = self._done_before
+        self._rows: dict[str, TaskID] = {}
+        self._display: Progress | None = None
+
+    def __enter__(self) -> LaunchWatcher:
+        if self._console.is_terminal:
+            self._display = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=30),
+                TextColumn("{task.fields[text]}"),
+                console=self._console,
+                transient=True,
+            )
+            self._rows[""] = self._display.add_task("trials", total=self._total, text="")
+            self._display.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._display is not None:
+            self._display.stop()
+
+    def __call__(self, progress: LaunchProgress) -> None:
+        """Show how the launch is getting on."""
+        if self._display is not None:
+            self._draw(self._display, progress)
+            return
+        now = time.monotonic()
+        if progress.trials_done > self._last_done or now - self._last_line >= LOG_EVERY_S:
+            self._last_done, self._last_line = progress.trials_done, now
+            self._console.print(f"{progress.trials_done}/{self._total} trials{self._pace(progress)}", highlight=False)
+
+    def _draw(self, display: Progress, progress: LaunchProgress) -> None:
+        text = f"{progress.trials_done}/{self._total}{self._pace(progress)}"
+        display.update(self._rows[""], completed=progress.trials_done, text=text)
+        running = {pack.pack_id: (pack, state) for pack, state in progress.packs_running}
+        for pack_id in [key for key in self._rows if key and key not in running]:
+            display.remove_task(self._rows.pop(pack_id))
+        for pack_id, (pack, state) in running.items():
+            if pack_id not in self._rows:
+                self._rows[pack_id] = display.add_task(f"  {self.describe(pack)}", total=None, text="starting")
+            total = state.get("num_steps")
+            if total:
+                step = state.get("step", 0)
+                display.update(self._rows[pack_id], completed=step, total=total, text=f"step {step}/{total}")
+
+    def describe(self, pack: Pack) -> str:
+        """Name a pack by the varying parameters that its trials share."""
+        params = [trial.params for trial in pack.trials]
+        shared = [name for name in self._varying if all(p[name] == params[0][name] for p in params)]
+        text = " ".join(f"{name}={params[0][name]}" for name in shared)
+        return f"{text} x{len(params)}".strip()
+
+    def _pace(self, progress: LaunchProgress) -> str:
+        elapsed = time.monotonic() - self._started
+        trials = progress.trials_done - self._done_before
+        left = self._seconds_left(progress, elapsed)
+        parts = [f", {trials / elapsed:.2g} trials/s" if trials and elapsed > 0 else ""]
+        parts.append(f", {_duration(left)} left" if left is not None else "")
+        parts.append(
+            f", {progress.waiting_for_others} packs wait for another launch" if progress.waiting_for_others else ""
+        )
+        return "".join(parts)
+
+    def _seconds_left(self, progress: LaunchProgress, elapsed: float) -> float | None:
+        """Scale the time so far by the estimated work left over the work done, running packs by their steps."""
+        task = self._plan.checked.task
+        left = sum(estimated_wall_s(pack, task) for pack in progress.packs_queued)
+        for pack, state in progress.packs_running:
+            share = state.get("step", 0) / state["num_steps"] if state.get("num_steps") else 0.0
+            left += estimated_wall_s(pack, task) * (1 - share)
+        done = self._work - left
+        return elapsed * left / done if done > 0.01 * self._work and left > 0 else None
+
+
+def _varying_names(plan: Plan) -> Sequence[str]:
+    trials = plan.checked.trials
+    return [name for name in trials[0].params if len({str(trial.params[name]) for trial in trials}) > 1]
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

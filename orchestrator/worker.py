@@ -1,0 +1,350 @@
+"""A compute process: takes packs from its input one by one, trains, commits, and says on its output that one ended.
+
+What went wrong is told through the attempt's record in the store. It ends when its input does, when asked by SIGTERM
+(after a checkpoint), or when the driver that started it is gone.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import IO, TYPE_CHECKING, Any
+
+from orchestrator.attempt import HEARTBEAT_S, AttemptState
+from orchestrator.executor import PackJob
+from storage.commit import commit_trials
+from storage.files import DataFolder, Files
+from storage.layout import DATA_TABLES, checkpoint_folder, checkpoint_path, checkpoint_trials_path, log_path
+from storage.schema import TableError, task_table
+from tasks.task import Interrupted, TrialResult, load_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COMMIT_EVERY_S = 20.0
+"""Longest a finished trial of a pack that runs in turn waits for its commit."""
+LOG_TAIL_BYTES = 200_000
+log = logging.getLogger("depthrate")
+
+
+class StopFlag:
+    """Set by a signal or by the death of the driver; tasks look at it between steps."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self.reason = ""
+
+    def set(self, reason: str) -> None:
+        """Ask whatever runs to save a checkpoint and end."""
+        self.is_set, self.reason = True, reason
+
+
+@dataclass
+class WorkerContext:
+    """What a running task may ask of the outside (`tasks.task.TaskContext`)."""
+
+    files: Files
+    job: PackJob
+    data: DataFolder
+    state: AttemptState
+    stop: StopFlag
+    trial_ids: Sequence[str]
+    name: str = "pack"
+    wall_s_before: float = 0.0
+    """Training time of earlier attempts that the checkpoint stands for."""
+
+    def __post_init__(self) -> None:
+        self.last_checkpoint = time.monotonic()
+
+    @property
+    def device(self) -> str:
+        """Where to compute."""
+        return self.job.device
+
+    def should_stop(self) -> bool:
+        """Whether to save a checkpoint now and raise `Interrupted`."""
+        return self.stop.is_set
+
+    def progress(self, step: int, num_steps: int) -> None:
+        """Note how far the pack has come."""
+        self.state.step, self.state.num_steps = step, num_steps
+
+    def checkpoint_due(self) -> bool:
+        """Whether the last checkpoint is old enough."""
+        return time.monotonic() - self.last_checkpoint >= self.job.checkpoint_s
+
+    def save_checkpoint(self, content: bytes) -> None:
+        """Keep `content` until the commit; a store that refuses it costs time after a crash, not results."""
+        self.last_checkpoint = time.monotonic()
+        pack_id = self.job.pack_id
+        wall_s = self.wall_s_before + time.time() - self.state.started_at
+        try:
+            self.files.write(checkpoint_path(pack_id, self.name), content)
+            members = {"trial_ids": self.job.trial_ids, "wall_s": wall_s}
+            self.files.write(checkpoint_trials_path(pack_id), json.dumps(members).encode())
+        except OSError as error:
+            log.warning("checkpoint not written: %s", error)
+
+    def load_checkpoint(self) -> bytes | None:
+        """Return what an earlier attempt saved, or None."""
+        try:
+            return self.files.read(checkpoint_path(self.job.pack_id, self.name))
+        except FileNotFoundError:
+            return None
+
+    def for_trial(self, index: int) -> WorkerContext:
+        """Return this context narrowed to one trial, with a checkpoint of its own."""
+        trial_id = self.trial_ids[index]
+        return WorkerContext(self.files, self.job, self.data, self.state, self.stop, [trial_id], trial_id)
+
+
+class PackRun:
+    """One attempt of a pack, from its record to its commit."""
+
+    def __init__(self, job: PackJob, stop: StopFlag):
+        self.job, self.stop = job, stop
+        self.files = Files(job.store)
+        self.task = load_task(job.task)
+        self.state = AttemptState(
+            attempt_id=job.attempt_id,
+            sweep=job.sweep,
+            pack_id=job.pack_id,
+            trial_ids=job.trial_ids,
+            device=job.device,
+            job_id=os.environ.get("SLURM_JOB_ID"),
+        )
+        self._finished: list[tuple[TrialResult, dict[str, pa.Table], float]] = []
+        self._oldest_finished = 0.0
+        self._part = 0
+        self._lock = threading.Lock()  # the heartbeat commits finished trials while the next one trains
+
+    def run(self) -> None:
+        """Train and commit the pack.
+
+        Raises:
+            Interrupted: asked to stop; a checkpoint is saved and trials that had finished are committed.
+        """
+        self.state.write(self.files)
+        context = WorkerContext(
+            self.files, self.job, DataFolder(self.job.data), self.state, self.stop, self.job.trial_ids
+        )
+        context.wall_s_before = self._wall_s_of_checkpoint()
+        started = time.monotonic()
+        try:
+            for result in self.task.run(self.job.params, context):
+                wall_s = time.monotonic() - started
+                tables = self._arrow_tables(result)
+                with self._lock:
+                    self._oldest_finished = self._oldest_finished or time.monotonic()
+                    self._finished.append((result, tables, wall_s))
+                    self.state.trials_done += 1
+                if not self.task.fused:
+                    started = time.monotonic()
+                    self.commit_if_due(wall_s > 1.0)
+        finally:
+            if not self.task.fused:
+                self._commit()
+        if self.task.fused:
+            share_s = (time.monotonic() - started + context.wall_s_before) / len(self.job.trial_ids)
+            self._finished = [(result, tables, share_s) for result, tables, _ in self._finished]
+            self._commit()
+        self.files.delete(checkpoint_folder(self.job.pack_id))
+
+    def commit_if_due(self, now: bool = False) -> None:
+        """Commit the finished trials of a pack that runs in turn, if they waited long enough."""
+        waits = self._finished and time.monotonic() - self._oldest_finished >= COMMIT_EVERY_S
+        if not self.task.fused and (waits or (now and self._finished)):
+            self._commit()
+
+    def _commit(self) -> None:
+        with self._lock:
+            if not self._finished:
+                return
+            commit_trials(
+                self.files,
+                sweep=self.job.sweep,
+                attempt_id=self.job.attempt_id,
+                part=None if self.task.fused else self._part,
+                trials=[self._trial_row(result, wall_s) for result, _, wall_s in self._finished],
+                tables={
+                    name: [tables[name] for _, tables, _ in self._finished if name in tables] for name in DATA_TABLES
+                },
+            )
+            self._finished, self._oldest_finished = [], 0.0
+            self._part += 1
+
+    def _arrow_tables(self, result: TrialResult) -> dict[str, pa.Table]:
+        if not isinstance(result.tables, Mapping):
+            raise TableError(
+                f"task returned {type(result.tables).__name__} for a trial; "
+                "return a mapping from table to rows, such as {'metrics': [...]}"
+            )
+        trial_id, attempt_id = self.job.trial_ids[result.index], self.job.attempt_id
+        return {
+            name: task_table(name, content, trial_id=trial_id, attempt_id=attempt_id)
+            for name, content in result.tables.items()
+        }
+
+    def _trial_row(self, result: TrialResult, wall_s: float) -> dict[str, Any]:
+        peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        return {
+            "trial_id": self.job.trial_ids[result.index],
+            "sweep": self.job.sweep,
+            "task": self.task.name,
+            "task_version": self.task.version,
+            "attempt_id": self.job.attempt_id,
+            "pack_id": self.job.pack_id,
+            "status": result.status,
+            "committed_at": datetime.now(UTC),
+            "wall_s": wall_s,
+            "steps": result.num_steps,
+            "device": self.job.device,
+            "peak_memory_gb": peak_gb if result.peak_memory_gb is None else result.peak_memory_gb,
+            "git_sha": self.job.git_sha,
+            "git_dirty": self.job.git_dirty,
+            "versions": json.dumps(_versions()),
+            "host": socket.gethostname(),
+            "job_id": self.state.job_id,
+            "params": json.dumps(self.job.params[result.index], sort_keys=True),
+        }
+
+    def _wall_s_of_checkpoint(self) -> float:
+        try:
+            return float(json.loads(self.files.read(checkpoint_trials_path(self.job.pack_id)))["wall_s"])
+        except (OSError, ValueError, KeyError):
+            return 0.0
+
+
+def run_job(job: PackJob, stop: StopFlag) -> AttemptState:
+    """Run one attempt and return its state, which also stands in the store whatever happened."""
+    run = PackRun(job, stop)
+    with _captured_output() as output, _Heartbeat(run, output, stop):
+        try:
+            run.run()
+            run.state.state = "done"
+        except Interrupted:
+            run.state.state, run.state.error = "interrupted", stop.reason or None
+        except (Exception, SystemExit) as error:
+            log.exception("attempt %s failed", job.attempt_id)
+            run.state.state = "failed"
+            run.state.error_kind = error_kind(error)
+            run.state.error = f"{type(error).__name__}: {error}"
+            run.state.traceback = traceback.format_exc()
+    run.state.ended_at = time.time()
+    run.state.write(run.files)
+    return run.state
+
+
+def error_kind(error: BaseException) -> str:
+    """Return the kind of failure that decides about a retry."""
+    if isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "ArrowMemoryError"):
+        return "out_of_memory"
+    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
+        return "out_of_memory"  # torch's CPU allocator has no type of its own
+    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        return "store"
+    if isinstance(error, TableError):
+        return "table"
+    return "task"
+
+
+def _versions() -> dict[str, str]:
+    names = ("depthrate", "torch", "numpy", "pyarrow")
+    return {"python": sys.version.split()[0], **{name: importlib.metadata.version(name) for name in names}}
+
+
+class _captured_output:
+    """Sends everything this process prints (native code included) into a file while a pack runs."""
+
+    def __enter__(self) -> IO[bytes]:
+        self._file = tempfile.TemporaryFile()
+        self._saved = [os.dup(1), os.dup(2)]
+        for descriptor in (1, 2):
+            os.dup2(self._file.fileno(), descriptor)
+        return self._file
+
+    def __exit__(self, *_: object) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for descriptor, saved in zip((1, 2), self._saved, strict=True):
+            os.dup2(saved, descriptor)
+            os.close(saved)
+        self._file.close()
+
+
+class _Heartbeat:
+    """A thread that keeps the attempt's record and log fresh, commits what waits, and notices a dead driver."""
+
+    def __init__(self, run: PackRun, output: IO[bytes], stop: StopFlag):
+        self._run, self._output, self._stop = run, output, stop
+        self._parent = os.getppid()
+        self._ended = threading.Event()
+        self._uploaded = 0
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> _Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._upload_log()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(HEARTBEAT_S):
+            if os.getppid() != self._parent:
+                self._stop.set("the driver is gone")
+            try:
+                self._run.state.write(self._run.files)
+                self._run.commit_if_due()
+            except Exception as error:  # a hint that is late; the commit itself is tried again at the pack's end
+                log.warning("heartbeat: %s", error)
+            self._upload_log()
+
+    def _upload_log(self) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        size = os.fstat(self._output.fileno()).st_size
+        if size == self._uploaded:
+            return
+        start = max(0, size - LOG_TAIL_BYTES)
+        content = os.pread(self._output.fileno(), size - start, start)
+        try:
+            self._run.files.write(log_path(self._run.job.sweep, self._run.job.attempt_id), content)
+            self._uploaded = size
+        except Exception as error:
+            log.warning("log not written: %s", error)
+
+
+def main() -> None:
+    """Run the jobs that come in, one JSON line each, and answer each with its attempt's name."""
+    answers = os.fdopen(os.dup(1), "w")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    stop = StopFlag()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set("asked to stop"))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while not stop.is_set and (line := sys.stdin.readline()):
+        job = PackJob.from_json(line)
+        run_job(job, stop)
+        try:
+            print(job.attempt_id, file=answers, flush=True)
+        except BrokenPipeError:
+            return  # the driver is gone; everything stands in the store
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What to run: sweeps, trials and packs. Pure: reads a sweep file, starts nothing."""

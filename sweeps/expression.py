@@ -1,0 +1,100 @@
+"""Arithmetic in `derive:`, evaluated from its syntax tree: numbers, names and operators, nothing that can be called."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+_UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+_ALLOWED = "numbers, parameter names, + - * / // % ** and parentheses"
+_MAX_LENGTH = 500
+_MAX_EXPONENT = 1000
+
+
+class ExpressionError(ValueError):
+    """An expression is not arithmetic, names something unknown, or has no finite value."""
+
+
+class Expression:
+    """A parsed arithmetic expression over parameter names."""
+
+    def __init__(self, text: str | int | float):
+        """Parse `text`.
+
+        Raises:
+            ExpressionError: it is not arithmetic; the message shows the part that is refused.
+        """
+        self.text = str(text)
+        if len(self.text) > _MAX_LENGTH:
+            raise ExpressionError(f"expression of {len(self.text)} characters; at most {_MAX_LENGTH} are allowed")
+        try:
+            self._tree = ast.parse(self.text.strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise ExpressionError(f"{self.text!r} is not an arithmetic expression; allowed: {_ALLOWED}") from None
+        self.names = frozenset(self._check(self._tree))
+
+    def _check(self, node: ast.expr) -> set[str]:
+        match node:
+            case ast.Constant(value=bool()):
+                pass
+            case ast.Constant(value=int() | float()):
+                return set()
+            case ast.Name(id=name):
+                return {name}
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+                return self._check(left) | self._check(right)
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
+                return self._check(operand)
+        part = ast.get_source_segment(self.text.strip(), node) or self.text
+        kind = "a call" if isinstance(node, ast.Call) else "not arithmetic"
+        raise ExpressionError(f"{self.text!r}: {part!r} is {kind}; allowed: {_ALLOWED}")
+
+    def evaluate(self, values: Mapping[str, Any]) -> int | float:
+        """Return the value for these parameter values.
+
+        Raises:
+            ExpressionError: a name is not a number, a division by zero, or a result that is not finite.
+        """
+        try:
+            result = self._value(self._tree, values)
+        except ZeroDivisionError:
+            raise ExpressionError(f"{self.text!r} divides by zero {self._where(values)}") from None
+        except OverflowError:
+            raise ExpressionError(f"{self.text!r} is too large a number {self._where(values)}") from None
+        if isinstance(result, complex) or not math.isfinite(result):
+            raise ExpressionError(f"{self.text!r} has no finite real value {self._where(values)}")
+        return result
+
+    def _value(self, node: ast.expr, values: Mapping[str, Any]) -> Any:
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id=name):
+                value = values[name]
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    given = "null" if value is None else repr(value)
+                    raise ExpressionError(f"{self.text!r} refers to {name!r}, which is {given}, not a number")
+                return value
+            case ast.BinOp(left=left, op=op, right=right):
+                first, second = self._value(left, values), self._value(right, values)
+                if isinstance(op, ast.Pow) and abs(second) > _MAX_EXPONENT:
+                    raise ExpressionError(f"{self.text!r}: exponent {second} is beyond {_MAX_EXPONENT}")
+                return _BINARY[type(op)](first, second)
+            case ast.UnaryOp(op=op, operand=operand):
+                return _UNARY[type(op)](self._value(operand, values))
+        raise AssertionError(f"unchecked node {node!r}")
+
+    def _where(self, values: Mapping[str, Any]) -> str:
+        return "where " + ", ".join(f"{name} = {values[name]}" for name in sorted(self.names)) if self.names else ""

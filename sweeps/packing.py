@@ -1,0 +1,69 @@
+"""Packs: trials of one shape that run together in one process."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sweeps.trial import Trial, canonical_json
+from tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Trials that run together; the unit of scheduling."""
+
+    pack_id: str
+    trials: tuple[Trial, ...]
+
+    @property
+    def trial_ids(self) -> list[str]:
+        """Identity of each trial, in order."""
+        return [trial.trial_id for trial in self.trials]
+
+
+def make_pack(trials: Sequence[Trial]) -> Pack:
+    """Return a pack of these trials, named by what is in it."""
+    digest = hashlib.sha256("\n".join(trial.trial_id for trial in trials).encode()).hexdigest()
+    return Pack(digest[:16], tuple(trials))
+
+
+def shape_key(trial: Trial, task: Task) -> str:
+    """Return what the trials of a pack must share: every parameter that is not fusible."""
+    fusible = task.schema.fusible
+    return canonical_json({name: value for name, value in trial.params.items() if name not in fusible})
+
+
+def pack_trials(trials: Iterable[Trial], task: Task, *, device: str = "cpu", workers: int = 1) -> list[Pack]:
+    """Group trials into packs, longest first.
+
+    A fused task's packs hold one shape each, cut evenly at the size the task advises. A task that runs its trials in turn
+    gets packs small enough that every worker has several.
+    """
+    trials = list(trials)
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(shape_key(trial, task) if task.fused else "", []).append(trial)
+    packs = []
+    for group in groups.values():
+        most = task.max_pack_size(group[0].params, device)
+        if not task.fused:
+            most = min(most, math.ceil(len(trials) / (4 * workers)))
+        packs += [make_pack(part) for part in _cut_evenly(group, most)]
+    return sorted(packs, key=lambda pack: -estimated_wall_s(pack, task))
+
+
+def estimated_wall_s(pack: Pack, task: Task) -> float:
+    """Return the rough seconds of a pack on one core; its number of trials where the task gives no estimate."""
+    if task.estimate_s is None:
+        return float(len(pack.trials))
+    return sum(task.estimate_s(trial.params) for trial in pack.trials)
+
+
+def _cut_evenly(trials: list[Trial], most: int) -> list[list[Trial]]:
+    count = math.ceil(len(trials) / most)
+    bounds = [round(part * len(trials) / count) for part in range(count + 1)]
+    return [trials[low:high] for low, high in itertools.pairwise(bounds)]

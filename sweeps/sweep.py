@@ -1,0 +1,463 @@
+"""A sweep: its file, its checks, and its expansion into trials."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sweeps.expression import Expression, ExpressionError
+from sweeps.trial import Trial, canonical_json, trial_id_of
+from tasks.schema import ParameterError, nearest
+from tasks.task import Task, absolute_task_name, load_task
+
+SHIPPED = Path(__file__).parent
+MAX_TRIALS = 1_000_000
+_KEYS = ("name", "task", "params", "grid", "zip", "grids", "include", "exclude", "derive", "seeds", "fit")
+_GRID_KEYS = ("params", "grid", "zip")
+_RANGES = ("range", "linspace", "logspace")
+
+Combination = dict[str, Any]
+
+
+class SweepError(ValueError):
+    """A sweep is not understood or cannot run; the message names the place in the sweep file."""
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """A rate to fit: `metric` against `x`, one curve for each combination of `by`."""
+
+    metric: str
+    x: str = "depth"
+    by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A named set of trials, as written in a sweep file."""
+
+    name: str
+    task: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, Any] = field(default_factory=dict)
+    zip: Mapping[str, Any] = field(default_factory=dict)
+    grids: tuple[Mapping[str, Any], ...] = ()
+    include: tuple[Mapping[str, Any], ...] = ()
+    exclude: tuple[Mapping[str, Any], ...] = ()
+    derive: Mapping[str, Any] = field(default_factory=dict)
+    seeds: Any = None
+    """A count n for seeds 0..n-1, a list of seeds, or null for the task's default."""
+    fit: tuple[FitRequest, ...] = ()
+
+    def spec(self) -> dict[str, Any]:
+        """Return the sweep as the mapping a file would hold."""
+        content: dict[str, Any] = {"name": self.name, "task": self.task}
+        for key in ("params", "grid", "zip", "derive"):
+            content[key] = dict(getattr(self, key))
+        for key in ("grids", "include", "exclude"):
+            content[key] = [dict(part) for part in getattr(self, key)]
+        content["fit"] = [{"metric": f.metric, "x": f.x, "by": list(f.by)} for f in self.fit]
+        return {key: value for key, value in content.items() if value} | (
+            {} if self.seeds is None else {"seeds": self.seeds}
+        )
+
+    def spec_hash(self) -> str:
+        """Return the first 16 hex digits of sha256 over the canonical spec."""
+        return hashlib.sha256(canonical_json(self.spec()).encode()).hexdigest()[:16]
+
+    def load_task(self) -> Task:
+        """Load the task this sweep names."""
+        return load_task(self.task)
+
+    def expand(self, task: Task | None = None) -> list[Trial]:
+        """Return the trials, each once, checked against the task's schema.
+
+        Raises:
+            SweepError: a parameter is unknown, of the wrong type, given twice, or a derived value cannot be formed.
+        """
+        return expand(self, task or self.load_task())
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that reads 1e-4 as a number and refuses a key that stands twice."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:float"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+)$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
+    ),
+    list("-+0123456789."),
+)
+
+
+def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node)
+        if not isinstance(key, str):
+            raise SweepError(f"line {key_node.start_mark.line + 1}: key {key!r} is not a text; quote it")
+        if key in seen:
+            raise SweepError(f"line {key_node.start_mark.line + 1}: {key!r} stands twice in one mapping; keep one")
+        seen.add(key)
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _unique_mapping)
+
+
+def parse_yaml(text: str) -> Any:
+    """Read YAML the way sweep files are read.
+
+    Raises:
+        SweepError: the text is not YAML, or a key stands twice.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise SweepError(f"not YAML: {' '.join(str(error).split())}") from None
+
+
+def find_sweep_file(given: str) -> Path:
+    """Return the sweep file: a path, or the name of one that comes with depthrate.
+
+    Raises:
+        SweepError: there is no such file; the message lists the shipped ones.
+    """
+    path = Path(given)
+    if path.is_file():
+        return path
+    shipped = {file.stem: file for file in SHIPPED.glob("*.yaml")}
+    if given in shipped:
+        return shipped[given]
+    if path.is_dir():
+        raise SweepError(f"{given} is a folder; give a sweep file in it")
+    raise SweepError(
+        f"sweep file {given!r} does not exist (looked in {Path.cwd()}){nearest(given, shipped)}; "
+        f"shipped sweeps: {', '.join(sorted(shipped))}"
+    )
+
+
+def load_sweep(given: str, overrides: Mapping[str, Any] | None = None) -> Sweep:
+    """Read a sweep file and apply `--set` overrides.
+
+    Raises:
+        SweepError: the file is missing, is not YAML, or does not describe a sweep.
+    """
+    path = find_sweep_file(given)
+    try:
+        content = parse_yaml(path.read_text(encoding="utf-8"))
+        return sweep_of_spec(_override(content, overrides or {}), folder=path.parent)
+    except (SweepError, UnicodeDecodeError) as error:
+        raise SweepError(f"{path}: {error}") from None
+
+
+def sweep_of_spec(content: Any, folder: Path | None = None) -> Sweep:
+    """Build a sweep from the mapping a sweep file holds; a task file is looked up in `folder`.
+
+    Raises:
+        SweepError: a key is unknown or has the wrong form.
+    """
+    if not isinstance(content, Mapping):
+        raise SweepError(f"a sweep is a mapping with the keys {', '.join(_KEYS)}; this is {_kind(content)}")
+    _require_keys(content, _KEYS, "the sweep")
+    for key in ("name", "task"):
+        if not isinstance(content.get(key), str):
+            raise SweepError(f"key {key!r} is {_kind(content.get(key))}; a sweep needs a text there")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", content["name"]):
+        raise SweepError(
+            f"name {content['name']!r} cannot name a folder; allowed: letters, digits, '_', '-', '.', at most 100"
+        )
+    return Sweep(
+        name=content["name"],
+        task=absolute_task_name(content["task"], folder or Path.cwd()),
+        params=_mapping(content.get("params"), "params"),
+        grid=_mapping(content.get("grid"), "grid"),
+        zip=_mapping(content.get("zip"), "zip"),
+        grids=_mappings(content.get("grids"), "grids"),
+        include=_mappings(content.get("include"), "include"),
+        exclude=_mappings(content.get("exclude"), "exclude"),
+        derive=_mapping(content.get("derive"), "derive"),
+        seeds=content.get("seeds"),
+        fit=tuple(_fit_request(part) for part in _mappings(content.get("fit"), "fit")),
+    )
+
+
+def expand(sweep: Sweep, task: Task) -> list[Trial]:
+    """Return the sweep's trials in the order of its axes, each once.
+
+    Raises:
+        SweepError: see `Sweep.expand`.
+    """
+    try:
+        return _expand(sweep, task)
+    except (ParameterError, ExpressionError) as error:
+        raise SweepError(str(error)) from None
+
+
+def check_fits(sweep: Sweep, task: Task) -> None:
+    """Check that what `fit:` asks for can exist.
+
+    Raises:
+        SweepError: an unknown parameter or metric, with the nearest known one.
+    """
+    for request in sweep.fit:
+        if task.metrics is not None and request.metric not in task.metrics:
+            known = sorted(task.metrics)
+            raise SweepError(
+                f"unknown metric {request.metric!r} in fit{nearest(request.metric, known)} (known: {', '.join(known)})"
+            )
+        for name in (request.x, *request.by):
+            try:
+                parameter = task.schema.require_known(name, "fit")
+            except ParameterError as error:
+                raise SweepError(str(error)) from None
+            if name == request.x and parameter.kind not in ("int", "float"):
+                raise SweepError(f"fit over x: {name!r}, which is {parameter.allowed}; x must be a number")
+
+
+def _expand(sweep: Sweep, task: Task) -> list[Trial]:
+    base = dict(sweep.params)
+    _check_names(base, "params", task)
+    seeds = _seeds(sweep.seeds, task, sweep)
+    derived = {name: Expression(_arithmetic(value, name)) for name, value in sweep.derive.items()}
+    _check_derived(derived, sweep, task)
+    filters = [_checked_filter(part, task) for part in sweep.exclude]
+
+    trials: dict[str, Trial] = {}
+    for combination in _combinations(sweep, task):
+        for seed in seeds:
+            _refuse_twice(derived, combination, "derive", "grids or include")
+            given = base | combination | ({} if seed is None else {"seed": seed})
+            params = _with_derived(given, derived, task)
+            if any(all(params[name] == value for name, value in part.items()) for part in filters):
+                continue
+            task.check_trial(params)
+            trial_id = trial_id_of(task.name, task.version, params)
+            trials.setdefault(trial_id, Trial(trial_id, task.name, task.version, params))
+            if len(trials) > MAX_TRIALS:
+                raise SweepError(f"more than {MAX_TRIALS:,} trials; split the sweep")
+    if not trials:
+        raise SweepError("the sweep has no trials: exclude drops every combination")
+    return list(trials.values())
+
+
+def _combinations(sweep: Sweep, task: Task) -> Iterator[Combination]:
+    outer = _grid_combinations(sweep.grid, sweep.zip, dict(sweep.params), "", task)
+    if not sweep.grids:
+        yield from outer
+    for number, part in enumerate(sweep.grids):
+        where = f"grids[{number}]."
+        _require_keys(part, _GRID_KEYS, f"grids[{number}]")
+        own = _mapping(part.get("params"), where + "params")
+        _check_names(own, where + "params", task)
+        inner = _grid_combinations(
+            _mapping(part.get("grid"), where + "grid"), _mapping(part.get("zip"), where + "zip"), own, where, task
+        )
+        for first, second in itertools.product(outer, inner):
+            _refuse_twice(first, second | own, "grid", f"grids[{number}]")
+            yield first | own | second
+    for number, part in enumerate(sweep.include):
+        _check_names(part, f"include[{number}]", task)
+        yield dict(part)
+
+
+def _grid_combinations(
+    grid: Mapping[str, Any], zipped: Mapping[str, Any], fixed: Combination, where: str, task: Task
+) -> list[Combination]:
+    _check_names(grid, where + "grid", task)
+    _check_names(zipped, where + "zip", task)
+    _refuse_twice(grid, fixed, where + "grid", where + "params")
+    _refuse_twice(zipped, fixed, where + "zip", where + "params")
+    _refuse_twice(grid, zipped, where + "grid", where + "zip")
+    axes = {name: _axis(name, values, where + "grid") for name, values in grid.items()}
+    rows = {name: _axis(name, values, where + "zip") for name, values in zipped.items()}
+    lengths = {name: len(values) for name, values in rows.items()}
+    if len(set(lengths.values())) > 1:
+        raise SweepError(f"axes in {where}zip move together and need one length; given: {lengths}")
+    together = [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)] if rows else [{}]
+    return [
+        dict(zip(axes, values, strict=True)) | part for values in itertools.product(*axes.values()) for part in together
+    ]
+
+
+def _axis(name: str, values: Any, where: str) -> list[Any]:
+    """Return an axis's values: a list, or a range such as {logspace: [1e-4, 1e-2, 5]}."""
+    if isinstance(values, Mapping):
+        values = _range_values(name, values, where)
+    if not isinstance(values, list | tuple):
+        raise SweepError(f"axis {name!r} in {where} is {_kind(values)}; give a list or one of {', '.join(_RANGES)}")
+    if not values:
+        raise SweepError(f"axis {name!r} in {where} is empty; give at least one value")
+    return list(values)
+
+
+def _range_values(name: str, values: Mapping[str, Any], where: str) -> list[Any]:
+    if len(values) != 1 or next(iter(values)) not in _RANGES:
+        raise SweepError(f"axis {name!r} in {where} has the keys {list(values)}; give one of {', '.join(_RANGES)}")
+    ((kind, numbers),) = values.items()
+    if not isinstance(numbers, list) or any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
+        raise SweepError(f"axis {name!r} in {where}: {kind} is {_kind(numbers)}; it takes a list of numbers")
+    if kind == "range":
+        if not 1 <= len(numbers) <= 3 or any(not isinstance(n, int) for n in numbers) or numbers[2:] == [0]:
+            raise SweepError(
+                f"axis {name!r} in {where}: range takes whole numbers [stop], [start, stop] or [start, stop, step]"
+            )
+        return list(range(*numbers))
+    if len(numbers) != 3 or not isinstance(numbers[2], int) or numbers[2] < 1:
+        raise SweepError(f"axis {name!r} in {where}: {kind} takes [first, last, count]; given {numbers}")
+    first, last, count = numbers
+    if kind == "logspace" and (first <= 0 or last <= 0):
+        raise SweepError(f"axis {name!r} in {where}: logspace needs positive ends; given {numbers}")
+    shares = [index / (count - 1) if count > 1 else 0.0 for index in range(count)]
+    if kind == "linspace":
+        points = [first + (last - first) * share for share in shares]
+    else:
+        points = [math.exp(math.log(first) + (math.log(last) - math.log(first)) * share) for share in shares]
+    return [float(f"{point:.12g}") for point in points]  # the last bits differ between machines; identities must not
+
+
+def _with_derived(given: Combination, derived: dict[str, Expression], task: Task) -> Combination:
+    params = task.schema.fill(given)
+    for name in _derivation_order(derived):
+        value = derived[name].evaluate(params)
+        try:
+            params[name] = task.schema[name].check(value)
+        except ParameterError as error:
+            raise SweepError(f"derive: {name} = {derived[name].text}: {error}") from None
+    return params
+
+
+def _derivation_order(derived: dict[str, Expression]) -> list[str]:
+    order: list[str] = []
+    while len(order) < len(derived):
+        ready = [n for n in derived if n not in order and not (derived[n].names & derived.keys()) - set(order)]
+        if not ready:
+            circle = sorted(set(derived) - set(order))
+            raise SweepError(f"derive goes in a circle: {', '.join(circle)} refer to each other")
+        order += ready
+    return order
+
+
+def _check_derived(derived: dict[str, Expression], sweep: Sweep, task: Task) -> None:
+    _check_names(derived, "derive", task)
+    for place, taken in (("params", sweep.params), ("grid", sweep.grid), ("zip", sweep.zip)):
+        _refuse_twice(derived, taken, "derive", place)
+    if sweep.seeds is not None and "seed" in derived:
+        raise SweepError("'seed' is given in derive and by seeds; keep one")
+    for name, expression in derived.items():
+        for used in sorted(expression.names - set(task.schema)):
+            raise SweepError(
+                f"derive: {name} = {expression.text}: {used!r} is not a parameter{nearest(used, task.schema)} "
+                f"(known: {', '.join(task.schema)})"
+            )
+
+
+def _arithmetic(value: Any, name: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise SweepError(f"derive: {name} is {_kind(value)}; give arithmetic such as 0.05 / depth")
+    return str(value)
+
+
+def _seeds(seeds: Any, task: Task, sweep: Sweep) -> list[int | None]:
+    if seeds is None:
+        return [None]
+    if "seed" not in task.schema:
+        raise SweepError(f"seeds is given, but task {task.name!r} has no parameter 'seed'")
+    for place, taken in (("params", sweep.params), ("grid", sweep.grid), ("zip", sweep.zip)):
+        if "seed" in taken:
+            raise SweepError(f"'seed' is given in {place} and by seeds; keep one")
+    is_count = isinstance(seeds, int) and not isinstance(seeds, bool) and seeds >= 1
+    is_list = isinstance(seeds, list) and seeds and all(isinstance(s, int) and not isinstance(s, bool) for s in seeds)
+    if not is_count and not is_list:
+        raise SweepError(f"seeds is {seeds!r}; give a count >= 1, or a list of whole numbers")
+    return list(range(seeds)) if is_count else list(seeds)
+
+
+def _checked_filter(part: Mapping[str, Any], task: Task) -> Combination:
+    _check_names(part, "exclude", task)
+    return {name: task.schema[name].check(value) for name, value in part.items()}
+
+
+def _check_names(given: Mapping[str, Any], where: str, task: Task) -> None:
+    for name in given:
+        task.schema.require_known(name, where)
+
+
+def _refuse_twice(first: Mapping[str, Any], second: Mapping[str, Any], first_place: str, second_place: str) -> None:
+    twice = [name for name in first if name in second]
+    if twice:
+        raise SweepError(f"parameter {twice[0]!r} is given in {first_place} and in {second_place}; keep one")
+
+
+def _fit_request(part: Mapping[str, Any]) -> FitRequest:
+    _require_keys(part, ("metric", "x", "by"), "fit")
+    by = part.get("by", [])
+    if not isinstance(part.get("metric"), str) or not isinstance(part.get("x", "depth"), str):
+        raise SweepError(f"fit entry {dict(part)}: metric and x are names, as in {{metric: nc1, x: depth}}")
+    if not isinstance(by, list) or not all(isinstance(name, str) for name in by):
+        raise SweepError(f"fit entry {dict(part)}: by is a list of parameter names")
+    return FitRequest(part["metric"], part.get("x", "depth"), tuple(by))
+
+
+def _override(content: Any, overrides: Mapping[str, Any]) -> Any:
+    """Apply --set: a list becomes an axis of the grid, anything else a fixed parameter; it replaces what the file says."""
+    if not overrides or not isinstance(content, Mapping):
+        return content
+    content = {key: dict(value) if isinstance(value, Mapping) else value for key, value in content.items()}
+    for name, value in overrides.items():
+        if name in ("name", "seeds"):
+            content[name] = value
+            continue
+        for place in ("params", "grid", "zip", "derive"):
+            if isinstance(content.get(place), dict):
+                content[place].pop(name, None)
+        place = "grid" if isinstance(value, list | Mapping) else "params"
+        content[place] = {**(content.get(place) or {}), name: value}
+    return content
+
+
+def _require_keys(content: Mapping[str, Any], allowed: tuple[str, ...], where: str) -> None:
+    for key in content:
+        if key not in allowed:
+            raise SweepError(f"unknown key {key!r} in {where}{nearest(key, allowed)} (known: {', '.join(allowed)})")
+
+
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise SweepError(f"{where} is {_kind(value)}; give a mapping from parameter to value")
+    return dict(value)
+
+
+def _mappings(value: Any, where: str) -> tuple[dict[str, Any], ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(part, Mapping) for part in value):
+        raise SweepError(f"{where} is {_kind(value)}; give a list of mappings")
+    return tuple(dict(part) for part in value)
+
+
+def _kind(value: Any) -> str:
+    names: dict[type, str] = {
+        dict: "a mapping",
+        list: "a list",
+        str: f"the text {str(value)[:60]!r}",
+        bool: "a truth value",
+    }
+    if value is None:
+        return "missing"
+    return names.get(type(value), f"the value {value!r}")

@@ -1,0 +1,1 @@
+"""The science: parameters in, tables out. Torch lives here; no store and no cluster do."""

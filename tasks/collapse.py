@@ -1,0 +1,314 @@
+"""The task `collapse`: train a pack of residual networks fused, measure every layer at log-spaced steps.
+
+Shapes: T trials, N samples sorted by class, I input dimensions, D feature dimensions, K classes.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tasks.collapse_schema import (
+    has_last_bias,
+    learning_rate,
+    log_spaced_steps,
+    measured_steps,
+    num_steps,
+    objective_limit,
+    weight_decay_last,
+)
+from tasks.datasets import Dataset, load_dataset
+from tasks.measure import ClassGeometry, class_geometry, weight_alignment
+from tasks.networks import ResidualNetwork
+from tasks.task import Interrupted, Params, TaskContext, TrialResult
+from tasks.train import FusedTrainer, Hyperparameters, TrainingPlan
+
+DIVERGENCE_CHECK_STEPS = 10
+"""Steps between two looks for losses that are not finite; fixed, so that a trial's record does not depend on its pack."""
+
+
+def run_pack(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
+    """Train and measure a pack of trials of one shape; results come when the whole pack is done.
+
+    Raises:
+        Interrupted: it was asked to stop and has saved a checkpoint.
+    """
+    torch.set_num_threads(1)  # bitwise results need one thread, and packs run one a core anyway
+    torch.set_flush_denormal(True)  # denormals make matrix products up to 180 times slower
+    pack = _CollapsePack(trials, context)
+    pack.resume()
+    pack.train()
+    yield from pack.results()
+
+
+class _CollapsePack:
+    """A pack on its way through training: the trainer, which trials are left, and what was measured."""
+
+    def __init__(self, trials: Sequence[Params], context: TaskContext):
+        self.trials, self.context = trials, context
+        shared = trials[0]
+        if context.device == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError("device is cuda, but torch sees no GPU; run with --device cpu")
+        self.dataset = load_dataset(
+            shared["dataset"],
+            context.data,
+            samples_per_class=shared["samples_per_class"],
+            data_seed=shared["data_seed"],
+            normalize=shared["normalize"],
+        )
+        dtype = getattr(torch, shared["dtype"])
+        self.x_NI = torch.from_numpy(self.dataset.x_ND).to(context.device, dtype)
+        self.class_counts_K = torch.from_numpy(self.dataset.class_counts_K).to(context.device)
+        self.num_steps = num_steps(shared)
+        self.measured_steps = set(measured_steps(shared))
+        self.curve_steps = self.measured_steps | set(_curve_steps(self.num_steps))
+        self.trainer = FusedTrainer(
+            _network(shared, self.dataset),
+            _training_plan(shared, dtype),
+            [_hyperparameters(params) for params in trials],
+            self.x_NI,
+            torch.from_numpy(self.dataset.labels_N).to(context.device),
+        )
+        self.alive = list(range(len(trials)))
+        self.diverged_at: dict[int, int] = {}
+        self.metrics: list[list[dict[str, Any]]] = [[] for _ in trials]
+        self.curves: list[list[dict[str, Any]]] = [[] for _ in trials]
+        self._input_geometry: ClassGeometry | None = None
+
+    def train(self) -> None:
+        """Train to the end, measuring on the way."""
+        trainer, context = self.trainer, self.context
+        while True:
+            step = trainer.step_count
+            if step in self.curve_steps:
+                self._record(step)
+            if step == self.num_steps or not self.alive:
+                return
+            loss_T = trainer.step()
+            if trainer.step_count % DIVERGENCE_CHECK_STEPS == 0:
+                self._drop_diverged(loss_T, step)
+            context.progress(trainer.step_count, self.num_steps)
+            if context.should_stop():
+                self._save()
+                raise Interrupted
+            if context.checkpoint_due():
+                self._save()
+
+    def results(self) -> Iterator[TrialResult]:
+        """Yield each trial's tables, features included where asked for."""
+        peak_memory_gb = torch.cuda.max_memory_allocated() / 1e9 if self.x_NI.is_cuda else None
+        for index, params in enumerate(self.trials):
+            tables: dict[str, Any] = {"metrics": self.metrics[index], "curves": self.curves[index]}
+            if params["features"] != "none" and index in self.alive:
+                tables["features"] = self._features(self.alive.index(index), params)
+            diverged = index in self.diverged_at
+            yield TrialResult(
+                index,
+                tables,
+                status="diverged" if diverged else "ok",
+                num_steps=self.diverged_at.get(index, self.num_steps),
+                peak_memory_gb=peak_memory_gb,
+            )
+
+    def resume(self) -> None:
+        """Go on from the checkpoint of an earlier attempt, if there is one that holds all these trials."""
+        content = self.context.load_checkpoint()
+        if content is None:
+            return
+        try:
+            saved = torch.load(io.BytesIO(content), weights_only=True)
+        except Exception as error:  # damaged in any way: training anew costs time, never results
+            logging.getLogger(__name__).warning("checkpoint cannot be read (%s); training starts anew", error)
+            return
+        order = {trial_id: position for position, trial_id in enumerate(saved["trial_ids"])}
+        if not all(trial_id in order for trial_id in self.context.trial_ids):
+            return
+        positions = [order[trial_id] for trial_id in self.context.trial_ids]
+        self.metrics = [saved["metrics"][position] for position in positions]
+        self.curves = [saved["curves"][position] for position in positions]
+        self.diverged_at = {
+            index: saved["diverged_at"][position]
+            for index, position in enumerate(positions)
+            if position in saved["diverged_at"]
+        }
+        alive = [index for index in range(len(positions)) if index not in self.diverged_at]
+        self._keep([self.alive.index(index) for index in alive])
+        rows = torch.tensor([saved["alive"].index(positions[index]) for index in alive], dtype=torch.int64)
+        self.trainer.load_state(_rows_of_state(saved["trainer"], rows))
+
+    def _save(self) -> None:
+        buffer = io.BytesIO()
+        torch.save(
+            {
+                "trial_ids": list(self.context.trial_ids),
+                "trainer": self.trainer.state(),
+                "alive": self.alive,
+                "diverged_at": self.diverged_at,
+                "metrics": self.metrics,
+                "curves": self.curves,
+            },
+            buffer,
+        )
+        self.context.save_checkpoint(buffer.getvalue())
+
+    def _keep(self, positions: list[int]) -> None:
+        if len(positions) < len(self.alive):
+            self.trainer.keep(positions)
+            self.alive = [self.alive[position] for position in positions]
+
+    def _drop_diverged(self, loss_T: Tensor, step: int) -> None:
+        finite = torch.isfinite(loss_T).tolist()
+        if all(finite):
+            return
+        self.diverged_at |= {index: step for index, good in zip(self.alive, finite, strict=True) if not good}
+        self._keep([position for position, good in enumerate(finite) if good])
+
+    def _record(self, step: int) -> None:
+        """Append the curves at this step, and every layer's measurements if it is one of the measured steps."""
+        evaluation = self.trainer.evaluate()
+        finite = torch.isfinite(evaluation.loss)
+        self._drop_diverged(evaluation.loss, step)
+        columns = {
+            name: getattr(evaluation, name)[finite].tolist() for name in ("loss", "objective", "accuracy", "grad_norm")
+        }
+        rates = self.trainer.lr_at(step)
+        for position, index in enumerate(self.alive):
+            row = {name: values[position] for name, values in columns.items()}
+            limit = objective_limit(self.trials[index]) if self.dataset.is_balanced else None
+            row["objective_gap"] = None if limit is None else row["objective"] - limit
+            row["lr"] = rates[position]
+            self.curves[index].append({"step": step, "split": "train", **_defined(row)})
+            if step in self.measured_steps:
+                self.metrics[index] += self._layers(position, step, self.trials[index]["rank_tol"])
+
+    def _layers(self, position: int, step: int, rank_tol: float) -> list[dict[str, Any]]:
+        """Measure one trial, layer by layer: 0 is the network's input, depth its last feature."""
+        weight_TKD = self.trainer.parameters()["W_L"][position : position + 1]
+        x_TNI = self.x_NI.unsqueeze(0)
+        if self._input_geometry is None:
+            self._input_geometry = class_geometry(x_TNI, self.class_counts_K, rank_tol)
+        rows = [_row(step, 0, self._input_geometry, self._alignment(x_TNI, weight_TKD))]
+        path, previous_TND = [0.0], None
+        for layer, h_TND in enumerate(self.trainer.features(position), start=1):
+            geometry = class_geometry(h_TND, self.class_counts_K, rank_tol)
+            rows.append(_row(step, layer, geometry, self._alignment(h_TND, weight_TKD)))
+            if previous_TND is not None:
+                path.append(path[-1] + (h_TND - previous_TND).double().norm(dim=-1).sum().item())
+            previous_TND = h_TND
+        for row, length in zip(rows[1:], path, strict=True):
+            row["relative_position"] = length / path[-1] if path[-1] > 0 else None
+            row["is_last"] = row["layer"] == len(path)
+        return rows
+
+    def _alignment(self, h_TND: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
+        if h_TND.shape[-1] != weight_TKD.shape[-1]:
+            return {}
+        return weight_alignment(h_TND, self.class_counts_K, weight_TKD)
+
+    def _features(self, position: int, params: Params) -> dict[str, Any]:
+        """Return the kept features as columns, layer after layer."""
+        labels_N, dtype = self.dataset.labels_N, np.dtype(params["feature_dtype"])
+        if params["features"] == "class_means":
+            kind, chosen = "class_mean", np.arange(len(self.class_counts_K))
+            labels, sample_index = chosen, np.full(len(chosen), -1)
+        else:
+            kind, chosen = "sample", _chosen_samples(params["features"], self.dataset.class_counts_K)
+            labels, sample_index = labels_N[chosen], chosen
+        layers = []
+        for h_TND in self.trainer.features(position):
+            if kind == "class_mean":
+                values = class_geometry(h_TND, self.class_counts_K, 0.0).means_TKD[0]
+            else:
+                values = h_TND[0, torch.from_numpy(chosen).to(h_TND.device)]
+            layers.append(values.cpu().numpy().astype(dtype))
+        count = len(layers)
+        return {
+            "step": np.full(count * len(chosen), self.num_steps),
+            "layer": np.repeat(np.arange(1, count + 1), len(chosen)),
+            "kind": [kind] * (count * len(chosen)),
+            "label": np.tile(labels, count),
+            "sample_index": np.tile(sample_index, count),
+            "feature": np.concatenate(layers),
+        }
+
+
+def _network(params: Params, dataset: Dataset) -> ResidualNetwork:
+    return ResidualNetwork(
+        linear_layers=1 if params["arch"] == "rn1" else 2,
+        pre_norm=params["norm"] == "pre",
+        depth=params["depth"],
+        width=params["width"],
+        input_dimensions=dataset.x_ND.shape[1],
+        num_classes=len(dataset.class_counts_K),
+        last_bias=has_last_bias(params),
+    )
+
+
+def _training_plan(params: Params, dtype: torch.dtype) -> TrainingPlan:
+    return TrainingPlan(
+        loss=params["loss"],
+        optimizer=params["optimizer"],
+        schedule=params["schedule"],
+        num_steps=num_steps(params),
+        batch_size=params["batch_size"],
+        init=params["init"],
+        clip_norm=params["clip_norm"],
+        dtype=dtype,
+    )
+
+
+def _hyperparameters(params: Params) -> Hyperparameters:
+    return Hyperparameters(
+        seed=params["seed"],
+        lr=learning_rate(params),
+        momentum=params["momentum"],
+        weight_decay=params["weight_decay"],
+        weight_decay_last=weight_decay_last(params),
+    )
+
+
+def _curve_steps(last: int) -> list[int]:
+    """Return some eight steps a decade, 0 and the last among them."""
+    exponents = range(int(8 * math.log10(last)) + 1) if last > 1 else range(1)
+    return sorted({0, last, *(round(10 ** (exponent / 8)) for exponent in exponents), *log_spaced_steps(last)})
+
+
+def _row(step: int, layer: int, geometry: ClassGeometry, alignment: dict[str, Tensor]) -> dict[str, Any]:
+    """Return one measurement of one trial."""
+    scalars = {name: value.item() for name, value in (geometry.scalars | alignment).items()}
+    return {
+        "step": step,
+        "split": "train",
+        "layer": layer,
+        "is_last": False,
+        **_defined(scalars),
+        "singular_values": geometry.singular_values[0].tolist(),
+        "class_gram": geometry.class_gram[0].flatten().tolist(),
+    }
+
+
+def _defined(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row with null for numbers that are not finite: they are not defined."""
+    return {name: value if value is not None and math.isfinite(value) else None for name, value in row.items()}
+
+
+def _chosen_samples(features: str, class_counts_K: np.ndarray) -> np.ndarray:
+    """Return the indices of the kept samples in the class-sorted training set: the first n of each class, or all."""
+    if features == "all":
+        return np.arange(class_counts_K.sum())
+    per_class = int(features.removeprefix("sample:"))
+    starts = np.cumsum(class_counts_K) - class_counts_K
+    return np.concatenate([s + np.arange(min(per_class, n)) for s, n in zip(starts, class_counts_K, strict=True)])
+
+
+def _rows_of_state(state: dict[str, Any], rows: Tensor) -> dict[str, Any]:
+    """Return the trainer's state with only some of its trials."""
+    chosen = {key: value[rows] for key, value in state.items() if key.endswith(("_TP", "_TN")) and value is not None}
+    return {**state, **chosen, "generators": [state["generators"][row] for row in rows.tolist()]}

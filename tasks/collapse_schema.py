@@ -1,0 +1,332 @@
+"""The task `collapse`: its parameters, its checks and its cost. Importable without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tasks.datasets import NUM_CLASSES, NUM_SAMPLES, SMALLEST_CLASS, DataSource, check_dataset
+from tasks.schema import Parameter, ParameterError, ParameterSchema
+from tasks.task import Params, Task, TaskContext, TrialResult
+from tasks.theory import gufm_limit
+
+DEFAULT_STEPS = 12_000
+METRICS = (
+    "nc1",
+    "nc1_pinv",
+    "nc2a",
+    "nc2b",
+    "nc3",
+    "ncc_accuracy",
+    "pfc2",
+    "rank",
+    "stable_rank",
+    "condition_number",
+    "relative_position",
+)
+CURVES = ("loss", "objective", "objective_gap", "accuracy", "grad_norm", "lr")
+
+SCHEMA = ParameterSchema(
+    [
+        Parameter(
+            name="arch",
+            kind="str",
+            choices=("rn1", "rn2"),
+            doc="L-RN1 (one linear layer in a block) or L-RN2 (two)",
+        ),
+        Parameter(name="norm", kind="str", choices=("post", "pre"), default="post", doc="where LayerNorm stands"),
+        Parameter(
+            name="depth",
+            kind="int",
+            minimum=1,
+            doc="number of blocks L: depth - 1 residual blocks between the embedding and the last layer",
+        ),
+        Parameter(name="width", kind="int", minimum=2, default=64, doc="feature dimension d"),
+        Parameter(
+            name="dataset",
+            kind="str",
+            choices=tuple(NUM_SAMPLES),
+            default="digits",
+            doc="digits comes with scikit-learn; the others are IDX files in DEPTHRATE_DATA",
+        ),
+        Parameter(
+            name="samples_per_class",
+            kind="int",
+            minimum=1,
+            nullable=True,
+            default=None,
+            doc="images of each class, drawn by data_seed; null: all",
+        ),
+        Parameter(name="data_seed", kind="int", minimum=0, default=0, doc="seed of that draw, the same for all trials"),
+        Parameter(
+            name="normalize",
+            kind="str",
+            choices=("global", "per_feature", "none"),
+            default="global",
+            doc="subtract mean and divide by standard deviation of the whole training set, of each pixel, or not",
+        ),
+        Parameter(
+            name="loss", kind="str", choices=("ce", "mse"), default="ce", doc="cross-entropy or (1/2N)||f - Y||^2"
+        ),
+        Parameter(
+            name="last_bias",
+            kind="bool",
+            nullable=True,
+            default=None,
+            doc="bias of the last layer (never regularised); null: yes for ce, no for mse",
+        ),
+        Parameter(name="optimizer", kind="str", choices=("sgd", "adam"), default="sgd", doc="optimiser"),
+        Parameter(
+            name="lr",
+            kind="float",
+            minimum=0,
+            exclusive_minimum=True,
+            nullable=True,
+            default=None,
+            fusible=True,
+            doc="learning rate; null: 0.2 for sgd with ce, 0.02 for sgd with mse, 0.005 for adam",
+        ),
+        Parameter(
+            name="momentum",
+            kind="float",
+            minimum=0,
+            maximum=1,
+            default=0.9,
+            fusible=True,
+            doc="momentum of sgd (adam uses 0.9 and 0.999)",
+        ),
+        Parameter(
+            name="schedule",
+            kind="str",
+            choices=("constant", "step", "cosine"),
+            default="cosine",
+            doc="learning rate over time; step divides it by 10 at 1/3 and 2/3, cosine goes to 0",
+        ),
+        Parameter(
+            name="steps",
+            kind="int",
+            minimum=1,
+            nullable=True,
+            default=None,
+            doc=f"training steps; null: by epochs, or {DEFAULT_STEPS:,} when epochs is null too",
+        ),
+        Parameter(
+            name="epochs",
+            kind="int",
+            minimum=1,
+            nullable=True,
+            default=None,
+            doc="passes over the training set, instead of steps",
+        ),
+        Parameter(
+            name="batch_size",
+            kind="int",
+            minimum=1,
+            nullable=True,
+            default=None,
+            doc="samples in a step, shuffled anew each epoch, an incomplete last batch left out; null: full batch",
+        ),
+        Parameter(
+            name="weight_decay",
+            kind="float",
+            minimum=0,
+            default=0.005,
+            fusible=True,
+            doc="lambda of (lambda/2)||theta||^2 on all weights but W_0 and the biases",
+        ),
+        Parameter(
+            name="weight_decay_last",
+            kind="float",
+            minimum=0,
+            nullable=True,
+            default=None,
+            fusible=True,
+            doc="lambda of the last layer W_L; null: weight_decay",
+        ),
+        Parameter(
+            name="clip_norm",
+            kind="float",
+            minimum=0,
+            exclusive_minimum=True,
+            nullable=True,
+            default=None,
+            doc="largest gradient norm of a trial; null: no clipping",
+        ),
+        Parameter(
+            name="init",
+            kind="str",
+            choices=("uniform", "normal", "he"),
+            default="uniform",
+            doc="U(-1,1)/sqrt(fan_in) with biases, N(0, 1/fan_in), or N(0, 2/fan_in)",
+        ),
+        Parameter(name="dtype", kind="str", choices=("float32", "float64"), default="float32", doc="of the training"),
+        Parameter(
+            name="seed", kind="int", minimum=0, default=0, fusible=True, doc="seed of initialisation and data order"
+        ),
+        Parameter(
+            name="features",
+            kind="str",
+            pattern="none|class_means|all|sample:[1-9][0-9]*",
+            default="none",
+            doc="features kept at the end, layers 1 to depth: none, class_means, sample:<n per class>, all",
+        ),
+        Parameter(
+            name="feature_dtype",
+            kind="str",
+            choices=("float32", "float16"),
+            default="float32",
+            doc="of the kept features",
+        ),
+        Parameter(
+            name="measure_steps",
+            kind="list[int]",
+            minimum=0,
+            nullable=True,
+            default=None,
+            doc="steps measured besides the last; null: 0, 1, 2, 5, 10, 20, 50, ...",
+        ),
+        Parameter(
+            name="rank_tol",
+            kind="float",
+            minimum=0,
+            maximum=1,
+            default=0.01,
+            doc="singular values above this share of the largest count in rank",
+        ),
+    ]
+)
+
+
+def num_samples(params: Params) -> int:
+    """Return the size N of the training set."""
+    if params["samples_per_class"] is None:
+        return NUM_SAMPLES[params["dataset"]]
+    return int(params["samples_per_class"]) * NUM_CLASSES
+
+
+def num_steps(params: Params) -> int:
+    """Return the number of training steps."""
+    if params["epochs"] is None:
+        return params["steps"] or DEFAULT_STEPS
+    batch = params["batch_size"] or num_samples(params)
+    return int(params["epochs"] * max(1, num_samples(params) // batch))
+
+
+def learning_rate(params: Params) -> float:
+    """Return the learning rate, with the default of the optimiser and loss filled in."""
+    if params["lr"] is not None:
+        return float(params["lr"])
+    if params["optimizer"] == "adam":
+        return 0.005
+    return 0.2 if params["loss"] == "ce" else 0.02
+
+
+def weight_decay_last(params: Params) -> float:
+    """Return the weight decay of the last layer."""
+    own = params["weight_decay_last"]
+    return float(params["weight_decay"] if own is None else own)
+
+
+def has_last_bias(params: Params) -> bool:
+    """Return whether the last layer has a bias."""
+    return bool(params["loss"] == "ce" if params["last_bias"] is None else params["last_bias"])
+
+
+def objective_limit(params: Params) -> float | None:
+    """Return the objective's limit as depth grows, for balanced classes."""
+    return gufm_limit(
+        params["loss"],
+        num_classes=NUM_CLASSES,
+        width=params["width"],
+        weight_decay_last=weight_decay_last(params),
+        last_bias=has_last_bias(params),
+    )
+
+
+def log_spaced_steps(last: int) -> list[int]:
+    """Return 0, 1, 2, 5, 10, 20, 50, ... below `last`, and `last`."""
+    steps, decade = [0], 1
+    while decade < last:
+        steps += [factor * decade for factor in (1, 2, 5) if factor * decade < last]
+        decade *= 10
+    return [*steps, last]
+
+
+def measured_steps(params: Params) -> list[int]:
+    """Return the steps at which every layer is measured, the last among them."""
+    last = num_steps(params)
+    if params["measure_steps"] is None:
+        return log_spaced_steps(last)
+    return sorted({*params["measure_steps"], last})
+
+
+def check_trial(params: Params) -> None:
+    """Refuse combinations that cannot run.
+
+    Raises:
+        ParameterError: naming the parameters that exclude each other.
+    """
+    if params["steps"] is not None and params["epochs"] is not None:
+        raise ParameterError(f"steps is {params['steps']} and epochs is {params['epochs']}; give one of them")
+    if params["batch_size"] is not None and params["batch_size"] > num_samples(params):
+        raise ParameterError(
+            f"batch_size is {params['batch_size']}, but the training set has {num_samples(params)} samples; "
+            "give at most that, or null for full batch"
+        )
+    most = SMALLEST_CLASS[params["dataset"]]
+    if params["samples_per_class"] is not None and params["samples_per_class"] > most:
+        raise ParameterError(
+            f"samples_per_class is {params['samples_per_class']}, but the smallest class of {params['dataset']!r} has "
+            f"{most} samples; give at most that, or null for all"
+        )
+    late = [step for step in params["measure_steps"] or () if step > num_steps(params)]
+    if late:
+        raise ParameterError(f"measure_steps has {late[0]}, but training ends at step {num_steps(params)}")
+
+
+def check_data(params: Params, source: DataSource) -> None:
+    """Refuse a trial whose data set is not there.
+
+    Raises:
+        DatasetError: saying where it looked and how to get the files.
+    """
+    check_dataset(params["dataset"], source)
+
+
+def _rows(params: Params) -> int:
+    return int(params["batch_size"] or num_samples(params))
+
+
+def max_pack_size(params: Params, device: str) -> int:
+    """Return how many trials of a shape to fuse: on a CPU up to 16 while a step has some 4,000 rows (measured)."""
+    if device == "cuda":
+        return max(1, min(128, 2_000_000 // _rows(params)))
+    return max(1, min(16, 4096 // _rows(params)))
+
+
+def estimate_s(params: Params) -> float:
+    """Return the rough seconds of a trial on one core: steps x blocks x (a fixed part + the matrix products)."""
+    blocks = params["depth"] * (2 if params["arch"] == "rn2" else 1) + 2
+    seconds_per_unit = 2.5e-10  # measured on the quickstart's packs
+    return seconds_per_unit * num_steps(params) * blocks * (1e5 + _rows(params) * params["width"] ** 2)
+
+
+def run(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
+    """Train and measure a pack; torch is imported here and not before."""
+    from tasks.collapse import run_pack
+
+    yield from run_pack(trials, context)
+
+
+COLLAPSE = Task(
+    name="collapse",
+    version=1,
+    schema=SCHEMA,
+    run=run,
+    fused=True,
+    doc="Train deep residual networks and measure neural collapse layer by layer.",
+    metrics=frozenset(METRICS) | frozenset(CURVES),
+    check_trial=check_trial,
+    check_data=check_data,
+    max_pack_size=max_pack_size,
+    estimate_s=estimate_s,
+)

@@ -1,0 +1,241 @@
+"""Parameter schemas: what a task accepts, checked before anything starts. Importable without torch."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["int", "float", "str", "bool", "list[int]", "list[float]"]
+
+_EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "list[int]": "a list of whole numbers",
+    "list[float]": "a list of numbers",
+}
+
+
+class ParameterError(ValueError):
+    """A parameter is unknown, missing, of the wrong type or out of range."""
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "required"
+
+
+REQUIRED = _Required()
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return `"; did you mean 'x'?"` for the known name closest to `name`, or an empty text."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """One parameter of a task: its type, range, default and a line of documentation."""
+
+    name: str
+    kind: Kind
+    default: Any = REQUIRED
+    """`REQUIRED`, or the value a trial has when nothing is said."""
+    doc: str = ""
+    choices: tuple[Any, ...] | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    exclusive_minimum: bool = False
+    """Whether `minimum` itself is refused."""
+    pattern: str | None = None
+    """A regular expression the whole text must match."""
+    nullable: bool = False
+    fusible: bool = False
+    """Whether trials that differ only in this parameter may share a pack."""
+
+    @property
+    def allowed(self) -> str:
+        """What the parameter accepts, in words."""
+        if self.choices is not None:
+            text = "one of " + ", ".join(map(str, self.choices))
+        else:
+            text = _EXPECTED[self.kind]
+            if self.minimum is not None:
+                text += f" {'>' if self.exclusive_minimum else '>='} {self.minimum:g}"
+            if self.maximum is not None:
+                text += f"{' and' if self.minimum is not None else ''} <= {self.maximum:g}"
+            if self.pattern is not None:
+                text += f" matching {self.pattern}"
+        return text + (" or null" if self.nullable else "")
+
+    def check(self, value: Any) -> Any:
+        """Return `value` in its canonical type (1 becomes 1.0 for a float).
+
+        Raises:
+            ParameterError: the value has the wrong type or lies outside the allowed range.
+        """
+        if value is None and self.nullable:
+            return None
+        canonical = self._typed(value)
+        numbers = canonical if isinstance(canonical, list) else [canonical]
+        if (
+            (self.choices is not None and canonical not in self.choices)
+            or (self.pattern and isinstance(canonical, str) and not re.fullmatch(self.pattern, canonical))
+            or not all(self._in_range(number) for number in numbers if not isinstance(number, str | bool))
+        ):
+            raise self._refusal(value, canonical)
+        return canonical
+
+    def _typed(self, value: Any) -> Any:
+        if self.kind.startswith("list"):
+            if not isinstance(value, list | tuple):
+                raise self._refusal(value)
+            return [self._scalar(item, self.kind[5:-1], value) for item in value]
+        return self._scalar(value, self.kind, value)
+
+    def _scalar(self, value: Any, kind: str, given: Any) -> Any:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if kind == "int" and is_number and math.isfinite(value) and value == int(value):
+            return int(value)
+        if kind == "float" and is_number and math.isfinite(value):
+            return float(value) + 0.0  # -0.0 and 0.0 are one value, hence one trial
+        if kind == "str" and isinstance(value, str):
+            return value
+        if kind == "bool" and isinstance(value, bool):
+            return value
+        raise self._refusal(given)
+
+    def _in_range(self, number: float) -> bool:
+        if self.minimum is not None:
+            if number < self.minimum or (self.exclusive_minimum and number == self.minimum):
+                return False
+        return self.maximum is None or number <= self.maximum
+
+    def _refusal(self, value: Any, canonical: Any = None) -> ParameterError:
+        given = "null" if value is None else repr(value)
+        hint = nearest(canonical, map(str, self.choices)) if self.choices and isinstance(canonical, str) else ""
+        return ParameterError(f"parameter {self.name!r} is {given}; allowed: {self.allowed}{hint}")
+
+
+class ParameterSchema(Mapping[str, Parameter]):
+    """All parameters of a task, in order, with the check of a whole trial."""
+
+    def __init__(self, parameters: Iterable[Parameter]):
+        self._parameters = {parameter.name: parameter for parameter in parameters}
+
+    def __getitem__(self, name: str) -> Parameter:
+        return self._parameters[name]
+
+    def __iter__(self) -> typing.Iterator[str]:
+        return iter(self._parameters)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    @property
+    def fusible(self) -> frozenset[str]:
+        """Names of the parameters that may differ within a pack."""
+        return frozenset(name for name, parameter in self.items() if parameter.fusible)
+
+    def require_known(self, name: str, where: str) -> Parameter:
+        """Return the parameter called `name`.
+
+        Raises:
+            ParameterError: there is none; the message names the nearest known one.
+        """
+        if name not in self:
+            known = ", ".join(self)
+            raise ParameterError(f"unknown parameter {name!r} in {where}{nearest(name, self)} (known: {known})")
+        return self[name]
+
+    def fill(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return every parameter of one trial, checked, typed and with defaults filled in.
+
+        Raises:
+            ParameterError: a parameter is unknown, missing, of the wrong type or out of range.
+        """
+        for name in params:
+            self.require_known(name, "params")
+        missing = [name for name, p in self.items() if p.default is REQUIRED and name not in params]
+        if missing:
+            raise ParameterError(
+                f"missing parameter {missing[0]!r} ({self[missing[0]].doc or self[missing[0]].allowed}); "
+                "give it under 'params' or 'grid'"
+            )
+        return {
+            name: parameter.check(params[name]) if name in params else parameter.default
+            for name, parameter in self.items()
+        }
+
+
+def schema_of_function(function: Callable[..., Any], fusible: Iterable[str] = ("seed",)) -> ParameterSchema:
+    """Read a parameter schema off the keyword arguments of a user's task function.
+
+    Annotations may be int, float, str, bool, list[int], list[float], Literal[...] and any of these `| None`.
+
+    Raises:
+        ParameterError: an argument has no annotation or one that is not understood.
+    """
+    hints = typing.get_type_hints(function)
+    fusible = set(fusible)
+    parameters = []
+    for argument in inspect.signature(function).parameters.values():
+        if argument.name == "context":
+            continue
+        if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
+            raise ParameterError(
+                f"task {function.__name__!r} takes *{argument.name}; every parameter needs a name and a type, "
+                "as in `depth: int`"
+            )
+        kind, nullable, choices = _kind_of_hint(hints.get(argument.name), argument.name, function.__name__)
+        parameter = Parameter(
+            name=argument.name,
+            kind=kind,
+            nullable=nullable,
+            choices=choices,
+            fusible=argument.name in fusible,
+        )
+        if argument.default is not argument.empty:
+            default = parameter.check(argument.default)
+            parameter = Parameter(**{**parameter.__dict__, "default": default})
+        parameters.append(parameter)
+    return ParameterSchema(parameters)
+
+
+def _kind_of_hint(hint: Any, name: str, function_name: str) -> tuple[Kind, bool, tuple[Any, ...] | None]:
+    nullable = False
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        options = [option for option in typing.get_args(hint) if option is not type(None)]
+        nullable = len(options) < len(typing.get_args(hint))
+        hint = options[0] if len(options) == 1 else hint
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        kinds = {type(choice).__name__ for choice in choices}
+        if len(kinds) == 1 and kinds <= {"int", "float", "str", "bool"}:
+            return typing.cast(Kind, kinds.pop()), nullable, choices
+    for kind, python_type in _PYTHON_TYPES.items():
+        if hint == python_type:
+            return kind, nullable, None
+    raise ParameterError(
+        f"task {function_name!r}: argument {name!r} is annotated {hint!r}; allowed: int, float, str, bool, "
+        "list[int], list[float], Literal[...], each also '| None'"
+    )
+
+
+_PYTHON_TYPES: dict[Kind, Any] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "list[int]": list[int],
+    "list[float]": list[float],
+}

@@ -1,0 +1,258 @@
+"""What a task is: a schema, a version, and how a pack of its trials runs. Importable without torch."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tasks.datasets import DataSource
+from tasks.schema import ParameterError, ParameterSchema, nearest, schema_of_function
+
+Params = Mapping[str, Any]
+Tables = Mapping[str, Any]
+"""Table name (metrics, curves, features) -> list of dicts, pandas frame or Arrow table."""
+
+
+class TaskError(ValueError):
+    """A task cannot be found or loaded, or refuses a trial before it starts."""
+
+
+class Interrupted(Exception):
+    """Raised by a task that was asked to stop, after it saved its checkpoint."""
+
+
+class TaskContext(Protocol):
+    """What a running task may ask of the outside."""
+
+    @property
+    def device(self) -> str:
+        """Where to compute: cpu or cuda."""
+        ...
+
+    @property
+    def data(self) -> DataSource:
+        """Where data sets are read from."""
+        ...
+
+    @property
+    def trial_ids(self) -> Sequence[str]:
+        """Identity of each trial of the pack, in the order of its parameters."""
+        ...
+
+    def should_stop(self) -> bool:
+        """Whether to save a checkpoint now and raise `Interrupted`."""
+        ...
+
+    def progress(self, step: int, num_steps: int) -> None:
+        """Tell how far the pack (or the trial that runs alone) has come; cheap, call it at every step."""
+        ...
+
+    def checkpoint_due(self) -> bool:
+        """Whether the last checkpoint is old enough for a new one."""
+        ...
+
+    def save_checkpoint(self, content: bytes) -> None:
+        """Keep `content` until the trials are committed; replaces what was kept before, at once or not at all."""
+        ...
+
+    def load_checkpoint(self) -> bytes | None:
+        """Return what an earlier attempt saved, or None."""
+        ...
+
+    def for_trial(self, index: int) -> TaskContext:
+        """Return this context narrowed to one trial, with a checkpoint of its own."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What one trial of a pack gave."""
+
+    index: int
+    """Position of the trial in its pack."""
+    tables: Tables
+    status: str = "ok"
+    """`ok`, or `diverged`: its loss stopped being finite, which is a result, not a failure."""
+    num_steps: int | None = None
+    """Training steps taken; null for a task that does not train."""
+    peak_memory_gb: float | None = None
+    """Of the accelerator; null where the process's own peak is meant."""
+
+
+RunPack = Callable[[Sequence[Params], TaskContext], Iterator[TrialResult]]
+
+
+def _accept(*_: Any) -> None:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A train-then-measure function with its parameter schema."""
+
+    name: str
+    version: int
+    schema: ParameterSchema
+    run: RunPack
+    """Runs a pack, yields each trial's result; one that runs its trials in turn yields them as they finish."""
+    fused: bool
+    """Whether the trials of a pack run together and are committed together."""
+    doc: str = ""
+    metrics: frozenset[str] | None = None
+    """Columns it measures, where known beforehand."""
+    check_trial: Callable[[Params], None] = _accept
+    """Raises `ParameterError` for a combination that cannot run."""
+    check_data: Callable[[Params, DataSource], None] = _accept
+    """Raises `DatasetError` when what a trial reads is not there."""
+    max_pack_size: Callable[[Params, str], int] = field(default=lambda params, device: 16)
+    """Most trials of this shape that run well in one pack on a device (cpu or cuda)."""
+    estimate_s: Callable[[Params], float] | None = None
+    """Rough seconds of one trial on one CPU core; packs start longest first."""
+
+
+def task(
+    *, version: int = 1, fusible: Sequence[str] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Mark a function as a task; its keyword arguments are the parameter schema.
+
+    Without `fusible` it is called once a trial and returns that trial's tables. With `fusible` it is called once a
+    pack: each named argument arrives as a list with one value a trial, and it returns a list of tables.
+
+    Raises:
+        ParameterError: an argument has no usable annotation, or `fusible` names something that is not an argument.
+    """
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        function.__depthrate_task__ = _task_of_function(function, version, fusible)  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def _task_of_function(function: Callable[..., Any], version: int, fusible: Sequence[str] | None) -> Task:
+    schema = schema_of_function(function, ("seed",) if fusible is None else fusible)
+    for name in fusible or ():
+        schema.require_known(name, f"fusible of task {function.__name__!r}")
+    run = _run_fused(function, schema) if fusible else _run_in_turn(function)
+    stem = Path(inspect.getfile(function)).stem
+    return Task(
+        name=f"{stem}:{function.__name__}",
+        version=version,
+        schema=schema,
+        run=run,
+        fused=bool(fusible),
+        doc=inspect.getdoc(function) or "",
+    )
+
+
+def _call(function: Callable[..., Any], params: Params, context: TaskContext) -> Any:
+    if "context" in inspect.signature(function).parameters:
+        return function(**params, context=context)
+    return function(**params)
+
+
+def _run_in_turn(function: Callable[..., Any]) -> RunPack:
+    def run(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
+        failures: list[Exception] = []
+        for index, params in enumerate(trials):
+            if context.should_stop():
+                raise Interrupted
+            try:
+                tables = _call(function, params, context.for_trial(index))
+            except (Interrupted, MemoryError):
+                raise
+            except Exception as error:  # the other trials of the pack have nothing to do with it
+                error.add_note(f"trial {context.trial_ids[index]} with {dict(params)}")
+                failures.append(error)
+                continue
+            yield TrialResult(index, tables)
+        if failures:
+            raise failures[0]
+
+    return run
+
+
+def _run_fused(function: Callable[..., Any], schema: ParameterSchema) -> RunPack:
+    def run(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
+        shared = {name: value for name, value in trials[0].items() if name not in schema.fusible}
+        varying = {name: [params[name] for params in trials] for name in schema.fusible}
+        results = _call(function, {**shared, **varying}, context)
+        if len(results) != len(trials):
+            raise TaskError(
+                f"task returned {len(results)} results for a pack of {len(trials)} trials; return one a trial"
+            )
+        yield from (TrialResult(index, tables) for index, tables in enumerate(results))
+
+    return run
+
+
+def builtin_tasks() -> dict[str, Task]:
+    """Return the tasks that come with depthrate."""
+    from tasks.collapse_schema import COLLAPSE
+
+    return {COLLAPSE.name: COLLAPSE}
+
+
+def load_task(name: str, folder: Path | None = None) -> Task:
+    """Load a task by its built-in name, as `file.py:function` (relative to `folder`), or as `package.module:function`.
+
+    Raises:
+        TaskError: there is no such task, file, module or function, or the function is not marked as a task.
+    """
+    builtin = builtin_tasks()
+    if name in builtin:
+        return builtin[name]
+    where, separator, function_name = name.rpartition(":")
+    if not separator:
+        raise TaskError(
+            f"unknown task {name!r}{nearest(name, builtin)}; allowed: {', '.join(builtin)}, "
+            "'./my_task.py:function' or 'package.module:function'"
+        )
+    module = _load_file(where, folder) if where.endswith(".py") else _load_module(where)
+    function = getattr(module, function_name, None)
+    loaded = getattr(function, "__depthrate_task__", None)
+    if loaded is None:
+        state = "has no function" if function is None else "does not mark with @depthrate.task the function"
+        found = [key for key, value in vars(module).items() if hasattr(value, "__depthrate_task__")]
+        raise TaskError(f"{where} {state} {function_name!r}; tasks there: {', '.join(found) or 'none'}")
+    assert isinstance(loaded, Task)
+    return loaded
+
+
+def absolute_task_name(name: str, folder: Path) -> str:
+    """Return the task's name with a relative file path made absolute, so that any process can load it."""
+    where, separator, function_name = name.rpartition(":")
+    if separator and where.endswith(".py"):
+        return f"{(folder / where).resolve()}:{function_name}"
+    return name
+
+
+def _load_file(path_text: str, folder: Path | None) -> Any:
+    path = ((folder or Path.cwd()) / path_text).resolve()
+    if not path.is_file():
+        raise TaskError(f"task file {path} does not exist (given: {path_text!r}, looked up beside the sweep file)")
+    module_name = f"depthrate_task_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses and pickle look a module up by its name
+    try:
+        spec.loader.exec_module(module)
+    except ParameterError:
+        raise
+    except Exception as error:
+        raise TaskError(f"task file {path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _load_module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise TaskError(f"task module {name!r} cannot be imported: {error}") from error

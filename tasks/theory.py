@@ -1,0 +1,51 @@
+"""Closed forms the measurements are compared with. Plain Python: importable by every command."""
+
+from __future__ import annotations
+
+import math
+
+
+def gufm_limit(loss: str, *, num_classes: int, width: int, weight_decay_last: float, last_bias: bool) -> float | None:
+    """Return the objective's limit as depth grows: the optimum of the unconstrained model on the LayerNorm sphere.
+
+    Features live on the sphere of radius sqrt(width) inside the mean-zero subspace, one balanced point a class; only
+    the last layer is regularised in the limit. Null where the class points do not fit into that subspace.
+
+    Source: Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, Lemma 4.2, with
+    the factor of the MSE case corrected to (d + lambda K).
+    """
+    free_dimensions = width - 1
+    if loss == "ce":
+        return (
+            _cross_entropy_limit(num_classes, width, weight_decay_last) if num_classes - 1 <= free_dimensions else None
+        )
+    if last_bias:
+        excess = num_classes - 1
+        if excess > free_dimensions:
+            return None
+        return weight_decay_last * excess**2 / (2 * num_classes * (width + weight_decay_last * excess))
+    if num_classes > free_dimensions:
+        return None
+    return weight_decay_last * num_classes / (2 * (width + weight_decay_last * num_classes))
+
+
+def _cross_entropy_limit(num_classes: int, width: int, weight_decay_last: float) -> float:
+    """Minimise log(1 + (K-1) exp(-w sqrt(d) K/(K-1))) + lambda K w^2 / 2 over the row norm w >= 0."""
+    rate = math.sqrt(width) * num_classes / (num_classes - 1)
+
+    def slope(w: float) -> float:
+        tail = (num_classes - 1) * math.exp(-min(rate * w, 700.0))
+        return -rate * tail / (1 + tail) + weight_decay_last * num_classes * w
+
+    if weight_decay_last == 0:
+        return 0.0
+    low, high = 0.0, 1.0
+    while slope(high) < 0:
+        high *= 2
+    for _ in range(200):  # the objective is convex in w, so its slope has one root: bisect to the last bit
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    tail = (num_classes - 1) * math.exp(-rate * low)
+    return math.log1p(tail) + weight_decay_last * num_classes * low**2 / 2

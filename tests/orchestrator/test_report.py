@@ -1,0 +1,475 @@
+"""The report: its words equal the fits, users' text stays text, nothing missing breaks it, and a browser draws it."""
+
+from __future__ import annotations
+
+import functools
+import html
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from orchestrator.aggregate import FittedCurve
+from orchestrator.report import ReportData, fit_sentence, render_report
+from tasks.fit import RateFit, fit_rates
+
+DEPTHS = (2, 3, 5, 8, 13)
+STEPS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 12000)
+HOSTILE = "<img src=x onerror=alert(1)>"
+ENDING = "</script><script>alert(2)</script><!--"
+EXPONENTS = {"nc1": 0.58, "nc2a": 0.45, "nc3": 0.9, "objective_gap": 0.75}
+
+
+def make_data(
+    *,
+    depths: tuple[int, ...] = DEPTHS,
+    seeds: int = 3,
+    by: dict[str, list[Any]] | None = None,
+    name: str = "quickstart",
+) -> ReportData:
+    """A sweep of depths x seeds whose metrics fall as 0.4 depth^-exponent, with noise."""
+    rng = np.random.default_rng(0)
+    by = by or {}
+    groups = [dict(zip(by, values, strict=True)) for values in zip(*by.values(), strict=True)] or [{}]
+    trials, metrics, curves = [], [], []
+    for group_index, group in enumerate(groups):
+        for depth in depths:
+            for seed in range(seeds):
+                params = {"arch": "rn1", "width": 64, "depth": depth, **group, "seed": seed}
+                trial_id = f"{group_index:04x}{depth:08x}{seed:04x}"
+                trials.append(_trial(trial_id, rng) | params)
+                final = {
+                    m: (1 + group_index) * 0.4 * depth**-a * np.exp(0.08 * rng.normal()) for m, a in EXPONENTS.items()
+                }
+                for step in STEPS:
+                    left = np.exp(-step / (400 * depth**0.5))
+                    row = {"trial_id": trial_id, "step": step, "split": "train"}
+                    curves.append(row | _curve_row(left, final["objective_gap"], rng) | params)
+                    layers = range(depth + 1) if step == STEPS[-1] else [depth]
+                    for layer in layers:
+                        scale = np.exp(3 * (1 - layer / depth) + 2 * left)
+                        values = {
+                            "nc1": final["nc1"] * scale,
+                            "nc2a": final["nc2a"] * (1 + left),
+                            "nc3": final["nc3"] * scale,
+                        }
+                        metrics.append(row | {"layer": layer, "is_last": layer == depth} | values | params)
+    metrics_frame, curves_frame = pd.DataFrame(metrics), pd.DataFrame(curves)
+    results = _results(metrics_frame, curves_frame)
+    return ReportData(
+        name=name,
+        spec={
+            "name": name,
+            "task": "collapse",
+            "grid": {"depth": list(depths)} | by,
+            "seeds": seeds,
+            "fit": [{"metric": "nc1"}],
+        },
+        trials=pd.DataFrame(trials),
+        results=results,
+        metrics=metrics_frame,
+        curves=curves_frame,
+        fits=[_fitted(results, metric, group) for metric in EXPONENTS for group in groups],
+        store="./results",
+        commands=["depthrate run quickstart.yaml", "depthrate report quickstart -o report.html"],
+        versions={"depthrate": "0.1.0", "python": "3.11.7", "torch": "2.13.0"},
+        git="0123abc",
+        created_at="2025-11-20T23:50:00Z",
+        problems=[],
+    )
+
+
+@functools.cache
+def plain_data() -> ReportData:
+    return make_data()
+
+
+@pytest.fixture(autouse=True)
+def short_plotly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a browser needs plotly's five megabytes."""
+    if "chromium" not in request.fixturenames:
+        monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/** plotly.js */")
+
+
+def _trial(trial_id: str, rng: np.random.Generator) -> dict[str, Any]:
+    return {
+        "trial_id": trial_id,
+        "state": "ok",
+        "wall_s": 60 + 40 * rng.random(),
+        "steps_done": STEPS[-1],
+        "device": "cpu",
+        "host": "laptop",
+        "committed_at": f"2025-11-20T23:{rng.integers(10, 50)}:00Z",
+        "error": None,
+    }
+
+
+def _curve_row(left: float, gap: float, rng: np.random.Generator) -> dict[str, float]:
+    loss = (0.05 + 2.3 * left) * np.exp(0.05 * rng.normal())
+    return {
+        "loss": loss,
+        "objective": loss + gap,
+        "objective_gap": gap + 2.3 * left,
+        "accuracy": 1 - 0.9 * left,
+        "grad_norm": 0.001 + left * np.exp(0.2 * rng.normal()),
+        "lr": 0.2,
+    }
+
+
+def _results(metrics: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+    last = metrics[(metrics["step"] == STEPS[-1]) & metrics["is_last"]]
+    ends = curves.loc[
+        curves["step"] == STEPS[-1], ["trial_id", "loss", "objective", "objective_gap", "accuracy", "grad_norm"]
+    ]
+    return last.merge(ends, on="trial_id").assign(status="ok")
+
+
+def _fitted(results: pd.DataFrame, metric: str, by: dict[str, Any]) -> FittedCurve:
+    for column, value in by.items():
+        results = results[results[column] == value]
+    points = pd.DataFrame(
+        {"x": results["depth"], "y": results[metric], "seed": results["seed"], "trial_id": results["trial_id"]}
+    )
+    fits = fit_rates(points["x"], points["y"], num_resamples=200)
+    return FittedCurve(metric, "depth", by, points.to_dict("records"), fits, {})
+
+
+def make_fit(model: str = "power", exponent: float = 0.58, **changes: Any) -> RateFit:
+    fit = RateFit(
+        model=model,
+        exponent=exponent,
+        stderr=0.04,
+        ci_low=0.51,
+        ci_high=0.66,
+        ci_method="bootstrap",
+        prefactor=0.4,
+        floor=None,
+        r2=0.97,
+        aicc=-40.0,
+        weight=0.9,
+        n_points=15,
+    )
+    return replace(fit, **changes)
+
+
+def make_curve(*fits: RateFit, excluded: dict[str, int] | None = None, by: dict[str, Any] | None = None) -> FittedCurve:
+    rows = [{"x": 2, "y": 0.2, "seed": 0, "trial_id": "a"}, {"x": 3, "y": 0.1, "seed": 0, "trial_id": "b"}]
+    return FittedCurve(
+        "nc1", "depth", by or {}, rows, list(fits), excluded or {}, None if fits else "2 points with 1 x"
+    )
+
+
+def words(markup: str) -> str:
+    """The text a reader sees, with ^ for a superscript."""
+    return html.unescape(re.sub(r"<[^>]*>", "", markup.replace("<sup>", "^")))
+
+
+def page_without_plotly(page: str) -> str:
+    """The report without plotly's own four megabytes."""
+    return re.sub(r"<script>\s*/\*\*.*?</script>", "", page, count=1, flags=re.DOTALL)
+
+
+def figures(page: str) -> list[dict[str, Any]]:
+    blocks = re.findall(r'<script type="application/json" class="plot-data">(.*?)</script>', page, re.DOTALL)
+    return [json.loads(block) for block in blocks]
+
+
+# The sentence
+
+
+def test_sentence_says_rate_interval_and_preferred_model() -> None:
+    sentence = words(fit_sentence(make_curve(make_fit(), make_fit("exponential", aicc=-33.9))))
+    assert sentence == (
+        "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66], R² 0.97, 15 trials; "
+        "power law preferred over exponential by ΔAICc 6.1."
+    )
+
+
+def test_sentence_says_that_another_model_is_preferred() -> None:
+    floor = make_fit("power_floor", 0.81, floor=0.0123, aicc=-44.5)
+    sentence = words(fit_sentence(make_curve(make_fit(), floor, make_fit("exponential", aicc=-33.9))))
+    assert (
+        "but power law with floor (exponent 0.81, floor 0.0123) is preferred over the power law by ΔAICc 4.5"
+        in sentence
+    )
+
+
+def test_sentence_says_that_models_are_not_told_apart() -> None:
+    sentence = words(fit_sentence(make_curve(make_fit(), make_fit("log_linear", aicc=-41.0))))
+    assert "power law and log-linear are not told apart (ΔAICc 1.0)" in sentence
+
+
+def test_sentence_of_a_metric_that_grows() -> None:
+    sentence = words(fit_sentence(make_curve(make_fit(exponent=-0.2, ci_low=-0.3, ci_high=-0.1))))
+    assert "NC1 grows as depth^0.20, 95 % interval [0.10, 0.30]" in sentence
+
+
+def test_sentence_of_an_interval_that_holds_zero() -> None:
+    sentence = words(fit_sentence(make_curve(make_fit(exponent=0.1, ci_low=-0.05, ci_high=0.3))))
+    assert "95 % interval [−0.30, 0.05] of the exponent, which holds 0: no rate is established" in sentence
+
+
+def test_sentence_without_interval_or_other_models() -> None:
+    fit = make_fit(stderr=None, ci_low=None, ci_high=None, ci_method=None, r2=None, aicc=None, weight=None, n_points=2)
+    sentence = words(fit_sentence(make_curve(fit)))
+    assert sentence == (
+        "NC1 falls as depth^−0.58, no interval (too few points), 2 trials; "
+        "no other model to compare with (too few different values or points)."
+    )
+
+
+def test_sentence_without_fit_and_with_excluded_trials() -> None:
+    sentence = words(fit_sentence(make_curve(excluded={"diverged": 2, "not positive": 1, "failed": 0}, by={"lr": 0.1})))
+    assert sentence == "NC1 at lr = 0.1: no fit (2 points with 1 x). Left out: 2 diverged, 1 not positive."
+
+
+def test_summary_holds_one_sentence_per_fit_with_its_numbers() -> None:
+    data = plain_data()
+    text = words(page_without_plotly(render_report(data)))
+    for curve in data.fits:
+        power = curve.fits[0]
+        assert power.model == "power"
+        assert f"falls as depth^−{power.exponent:.2f}, 95 % interval [{power.ci_low:.2f}, {power.ci_high:.2f}]" in text
+        assert abs(power.exponent - EXPONENTS[curve.metric]) < 0.1
+    assert "Accuracy at the last step: mean 1.000, lowest 1.000 of 15 trials." in text
+
+
+# Figures and tables
+
+
+def test_every_figure_is_valid_plotly() -> None:
+    drawn = figures(render_report(plain_data()))
+    # 4 fits; objective, loss, accuracy, gradient norm and three metrics by step; two profiles (nc2a is of W_L alone)
+    assert len(drawn) == 4 + 7 + 2
+    for figure in drawn:
+        go.Figure(figure)
+
+
+def test_fitted_line_and_mean_are_drawn_where_they_belong() -> None:
+    data = plain_data()
+    figure = figures(render_report(data))[0]
+    power, points = data.fits[0].fits[0], data.fits[0].points
+    line = next(trace for trace in figure["data"] if trace.get("meta") == "fit")
+    assert line["y"][0] == pytest.approx(power.prefactor * 2**-power.exponent, rel=1e-4)
+    assert f"−{power.exponent:.2f}" in line["name"]
+    means = [trace for trace in figure["data"] if trace["x"] == list(DEPTHS) and trace["mode"] == "lines+markers"]
+    expected = np.exp(np.log(points["y"].astype(float)).groupby(points["x"]).mean())
+    assert means[0]["y"] == pytest.approx(list(expected), rel=1e-4)
+
+
+def test_values_that_are_not_positive_are_counted_not_drawn() -> None:
+    data = plain_data()
+    first, second, *rest = data.fits[0].rows
+    data = replace(data, fits=[replace(data.fits[0], rows=[first | {"y": 0.0}, second | {"y": -1.0}, *rest])])
+    page = render_report(data)
+    assert "2 values are zero, negative or not finite and cannot stand on a log axis." in page
+    assert all(y is None or y > 0 for trace in figures(page)[0]["data"] for y in trace["y"])
+
+
+def test_many_groups_and_points_are_thinned_and_said() -> None:
+    data = make_data(depths=tuple(range(2, 42)), seeds=1)
+    long = pd.concat([data.curves.assign(step=data.curves["step"] + shift) for shift in range(0, 200, 2)])
+    page = render_report(replace(data, curves=long))
+    assert "12 of 40 groups are drawn." in page
+    assert all(sum(len(trace["x"]) for trace in figure["data"]) <= 22_000 for figure in figures(page))
+
+
+def test_groups_of_one_metric_share_a_figure() -> None:
+    data = make_data(by={"weight_decay": [0.0025, 0.005]})
+    names = [trace.get("name", "") for trace in figures(render_report(data))[0]["data"] if trace.get("meta") == "fit"]
+    assert [name.split(":")[0] for name in names] == ["weight_decay = 0.0025", "weight_decay = 0.005"]
+
+
+def test_table_of_trials_is_cut_and_says_so() -> None:
+    data = plain_data()
+    trials = pd.concat([data.trials] * 40, ignore_index=True)
+    trials.loc[599, ["state", "error"]] = ["failed", "ValueError: no"]
+    page = page_without_plotly(render_report(replace(data, trials=trials)))
+    assert "The first 500 trials; 100 more are not shown." in page
+    assert "ValueError: no" in page  # failures come first, wherever they are planned
+    assert "599</b> ok" in page
+    assert "1</b> failed" in page
+
+
+def test_reproduction_holds_spec_commands_and_versions() -> None:
+    text = words(page_without_plotly(render_report(plain_data())))
+    assert "task: collapse\ngrid:\n  depth:\n  - 2\n" in text
+    assert "depthrate run quickstart.yaml\ndepthrate report quickstart -o report.html" in text
+    for fact in ("2.13.0", "0123abc", "./results", "2025-11-20T23:50:00Z"):
+        assert fact in text
+
+
+# What users wrote stays text
+
+
+class _Tags(HTMLParser):
+    """Counts elements and attributes as a browser would see them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+
+def hostile_data() -> ReportData:
+    data = make_data(by={"arch_name": [HOSTILE, ENDING]}, name=f"sweep {HOSTILE}{ENDING}")
+    trials = data.trials.assign(error=HOSTILE, host=ENDING, device="<b>", committed_at=HOSTILE)
+    trials.loc[:2, "state"] = "failed"
+    fits = [replace(curve, excluded={HOSTILE: 1}) for curve in data.fits]
+    return replace(
+        data,
+        trials=trials,
+        fits=fits,
+        store=ENDING,
+        commands=[HOSTILE],
+        versions={HOSTILE: ENDING},
+        git=HOSTILE,
+        problems=[f"{HOSTILE} is not Parquet", "half a pair: \ud800"],
+    )
+
+
+def test_hostile_text_makes_no_elements() -> None:
+    page = render_report(hostile_data())
+    page.encode()
+    tags, clean = _Tags(), _Tags()
+    tags.feed(page_without_plotly(page))
+    clean.feed(page_without_plotly(render_report(plain_data())))
+    assert "img" not in tags.tags
+    assert "b" in tags.tags  # the report's own
+    assert not [name for name, _ in tags.attributes if name.startswith("on")]
+    plots = len(figures(page))
+    assert tags.tags.count("script") == plots + 1
+    assert clean.tags.count("script") == len(figures(render_report(plain_data()))) + 1
+    assert html.escape(HOSTILE) in page
+
+
+def test_hostile_text_is_escaped_for_plotly() -> None:
+    page = render_report(hostile_data())
+    for block in re.findall(r'class="plot-data">(.*?)</script>', page, re.DOTALL):
+        assert "<" not in block
+    own_tags = re.compile(r"</?(sup)>|<br>")
+    for figure in figures(page):
+        for text in _strings(figure):
+            assert "<" not in own_tags.sub("", text), text
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [text for child in children for text in _strings(child)]
+
+
+def test_nothing_is_loaded_from_a_network() -> None:
+    tags = _Tags()
+    tags.feed(page_without_plotly(render_report(plain_data())))
+    assert not [value for name, value in tags.attributes if name in ("src", "href", "srcset", "action")]
+    assert "link" not in tags.tags
+    assert 'showSendToCloud: false, plotlyServerURL: ""' in render_report(plain_data())
+    assert "url(" not in page_without_plotly(render_report(plain_data()))
+
+
+# Missing pieces
+
+
+def _empty(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.iloc[:0]
+
+
+def _all_diverged(data: ReportData) -> ReportData:
+    results = data.results.assign(status="diverged", nc1=np.nan, nc2a=np.nan, nc3=np.nan, accuracy=np.nan)
+    metrics = data.metrics.assign(nc1=np.nan, nc2a=np.nan, nc3=np.nan)
+    curves = data.curves.assign(loss=np.nan, objective=np.inf, grad_norm=0.0)
+    note = "0 points with 0 distinct x"
+    fits = [replace(curve, fits=[], rows=[], excluded={"diverged": 15}, note=note) for curve in data.fits]
+    trials = data.trials.assign(state="diverged", wall_s=None)
+    return replace(data, trials=trials, results=results, metrics=metrics, curves=curves, fits=fits)
+
+
+MISSING = {
+    "no fits": lambda data: replace(data, fits=[]),
+    "nothing committed": lambda data: replace(
+        data,
+        trials=data.trials.assign(state="pending", wall_s=None, steps_done=None, committed_at=None, host=None),
+        results=pd.DataFrame(),
+        metrics=pd.DataFrame(),
+        curves=pd.DataFrame(),
+        fits=[],
+    ),
+    "empty frames": lambda data: replace(
+        data,
+        trials=_empty(data.trials),
+        results=_empty(data.results),
+        metrics=_empty(data.metrics),
+        curves=_empty(data.curves),
+    ),
+    "all diverged": _all_diverged,
+    "no git": lambda data: replace(data, git=None, versions={}, commands=[]),
+    "null measurements": lambda data: replace(data, metrics=data.metrics.astype({"nc1": object}).assign(nc1=None)),
+    "one trial": lambda data: replace(data, fits=[replace(data.fits[0], rows=data.fits[0].rows[:1], fits=[])]),
+    "two splits": lambda data: replace(data, curves=pd.concat([data.curves, data.curves.assign(split="test")])),
+    "text as parameter": lambda data: replace(data, trials=data.trials.assign(depth="<deep>")),
+    "lists as parameter": lambda data: replace(data, trials=data.trials.assign(widths=[[64, 32]] * len(data.trials))),
+}
+
+
+@pytest.mark.parametrize("missing", MISSING)
+def test_missing_pieces_are_said(missing: str) -> None:
+    page = render_report(MISSING[missing](plain_data()))
+    assert "NaN" not in "".join(re.findall(r'class="plot-data">(.*?)</script>', page, re.DOTALL))
+    for figure in figures(page):
+        go.Figure(figure)
+    text = words(page_without_plotly(page))
+    if missing in ("no fits", "nothing committed"):
+        assert "No fits yet" in text
+    if missing == "nothing committed":
+        assert "No training curves yet." in text
+        assert "15 pending" in text
+    if missing == "all diverged":
+        assert "NC1: no fit (0 points with 0 distinct x)" in text
+        assert "Left out: 15 diverged." in text
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def chromium() -> str:
+    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
+        if path := shutil.which(name):
+            return path
+    pytest.skip("no chromium executable found on PATH")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("kind", ["plain", "hostile"])
+def test_browser_draws_every_figure_without_errors(chromium: str, tmp_path: Path, kind: str) -> None:
+    page = render_report(hostile_data() if kind == "hostile" else plain_data())
+    path = tmp_path / "report.html"
+    path.write_text(page, encoding="utf-8")
+    flags = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+        "--disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=10000 --dump-dom"
+    )
+    command = [chromium, *flags.split(), f"--user-data-dir={tmp_path / 'profile'}", path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" not in done.stderr
+    assert done.stdout.count('class="plot-container plotly"') == len(figures(page))
+    assert done.stdout.count('class="cartesianlayer"') == len(figures(page))
+    body = re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL)
+    assert "<img src=" not in body
+    if kind == "hostile":
+        assert "&lt;img src=x onerror=" in re.findall(r'<g class="legend".*?</svg>', body, re.DOTALL)[0]

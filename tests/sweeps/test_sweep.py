@@ -1,0 +1,361 @@
+"""A sweep file becomes exactly the trials it says, or a message that names the place."""
+
+import pytest
+
+from sweeps.sweep import SweepError, check_fits, load_sweep, parse_yaml, sweep_of_spec
+from tasks.schema import Parameter, ParameterError, ParameterSchema
+from tasks.task import Task
+
+
+def refuse_wide_and_deep(params):
+    if params["depth"] * params["width"] > 10_000:
+        raise ParameterError("depth times width is beyond 10000")
+
+
+TASK = Task(
+    name="law",
+    version=1,
+    schema=ParameterSchema(
+        [
+            Parameter(name="depth", kind="int", minimum=1),
+            Parameter(name="width", kind="int", default=64),
+            Parameter(name="lr", kind="float", default=0.1),
+            Parameter(name="norm", kind="str", choices=("post", "pre"), default="post"),
+            Parameter(name="clip", kind="float", default=None, nullable=True),
+            Parameter(name="seed", kind="int", default=0, fusible=True),
+        ]
+    ),
+    run=lambda trials, context: iter(()),
+    fused=True,
+    metrics=frozenset({"nc1", "nc2a"}),
+    check_trial=refuse_wide_and_deep,
+)
+
+
+def sweep_of(**spec):
+    return sweep_of_spec({"name": "x", "task": "collapse", **spec})
+
+
+def values(names, **spec):
+    """The values of some parameters, trial by trial."""
+    trials = sweep_of(**spec).expand(TASK)
+    return [tuple(trial.params[name] for name in names.split()) for trial in trials]
+
+
+D2 = {"depth": 2}
+
+
+@pytest.mark.parametrize(
+    ("names", "spec", "expected"),
+    [
+        ("depth", {"params": D2}, [(2,)]),
+        (
+            "depth width",
+            {"grid": {"depth": [2, 3], "width": [8, 16]}},
+            [(2, 8), (2, 16), (3, 8), (3, 16)],
+        ),
+        ("depth width", {"zip": {"depth": [2, 3], "width": [8, 16]}}, [(2, 8), (3, 16)]),
+        (
+            "depth width lr",
+            {"grid": {"depth": [2, 3]}, "zip": {"width": [8, 16], "lr": [1, 2]}},
+            [(2, 8, 1.0), (2, 16, 2.0), (3, 8, 1.0), (3, 16, 2.0)],
+        ),
+        (
+            "depth width norm",
+            {"grid": {"depth": [2, 3]}, "grids": [{"grid": {"width": [8]}}, {"params": {"norm": "pre"}}]},
+            [(2, 8, "post"), (3, 8, "post"), (2, 64, "pre"), (3, 64, "pre")],
+        ),
+        (
+            "depth lr",
+            {"params": {"lr": 0.5}, "grid": D2 | {"depth": [2]}, "include": [{"depth": 9, "lr": 3}]},
+            [(2, 0.5), (9, 3.0)],
+        ),
+        ("depth", {"grid": {"depth": [2, 3, 5]}, "exclude": [{"depth": 3}]}, [(2,), (5,)]),
+        (
+            "depth width",
+            {
+                "grid": {"depth": [2, 3], "width": [8, 16]},
+                "exclude": [{"depth": 2, "width": 16}, {"depth": 3.0, "width": 8}],
+            },
+            [(2, 8), (3, 16)],
+        ),
+        ("seed", {"params": D2, "seeds": 3}, [(0,), (1,), (2,)]),
+        ("seed", {"params": D2, "seeds": [7, 3]}, [(7,), (3,)]),
+        ("depth seed", {"grid": {"depth": [2, 3]}, "seeds": 2}, [(2, 0), (2, 1), (3, 0), (3, 1)]),
+        ("depth", {"grid": {"depth": {"range": [2, 9, 3]}}}, [(2,), (5,), (8,)]),
+        ("lr", {"params": D2, "grid": {"lr": {"linspace": [0, 0.3, 4]}}}, [(0.0,), (0.1,), (0.2,), (0.3,)]),
+        (
+            "lr",
+            {"params": D2, "grid": {"lr": {"logspace": [1e-4, 1e-2, 5]}}},
+            [(1e-4,), (0.000316227766017,), (1e-3,), (0.00316227766017,), (1e-2,)],
+        ),
+        ("lr", {"params": D2, "grid": {"lr": {"logspace": [0.5, 2, 1]}}}, [(0.5,)]),
+        ("clip", {"params": D2, "grid": {"clip": [None, 1]}}, [(None,), (1.0,)]),
+        ("lr", {"grid": {"depth": [2, 5]}, "derive": {"lr": "0.05 / depth"}}, [(0.025,), (0.01,)]),
+        (
+            "width lr clip",
+            {"params": D2, "derive": {"clip": "lr * 2", "lr": "width / 8", "width": "depth * 4"}},
+            [(8, 1.0, 2.0)],
+        ),
+        ("depth", {"params": {"width": 16}, "derive": {"depth": "width / 8"}}, [(2,)]),
+    ],
+    ids=lambda part: part if isinstance(part, str) else None,
+)
+def test_expansion(names, spec, expected):
+    assert values(names, **spec) == expected
+
+
+def test_the_same_trial_from_two_grids_counts_once():
+    assert values("depth", grids=[{"grid": {"depth": [2, 3]}}, {"grid": {"depth": [3.0, 5]}}]) == [(2,), (3,), (5,)]
+
+
+def test_an_excluded_combination_need_not_be_possible():
+    assert values("depth width", grid={"depth": [2, 200], "width": [8, 64]}, exclude=[{"depth": 200, "width": 64}])
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"params": {"dept": 2}}, r"unknown parameter 'dept' in params; did you mean 'depth'\?"),
+        ({"grid": {"with": [2]}}, r"'with' in grid; did you mean 'width'\?"),
+        ({"params": D2, "zip": {"lrr": [2]}}, "'lrr' in zip; did you mean 'lr'"),
+        ({"grids": [{"grid": {"dpth": [1]}}]}, r"'dpth' in grids\[0\]\.grid; did you mean 'depth'"),
+        ({"grids": [{"gird": {}}]}, r"unknown key 'gird' in grids\[0\]; did you mean 'grid'"),
+        ({"params": D2, "include": [{"hue": 1}]}, r"'hue' in include\[0\]"),
+        ({"params": D2, "exclude": [{"hue": 1}]}, "'hue' in exclude"),
+        ({"params": D2, "exclude": [{"depth": "two"}]}, "'depth' is 'two'; allowed: a whole number >= 1"),
+        ({}, "missing parameter 'depth'"),
+        ({"params": {"depth": 0}}, "'depth' is 0; allowed: a whole number >= 1"),
+        ({"grid": {"depth": [2, "3"]}}, "'depth' is '3'; allowed"),
+        ({"params": D2, "grid": {"depth": [3]}}, "'depth' is given in grid and in params; keep one"),
+        ({"grid": {"depth": [2]}, "zip": {"depth": [3]}}, "'depth' is given in grid and in zip"),
+        ({"grid": {"depth": [2]}, "grids": [{"grid": {"depth": [3]}}]}, r"'depth' is given in grid and in grids\[0\]"),
+        ({"params": D2, "derive": {"depth": "2"}}, "'depth' is given in derive and in params"),
+        (
+            {"params": D2, "grids": [{"grid": {"lr": [1]}}], "derive": {"lr": "1 / depth"}},
+            r"'lr' is given in derive and in grids\[0\]",
+        ),
+        (
+            {"params": D2, "include": [{"lr": 1}], "derive": {"lr": "1 / depth"}},
+            r"'lr' is given in derive and in include\[0\]",
+        ),
+        ({"params": D2, "seeds": 2, "include": [{"seed": 7}]}, r"'seed' is given in include\[0\] and by seeds"),
+        (
+            {"params": D2, "seeds": 2, "grids": [{"grid": {"seed": [7]}}]},
+            r"'seed' is given in grids\[0\].* and by seeds",
+        ),
+        ({"params": D2 | {"seed": 1}, "seeds": 2}, "'seed' is given in params and by seeds; keep one"),
+        ({"grid": {"depth": []}}, "axis 'depth' in grid is empty"),
+        (
+            {"grid": {"depth": 3}},
+            "axis 'depth' in grid is the value 3; give a list or one of range, linspace, logspace",
+        ),
+        ({"grid": {"depth": {"rang": [3]}}}, r"axis 'depth' in grid has the keys \['rang'\]"),
+        ({"grid": {"depth": {"range": [1, 2.5]}}}, "range takes whole numbers"),
+        ({"grid": {"depth": {"range": [1, 5, 0]}}}, "range takes whole numbers"),
+        ({"grid": {"depth": {"range": [0]}}}, "axis 'depth' in grid is empty"),
+        (
+            {"params": D2, "grid": {"lr": {"linspace": [0, 1]}}},
+            r"linspace takes \[first, last, count\]; given \[0, 1\]",
+        ),
+        ({"params": D2, "grid": {"lr": {"logspace": [0, 1, 3]}}}, "logspace needs positive ends"),
+        ({"params": D2, "grid": {"lr": {"logspace": ["a", 1, 3]}}}, "takes a list of numbers"),
+        (
+            {"zip": {"depth": [2, 3], "width": [8]}},
+            "axes in zip move together and need one length; given: .*'depth': 2, 'width': 1",
+        ),
+        ({"params": D2, "seeds": 0}, "seeds is 0; give a count >= 1"),
+        ({"params": D2, "seeds": True}, "seeds is True"),
+        ({"params": D2, "seeds": [0, "a"]}, "or a list of whole numbers"),
+        ({"params": D2, "derive": {"lr": "1 / (depth - 2)"}}, r"'1 / \(depth - 2\)' divides by zero where depth = 2"),
+        (
+            {"params": D2, "derive": {"lr": "1 / dept"}},
+            r"lr = 1 / dept: 'dept' is not a parameter; did you mean 'depth'",
+        ),
+        ({"params": D2, "derive": {"lr": "max(depth, 1)"}}, "is a call"),
+        ({"params": D2, "derive": {"lr": "width", "width": "lr"}}, "derive goes in a circle: lr, width"),
+        ({"params": D2, "derive": {"lr": "lr * 2"}}, "circle: lr"),
+        (
+            {"params": D2, "derive": {"width": "depth / 4"}},
+            "derive: width = depth / 4: parameter 'width' is 0.5; allowed",
+        ),
+        ({"params": D2, "derive": {"lr": [1]}}, "derive: lr is a list"),
+        ({"params": D2, "derive": {"rate": "1"}}, "unknown parameter 'rate' in derive"),
+        ({"params": D2, "exclude": [{"depth": 2}]}, "no trials: exclude drops every combination"),
+        ({"params": {"depth": 200}}, "depth times width is beyond 10000"),
+        ({"grids": D2}, "grids is a mapping; give a list of mappings"),
+        ({"params": [1]}, "params is a list; give a mapping"),
+        ({"grd": {}}, "unknown key 'grd' in the sweep; did you mean 'grid'"),
+        ({"name": "a/b"}, "name 'a/b' cannot name a folder"),
+        ({"name": None}, "key 'name' is missing"),
+        ({"task": 3}, "key 'task' is the value 3"),
+        ({"params": D2, "fit": [{"x": "depth"}]}, "metric and x are names"),
+        ({"params": D2, "fit": [{"metric": "nc1", "by": "lr"}]}, "by is a list of parameter names"),
+        ({"params": D2, "fit": [{"metric": "nc1", "over": "depth"}]}, "unknown key 'over' in fit"),
+    ],
+    ids=lambda part: part[:40] if isinstance(part, str) else "",
+)
+def test_bad_input_is_refused_with_its_place(spec, message):
+    with pytest.raises(SweepError, match=message):
+        sweep_of(**spec).expand(TASK)
+
+
+def test_a_sweep_is_a_mapping():
+    with pytest.raises(SweepError, match=r"a sweep is a mapping with the keys name, task.*; this is a list"):
+        sweep_of_spec([1])
+
+
+def test_too_many_trials_are_refused_before_they_fill_the_memory(monkeypatch):
+    monkeypatch.setattr("sweeps.sweep.MAX_TRIALS", 10)
+    with pytest.raises(SweepError, match="more than 10 trials; split the sweep"):
+        sweep_of(grid={"depth": {"range": [1, 100]}}).expand(TASK)
+
+
+@pytest.mark.parametrize(
+    ("fit", "message"),
+    [
+        ({"metric": "nc3"}, "unknown metric 'nc3' in fit; did you mean 'nc"),
+        ({"metric": "nc1", "x": "dept"}, "unknown parameter 'dept' in fit; did you mean 'depth'"),
+        ({"metric": "nc1", "x": "norm"}, "fit over x: 'norm'.*x must be a number"),
+        ({"metric": "nc1", "by": ["wd"]}, "unknown parameter 'wd' in fit"),
+    ],
+)
+def test_a_fit_of_what_cannot_exist_is_refused(fit, message):
+    check_fits(sweep_of(fit=[{"metric": "nc1", "by": ["lr"]}]), TASK)
+    with pytest.raises(SweepError, match=message):
+        check_fits(sweep_of(fit=[fit]), TASK)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 1e-4),
+        ("1E5", 1e5),
+        ("-2.5e-3", -0.0025),
+        (".5", 0.5),
+        ("1.", 1.0),
+        ("3", 3),
+        ("3.0", 3.0),
+        ("rn1", "rn1"),
+        ("1e", "1e"),
+        ("none", "none"),
+        ("null", None),
+        ("'1e-4'", "1e-4"),
+    ],
+)
+def test_numbers_in_yaml_are_numbers(text, value):
+    found = parse_yaml(f"lr: {text}")["lr"]
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: {c: 1, c: 2}", "line 2: 'c' stands twice"),
+        ("a: [", "not YAML"),
+        ("1: 2", "key 1 is not a text; quote it"),
+        ("a: !!python/object:os.x {}", "not YAML"),
+        ("[" * 3000, "not YAML"),
+    ],
+    ids=lambda part: part[:20],
+)
+def test_yaml_that_is_not_understood_is_refused(text, message):
+    with pytest.raises(SweepError, match=message):
+        parse_yaml(text)
+
+
+FILE = """
+name: mine
+task: collapse
+params: {arch: rn1, width: 16}
+grid: {depth: [2, 3]}
+derive: {lr: 0.1 / depth}
+seeds: 2
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(FILE)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({}, {(2, 16, 0.05), (3, 16, 0.1 / 3)}),
+        ({"width": 32}, {(2, 32, 0.05), (3, 32, 0.1 / 3)}),
+        ({"depth": 5}, {(5, 16, 0.02)}),
+        ({"depth": [4, 5]}, {(4, 16, 0.025), (5, 16, 0.02)}),
+        ({"width": {"range": [8, 10]}, "depth": 2}, {(2, 8, 0.05), (2, 9, 0.05)}),
+        ({"lr": 0.3}, {(2, 16, 0.3), (3, 16, 0.3)}),
+        ({"seeds": [5]}, {(2, 16, 0.05), (3, 16, 0.1 / 3)}),
+    ],
+)
+def test_set_replaces_what_the_file_says(file, overrides, expected):
+    trials = load_sweep(file, overrides).expand()
+    assert {tuple(t.params[name] for name in ("depth", "width", "lr")) for t in trials} == expected
+    assert {t.params["seed"] for t in trials} == ({5} if "seeds" in overrides else {0, 1})
+
+
+@pytest.mark.parametrize(
+    "part", ["grids: [{grid: {width: [8, 9]}}]", "include: [{depth: 7, width: 8}]", "grids: [{params: {width: 8}}]"]
+)
+def test_set_is_never_silently_overruled(tmp_path, part):
+    path = tmp_path / "grids.yaml"
+    path.write_text("name: mine\ntask: collapse\nparams: {arch: rn1}\ngrid: {depth: [2]}\n" + part)
+    try:
+        trials = load_sweep(str(path), {"width": 32}).expand()
+    except SweepError as error:
+        assert "'width' is given in" in str(error)
+    else:
+        assert {t.params["width"] for t in trials} == {32}
+
+
+@pytest.mark.parametrize(
+    ("content", "overrides", "message"),
+    [
+        ("nam: x", {}, r"bad\.yaml: unknown key 'nam'.*did you mean 'name'"),
+        ("name: x\ntask: collapse\nparams: [1]", {"depth": 3}, r"bad\.yaml: params is a list"),
+        (FILE, {"dept": 3}, r"unknown parameter 'dept'.*did you mean 'depth'"),
+        ("name: \xff", {}, r"bad\.yaml"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_its_path(tmp_path, content, overrides, message):
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(SweepError, match=message):
+        load_sweep(str(path), overrides).expand()
+
+
+def test_a_missing_file_lists_the_shipped_sweeps(tmp_path):
+    with pytest.raises(
+        SweepError, match=r"'quikstart' does not exist.*did you mean 'quickstart'.*shipped sweeps: .*quickstart"
+    ):
+        load_sweep("quikstart")
+    with pytest.raises(SweepError, match="is a folder"):
+        load_sweep(str(tmp_path))
+
+
+def test_the_quickstart_is_what_the_design_page_shows():
+    sweep = load_sweep("quickstart")
+    trials = sweep.expand()
+    check_fits(sweep, sweep.load_task())
+    assert len(trials) == len({trial.trial_id for trial in trials}) == 15
+    assert {(t.params["depth"], t.params["seed"]) for t in trials} == {
+        (d, s) for d in (2, 3, 5, 8, 13) for s in range(3)
+    }
+
+
+def test_a_spec_is_the_sweep_again_and_its_hash_follows_the_content(file):
+    sweep = load_sweep(file)
+    assert sweep_of_spec(sweep.spec()) == sweep and sweep_of_spec(sweep.spec()).spec_hash() == sweep.spec_hash()
+    assert load_sweep(file, {"width": 17}).spec_hash() != sweep.spec_hash()
+
+
+def test_a_task_file_is_looked_up_beside_the_sweep(tmp_path, monkeypatch):
+    (tmp_path / "law.py").write_text("from tasks.task import task\n\n@task()\ndef law(*, depth: int):\n    return {}\n")
+    (tmp_path / "s.yaml").write_text("name: s\ntask: ./law.py:law\ngrid: {depth: [1, 2]}\n")
+    monkeypatch.chdir("/")
+    assert [trial.task for trial in load_sweep(str(tmp_path / "s.yaml")).expand()] == ["law:law", "law:law"]

@@ -1,0 +1,67 @@
+"""A trial's identity never changes by accident."""
+
+import hashlib
+
+import pytest
+
+from sweeps.sweep import load_sweep, sweep_of_spec
+from sweeps.trial import canonical_json, trial_id_of
+
+PARAMS = {"depth": 4, "exponent": 0.5, "seed": 0}
+GOLDEN_QUICKSTART = "736e55631e734dd4"
+GOLDEN_DEFAULTS = "4640c96b10e5194d"
+GOLDEN_LAW = "88a29750c8bb7a3e"
+
+
+def trials_of(**params):
+    return sweep_of_spec({"name": "x", "task": "collapse", "params": params}).expand()
+
+
+def test_golden_ids():
+    """If this fails, results in every store lose their trials: raise the task's version instead."""
+    assert load_sweep("quickstart").expand()[0].trial_id == GOLDEN_QUICKSTART
+    assert trials_of(arch="rn2", depth=3)[0].trial_id == GOLDEN_DEFAULTS
+    assert trial_id_of("my_laws:power_law", 3, PARAMS) == GOLDEN_LAW
+
+
+def test_the_id_is_the_hash_the_design_page_names():
+    text = '{"params":{"depth":4,"exponent":0.5,"seed":0},"task":"my_laws:power_law","task_version":3}'
+    assert trial_id_of("my_laws:power_law", 3, PARAMS) == hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def test_the_order_of_keys_is_irrelevant():
+    assert trial_id_of("law", 1, dict(reversed(PARAMS.items()))) == trial_id_of("law", 1, PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"lr": 1}, {"lr": 1.0}),
+        ({"weight_decay": 0}, {"weight_decay": -0.0}),
+        ({"width": 64.0}, {}),
+        ({"lr": None}, {}),
+    ],
+)
+def test_the_same_value_written_differently_is_one_trial(one, other):
+    first, second = (trials_of(arch="rn1", depth=3, **changes)[0] for changes in (one, other))
+    assert first.trial_id == second.trial_id
+
+
+@pytest.mark.parametrize("change", [{"depth": 5}, {"seed": 1}, {"exponent": 0.5000000000000001}, {"extra": None}])
+def test_any_other_value_is_another_trial(change):
+    assert trial_id_of("law", 1, PARAMS | change) != trial_id_of("law", 1, PARAMS)
+
+
+def test_task_and_version_are_part_of_the_identity():
+    assert len({trial_id_of("law", 1, PARAMS), trial_id_of("law", 2, PARAMS), trial_id_of("other", 1, PARAMS)}) == 3
+
+
+def test_a_trial_holds_every_parameter():
+    (trial,) = trials_of(arch="rn1", depth=3)
+    assert trial.params["width"] == 64 and trial.params["weight_decay_last"] is None and trial.params["seed"] == 0
+
+
+def test_canonical_json_is_one_text_and_refuses_nan():
+    assert canonical_json({"b": 1e-4, "a": [None, True, "é"]}) == '{"a":[null,true,"\\u00e9"],"b":0.0001}'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical_json({"a": float("nan")})

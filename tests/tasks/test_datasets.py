@@ -1,0 +1,193 @@
+"""Data sets: balanced draws, and IDX files that are read exactly or refused with a message that helps."""
+
+import gzip
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.datasets import DatasetError, check_dataset, load_dataset, read_idx
+
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A data source over a local folder."""
+
+    url: str
+
+    def find(self, folder, names):
+        return next((f"{folder}/{name}" for name in names if (Path(self.url) / folder / name).is_file()), None)
+
+    def read(self, path):
+        return (Path(self.url) / path).read_bytes()
+
+
+def idx(array, type_code=0x08, kind=">u1"):
+    header = bytes([0, 0, type_code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + array.astype(kind).tobytes()
+
+
+def images_and_labels(samples=30):
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (samples, 4, 3)), np.arange(samples)[::-1] % 10
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A folder with a small MNIST look-alike."""
+    images, labels = images_and_labels()
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / IMAGES).write_bytes(idx(images))
+    (tmp_path / "mnist" / LABELS).write_bytes(idx(labels))
+    return Folder(str(tmp_path))
+
+
+def load(source=None, name="mnist", per_class=None, data_seed=0, normalize="none"):
+    return load_dataset(name, source, samples_per_class=per_class, data_seed=data_seed, normalize=normalize)
+
+
+def test_digits_are_all_there():
+    digits = load(name="digits")
+    assert digits.x_ND.shape == (1797, 64) and digits.x_ND.dtype == np.float64
+    assert digits.class_counts_K.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert not digits.is_balanced
+
+
+def test_a_draw_is_balanced_and_sorted_by_class():
+    digits = load(name="digits", per_class=20)
+    assert digits.is_balanced and digits.x_ND.shape == (200, 64)
+    assert digits.labels_N.tolist() == np.repeat(np.arange(10), 20).tolist()
+
+
+def test_the_draw_depends_on_the_data_seed_alone():
+    first, again, other = (load(name="digits", per_class=5, data_seed=seed) for seed in (3, 3, 4))
+    assert np.array_equal(first.x_ND, again.x_ND) and not np.array_equal(first.x_ND, other.x_ND)
+
+
+def test_a_smaller_draw_is_a_prefix_of_a_larger_one():
+    small, large = (load(name="digits", per_class=n).x_ND.reshape(10, n, 64) for n in (5, 12))
+    assert np.array_equal(small, large[:, :5])
+
+
+def test_a_draw_takes_different_images_that_exist():
+    drawn = {row.tobytes() for row in load(name="digits", per_class=100).x_ND}
+    everything = {row.tobytes() for row in load(name="digits").x_ND}
+    assert len(drawn) == 1000 and drawn <= everything
+
+
+def test_too_few_samples_name_class_and_number(source):
+    with pytest.raises(DatasetError, match=r"'mnist' has 3 samples of class 0.*samples_per_class is 4.*at most 3"):
+        load(source, per_class=4)
+
+
+def test_global_normalisation_has_one_mean_and_deviation():
+    x_ND = load(name="digits", per_class=9, normalize="global").x_ND
+    raw_ND = load(name="digits", per_class=9).x_ND
+    np.testing.assert_allclose(x_ND, (raw_ND - raw_ND.mean()) / raw_ND.std(), atol=1e-12)
+
+
+def test_per_feature_normalisation_leaves_dark_pixels_at_zero():
+    x_ND = load(name="digits", normalize="per_feature").x_ND
+    deviations_D = x_ND.std(0)
+    np.testing.assert_allclose(x_ND.mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(deviations_D[deviations_D > 0], 1)
+    assert (deviations_D == 0).sum() == 3 and np.isfinite(x_ND).all()  # three pixels of digits never light up
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("stems", [(IMAGES, LABELS), ("train-images.idx3-ubyte", "train-labels.idx1-ubyte")])
+def test_idx_files_are_read_plain_and_compressed(tmp_path, stems, suffix):
+    images, labels = images_and_labels()
+    (tmp_path / "kmnist").mkdir()
+    for stem, array in zip(stems, (images, labels), strict=True):
+        content = idx(array)
+        (tmp_path / "kmnist" / (stem + suffix)).write_bytes(gzip.compress(content) if suffix else content)
+    found = load(Folder(str(tmp_path)), "kmnist")
+    order = np.argsort(labels, kind="stable")
+    assert np.array_equal(found.x_ND, images.reshape(30, 12)[order].astype(float))
+    assert np.array_equal(found.labels_N, labels[order])
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(0x08, ">u1"), (0x09, ">i1"), (0x0B, ">i2"), (0x0C, ">i4"), (0x0D, ">f4"), (0x0E, ">f8")]
+)
+def test_every_idx_type_is_decoded(code, kind):
+    array = np.arange(24).reshape(2, 3, 4)
+    assert np.array_equal(read_idx(idx(array, code, kind), "here"), array)
+
+
+PLAIN = idx(np.arange(24).reshape(2, 3, 4))
+DAMAGED = {
+    "truncated": PLAIN[:-1],
+    "bytes left over": PLAIN + b"\0",
+    "header cut": PLAIN[:9],
+    "empty": b"",
+    "three bytes": PLAIN[:3],
+    "wrong magic": b"PK\3\4" + PLAIN[4:],
+    "unknown type": PLAIN[:2] + b"\x0a" + PLAIN[3:],
+    "gzip cut": gzip.compress(PLAIN)[:-9],
+    "gzip header only": gzip.compress(PLAIN)[:5],
+    "gzip checksum": gzip.compress(PLAIN)[:-8] + b"\0" * 8,
+    "gzip garbage": gzip.compress(PLAIN)[:10] + b"\xff" * 20,
+    "huge shape": PLAIN[:4] + b"\xff" * 12 + PLAIN[16:],
+    "a web page": b"<!DOCTYPE html><html>404</html>",
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_damaged_files_are_refused_by_name(content):
+    with pytest.raises(DatasetError, match=r"s3://bucket/mnist/x\.gz is .*get it again"):
+        read_idx(content, "s3://bucket/mnist/x.gz")
+
+
+@pytest.mark.parametrize("missing", [IMAGES, LABELS])
+def test_a_missing_file_names_file_place_and_remedy(source, missing):
+    (Path(source.url) / "mnist" / missing).unlink()
+    for attempt in (lambda: check_dataset("mnist", source), lambda: load(source)):
+        with pytest.raises(DatasetError) as caught:
+            attempt()
+        for part in (f"mnist/{missing}", source.url, "http", "DEPTHRATE_DATA"):
+            assert part in str(caught.value)
+
+
+def test_check_is_content_when_the_files_are_there(source):
+    check_dataset("mnist", source)
+    check_dataset("digits", Folder("/nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("stem", "array", "message"),
+    [
+        (LABELS, np.arange(29) % 10, r"\(30, 4, 3\).*\(29,\)"),
+        (LABELS, np.zeros((30, 1)), r"\(30, 1\)"),
+        (IMAGES, np.zeros((30, 12)), r"\(30, 12\)"),
+        (LABELS, np.arange(30), r"labels outside 0\.\.9"),
+    ],
+    ids=["count mismatch", "labels not flat", "images flat", "label 29"],
+)
+def test_files_that_do_not_belong_together_are_refused(source, stem, array, message):
+    (Path(source.url) / "mnist" / stem).write_bytes(idx(array))
+    with pytest.raises(DatasetError, match=message):
+        load(source)
+
+
+def test_negative_labels_are_refused(source):
+    labels = np.arange(30) % 10
+    labels[7] = -1
+    (Path(source.url) / "mnist" / LABELS).write_bytes(idx(labels, 0x09, ">i1"))
+    with pytest.raises(DatasetError, match=r"labels outside 0\.\.9"):
+        load(source)
+
+
+def test_real_mnist_has_its_published_class_counts():
+    root = os.environ.get("DEPTHRATE_DATA")
+    if root is None or Folder(root).find("mnist", [IMAGES, IMAGES + ".gz"]) is None:
+        pytest.skip("DEPTHRATE_DATA is not set, or holds no mnist")
+    mnist = load(Folder(root))
+    assert mnist.x_ND.shape == (60_000, 784)
+    assert mnist.class_counts_K.tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]

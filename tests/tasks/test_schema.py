@@ -1,0 +1,210 @@
+"""Parameters are checked, typed and explained before anything starts."""
+
+from typing import Literal, Optional
+
+import pytest
+
+from tasks.schema import Parameter, ParameterError, ParameterSchema, schema_of_function
+
+
+def parameter(kind, **changes):
+    return Parameter(name="depth", kind=kind, **changes)
+
+
+def same(found, expected):
+    """Equal in value and in type, sign of zero and items included."""
+    return repr(found) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "canonical"),
+    [
+        ("int", 3, 3),
+        ("int", 3.0, 3),
+        ("float", 1, 1.0),
+        ("float", 2.5, 2.5),
+        ("float", -0.0, 0.0),
+        ("str", "relu", "relu"),
+        ("bool", False, False),
+        ("list[int]", [1, 2.0], [1, 2]),
+        ("list[int]", (), []),
+        ("list[float]", (1, -0.0), [1.0, 0.0]),
+    ],
+)
+def test_values_are_brought_to_one_form(kind, given, canonical):
+    assert same(parameter(kind).check(given), canonical)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("int", 1.5),
+        ("int", True),
+        ("int", "3"),
+        ("int", None),
+        ("int", float("nan")),
+        ("int", float("inf")),
+        ("float", True),
+        ("float", "0.1"),
+        ("float", float("nan")),
+        ("float", float("-inf")),
+        ("float", 10**400),
+        ("str", 3),
+        ("str", None),
+        ("bool", 1),
+        ("bool", "true"),
+        ("list[int]", 3),
+        ("list[int]", "12"),
+        ("list[int]", [1, True]),
+        ("list[int]", [1.5]),
+        ("list[float]", [None]),
+        ("list[float]", {"a": 1}),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_wrong_types_are_refused_with_what_is_allowed(kind, given):
+    allowed = {
+        "int": "a whole number",
+        "float": "a number",
+        "str": "a text",
+        "bool": "true or false",
+        "list[int]": "a list of whole numbers",
+        "list[float]": "a list of numbers",
+    }[kind]
+    with pytest.raises(ParameterError) as caught:
+        parameter(kind).check(given)
+    given_text = "null" if given is None else repr(given)
+    assert f"parameter 'depth' is {given_text}; allowed: {allowed}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("limits", "kind", "good", "bad", "message"),
+    [
+        ({"minimum": 1}, "int", 1, 0, "depth' is 0; allowed: a whole number >= 1"),
+        ({"minimum": 0, "exclusive_minimum": True}, "float", 1e-9, 0, "depth' is 0; allowed: a number > 0"),
+        ({"minimum": 0, "maximum": 1}, "float", 1, 1.01, "is 1.01; allowed: a number >= 0 and <= 1"),
+        ({"maximum": 1}, "float", -5, 2, "allowed: a number <= 1"),
+        ({"minimum": 0}, "list[int]", [0, 4], [3, -1], r"is \[3, -1\]; allowed: a list of whole numbers >= 0"),
+        ({"pattern": "all|sample:[0-9]+"}, "str", "sample:4", "sample:4x", "'sample:4x'; allowed: a text matching all"),
+        ({"choices": ("rn1", "rn2")}, "str", "rn1", "rn3", "'rn3'; allowed: one of rn1, rn2; did you mean 'rn"),
+        ({"choices": (2, 4)}, "int", 4.0, 3, "is 3; allowed: one of 2, 4"),
+    ],
+)
+def test_ranges_patterns_and_choices(limits, kind, good, bad, message):
+    checked = parameter(kind, **limits)
+    assert checked.check(good) == good
+    with pytest.raises(ParameterError, match=message):
+        checked.check(bad)
+
+
+def test_null_is_allowed_only_where_it_is_said():
+    assert parameter("int", nullable=True).check(None) is None
+    with pytest.raises(ParameterError, match="is 'x'; allowed: a whole number or null"):
+        parameter("int", nullable=True).check("x")
+
+
+SCHEMA = ParameterSchema(
+    [
+        Parameter(name="depth", kind="int", doc="number of blocks"),
+        Parameter(name="lr", kind="float", default=0.1, fusible=True),
+        Parameter(name="steps", kind="list[int]", default=[1, 2]),
+    ]
+)
+
+
+def test_fill_types_every_parameter_and_adds_defaults():
+    assert same(SCHEMA.fill({"lr": 1, "depth": 2.0}), {"depth": 2, "lr": 1.0, "steps": [1, 2]})
+
+
+def test_defaults_are_not_shared_between_trials():
+    SCHEMA.fill({"depth": 1})["steps"].append(3)
+    assert SCHEMA.fill({"depth": 1})["steps"] == [1, 2]
+
+
+def test_a_missing_parameter_is_named_with_its_meaning():
+    with pytest.raises(ParameterError, match=r"missing parameter 'depth' \(number of blocks\)"):
+        SCHEMA.fill({"lr": 0.1})
+
+
+def test_an_unknown_parameter_gets_the_nearest_name():
+    with pytest.raises(
+        ParameterError, match=r"unknown parameter 'dept' in params; did you mean 'depth'\?.*known: depth, lr, steps"
+    ):
+        SCHEMA.fill({"depth": 1, "dept": 2})
+
+
+def test_fusible_names_what_may_differ_in_a_pack():
+    assert SCHEMA.fusible == {"lr"}
+
+
+def test_a_function_gives_its_schema():
+    def law(
+        *,
+        depth: int,
+        rate: float = 1,
+        name: str = "a",
+        flag: bool = False,
+        sizes: list[int] | None = None,
+        weights: list[float] = [1],  # noqa: B006
+        norm: Literal["post", "pre"] = "post",
+        order: Literal[1, 2] | None = None,
+        seed: Optional[int] = 0,  # noqa: UP045
+        context=None,
+    ):
+        return depth
+
+    schema = schema_of_function(law)
+    kinds = {name: (p.kind, p.nullable, p.choices) for name, p in schema.items()}
+    assert kinds == {
+        "depth": ("int", False, None),
+        "rate": ("float", False, None),
+        "name": ("str", False, None),
+        "flag": ("bool", False, None),
+        "sizes": ("list[int]", True, None),
+        "weights": ("list[float]", False, None),
+        "norm": ("str", False, ("post", "pre")),
+        "order": ("int", True, (1, 2)),
+        "seed": ("int", True, None),
+    }
+    assert schema.fusible == {"seed"}
+    assert same(schema.fill({"depth": 1})["weights"], [1.0]) and same(schema.fill({"depth": 1})["rate"], 1.0)
+
+
+def no_annotation(*, depth):
+    return depth
+
+
+def a_mapping(*, depth: dict):
+    return depth
+
+
+def two_types(*, depth: int | str):
+    return depth
+
+
+def mixed_choices(*, depth: Literal[1, "a"]):
+    return depth
+
+
+@pytest.mark.parametrize("function", [no_annotation, a_mapping, two_types, mixed_choices], ids=lambda f: f.__name__)
+def test_annotations_that_are_not_understood_are_refused(function):
+    with pytest.raises(
+        ParameterError, match=rf"'{function.__name__}': argument 'depth' is annotated.*allowed: int, float"
+    ):
+        schema_of_function(function)
+
+
+def test_catch_all_arguments_are_refused():
+    def loose(**anything: int):
+        return anything
+
+    with pytest.raises(ParameterError, match=r"'loose' takes .*anything; every parameter needs a name and a type"):
+        schema_of_function(loose)
+
+
+def test_a_default_of_the_wrong_type_is_refused():
+    def wrong(*, depth: int = None):  # noqa: RUF013
+        return depth
+
+    with pytest.raises(ParameterError, match="'depth' is null; allowed: a whole number"):
+        schema_of_function(wrong)

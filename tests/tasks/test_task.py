@@ -1,0 +1,183 @@
+"""Tasks: a user's own function becomes one, is found by name, and runs a pack."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tasks.schema import ParameterError
+from tasks.task import Interrupted, TaskError, absolute_task_name, load_task, task
+
+POWER_LAW = """
+from tasks.task import task
+
+@task(version=3)
+def power_law(*, depth: int, exponent: float = 0.5, seed: int = 0, context):
+    "One trial."
+    return {"metrics": [{"step": 0, "layer": depth, "nc1": depth**-exponent}]}
+
+def plain(*, depth: int):
+    return {}
+"""
+
+
+@dataclass
+class Context:
+    """Remembers which trial it was narrowed to, and stops before the given trial."""
+
+    stop_before: int = 99
+    narrowed: list = field(default_factory=list)
+
+    def should_stop(self):
+        return len(self.narrowed) >= self.stop_before
+
+    def for_trial(self, index):
+        self.narrowed.append(index)
+        return self
+
+
+@pytest.fixture
+def task_file(tmp_path):
+    path = tmp_path / "my_laws.py"
+    path.write_text(POWER_LAW)
+    return path
+
+
+@pytest.mark.parametrize("form", ["./my_laws.py:power_law", "my_laws.py:power_law", "{folder}/my_laws.py:power_law"])
+def test_a_users_file_is_loaded(task_file, form):
+    loaded = load_task(form.format(folder=task_file.parent), task_file.parent)
+    assert (loaded.name, loaded.version, loaded.fused, loaded.doc) == ("my_laws:power_law", 3, False, "One trial.")
+    assert list(loaded.schema) == ["depth", "exponent", "seed"]
+
+
+def test_identity_ignores_the_folder(task_file, tmp_path):
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    (moved / "my_laws.py").write_text(POWER_LAW)
+    names = {load_task("my_laws.py:power_law", folder).name for folder in (tmp_path, moved)}
+    assert names == {"my_laws:power_law"}
+
+
+def test_two_files_of_one_name_do_not_mix(task_file, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "my_laws.py").write_text(POWER_LAW.replace("version=3", "version=4"))
+    first, second = load_task("my_laws.py:power_law", tmp_path), load_task("my_laws.py:power_law", other)
+    assert (first.version, second.version) == (3, 4)
+
+
+def test_a_module_is_loaded(task_file, monkeypatch):
+    monkeypatch.syspath_prepend(task_file.parent)
+    assert load_task("my_laws:power_law").version == 3
+
+
+def test_the_shipped_task_is_loaded_by_name():
+    collapse = load_task("collapse")
+    assert collapse.fused and {"depth", "width", "weight_decay", "seed"} <= set(collapse.schema)
+
+
+def test_a_relative_file_is_made_absolute_and_nothing_else():
+    folder = Path("/work/sweeps")
+    assert absolute_task_name("./law.py:f", folder) == "/work/sweeps/law.py:f"
+    assert absolute_task_name("/abs/law.py:f", folder) == "/abs/law.py:f"
+    assert absolute_task_name("package.module:f", folder) == "package.module:f"
+    assert absolute_task_name("collapse", folder) == "collapse"
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("colapse", ["'colapse'", "did you mean 'collapse'", "./my_task.py:function"]),
+        ("./nothing.py:f", ["nothing.py does not exist", "./nothing.py"]),
+        ("my_laws.py:nothing", ["has no function 'nothing'", "tasks there: power_law"]),
+        ("my_laws.py:plain", ["@depthrate.task", "'plain'", "tasks there: power_law"]),
+        ("no.such.module:f", ["'no.such.module' cannot be imported"]),
+        ("broken.py:f", ["broken.py cannot be imported", "ZeroDivisionError"]),
+        ("syntax.py:f", ["syntax.py cannot be imported", "SyntaxError"]),
+        ("broken:f", ["'broken' cannot be imported", "ZeroDivisionError"]),
+        (":f", ["':f'"]),
+        (".relative:f", [".relative"]),
+    ],
+)
+def test_what_cannot_be_loaded_is_explained(task_file, monkeypatch, name, parts):
+    (task_file.parent / "broken.py").write_text("1 / 0")
+    (task_file.parent / "syntax.py").write_text("def f(:")
+    monkeypatch.syspath_prepend(task_file.parent)
+    with pytest.raises(TaskError) as caught:
+        load_task(name, task_file.parent)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_trials_run_in_turn_each_with_its_own_context():
+    @task()
+    def double(*, depth: int, seed: int = 0, context):
+        return {"metrics": [{"layer": depth, "seen": list(context.narrowed)}]}
+
+    trials = [{"depth": 2, "seed": 0}, {"depth": 3, "seed": 1}]
+    results = list(double.__depthrate_task__.run(trials, Context()))
+    assert [(r.index, r.status, r.tables["metrics"][0]) for r in results] == [
+        (0, "ok", {"layer": 2, "seen": [0]}),
+        (1, "ok", {"layer": 3, "seen": [0, 1]}),
+    ]
+
+
+def test_results_come_as_the_trials_finish():
+    calls = []
+
+    @task()
+    def count(*, seed: int = 0):
+        calls.append(seed)
+        return {}
+
+    results = count.__depthrate_task__.run([{"seed": 0}, {"seed": 1}], Context())
+    next(results)
+    assert calls == [0]
+
+
+def test_a_stop_comes_between_trials_and_keeps_what_is_finished():
+    @task()
+    def count(*, seed: int = 0):
+        return {}
+
+    results = count.__depthrate_task__.run([{"seed": s} for s in range(5)], Context(stop_before=2))
+    assert [next(results).index, next(results).index] == [0, 1]
+    with pytest.raises(Interrupted):
+        next(results)
+
+
+def test_a_fused_task_gets_lists_for_what_varies():
+    @task(version=2, fusible=["seed", "lr"])
+    def pack(*, depth: int, lr: float = 0.1, seed: int = 0, context):
+        assert isinstance(context, Context)
+        return [{"metrics": [{"value": depth * rate + s}]} for rate, s in zip(lr, seed, strict=True)]
+
+    fused = pack.__depthrate_task__
+    results = list(fused.run([{"depth": 2, "lr": 0.5, "seed": 0}, {"depth": 2, "lr": 2.0, "seed": 1}], Context()))
+    assert fused.fused and fused.version == 2 and fused.schema.fusible == {"lr", "seed"}
+    assert [(r.index, r.tables["metrics"][0]["value"]) for r in results] == [(0, 1.0), (1, 5.0)]
+
+
+def test_a_fused_task_must_return_one_result_a_trial():
+    @task(fusible=["seed"])
+    def short(*, seed: int = 0):
+        return [{}]
+
+    with pytest.raises(TaskError, match="returned 1 results for a pack of 2 trials"):
+        list(short.__depthrate_task__.run([{"seed": 0}, {"seed": 1}], Context()))
+
+
+def test_fusible_must_name_an_argument():
+    with pytest.raises(ParameterError, match=r"unknown parameter 'sed' in fusible of task 'law'; did you mean 'seed'"):
+
+        @task(fusible=["sed"])
+        def law(*, seed: int = 0):
+            return []
+
+
+def test_a_marked_function_can_still_be_called():
+    @task()
+    def law(*, depth: int):
+        return depth + 1
+
+    assert law(depth=2) == 3
