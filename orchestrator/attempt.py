@@ -49,9 +49,18 @@ class AttemptState:
     error: str | None = None
     traceback: str | None = None
 
+    @staticmethod
+    def of(fields: Mapping[str, Any]) -> AttemptState:
+        """Return the state that these fields, read from a store, describe."""
+        return AttemptState(**{key: value for key, value in fields.items() if key in AttemptState.__dataclass_fields__})
+
+    def beat(self, files: Files) -> None:
+        """Put the state into the store with a fresh heartbeat."""
+        self.heartbeat_at = time.time()
+        self.write(files)
+
     def write(self, files: Files) -> None:
         """Put the state into the store."""
-        self.heartbeat_at = time.time()
         files.write(attempt_path(self.sweep, self.attempt_id), json.dumps(asdict(self)).encode())
 
 

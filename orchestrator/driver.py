@@ -167,23 +167,16 @@ class Driver:
 
     def _record_death(self, entry: _Entry, end: JobEnd, state: dict[str, Any]) -> dict[str, Any]:
         """Write the end of an attempt whose worker could not."""
-        fields = {key: value for key, value in state.items() if key in AttemptState.__dataclass_fields__}
-        dead = AttemptState(
-            **{
-                "attempt_id": end.attempt_id,
-                "sweep": self.sweep.name,
-                "pack_id": entry.pack.pack_id,
-                "trial_ids": entry.pack.trial_ids,
-                "device": self.options.device,
-                **fields,
-                "state": "lost",
-                "ended_at": time.time(),
-                "error_kind": "worker_lost",
-                "error": end.death,
-            }
-        )
-        dead.write(self.files)
-        return dead.__dict__
+        known = {
+            "attempt_id": end.attempt_id,
+            "sweep": self.sweep.name,
+            "pack_id": entry.pack.pack_id,
+            "trial_ids": entry.pack.trial_ids,
+            "device": self.options.device,
+        }
+        lost = {"state": "lost", "ended_at": time.time(), "error_kind": "worker_lost", "error": end.death}
+        AttemptState.of(known | state | lost).write(self.files)
+        return state | lost
 
     def _retry(self, entry: _Entry, attempt_id: str, state: dict[str, Any]) -> None:
         kind = state.get("error_kind") or "worker_lost"
@@ -227,8 +220,11 @@ class Driver:
         for state in read_states(self.files, set(snapshot.attempts) - self._seen_attempts):
             if is_live(state, now):
                 self._others.update(state.get("trial_ids", ()))
-            elif state.get("state") != "running":
-                self._seen_attempts.add(attempt_path(state["sweep"], state["attempt_id"]))
+                continue
+            if state.get("state") == "running":  # killed together with its driver, so nobody wrote its end
+                state |= {"state": "lost", "error_kind": "worker_lost", "error": "its process ended without a word"}
+                AttemptState.of(state).write(self.files)
+            self._seen_attempts.add(attempt_path(state["sweep"], state["attempt_id"]))
         remaining = [_Entry(self._without(entry.pack, committed), entry.failures) for entry in self.queue]
         self.queue = deque(entry for entry in remaining if entry.pack.trials)
 

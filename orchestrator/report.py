@@ -60,6 +60,9 @@ SLOPES = {"−½": 0.5, "−1": 1.0}
 """The theory's reference lines."""
 MAX_GROUPS = 12
 MAX_POINTS = 20_000
+"""Of one figure."""
+MAX_LINES = 100
+"""Single trials drawn in one figure; each line may have MAX_POINTS / MAX_LINES points."""
 MAX_TABLE_ROWS = 500
 MAX_LABEL = 40
 """Characters of a user's text in a legend; longer ones would push the axes aside."""
@@ -149,7 +152,7 @@ def render_report(data: ReportData) -> str:
         "No fit to draw yet.",
     )
     curves = _figures(
-        f"Strong lines: mean over the trials of one {x} (geometric on log axes); light lines: each trial. "
+        f"Strong lines: mean over the trials of one {x} (geometric on log axes); light lines: single trials. "
         "The axis begins at step 1.",
         _curve_plots(data),
         numbers,
@@ -317,14 +320,14 @@ def _fit_plot(metric: str, x: str, curves: list[FittedCurve]) -> _Plot | None:
     means, x_max = _mean_table(shown[0][1]), float(x_values.max())
     y_range = _make_room(_log_range([y for trace in traces for y in trace["y"] if y], 0.07), means, x_max)
     traces += _slope_traces(means, x_max, y_range)
-    num_names = sum(trace["showlegend"] for trace in traces)
+    legend_rows = sum(1 + trace["name"].count("<br>") for trace in traces if trace["showlegend"])
     axes = _Axes("x", "y", _short(x), _label(metric), x_log=True, y_log=True)
-    layout = _layout(axes, 10 ** np.array(y_range), num_names)
+    layout = _layout(axes, 10 ** np.array(y_range), legend_rows)
     layout["xaxis"] |= _value_ticks(x_values) | {"range": _log_range(x_values, 0.05)}
     layout["yaxis"] |= {"range": y_range}
     layout["margin"]["r"] = 40  # the names of the reference slopes stand there
     notes = _drawn_notes(len(shown), len(curves), sum(len(c.points) - len(points) for c, points in shown), log=True)
-    return _Plot(f"{_label(metric)} against {_short(x)}", traces, layout, num_names, notes)
+    return _Plot(f"{_label(metric)} against {_short(x)}", traces, layout, legend_rows, notes)
 
 
 def _positive_points(curve: FittedCurve) -> pd.DataFrame:
@@ -363,7 +366,7 @@ def _fit_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: st
     if interval := _interval(power):
         rate += f" [{_signed(-interval[1], '.2f')}, {_signed(-interval[0], '.2f')}]"
     x = np.geomspace(points["x"].min(), points["x"].max(), 50)
-    name, line = _legend_name(curve, f"fit {rate}"), {"color": colour, "width": 2.5}
+    name, line = _legend_name(curve, rate if curve.by else f"fit {rate}"), {"color": colour, "width": 2.5}
     traces = [_trace(x, predict(power, x), group, name=name, line=line, meta="fit")]
     rival = _rival(power, curve.fits)
     if rival and rival[1] < -CLEAR_AICC:
@@ -375,7 +378,8 @@ def _fit_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: st
 def _legend_name(curve: FittedCurve, text: str) -> str:
     """The group and what its line is: on two lines where one would not fit on a narrow screen."""
     by = _plot_text(_by_text(curve.by))
-    return f"{by}:{'<br>' if len(by) + len(text) > 60 else ' '}{text}" if by else text
+    length = len(by) + len(re.sub("<.*?>", "", text))
+    return f"{by}:{'<br>' if length > 46 else ' '}{text}" if by else text
 
 
 def _make_room(y_range: list[float], means: pd.DataFrame, x_max: float) -> list[float]:
@@ -466,18 +470,18 @@ def _lines_plot(data: ReportData, frame: pd.DataFrame, axes: _Axes, by: list[str
     shown = [(key, part) for key, part in groups if key[:1] in firsts and key[1:] in rests]
     # a trial that stops half-way would bend its group's mean
     finished = set(data.trials.loc[data.trials["state"] == "ok", "trial_id"])
-    budget = MAX_POINTS // sum(part["trial_id"].nunique() + 1 for _, part in shown)
     colours = dict(zip(firsts, _colours(len(firsts)), strict=True))
     dashes = dict(zip(rests, DASHES, strict=False))
     traces: list[Trace] = []
     for key, part in shown:
         group = f"g{firsts.index(key[:1])}"
         line = {"color": colours[key[:1]], "dash": dashes[key[1:]]}
-        light, strong = _trial_line(part, axes, budget), _mean_line(part, axes, finished, budget)
+        light, strong = _trial_line(part, axes, MAX_LINES // len(shown)), _mean_line(part, axes, finished)
         traces.append(_trace(*light, group, line=line | {"width": 1}, opacity=0.3))
-        style = {"mode": "lines" if axes.x_log else "lines+markers", "marker": {"size": 5}, "hoverinfo": "x+y+text"}
+        mode = "lines" if axes.x_log else "lines+markers"
         text = _plot_text(", ".join(f"{name} = {value}" for name, value in zip(by, key, strict=True)))
-        traces.append(_trace(*strong, group, hovertext=text, line=line | {"width": 2}, **style))
+        hover = {"hovertext": text, "hoverinfo": "x+y+text"}
+        traces.append(_trace(*strong, group, mode=mode, line=line | {"width": 2}, marker={"size": 5}) | hover)
     keys = _line_keys(by, colours, dashes)
     layout = _layout(axes, drawable[axes.y], rows := math.ceil(len(keys) / 4) + 1)
     layout["legend"]["title"] = {"text": _plot_text(by[0]) if by else "", "side": "top", "font": {"size": 12}}
@@ -497,24 +501,25 @@ def _line_keys(by: list[str], colours: dict[tuple[str, ...], str], dashes: dict[
     return keys
 
 
-def _trial_line(part: pd.DataFrame, axes: _Axes, budget: int) -> tuple[list[Any], list[Any]]:
-    """All trials of a group as one line with gaps."""
+def _trial_line(part: pd.DataFrame, axes: _Axes, num_trials: int) -> tuple[list[Any], list[Any]]:
+    """So many trials of a group, evenly chosen, as one line with gaps."""
     x: list[Any] = []
     y: list[Any] = []
-    for _, rows in part.groupby("trial_id"):
-        thin = rows.sort_values(axes.x).iloc[_thin(len(rows), budget)]
+    for trial_id in _spread(_unique(part["trial_id"]), num_trials):
+        rows = part[part["trial_id"] == trial_id].sort_values(axes.x)
+        thin = rows.iloc[_thin(len(rows), MAX_POINTS // MAX_LINES)]
         x += [*thin[axes.x], None]
         y += [*thin[axes.y], None]
     return x, y
 
 
-def _mean_line(part: pd.DataFrame, axes: _Axes, finished: set[str], budget: int) -> tuple[Any, Any]:
+def _mean_line(part: pd.DataFrame, axes: _Axes, finished: set[str]) -> tuple[Any, Any]:
     """The mean over finished trials, or over all where none has finished; geometric on a log axis."""
     good = part[part["trial_id"].isin(finished)]
     good = part if good.empty else good
     values = np.log(good[axes.y]) if axes.y_log else good[axes.y]
     mean = values.groupby(good[axes.x]).mean()
-    mean = mean.iloc[_thin(len(mean), budget)]
+    mean = mean.iloc[_thin(len(mean), MAX_POINTS // MAX_LINES)]
     return mean.index, np.exp(mean) if axes.y_log else mean
 
 
@@ -919,7 +924,8 @@ dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 @media print {
   main { max-width: none; padding: 0; } .scroll { max-height: none; overflow: visible; border: 0; }
   .figures { display: block; } figure { margin-bottom: 1.5em; } h2 { break-after: avoid; } tr { break-inside: avoid; }
-  td { white-space: normal; overflow-wrap: anywhere; }
+  table { font-size: .58rem; } th, td { padding: .3em .4em; white-space: normal; } .modebar { display: none; }
+  .number { white-space: nowrap; } td .pill { font-size: inherit; } .long { width: auto; }
 }
 """
 

@@ -137,7 +137,7 @@ class PackRun:
         Raises:
             Interrupted: asked to stop; a checkpoint is saved and trials that had finished are committed.
         """
-        self.state.write(self.files)
+        self.state.beat(self.files)
         context = WorkerContext(
             self.files, self.job, DataFolder(self.job.data), self.state, self.stop, self.job.trial_ids
         )
@@ -244,7 +244,7 @@ def run_job(job: PackJob, stop: StopFlag) -> AttemptState:
             run.state.error = f"{type(error).__name__}: {error}"
             run.state.traceback = traceback.format_exc()
     run.state.ended_at = time.time()
-    run.state.write(run.files)
+    run.state.beat(run.files)
     return run.state
 
 
@@ -309,7 +309,7 @@ class _Heartbeat:
             if os.getppid() != self._parent:
                 self._stop.set("the driver is gone")
             try:
-                self._run.state.write(self._run.files)
+                self._run.state.beat(self._run.files)
                 self._run.commit_if_due()
             except Exception as error:  # a hint that is late; the commit itself is tried again at the pack's end
                 log.warning("heartbeat: %s", error)

@@ -454,22 +454,49 @@ def chromium() -> str:
     pytest.skip("no chromium executable found on PATH")
 
 
-@pytest.mark.browser
-@pytest.mark.parametrize("kind", ["plain", "hostile"])
-def test_browser_draws_every_figure_without_errors(chromium: str, tmp_path: Path, kind: str) -> None:
-    page = render_report(hostile_data() if kind == "hostile" else plain_data())
-    path = tmp_path / "report.html"
+def _open(chromium: str, page: str, folder: Path) -> tuple[str, str]:
+    """Return the page as it stands after its scripts ran, and the browser's log."""
+    path = folder / "report.html"
     path.write_text(page, encoding="utf-8")
     flags = (
         "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
         "--disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=10000 --dump-dom"
     )
-    command = [chromium, *flags.split(), f"--user-data-dir={tmp_path / 'profile'}", path.as_uri()]
+    command = [chromium, *flags.split(), f"--user-data-dir={folder / 'profile'}", path.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert "CONSOLE" not in done.stderr
-    assert done.stdout.count('class="plot-container plotly"') == len(figures(page))
-    assert done.stdout.count('class="cartesianlayer"') == len(figures(page))
-    body = re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL)
+    return re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL), done.stderr
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("kind", ["plain", "hostile"])
+def test_browser_draws_every_figure_without_errors(chromium: str, tmp_path: Path, kind: str) -> None:
+    page = render_report(hostile_data() if kind == "hostile" else plain_data())
+    body, log = _open(chromium, page, tmp_path)
+    assert "CONSOLE" not in log
+    assert body.count('class="plot-container plotly"') == len(figures(page))
+    assert body.count('class="cartesianlayer"') == len(figures(page))
     assert "<img src=" not in body
     if kind == "hostile":
         assert "&lt;img src=x onerror=" in re.findall(r'<g class="legend".*?</svg>', body, re.DOTALL)[0]
+
+
+@pytest.mark.browser
+def test_browser_sorts_the_table_of_trials(chromium: str, tmp_path: Path) -> None:
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", render_report(plain_data()))
+    script = "for (const _ of [1, 2]) document.querySelectorAll('table.sortable th')[2].click()"
+    body, _ = _open(chromium, page.replace("</body>", f"<script>{script}</script></body>"), tmp_path)
+    table = re.findall(r'<table class="sortable">.*?</table>', body, re.DOTALL)[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
+    assert 'aria-sort="descending"' in rows[0]
+    depths = [int(re.findall(r'data-key="(.*?)"', row)[2]) for row in rows[1:]]
+    assert depths == sorted(depths, reverse=True)
+
+
+@pytest.mark.browser
+def test_browser_refuses_scripts_and_networks_that_came_in_later(chromium: str, tmp_path: Path) -> None:
+    intruder = (
+        "<script>document.title = 'taken'</script><img src='https://example.org/x.png' onerror='document.title=1'>"
+    )
+    body, log = _open(chromium, render_report(plain_data()).replace("</main>", f"{intruder}</main>"), tmp_path)
+    assert "<title>quickstart" in body
+    assert log.count("Content Security Policy") >= 2

@@ -1,0 +1,53 @@
+"""Fixtures for all tests: a clean environment, stores of every kind, a small sweep."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+import yaml
+
+from storage.files import Files
+
+TINY = {
+    "name": "tiny",
+    "task": "collapse",
+    "params": {"arch": "rn1", "samples_per_class": 5, "steps": 40, "width": 16},
+    "grid": {"depth": [2, 3]},
+    "seeds": 2,
+    "fit": [{"metric": "nc1"}, {"metric": "objective_gap"}],
+}
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep the user's own store out of the tests, and one thread a process."""
+    monkeypatch.delenv("DEPTHRATE_STORE", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(params=["folder", "memory"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+    """An empty store of each kind."""
+    return Files(str(tmp_path / "store") if request.param == "folder" else f"memory://{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Files:
+    """An empty store in a folder."""
+    return Files(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def tiny_sweep(tmp_path: Path) -> Path:
+    """A sweep file of four trials that train in a second."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY))
+    return path
+
+
+def is_root() -> bool:
+    """Whether permissions do not bind this process."""
+    return os.geteuid() == 0

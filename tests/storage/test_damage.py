@@ -1,0 +1,84 @@
+"""Damaged and foreign files are named, never counted, and the rest still answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage.files import Files
+from storage.query import Results
+from tests_rows import commit
+
+
+@pytest.fixture
+def store(files: Files) -> Files:
+    commit(files, "a1", ["t1", "t2"], hour=1)
+    commit(files, "a2", ["t3"], hour=2)
+    return files
+
+
+def answers(store: Files) -> tuple[list[str], str]:
+    results = Results(store)
+    trials = [row[0] for row in results.sql("select trial_id from results where nc1 is not null order by 1").fetchall()]
+    return trials, "\n".join(map(str, results.problems))
+
+
+@pytest.mark.parametrize("table", ["metrics", "curves", "features"])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "missing"])
+def test_damaged_data_file(store: Files, table: str, damage: str) -> None:
+    path = f"{table}/sweep=s/a1.parquet"
+    content = store.read(path)
+    if damage == "missing":
+        store.delete(path)
+    else:
+        store.write(path, content[: len(content) // 2] if damage == "truncated" else b"")
+    trials, problems = answers(store)
+    assert trials == ["t3"] and path in problems and "2 trials in it do not count" in problems
+
+
+def test_truncated_trials_file(store: Files) -> None:
+    path = "trials/sweep=s/a1.parquet"
+    store.write(path, store.read(path)[:100])
+    trials, problems = answers(store)
+    assert trials == ["t3"] and path in problems
+
+
+def test_a_byte_changed_in_every_page_is_found_by_the_query(store: Files) -> None:
+    path = "metrics/sweep=s/a1.parquet"
+    content = bytearray(store.read(path))
+    for position in range(4, len(content) - 2000, 40):
+        content[position] ^= 255
+    store.write(path, bytes(content))
+    trials, problems = answers(store)
+    assert trials == ["t3"] and f"{path}: its content is damaged" in problems
+
+
+def test_foreign_files(store: Files) -> None:
+    import io
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"x": [1]}), sink)
+    for path in ("trials/sweep=s/own.parquet", "metrics/sweep=s/own.parquet"):
+        store.write(path, sink.getvalue())
+    store.write("trials/notes.txt", b"hello")
+    trials, problems = answers(store)
+    assert trials == ["t1", "t2", "t3"]
+    assert "trials/sweep=s/own.parquet: is Parquet, but not written by depthrate" in problems
+    assert "metrics/sweep=s/own.parquet: was not written by depthrate" in problems
+    assert "trials/notes.txt: is not a Parquet file" in problems
+
+
+def test_a_damaged_winner_gives_way_to_a_later_whole_commit(store: Files) -> None:
+    commit(store, "a3", ["t1", "t2"], hour=9)
+    store.write("metrics/sweep=s/a1.parquet", b"")
+    trials, problems = answers(store)
+    assert trials == ["t1", "t2", "t3"] and "a1.parquet" in problems
+
+
+def test_a_damaged_fits_file_is_named(store: Files) -> None:
+    store.write("fits/sweep=s/fits.parquet", b"nonsense")
+    results = Results(store)
+    assert results.sql("select * from fits").fetchall() == []
+    assert "fits/sweep=s/fits.parquet" in str(results.problems[0])

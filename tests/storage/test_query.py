@@ -1,0 +1,136 @@
+"""SQL over the views, and nothing but reading."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from storage.files import Files, StoreError
+from storage.query import QueryError, Results, open_results
+from storage.schema import TableError, task_table
+from tests_rows import commit
+
+
+def test_parameters_become_typed_columns(files: Files) -> None:
+    commit(files, "a1", ["t1"], params={"depth": 2, "lr": 1.0, "arch": "rn1", "steps": 7, "bias": None, "list": [1, 2]})
+    commit(files, "a2", ["t2"], params={"depth": 3, "lr": 2.0, "other": True})
+    frame = Results(files).sql("select * from trials order by trial_id").df()
+    assert frame["depth"].tolist() == [2, 3] and frame["lr"].tolist() == [1.0, 2.0]
+    assert frame["param_steps"][0] == 7, "a parameter named like a standard column keeps a name of its own"
+    assert frame["other"].tolist()[1] is True and list(frame["list"][0]) == [1, 2]
+
+
+def test_a_parameter_is_not_hidden_by_a_curve_of_its_name(files: Files) -> None:
+    commit(files, "a1", ["t1"])
+    assert Results(files).sql("select lr from results").fetchall() == [(0.1,)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "create table x as select 1",
+        "copy (select * from trials) to '/tmp/depthrate-test.csv'",
+        "attach '/tmp/depthrate-test.db'",
+        "select * from read_csv('/etc/passwd')",
+        "select * from '/etc/passwd'",
+        "set enable_external_access = true",
+        "drop view results",
+        "select 1; select 2",
+        "install httpfs",
+        "pragma database_list",
+        "",
+    ],
+)
+def test_nothing_but_reading(folder: Files, query: str) -> None:
+    commit(folder, "a1", ["t1"])
+    with pytest.raises(QueryError):
+        Results(folder).sql(query)
+    assert not Path("/tmp/depthrate-test.csv").exists() and not Path("/tmp/depthrate-test.db").exists()
+
+
+def test_python_variables_are_out_of_reach(files: Files) -> None:
+    import pandas as pd
+
+    secret = pd.DataFrame({"x": [1]})
+    with pytest.raises(QueryError, match="secret"):
+        Results(files).sql("select * from secret")
+    assert len(secret) == 1
+
+
+def test_an_error_names_the_views(files: Files) -> None:
+    with pytest.raises(QueryError, match=r"nc9.*|views: trials, metrics"):
+        Results(files).sql("select nc9 from results")
+
+
+def test_relations_outlive_the_store_and_each_other(files: Files) -> None:
+    commit(files, "a1", ["t1"])
+    results = Results(files)
+    unread = results.sql("select * from curves").arrow()
+    second = results.sql("select * from trials")
+    del results
+    gc.collect()
+    assert len(second.df()) == 1 and unread.read_all().num_rows == 2
+
+
+def test_an_empty_store_answers_with_no_rows(files: Files) -> None:
+    results = Results(files)
+    for view in ("trials", "metrics", "curves", "features", "attempts", "fits", "results"):
+        assert results.sql(f"select count(*) from {view}").fetchall() == [(0,)]
+
+
+def test_refresh_sees_later_commits(files: Files) -> None:
+    results = Results(files)
+    commit(files, "a1", ["t1"])
+    assert results.sql("select count(*) from trials").fetchall() == [(0,)]
+    assert results.refresh().sql("select count(*) from trials").fetchall() == [(1,)]
+
+
+def test_no_store_is_said(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no store at .*nowhere.*--store"):
+        open_results(str(tmp_path / "nowhere"))
+
+
+def test_a_column_with_two_types_is_left_out_and_named(files: Files) -> None:
+    from storage.commit import commit_trials
+
+    for attempt, value in (("a1", 1.5), ("a2", "text")):
+        files.write(f"attempts/sweep=s/{attempt}.json", b"{}")
+        table = task_table("metrics", [{"nc1": 1.0, "mine": value}], trial_id=attempt, attempt_id=attempt)
+        row = {"trial_id": attempt, "attempt_id": attempt, "status": "ok", "params": "{}"}
+        commit_trials(files, sweep="s", attempt_id=attempt, part=None, trials=[row], tables={"metrics": [table]})
+    results = Results(files)
+    assert results.sql("select count(nc1) from metrics").fetchall() == [(2,)]
+    assert "metrics.mine: has the types ['double', 'string']" in str(results.problems[0])
+
+
+def test_own_columns_stand_beside_the_standard_ones(files: Files) -> None:
+    table = task_table("metrics", [{"layer": 1, "mine": 3}, {"layer": 2}], trial_id="t", attempt_id="a")
+    assert table["mine"].to_pylist() == [3.0, None]
+    assert table["is_last"].to_pylist() == [False, True] and table["step"].to_pylist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("metric", [], "unknown|returned a table 'metric'; allowed: metrics, curves, features"),
+        ("metrics", 3, "is a int; return a list of dicts"),
+        ("metrics", [{"nc1": "high"}], "column 'nc1' holds 'high'; give numbers or null"),
+        ("metrics", {"nc1": [1, 2], "layer": [1]}, "different lengths"),
+        ("features", [{"layer": 1}], "lacks the columns feature, kind"),
+    ],
+)
+def test_bad_tables_are_refused(name: str, content: object, message: str) -> None:
+    with pytest.raises(TableError, match=message):
+        task_table(name, content, trial_id="t", attempt_id="a")
+
+
+def test_frames_and_arrow_tables_are_tables(files: Files) -> None:
+    import pandas as pd
+    import pyarrow as pa
+
+    frame = pd.DataFrame({"layer": [1, 2], "nc1": [0.5, None]})
+    for content in (frame, pa.Table.from_pandas(frame)):
+        table = task_table("metrics", content, trial_id="t", attempt_id="a")
+        assert table["nc1"].to_pylist() == [0.5, None] and table["layer"].to_pylist() == [1, 2]

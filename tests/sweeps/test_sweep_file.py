@@ -1,0 +1,140 @@
+"""Sweep files: YAML as people write it, --set, and where files are found."""
+
+import pytest
+
+from sweeps.sweep import SweepError, check_fits, load_sweep, parse_yaml, sweep_of_spec
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-4", 1e-4),
+        ("1E5", 1e5),
+        ("-2.5e-3", -0.0025),
+        (".5", 0.5),
+        ("1.", 1.0),
+        ("3", 3),
+        ("3.0", 3.0),
+        ("rn1", "rn1"),
+        ("1e", "1e"),
+        ("none", "none"),
+        ("null", None),
+        ("'1e-4'", "1e-4"),
+    ],
+)
+def test_numbers_in_yaml_are_numbers(text, value):
+    found = parse_yaml(f"lr: {text}")["lr"]
+    assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: {c: 1, c: 2}", "line 2: 'c' stands twice"),
+        ("a: [", "not YAML"),
+        ("1: 2", "key 1 is not a text; quote it"),
+        ("a: !!python/object:os.x {}", "not YAML"),
+        ("[" * 500, "not YAML"),
+    ],
+    ids=lambda part: part[:20],
+)
+def test_yaml_that_is_not_understood_is_refused(text, message):
+    with pytest.raises(SweepError, match=message):
+        parse_yaml(text)
+
+
+FILE = """
+name: mine
+task: collapse
+params: {arch: rn1, width: 16}
+grid: {depth: [2, 3]}
+derive: {lr: 0.1 / depth}
+seeds: 2
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(FILE)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({}, {(2, 16, 0.05), (3, 16, 0.1 / 3)}),
+        ({"width": 32}, {(2, 32, 0.05), (3, 32, 0.1 / 3)}),
+        ({"depth": 5}, {(5, 16, 0.02)}),
+        ({"depth": [4, 5]}, {(4, 16, 0.025), (5, 16, 0.02)}),
+        ({"width": {"range": [8, 10]}, "depth": 2}, {(2, 8, 0.05), (2, 9, 0.05)}),
+        ({"lr": 0.3}, {(2, 16, 0.3), (3, 16, 0.3)}),
+        ({"seeds": [5]}, {(2, 16, 0.05), (3, 16, 0.1 / 3)}),
+    ],
+)
+def test_set_replaces_what_the_file_says(file, overrides, expected):
+    trials = load_sweep(file, overrides).expand()
+    assert {tuple(t.params[name] for name in ("depth", "width", "lr")) for t in trials} == expected
+    assert {t.params["seed"] for t in trials} == ({5} if "seeds" in overrides else {0, 1})
+
+
+@pytest.mark.parametrize(
+    "part", ["grids: [{grid: {width: [8, 9]}}]", "include: [{depth: 7, width: 8}]", "grids: [{params: {width: 8}}]"]
+)
+def test_set_is_never_silently_overruled(tmp_path, part):
+    path = tmp_path / "grids.yaml"
+    path.write_text("name: mine\ntask: collapse\nparams: {arch: rn1}\ngrid: {depth: [2]}\n" + part)
+    try:
+        trials = load_sweep(str(path), {"width": 32}).expand()
+    except SweepError as error:
+        assert "'width' is given in" in str(error)
+    else:
+        assert {t.params["width"] for t in trials} == {32}
+
+
+@pytest.mark.parametrize(
+    ("content", "overrides", "message"),
+    [
+        ("nam: x", {}, r"bad\.yaml: unknown key 'nam'.*did you mean 'name'"),
+        ("name: x\ntask: collapse\nparams: [1]", {"depth": 3}, r"bad\.yaml: params is a list"),
+        (FILE, {"dept": 3}, r"unknown parameter 'dept'.*did you mean 'depth'"),
+        ("name: \xff", {}, r"bad\.yaml"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_its_path(tmp_path, content, overrides, message):
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(SweepError, match=message):
+        load_sweep(str(path), overrides).expand()
+
+
+def test_a_missing_file_lists_the_shipped_sweeps(tmp_path):
+    with pytest.raises(
+        SweepError, match=r"'quikstart' does not exist.*did you mean 'quickstart'.*shipped sweeps: .*quickstart"
+    ):
+        load_sweep("quikstart")
+    with pytest.raises(SweepError, match="is a folder"):
+        load_sweep(str(tmp_path))
+
+
+def test_the_quickstart_is_what_the_design_page_shows():
+    sweep = load_sweep("quickstart")
+    trials = sweep.expand()
+    check_fits(sweep, sweep.load_task())
+    assert len(trials) == len({trial.trial_id for trial in trials}) == 15
+    assert {(t.params["depth"], t.params["seed"]) for t in trials} == {
+        (d, s) for d in (2, 3, 5, 8, 13) for s in range(3)
+    }
+
+
+def test_a_spec_is_the_sweep_again_and_its_hash_follows_the_content(file):
+    sweep = load_sweep(file)
+    assert sweep_of_spec(sweep.spec()) == sweep and sweep_of_spec(sweep.spec()).spec_hash() == sweep.spec_hash()
+    assert load_sweep(file, {"width": 17}).spec_hash() != sweep.spec_hash()
+
+
+def test_a_task_file_is_looked_up_beside_the_sweep(tmp_path, monkeypatch):
+    (tmp_path / "law.py").write_text("from tasks.task import task\n\n@task()\ndef law(*, depth: int):\n    return {}\n")
+    (tmp_path / "s.yaml").write_text("name: s\ntask: ./law.py:law\ngrid: {depth: [1, 2]}\n")
+    monkeypatch.chdir("/")
+    assert [trial.task for trial in load_sweep(str(tmp_path / "s.yaml")).expand()] == ["law:law", "law:law"]

@@ -1,0 +1,68 @@
+"""Commits for the storage tests, through the real writer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from storage.commit import commit_trials
+from storage.files import Files
+from storage.layout import attempt_path
+from storage.schema import task_table
+
+
+def tables_of(
+    trial_id: str, attempt_id: str, value: float = 1.0, width: int = 3, dtype: type = np.float32
+) -> dict[str, Any]:
+    """One trial's tables: two steps, three layers, two samples of features at layers 1 and 2."""
+    metrics = [
+        {"step": s, "layer": l, "nc1": value + 0.1 * l + s, "singular_values": [2.0, 1.0]}
+        for s in (0, 5)
+        for l in range(3)
+    ]
+    curves = {"step": [0, 5], "loss": [2.0, float("nan")], "lr": [0.1, 0.0]}
+    features = {
+        "step": [5] * 4,
+        "layer": [1, 1, 2, 2],
+        "kind": ["sample"] * 4,
+        "label": [0, 1, 0, 1],
+        "sample_index": [0, 1, 0, 1],
+        "feature": (np.arange(4 * width).reshape(4, width) + value).astype(dtype),
+    }
+    contents = {"metrics": metrics, "curves": curves, "features": features}
+    return {n: task_table(n, c, trial_id=trial_id, attempt_id=attempt_id) for n, c in contents.items()}
+
+
+def commit(
+    files: Files,
+    attempt_id: str,
+    trial_ids: Sequence[str],
+    *,
+    hour: int = 0,
+    value: float = 1.0,
+    params: dict[str, Any] | None = None,
+    part: int | None = None,
+    sweep: str = "s",
+    **shape: Any,
+) -> None:
+    """Commit trials as a worker does: its record, the data, the trials file."""
+    files.write(attempt_path(sweep, attempt_id), json.dumps({"attempt_id": attempt_id, "state": "done"}).encode())
+    each = [tables_of(trial_id, attempt_id, value, **shape) for trial_id in trial_ids]
+    rows = [
+        {
+            "trial_id": trial_id,
+            "sweep": sweep,
+            "task": "t",
+            "attempt_id": attempt_id,
+            "status": "ok",
+            "committed_at": datetime(2026, 1, 1, hour, tzinfo=UTC),
+            "params": json.dumps({"depth": 2 + index, "lr": 0.1, "steps": 5} if params is None else params),
+        }
+        for index, trial_id in enumerate(trial_ids)
+    ]
+    tables = {name: [tables[name] for tables in each] for name in ("metrics", "curves", "features")}
+    commit_trials(files, sweep=sweep, attempt_id=attempt_id, part=part, trials=rows, tables=tables)
