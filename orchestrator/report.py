@@ -464,19 +464,18 @@ def _lines_plot(data: ReportData, frame: pd.DataFrame, axes: _Axes, by: list[str
     drawable = frame[np.isfinite(frame[axes.y]) & ((frame[axes.y] > 0) | (not axes.y_log))]
     if drawable.empty:
         return None
-    groups = _grouped(data.trials, drawable, by)
+    finished = data.trials.loc[data.trials["state"] == "ok", "trial_id"]
+    groups = _grouped(data.trials, drawable.assign(of_finished=drawable["trial_id"].isin(finished)), by)
     firsts = _spread(_unique(key[:1] for key, _ in groups), MAX_GROUPS)
     rests = _spread(_unique(key[1:] for key, _ in groups), len(DASHES))
     shown = [(key, part) for key, part in groups if key[:1] in firsts and key[1:] in rests]
-    # a trial that stops half-way would bend its group's mean
-    finished = set(data.trials.loc[data.trials["state"] == "ok", "trial_id"])
     colours = dict(zip(firsts, _colours(len(firsts)), strict=True))
     dashes = dict(zip(rests, DASHES, strict=False))
     traces: list[Trace] = []
     for key, part in shown:
         group = f"g{firsts.index(key[:1])}"
         line = {"color": colours[key[:1]], "dash": dashes[key[1:]]}
-        light, strong = _trial_line(part, axes, MAX_LINES // len(shown)), _mean_line(part, axes, finished)
+        light, strong = _trial_line(part, axes, MAX_LINES // len(shown)), _mean_line(part, axes)
         traces.append(_trace(*light, group, line=line | {"width": 1}, opacity=0.3))
         mode = "lines" if axes.x_log else "lines+markers"
         text = _plot_text(", ".join(f"{name} = {value}" for name, value in zip(by, key, strict=True)))
@@ -513,10 +512,10 @@ def _trial_line(part: pd.DataFrame, axes: _Axes, num_trials: int) -> tuple[list[
     return x, y
 
 
-def _mean_line(part: pd.DataFrame, axes: _Axes, finished: set[str]) -> tuple[Any, Any]:
+def _mean_line(part: pd.DataFrame, axes: _Axes) -> tuple[Any, Any]:
     """The mean over finished trials, or over all where none has finished; geometric on a log axis."""
-    good = part[part["trial_id"].isin(finished)]
-    good = part if good.empty else good
+    # a trial that stops half-way would bend the mean
+    good = part[part["of_finished"]] if part["of_finished"].any() else part
     values = np.log(good[axes.y]) if axes.y_log else good[axes.y]
     mean = values.groupby(good[axes.x]).mean()
     mean = mean.iloc[_thin(len(mean), MAX_POINTS // MAX_LINES)]
