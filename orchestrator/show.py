@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def make_console(*, stderr: bool = False) -> Console:
     """Return a console that never wraps or cuts a table when its output goes to a file or a pipe."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, width=None if stream.isatty() else 1000, soft_wrap=not stream.isatty())
+    return Console(stderr=stderr, width=None if stream.isatty() else 100_000, soft_wrap=not stream.isatty())
 
 
 def print_table(
@@ -46,7 +46,8 @@ def format_value(value: Any) -> str:
     if isinstance(value, datetime.datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S")
     if isinstance(value, list):
-        return "[" + ", ".join(format_value(item) for item in value) + "]"
+        shown = ", ".join(format_value(item) for item in value[:4])
+        return f"[{shown}]" if len(value) <= 4 else f"[{shown}, ... {len(value)} values]"
     return str(value)
 
 

@@ -1,0 +1,56 @@
+"""A user's own tasks, as the driver's tests run them."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+import depthrate
+
+
+@depthrate.task(version=1)
+def power_law(*, depth: int, exponent: float = 0.5, noise: float = 0.0, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    return {"metrics": [{"layer": depth, "nc1": depth**-exponent * np.exp(noise * rng.normal())}]}
+
+
+@depthrate.task(version=1)
+def fails(*, depth: int, bad: int = 3, seed: int = 0):
+    if depth == bad:
+        raise RuntimeError(f"depth {depth} is cursed")
+    return {"metrics": [{"layer": depth, "nc1": 1.0}]}
+
+
+@depthrate.task(version=1, fusible=["seed"])
+def hungry(*, depth: int, seed: int, context):
+    """Runs out of memory in packs of more than two."""
+    if len(seed) > 2:
+        raise MemoryError(f"{len(seed)} trials")
+    return [{"metrics": [{"layer": depth, "nc1": 1.0 + s}]} for s in seed]
+
+
+@depthrate.task(version=1)
+def dies_once(*, depth: int, flag: str, seed: int = 0, context):
+    """The first attempt counts to five, keeps that, and is killed; the second goes on from there."""
+    kept = context.load_checkpoint()
+    if kept is None:
+        context.save_checkpoint(b"5")
+        os.kill(os.getpid(), 9)
+    Path(flag).write_text(kept.decode())
+    return {"metrics": [{"layer": depth, "nc1": float(kept)}]}
+
+
+@depthrate.task(version=1)
+def slow(*, depth: int, seed: int = 0, context):
+    for step in range(200):
+        context.progress(step, 200)
+        if context.should_stop():
+            raise depthrate.Interrupted
+        time.sleep(0.02)
+    return {"metrics": [{"layer": depth, "nc1": 1.0}]}
+
+
+@depthrate.task(version=1)
+def wrong(*, depth: int):
+    return [1, 2, 3]

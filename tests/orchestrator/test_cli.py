@@ -1,0 +1,225 @@
+"""The command line: what it prints, its exit codes, and that bad input starts and writes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import TINY
+from typer.testing import CliRunner
+
+from orchestrator.cli import app
+
+
+def invoke(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A tiny sweep that was run to its end, and its store."""
+    folder = tmp_path_factory.mktemp("done")
+    sweep, store = folder / "tiny.yaml", str(folder / "store")
+    sweep.write_text(yaml.safe_dump(TINY))
+    code, output = invoke("run", str(sweep), "--store", store, "--device", "cpu")
+    assert code == 0, output
+    assert "all 4 trials are committed" in output and "depth^" in output
+    return sweep, store
+
+
+CHANGES: list[tuple[str, dict[str, object] | str, str]] = [
+    ("not YAML", "a: [1", "not YAML"),
+    ("a list", "- 1", "a sweep is a mapping"),
+    ("unknown key", {"grids_": []}, "unknown key 'grids_' in the sweep; did you mean 'grids'?"),
+    (
+        "unknown parameter",
+        {"params": {"arch": "rn1", "widht": 3}},
+        "unknown parameter 'widht' in params; did you mean 'width'?",
+    ),
+    (
+        "wrong type",
+        {"params": {"arch": "rn1", "width": "wide"}},
+        "parameter 'width' is 'wide'; allowed: a whole number",
+    ),
+    ("depth 0", {"grid": {"depth": [2, 0]}}, "parameter 'depth' is 0; allowed: a whole number >= 1"),
+    ("empty axis", {"grid": {"depth": []}}, "axis 'depth' in grid is empty"),
+    ("twice", {"params": {"arch": "rn1", "depth": 2}}, "parameter 'depth' is given in grid and in params"),
+    ("derive from nothing", {"derive": {"lr": "0.1 / dept"}}, "'dept' is not a parameter; did you mean 'depth'?"),
+    ("derive by zero", {"derive": {"lr": "0.1 / (depth - 2)"}}, "divides by zero where depth = 2"),
+    ("derive calls", {"derive": {"lr": "__import__('os').system('touch hacked')"}}, "is a call; allowed: numbers"),
+    ("no data", {"params": {"arch": "rn1", "dataset": "mnist"}}, "data set 'mnist' not found: looked for"),
+    ("unknown task", {"task": "colapse"}, "unknown task 'colapse'; did you mean 'collapse'?"),
+    ("task file", {"task": "./nothing.py:f"}, "does not exist"),
+    ("unknown metric", {"fit": [{"metric": "nc11"}]}, "unknown metric 'nc11' in fit; did you mean 'nc1'?"),
+    (
+        "too many samples",
+        {"params": {"arch": "rn1", "samples_per_class": 1000}},
+        "the smallest class of 'digits' has 174",
+    ),
+    ("null name", {"name": None}, "key 'name' is missing"),
+    ("name with a slash", {"name": "../x"}, "cannot name a folder"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), [c[1:] for c in CHANGES], ids=[c[0] for c in CHANGES])
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_bad_sweeps(
+    verb: str, change: dict[str, object] | str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DEPTHRATE_DATA", str(tmp_path / "no data"))
+    Path("bad.yaml").write_text(change if isinstance(change, str) else yaml.safe_dump(TINY | change))
+    code, output = invoke(verb, "bad.yaml")
+    assert code == 2 and message in output and "Traceback" not in output
+    assert os.listdir(tmp_path) == ["bad.yaml"], "nothing was written"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "nothing.yaml"], "sweep file 'nothing.yaml' does not exist"),
+        (["run", "quickstrat"], "did you mean 'quickstart'?"),
+        (["run", "quickstart", "--set", "depth"], "give KEY=VALUE"),
+        (["run", "quickstart", "--set", "depht=3"], "unknown parameter 'depht'"),
+        (
+            ["run", "quickstart", "--executor", "slurm"],
+            "executor 'slurm' is not available in this version; allowed: local",
+        ),
+        (["run", "quickstart", "--workers", "0"], "workers is 0; give at least 1"),
+        (["run", "quickstart", "--device", "tpu"], "device 'tpu' is unknown; allowed: auto, cpu, cuda"),
+        (["run", "quickstart", "--store", "memory://x"], "lives in one process"),
+        (["run", "quickstart", "--store", "nosuch://x"], "cannot open 'nosuch://x'"),
+        (["run", "quickstart", "--store", "/proc/nowhere"], "cannot be written"),
+        (["query", "select 1"], "there is no store at './results'"),
+        (["status"], "there is no store at './results'"),
+        (["fit", "quickstart"], "there is no store"),
+        (["logs", "abc"], "there is no store"),
+        (["tasks", "collaps"], "unknown task 'collaps'"),
+    ],
+)
+def test_bad_arguments(arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, output = invoke(*arguments)
+    assert code == 2 and message in output
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_second_run_starts_nothing(done: tuple[Path, str]) -> None:
+    sweep, store = done
+    code, output = invoke("run", str(sweep), "--store", store)
+    assert code == 0 and "4 trials, 4 done\n" in output and "worker" not in output and "depth^" in output
+
+
+def test_adding_a_depth_runs_only_that_depth(done: tuple[Path, str]) -> None:
+    sweep, store = done
+    arguments = (str(sweep), "--store", store, "--set", "depth=[2,3,4]", "--set", "name=wider")
+    planned = json.loads(invoke("plan", *arguments, "--json")[1])
+    assert (planned["num_trials"], planned["num_done"], planned["num_pending"]) == (6, 4, 2)
+    code, output = invoke("run", *arguments)
+    assert code == 0 and "6 trials, 4 done, 2 to run in 1 packs" in output
+    rows = json.loads(
+        invoke(
+            "query", "select depth, sweep, count(*) n from trials group by all order by 1", "--store", store, "--json"
+        )[1]
+    )
+    assert rows == [
+        {"depth": 2, "sweep": "tiny", "n": 2},
+        {"depth": 3, "sweep": "tiny", "n": 2},
+        {"depth": 4, "sweep": "wider", "n": 2},
+    ]
+    fits = json.loads(invoke("fit", "wider", "--store", store, "--json")[1])
+    assert {row["n_points"] for row in fits} == {6}, "a fit uses its sweep's trials, whichever sweep ran them"
+
+
+def test_query_prints_a_table(done: tuple[Path, str]) -> None:
+    sql = "select depth, avg(nc1) as nc1 from results where depth < 4 group by depth order by depth"
+    code, output = invoke("query", sql, "--store", done[1])
+    words = output.split()
+    assert code == 0 and words[:2] == ["depth", "nc1"] and [w for w in words if w in ("2", "3")] == ["2", "3"]
+
+
+def test_wide_tables_are_not_cut_in_a_pipe(done: tuple[Path, str]) -> None:
+    code, output = invoke("query", "select * from results", "--store", done[1])
+    assert code == 0 and "committed_at" in output and "…" not in output
+
+
+def test_status_counts(done: tuple[Path, str]) -> None:
+    state = json.loads(invoke("status", "tiny", "--store", done[1], "--json")[1])[0]
+    assert (state["num_trials"], state["ok"], state["pending"], state["problems"]) == (4, 4, 0, [])
+
+
+def test_fits_table_equals_fit_json(done: tuple[Path, str]) -> None:
+    rows = json.loads(invoke("fit", "tiny", "--store", done[1], "--json")[1])
+    kept = json.loads(invoke("query", "select * from fits where sweep = 'tiny'", "--store", done[1], "--json")[1])
+    assert rows and {(r["metric"], r["model"]): r["exponent"] for r in rows} == {
+        (r["metric"], r["model"]): r["exponent"] for r in kept
+    }
+
+
+def test_logs_and_debug_of_a_trial(done: tuple[Path, str]) -> None:
+    sql = "select trial_id, nc1 from results where depth = 3 and seed = 1"
+    row = json.loads(invoke("query", sql, "--store", done[1], "--json")[1])[0]
+    code, output = invoke("logs", row["trial_id"], "--store", done[1])
+    assert code == 0 and " done: started " in output
+    code, output = invoke("debug", row["trial_id"][:8], "--store", done[1])
+    assert code == 0 and f"{row['nc1']:.6g}" in output, "alone and unfused it gives the committed number"
+
+
+def test_report_is_written(done: tuple[Path, str], tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    code, output = invoke("report", "tiny", "--store", done[1], "-o", str(target))
+    assert code == 0 and f"wrote {target}" in output and "</html>" in target.read_text()
+    code, output = invoke("report", "tiny", "--store", done[1], "-o", str(tmp_path / "no" / "report.html"))
+    assert code == 2 and "does not exist" in output
+
+
+def test_tasks_lists_parameters() -> None:
+    code, output = invoke("tasks", "collapse")
+    assert code == 0 and "weight_decay_last" in output and "required" in output
+    assert "collapse" in invoke("tasks")[1]
+
+
+def test_damage_is_a_warning_not_a_traceback(done: tuple[Path, str], tmp_path: Path) -> None:
+    import shutil
+
+    store = tmp_path / "copy"
+    shutil.copytree(done[1], store)
+    victim = next((store / "metrics" / "sweep=tiny").glob("*.parquet"))
+    victim.write_bytes(victim.read_bytes()[:50])
+    (store / "trials" / "sweep=tiny" / "foreign.parquet").write_bytes(b"PAR1 nonsense")
+    for arguments in (
+        ["status", "tiny"],
+        ["query", "select count(*) from results where sweep = 'tiny'"],
+        ["fit", "tiny"],
+    ):
+        code, output = invoke(*arguments, "--store", str(store))
+        assert code == 0 and victim.name in output and "foreign.parquet" in output, arguments
+    state = json.loads(CliRunner().invoke(app, ["status", "tiny", "--store", str(store), "--json"]).stdout)[0]
+    assert (state["ok"], state["pending"]) == (2, 2), "trials whose rows are damaged do not count as done"
+    code, output = invoke("run", str(done[0]), "--store", str(store))
+    assert code == 0 and "4 trials, 2 done, 2 to run" in output
+    state = json.loads(CliRunner().invoke(app, ["status", "tiny", "--store", str(store), "--json"]).stdout)[0]
+    assert state["ok"] == 4, "running again redoes them"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["plan", "quickstart"], ["status"], ["query", "select count(*) from results"]]
+)
+def test_these_import_neither_torch_nor_ray(arguments: list[str], done: tuple[Path, str]) -> None:
+    code = (
+        "import sys; sys.argv = ['depthrate', *sys.argv[1:]]\n"
+        "from orchestrator.cli import app\n"
+        "app(standalone_mode=False)\n"
+        "heavy = {'torch', 'ray', 'sklearn', 'plotly', 'optuna'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    environment = {**os.environ, "DEPTHRATE_STORE": done[1]}
+    subprocess.run([sys.executable, "-c", code, *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)

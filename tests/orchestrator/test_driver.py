@@ -1,0 +1,114 @@
+"""The driver with real worker processes: retries, halving, deaths, other launches, partial packs."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.attempt import AttemptState
+from orchestrator.driver import Driver, LaunchOptions, Outcome
+from orchestrator.local_executor import LocalExecutor
+from orchestrator.plan import check_sweep, make_plan
+from storage.files import Files
+from storage.query import Results
+from sweeps.sweep import sweep_of_spec
+
+OWN_TASKS = Path(__file__).parent / "own_tasks.py"
+
+
+def drive(files: Files, task: str, workers: int = 1, **spec: Any) -> Outcome:
+    checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:{task}", **spec}))
+    plan = make_plan(checked, files, workers=workers)
+    executor = LocalExecutor(workers)
+    options = LaunchOptions(store=files.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    try:
+        return Driver(plan, files, executor, options, lambda progress: None).run()
+    finally:
+        executor.close()
+
+
+def committed(files: Files) -> list[tuple[Any, ...]]:
+    return Results(files).sql("select depth, nc1 from results order by depth, nc1").fetchall()
+
+
+def states(files: Files) -> list[str]:
+    return sorted(row[0] for row in Results(files).sql("select state from attempts").fetchall())
+
+
+def test_a_users_own_task(folder: Files) -> None:
+    outcome = drive(folder, "power_law", grid={"depth": [2, 4]}, params={"exponent": 1.0})
+    assert not outcome.failures and committed(folder) == [(2, 0.5), (4, 0.25)]
+    assert Results(folder).sql("select distinct task from trials").fetchall() == [("own_tasks:power_law",)]
+    assert folder.list("checkpoints") == {}
+
+
+def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(folder: Files) -> None:
+    outcome = drive(folder, "fails", grid={"depth": [2, 3, 4]})
+    assert [depth for depth, _ in committed(folder)] == [2, 4], "the other trials of the pack are committed"
+    (failure,) = outcome.failures
+    assert failure.error == "RuntimeError: depth 3 is cursed" and len(failure.pack.trials) == 1
+    assert states(folder) == ["done", "done", "failed", "failed"] or states(folder).count("failed") == 2
+    trace = Results(folder).sql("select traceback from attempts where state = 'failed' limit 1").fetchall()[0][0]
+    assert "is cursed" in trace and "trial " in trace
+
+
+def test_out_of_memory_halves_the_pack(folder: Files) -> None:
+    outcome = drive(folder, "hungry", params={"depth": 2}, seeds=5)
+    assert not outcome.failures and [value for _, value in committed(folder)] == [1, 2, 3, 4, 5]
+
+
+def test_a_killed_worker_resumes_from_its_checkpoint(folder: Files, tmp_path: Path) -> None:
+    outcome = drive(folder, "dies_once", params={"depth": 2, "flag": str(tmp_path / "flag")})
+    assert not outcome.failures and committed(folder) == [(2, 5.0)] and states(folder) == ["done", "lost"]
+    error = Results(folder).sql("select error from attempts where state = 'lost'").fetchall()[0][0]
+    assert "killed by signal 9" in error
+    assert folder.list("checkpoints") == {}
+
+
+def test_a_task_that_returns_no_table_is_not_retried(folder: Files) -> None:
+    outcome = drive(folder, "wrong", params={"depth": 2})
+    assert "task returned list for a trial; return a mapping" in outcome.failures[0].error
+    assert states(folder) == ["failed"]
+
+
+def test_the_same_error_from_many_packs_stops_the_launch(folder: Files) -> None:
+    outcome = drive(folder, "wrong", grid={"depth": list(range(1, 40))}, workers=1)
+    assert outcome.stopped_early and 3 <= len(outcome.failures) < 10
+
+
+def test_packs_of_another_live_launch_are_left_to_it(folder: Files) -> None:
+    spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2, 3]}}
+    trial_ids = [trial.trial_id for trial in check_sweep(sweep_of_spec(spec)).trials]
+    other = AttemptState(
+        attempt_id="other", sweep="s", pack_id="p", trial_ids=trial_ids, device="cpu", host="elsewhere"
+    )
+    other.heartbeat_at = time.time() - 57  # three seconds from counting as dead
+    other.write(folder)
+    started = time.monotonic()
+    assert not drive(folder, "power_law", grid={"depth": [2, 3]}).failures
+    assert time.monotonic() - started > 2 and len(committed(folder)) == 2
+    assert json.loads(folder.read("attempts/sweep=s/other.json"))["state"] == "lost"
+
+
+def test_checkpointed_packs_are_formed_again(folder: Files) -> None:
+    spec = {"name": "s", "task": "collapse", "params": {"arch": "rn1", "depth": 2, "samples_per_class": 20}, "seeds": 4}
+    checked = check_sweep(sweep_of_spec(spec))
+    (pack,) = make_plan(checked, folder).packs
+    folder.write(f"checkpoints/{pack.pack_id}/pack.json", json.dumps({"trial_ids": pack.trial_ids[:3]}).encode())
+    folder.write("checkpoints/torn/pack.json", b"{")
+    packs = make_plan(checked, folder).packs
+    assert {tuple(p.trial_ids) for p in packs} == {tuple(pack.trial_ids[:3]), tuple(pack.trial_ids[3:])}
+    assert packs[0].pack_id == pack.pack_id
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_many_small_trials_are_committed_in_few_files(folder: Files, workers: int) -> None:
+    outcome = drive(
+        folder, "power_law", workers=workers, params={"noise": 0.1}, grid={"depth": [2, 3, 5, 8, 13]}, seeds=20
+    )
+    assert not outcome.failures and len(committed(folder)) == 100
+    assert len(folder.list("trials")) <= 16
