@@ -63,6 +63,7 @@ def _trial_row(state: TrialState) -> dict[str, object]:
     row = state.row
     committed = row.get("committed_at")
     return {
+        **state.trial.params,
         "trial_id": state.trial.trial_id,
         "state": state.state,
         "wall_s": row.get("wall_s"),
@@ -71,7 +72,6 @@ def _trial_row(state: TrialState) -> dict[str, object]:
         "host": row.get("host") or state.attempt.get("host"),
         "committed_at": None if committed is None else f"{committed:%Y-%m-%d %H:%M:%S}",
         "error": state.attempt.get("error") if state.state == "failed" else None,
-        **state.trial.params,
     }
 
 

@@ -204,6 +204,7 @@ def test_the_gap_is_the_objective_above_its_limit(loss, limit):
     (result,) = run([params_of(loss=loss, width=64, lr=0.02)])
     for row in result.tables["curves"]:
         assert row["objective"] - row["objective_gap"] == pytest.approx(limit, abs=1e-8)
+        assert row["objective_gap"] > 0
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,12 @@ def test_rank_counts_singular_values_above_the_tolerance(tol, rank):
     assert measured(means_KD, [1, 1, 1], means_KD, rank_tol=tol)["rank"] == rank
 
 
+@pytest.mark.parametrize("smallest", [1e-3, 1e-10])
+def test_condition_number_sees_small_singular_values(smallest):
+    means_KD = np.diag([1.0, 0.1, smallest])
+    assert measured(means_KD, [1, 1, 1], means_KD)["condition_number"] == pytest.approx(1 / smallest)
+
+
 def test_undefined_is_not_a_number():
     found = measured(np.ones((4, 3)), [2, 2], np.zeros((2, 3)))
     assert not any(np.isfinite(found[name]) for name in ("nc1", "nc1_pinv", "pfc2", "nc2a", "nc3", "condition_number"))
