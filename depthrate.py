@@ -3,10 +3,11 @@
 from storage.files import StoreError
 from storage.query import QueryError, Results
 from storage.query import open_results as open
-from sweeps.sweep import Sweep, SweepError, load_sweep
+from sweeps.sweep import FitRequest, Sweep, SweepError, load_sweep
 from tasks.task import Interrupted, TaskError, task
 
 __all__ = [
+    "FitRequest",
     "Interrupted",
     "QueryError",
     "Results",

@@ -182,7 +182,7 @@ def _train_plain(setting: Setting, device: str) -> int:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.005)
         for _ in range(setting.steps):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), labels).backward()
+            nn.functional.cross_entropy(model(x), labels).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     return setting.steps * trials
 

@@ -52,6 +52,9 @@ def _bad_input_exits() -> Iterator[None]:
             raise
         print(f"depthrate: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
+    except OSError as error:
+        print(f"depthrate: {type(error).__name__}: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
 
 
 @app.command()
@@ -87,7 +90,11 @@ def run(
         snapshot, outcome = plan.snapshot, None
         if plan.packs:
             console.print(f"{machine.workers} worker processes on {machine.device}; store {files.url}", highlight=False)
-            end = launch(plan, files, machine, data=data.url, checkpoint_s=checkpoint_seconds, console=console)
+            try:
+                end = launch(plan, files, machine, data=data.url, checkpoint_s=checkpoint_seconds, console=console)
+            except KeyboardInterrupt:
+                console.print(f"stopped; resume: {_again('run', sweep, store, set_)}", highlight=False)
+                raise typer.Exit(130) from None
             snapshot, outcome = end.snapshot, end.outcome
         left = len({trial.trial_id for trial in checked.trials} - snapshot.trial_ids())
         if left == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from storage.layout import attempt_path, checkpoint_folder
 from storage.snapshot import read_states, take_snapshot
 from sweeps.packing import Pack
 
+STORE_PAUSE_S = 2.5
+"""Before a pack that the store refused is tried again: this, doubled with every failure."""
 LOOK_AT_OTHERS_S = 5.0
 """Seconds between two looks at what other launches run and have committed."""
 
@@ -49,6 +52,8 @@ class _Entry:
     pack: Pack
     failures: Counter[str] = field(default_factory=Counter)
     state: dict[str, Any] | None = None
+    not_before: float = 0.0
+    """When it may start, on the driver's clock."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +85,17 @@ class Outcome:
 class Driver:
     """Runs the packs of a plan through an executor; what is done is only ever read from the store."""
 
-    def __init__(self, plan: Plan, files: Files, executor: Executor, options: LaunchOptions, watch: Watcher):
+    def __init__(
+        self,
+        plan: Plan,
+        files: Files,
+        executor: Executor,
+        options: LaunchOptions,
+        watch: Watcher,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self.files, self.executor, self.options, self.watch = files, executor, options, watch
+        self._clock = clock
         self.sweep = plan.checked.sweep
         self.queue = deque(_Entry(pack) for pack in plan.packs)
         self.running: dict[str, _Entry] = {}
@@ -100,16 +114,16 @@ class Driver:
             self.stopping = True
             self.executor.stop()
 
-    def run(self, clock: Callable[[], float] = time.monotonic) -> Outcome:
+    def run(self) -> Outcome:
         """Bring every pack to its commit, or give it up."""
         last_read = float("-inf")
         while self.running or (self.queue and not self.stopping):
             if not self.stopping:
-                self._submit(clock())
+                self._submit(self._clock())
             for end in self.executor.poll(timeout_s=0.2):
                 self._handle(end)
-            if clock() - last_read >= 1.0:
-                last_read = clock()
+            if self._clock() - last_read >= 1.0:
+                last_read = self._clock()
                 self._read_progress()
                 self._tell()
         self._tell()
@@ -120,15 +134,14 @@ class Driver:
         if not self.queue or len(self.running) >= self.executor.capacity:
             return
         if now >= self._next_look:
-            started = time.monotonic()
             self._look_at_others()
             # a large store takes a while to list: spend at most a twentieth of the launch on it
-            self._next_look = now + max(LOOK_AT_OTHERS_S, 20 * (time.monotonic() - started))
+            self._next_look = now + max(LOOK_AT_OTHERS_S, 20 * (self._clock() - now))
         for _ in range(len(self.queue)):
             if len(self.running) >= self.executor.capacity:
                 return
             entry = self.queue.popleft()
-            if self._others.intersection(entry.pack.trial_ids):
+            if now < entry.not_before or self._others.intersection(entry.pack.trial_ids):
                 self.queue.append(entry)
             else:
                 self._start(entry)
@@ -175,8 +188,13 @@ class Driver:
             "device": self.options.device,
         }
         lost = {"state": "lost", "ended_at": time.time(), "error_kind": "worker_lost", "error": end.death}
-        AttemptState.of(known | state | lost).write(self.files)
+        self._write_record(known | state | lost)
         return state | lost
+
+    def _write_record(self, fields: dict[str, Any]) -> None:
+        """Put an attempt's end into the store; it is a hint, so a store that refuses it stops nothing."""
+        with contextlib.suppress(OSError):
+            AttemptState.of(fields).write(self.files)
 
     def _retry(self, entry: _Entry, attempt_id: str, state: dict[str, Any]) -> None:
         kind = state.get("error_kind") or "worker_lost"
@@ -186,15 +204,15 @@ class Driver:
             self.files.delete(checkpoint_folder(entry.pack.pack_id))
             self.queue.extendleft(_Entry(part, entry.failures.copy()) for part in halved(entry.pack))
         elif decision == "retry":
-            self._requeue(entry)
+            self._requeue(entry, STORE_PAUSE_S * 2 ** entry.failures[kind] if kind == "store" else 0.0)
         else:
             self._give_up(entry, attempt_id, state)
 
-    def _requeue(self, entry: _Entry) -> None:
+    def _requeue(self, entry: _Entry, pause_s: float = 0.0) -> None:
         """Queue again what is not committed: a pack that runs in turn may have committed some of its trials."""
         left = self._without(entry.pack, take_snapshot(self.files).trial_ids())
         if left.trials:
-            self.queue.appendleft(_Entry(left, entry.failures))
+            self.queue.appendleft(_Entry(left, entry.failures, not_before=self._clock() + pause_s))
 
     def _give_up(self, entry: _Entry, attempt_id: str, state: dict[str, Any]) -> None:
         """Report a pack; the same error from several packs stops the launch, since the others would fail alike."""
@@ -223,10 +241,11 @@ class Driver:
                 continue
             if state.get("state") == "running":  # killed together with its driver, so nobody wrote its end
                 state |= {"state": "lost", "error_kind": "worker_lost", "error": "its process ended without a word"}
-                AttemptState.of(state).write(self.files)
+                self._write_record(state)
             self._seen_attempts.add(attempt_path(state["sweep"], state["attempt_id"]))
-        remaining = [_Entry(self._without(entry.pack, committed), entry.failures) for entry in self.queue]
-        self.queue = deque(entry for entry in remaining if entry.pack.trials)
+        for entry in self.queue:
+            entry.pack = self._without(entry.pack, committed)
+        self.queue = deque(entry for entry in self.queue if entry.pack.trials)
 
     def _read_progress(self) -> None:
         for attempt_id, entry in self.running.items():

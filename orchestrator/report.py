@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import itertools
-import json
-import math
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
+from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import yaml
+
+from orchestrator.report_content import STATES, ReportData
+from orchestrator.report_figures import curve_plots, fit_plots, layer_plots
+from orchestrator.report_plotly import Plot, figure_html, plotly_script
+from orchestrator.report_style import SCRIPT, STYLE
+from orchestrator.report_tables import fit_table, trial_table
+from orchestrator.report_text import duration_text, escape, fit_sentence, number_text
+
+__all__ = ["ReportData", "render_report"]
 
 
 def render_report(data: ReportData) -> str:
     """Return the whole report as one HTML text; missing parts are said, never an error."""
     numbers = itertools.count(1)
-    x = escape(_x_name(data))
+    x = escape(data.x_name)
     fits = _figures(
         "At the last step. Small dots: trials; large dots and band: their mean and one standard deviation, both of log "
         "values; thick line: fitted power law, its exponent and 95 % interval in the legend.",
@@ -91,10 +95,9 @@ def _states(data: ReportData) -> str:
     wall_s = _finite_values(data.trials, "wall_s")
     sentence = f"{len(data.trials)} trials planned."
     if wall_s.size:
-        sentence += (
-            f" {number_text(wall_s.sum() / 3600)} trial-hours in all; one trial took {duration_text(float(np.median(wall_s)))}"
-            f" (median), {duration_text(float(wall_s.max()))} at most."
-        )
+        median, longest = duration_text(float(np.median(wall_s))), duration_text(float(wall_s.max()))
+        hours = number_text(wall_s.sum() / 3600)
+        sentence += f" {hours} trial-hours in all; one trial took {median} (median), {longest} at most."
     committed = sorted(str(time) for time in data.trials["committed_at"].dropna())
     if committed:
         sentence += f" First commit {escape(committed[0])}, last {escape(committed[-1])}."
@@ -118,7 +121,7 @@ def _reproduce(data: ReportData) -> str:
     )
 
 
-def _finite_values(frame: pd.DataFrame, column: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _finite_values(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
     if column not in frame:
         return np.array([])
     values = np.asarray(pd.to_numeric(frame[column], errors="coerce"), dtype=np.float64)
@@ -130,9 +133,7 @@ def _section(title: str, content: str) -> str:
 
 
 def _page(name: str, body: str) -> str:
-    from plotly.offline import get_plotlyjs
-
-    scripts = [get_plotlyjs().replace("\r\n", "\n"), SCRIPT]
+    scripts = [plotly_script(), SCRIPT]
     # the policy lets these two scripts run and nothing else: no network, and no script that came in with a user's text
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts

@@ -29,15 +29,16 @@ def collect_report(
     ids = pd.DataFrame({"trial_id": trials["trial_id"]})
     keyed = trials[["trial_id", *(name for name in parameters if name in trials)]]
 
-    def of_sweep(query: str) -> pd.DataFrame:
-        return results.sql(query).df().merge(ids, on="trial_id")
+    def of_sweep(query: str, order: str = "") -> pd.DataFrame:
+        return results.sql(f"{query} order by trial_id{order}").df().merge(ids, on="trial_id")
 
     def with_parameters(frame: pd.DataFrame) -> pd.DataFrame:
         return frame.merge(keyed, on="trial_id", suffixes=("", "_param"))
 
     metrics = of_sweep(
         "select * exclude (attempt_id, singular_values, class_gram) from metrics "
-        "qualify is_last or step = max(step) over (partition by trial_id)"
+        "qualify is_last or step = max(step) over (partition by trial_id)",
+        order=", step, layer",
     )
     done = [state.row for state in status.trials if state.row]
     newest = max(done, key=lambda row: row["committed_at"], default=None)
@@ -48,7 +49,7 @@ def collect_report(
         trials=trials,
         results=of_sweep("select * exclude (singular_values, class_gram) from results"),
         metrics=with_parameters(metrics),
-        curves=with_parameters(of_sweep("select * exclude (attempt_id) from curves")),
+        curves=with_parameters(of_sweep("select * exclude (attempt_id) from curves", order=", step")),
         fits=curves,
         store=results.files.url,
         commands=[shlex.join(command), shlex.join(["depthrate", "report", sweep.name, "--store", results.files.url])],

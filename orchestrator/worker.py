@@ -29,7 +29,7 @@ from storage.commit import commit_trials
 from storage.files import DataFolder, Files
 from storage.layout import DATA_TABLES, checkpoint_folder, checkpoint_path, checkpoint_trials_path, log_path
 from storage.schema import TableError, task_table
-from tasks.task import Interrupted, TrialResult, load_task
+from tasks.task import Interrupted, Task, TrialResult, load_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,18 +114,8 @@ class WorkerContext:
 class PackRun:
     """One attempt of a pack, from its record to its commit."""
 
-    def __init__(self, job: PackJob, stop: StopFlag):
-        self.job, self.stop = job, stop
-        self.files = Files(job.store)
-        self.task = load_task(job.task)
-        self.state = AttemptState(
-            attempt_id=job.attempt_id,
-            sweep=job.sweep,
-            pack_id=job.pack_id,
-            trial_ids=job.trial_ids,
-            device=job.device,
-            job_id=os.environ.get("SLURM_JOB_ID"),
-        )
+    def __init__(self, job: PackJob, task: Task, files: Files, state: AttemptState, stop: StopFlag):
+        self.job, self.task, self.files, self.state, self.stop = job, task, files, state, stop
         self._finished: list[tuple[TrialResult, dict[str, pa.Table], float]] = []
         self._oldest_finished = 0.0
         self._part = 0
@@ -137,7 +127,6 @@ class PackRun:
         Raises:
             Interrupted: asked to stop; a checkpoint is saved and trials that had finished are committed.
         """
-        self.state.beat(self.files)
         context = WorkerContext(
             self.files, self.job, DataFolder(self.job.data), self.state, self.stop, self.job.trial_ids
         )
@@ -230,22 +219,35 @@ class PackRun:
 
 def run_job(job: PackJob, stop: StopFlag) -> AttemptState:
     """Run one attempt and return its state, which also stands in the store whatever happened."""
-    run = PackRun(job, stop)
-    with _captured_output() as output, _Heartbeat(run, output, stop):
+    files = Files(job.store)
+    state = AttemptState(
+        attempt_id=job.attempt_id,
+        sweep=job.sweep,
+        pack_id=job.pack_id,
+        trial_ids=job.trial_ids,
+        device=job.device,
+    )
+    with _captured_output() as output:
         try:
-            run.run()
-            run.state.state = "done"
+            state.beat(files)
+            run = PackRun(job, load_task(job.task), files, state, stop)
+            with _Heartbeat(run, output, stop):
+                run.run()
+            state.state = "done"
         except Interrupted:
-            run.state.state, run.state.error = "interrupted", stop.reason or None
+            state.state, state.error = "interrupted", stop.reason or None
         except (Exception, SystemExit) as error:
             log.exception("attempt %s failed", job.attempt_id)
-            run.state.state = "failed"
-            run.state.error_kind = error_kind(error)
-            run.state.error = f"{type(error).__name__}: {error}"
-            run.state.traceback = traceback.format_exc()
-    run.state.ended_at = time.time()
-    run.state.beat(run.files)
-    return run.state
+            state.state = "failed"
+            state.error_kind = error_kind(error)
+            state.error = f"{type(error).__name__}: {error}"
+            state.traceback = traceback.format_exc()
+    state.ended_at = time.time()
+    try:
+        state.beat(files)
+    except OSError as error:  # the driver takes an attempt without a last word for lost, and tries again
+        log.warning("end of attempt %s not written: %s", job.attempt_id, error)
+    return state
 
 
 def error_kind(error: BaseException) -> str:

@@ -20,7 +20,7 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 _ALLOWED = "numbers, parameter names, + - * / // % ** and parentheses"
 _MAX_LENGTH = 500
-_MAX_EXPONENT = 1000
+_MAX_BITS = 1023
 
 
 class ExpressionError(ValueError):
@@ -69,11 +69,12 @@ class Expression:
         """
         try:
             result = self._value(self._tree, values)
+            finite = math.isfinite(result)
         except ZeroDivisionError:
             raise ExpressionError(f"{self.text!r} divides by zero {self._where(values)}") from None
         except OverflowError:
             raise ExpressionError(f"{self.text!r} is too large a number {self._where(values)}") from None
-        if isinstance(result, complex) or not math.isfinite(result):
+        if not finite:
             raise ExpressionError(f"{self.text!r} has no finite real value {self._where(values)}")
         return result
 
@@ -89,12 +90,20 @@ class Expression:
                 return value
             case ast.BinOp(left=left, op=op, right=right):
                 first, second = self._value(left, values), self._value(right, values)
-                if isinstance(op, ast.Pow) and abs(second) > _MAX_EXPONENT:
-                    raise ExpressionError(f"{self.text!r}: exponent {second} is beyond {_MAX_EXPONENT}")
+                if isinstance(op, ast.Pow):
+                    return self._power(first, second, values)
                 return _BINARY[type(op)](first, second)
             case ast.UnaryOp(op=op, operand=operand):
                 return _UNARY[type(op)](self._value(operand, values))
         raise AssertionError(f"unchecked node {node!r}")
+
+    def _power(self, base: Any, exponent: Any, values: Mapping[str, Any]) -> Any:
+        if abs(base) > 1 and abs(exponent) * math.log2(abs(base)) > _MAX_BITS:
+            raise OverflowError  # whole numbers have no limit of their own, and 9**9**9 would take for ever
+        result = base**exponent
+        if isinstance(result, complex):
+            raise ExpressionError(f"{self.text!r} has no real value {self._where(values)}")
+        return result
 
     def _where(self, values: Mapping[str, Any]) -> str:
         return "where " + ", ".join(f"{name} = {values[name]}" for name in sorted(self.names)) if self.names else ""

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import math
 import re
+import runpy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,8 @@ SHIPPED = Path(__file__).parent
 MAX_TRIALS = 1_000_000
 _KEYS = ("name", "task", "params", "grid", "zip", "grids", "include", "exclude", "derive", "seeds", "fit")
 _GRID_KEYS = ("params", "grid", "zip")
+_OVERRIDDEN = ("params", "grid", "zip", "grids", "include", "derive")
+"""Where --set takes out what the file says of a parameter."""
 _RANGES = ("range", "linspace", "logspace")
 
 Combination = dict[str, Any]
@@ -86,12 +89,15 @@ class Sweep:
         return expand(self, task or self.load_task())
 
 
+_NUMBER_TAGS = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:int")
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML that reads 1e-4 as a number and refuses a key that stands twice."""
+    """YAML that reads 1e-4 as a number, 010 and 1:30 as texts, and refuses a key that stands twice."""
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:float"]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBER_TAGS]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(
@@ -103,9 +109,14 @@ _Loader.add_implicit_resolver(
 )
 
 
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9][0-9_]*)$"), list("-+0123456789"))
+
+
 def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen = set()
     for key_node, _ in node.value:
+        if key_node.tag == "tag:yaml.org,2002:merge":
+            continue
         key = loader.construct_object(key_node)
         if not isinstance(key, str):
             raise SweepError(f"line {key_node.start_mark.line + 1}: key {key!r} is not a text; quote it")
@@ -128,6 +139,8 @@ def parse_yaml(text: str) -> Any:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise SweepError(f"not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise SweepError("not YAML: nested too deeply") from None
 
 
 def find_sweep_file(given: str) -> Path:
@@ -151,17 +164,32 @@ def find_sweep_file(given: str) -> Path:
 
 
 def load_sweep(given: str, overrides: Mapping[str, Any] | None = None) -> Sweep:
-    """Read a sweep file and apply `--set` overrides.
+    """Read a sweep file, or call `file.py:function` for a Sweep, and apply `--set` overrides.
 
     Raises:
         SweepError: the file is missing, is not YAML, or does not describe a sweep.
     """
-    path = find_sweep_file(given)
+    path_text, _, function = given.partition(".py:")
+    path = find_sweep_file(path_text + ".py" if function else given)
     try:
-        content = parse_yaml(path.read_text(encoding="utf-8"))
+        content = _spec_of_function(path, function) if function else parse_yaml(path.read_text(encoding="utf-8"))
         return sweep_of_spec(_override(content, overrides or {}), folder=path.parent)
     except (SweepError, UnicodeDecodeError) as error:
         raise SweepError(f"{path}: {error}") from None
+
+
+def _spec_of_function(path: Path, name: str) -> dict[str, Any]:
+    """Call a function in a Python file that returns a Sweep, and return its spec."""
+    try:
+        function = runpy.run_path(str(path)).get(name)
+        made = function() if callable(function) else None
+    except SweepError:
+        raise
+    except Exception as error:
+        raise SweepError(f"{type(error).__name__}: {error}") from error
+    if not isinstance(made, Sweep):
+        raise SweepError(f"{name!r} is not a function that returns a depthrate.Sweep")
+    return made.spec()
 
 
 def sweep_of_spec(content: Any, folder: Path | None = None) -> Sweep:
@@ -240,6 +268,8 @@ def _expand(sweep: Sweep, task: Task) -> list[Trial]:
     for combination in _combinations(sweep, task):
         for seed in seeds:
             _refuse_twice(derived, combination, "derive", "grids or include")
+            if seed is not None:
+                _refuse_twice({"seed": seed}, combination, "seeds", "grids or include")
             given = base | combination | ({} if seed is None else {"seed": seed})
             params = _with_derived(given, derived, task)
             if any(all(params[name] == value for name, value in part.items()) for part in filters):
@@ -256,7 +286,7 @@ def _expand(sweep: Sweep, task: Task) -> list[Trial]:
 
 def _combinations(sweep: Sweep, task: Task) -> Iterator[Combination]:
     outer = _grid_combinations(sweep.grid, sweep.zip, dict(sweep.params), "", task)
-    if not sweep.grids:
+    if not sweep.grids and not (sweep.include and outer == [{}]):
         yield from outer
     for number, part in enumerate(sweep.grids):
         where = f"grids[{number}]."
@@ -330,7 +360,7 @@ def _range_values(name: str, values: Mapping[str, Any], where: str) -> list[Any]
 
 
 def _with_derived(given: Combination, derived: dict[str, Expression], task: Task) -> Combination:
-    params = task.schema.fill(given)
+    params = task.schema.fill(given, later=derived.keys())
     for name in _derivation_order(derived):
         value = derived[name].evaluate(params)
         try:
@@ -421,12 +451,18 @@ def _override(content: Any, overrides: Mapping[str, Any]) -> Any:
         if name in ("name", "seeds"):
             content[name] = value
             continue
-        for place in ("params", "grid", "zip", "derive"):
-            if isinstance(content.get(place), dict):
-                content[place].pop(name, None)
+        content = {key: _without(name, part) if key in _OVERRIDDEN else part for key, part in content.items()}
         place = "grid" if isinstance(value, list | Mapping) else "params"
-        content[place] = {**(content.get(place) or {}), name: value}
+        if isinstance(content.get(place) or {}, Mapping):
+            content[place] = {**(content.get(place) or {}), name: value}
     return content
+
+
+def _without(name: str, part: Any) -> Any:
+    """Return a part of a sweep file without what it says of one parameter, at any depth."""
+    if isinstance(part, Mapping):
+        return {key: _without(name, value) for key, value in part.items() if key != name}
+    return [_without(name, value) for value in part] if isinstance(part, list) else part
 
 
 def _require_keys(content: Mapping[str, Any], allowed: tuple[str, ...], where: str) -> None:

@@ -5,6 +5,7 @@ Shapes: T trials, N samples sorted by class, I input dimensions, D feature dimen
 
 from __future__ import annotations
 
+import hashlib
 import io
 import logging
 import math
@@ -30,6 +31,7 @@ from tasks.networks import ResidualNetwork
 from tasks.task import Interrupted, Params, TaskContext, TrialResult
 from tasks.train import FusedTrainer, Hyperparameters, TrainingPlan
 
+CHECKPOINT_FORMAT = 1
 DIVERGENCE_CHECK_STEPS = 10
 """Steps between two looks for losses that are not finite; fixed, so that a trial's record does not depend on its pack."""
 
@@ -123,7 +125,7 @@ class _CollapsePack:
         if content is None:
             return
         try:
-            saved = torch.load(io.BytesIO(content), weights_only=True)
+            saved = _unpack(content)
         except Exception as error:  # damaged in any way: training anew costs time, never results
             logging.getLogger(__name__).warning("checkpoint cannot be read (%s); training starts anew", error)
             return
@@ -147,6 +149,7 @@ class _CollapsePack:
         buffer = io.BytesIO()
         torch.save(
             {
+                "format": CHECKPOINT_FORMAT,
                 "trial_ids": list(self.context.trial_ids),
                 "trainer": self.trainer.state(),
                 "alive": self.alive,
@@ -156,7 +159,8 @@ class _CollapsePack:
             },
             buffer,
         )
-        self.context.save_checkpoint(buffer.getvalue())
+        payload = buffer.getvalue()
+        self.context.save_checkpoint(hashlib.sha256(payload).digest() + payload)
 
     def _keep(self, positions: list[int]) -> None:
         if len(positions) < len(self.alive):
@@ -189,7 +193,11 @@ class _CollapsePack:
                 self.metrics[index] += self._layers(position, step, self.trials[index]["rank_tol"])
 
     def _layers(self, position: int, step: int, rank_tol: float) -> list[dict[str, Any]]:
-        """Measure one trial, layer by layer: 0 is the network's input, depth its last feature."""
+        """Measure one trial, layer by layer: 0 is the network's input, depth its last feature.
+
+        relative_position is the length of the path through the layers from 1 on, over the whole path's (P3, section IV);
+        in pre-LN networks all layers are read after LayerNorm, as the next linear map reads them.
+        """
         weight_TKD = self.trainer.parameters()["W_L"][position : position + 1]
         x_TNI = self.x_NI.unsqueeze(0)
         if self._input_geometry is None:
@@ -237,6 +245,17 @@ class _CollapsePack:
             "sample_index": np.tile(sample_index, count),
             "feature": np.concatenate(layers),
         }
+
+
+def _unpack(content: bytes) -> dict[str, Any]:
+    """Return what `_save` wrote; torch notices most damage itself, but not a changed bit in a tensor."""
+    digest, payload = content[:32], content[32:]
+    if hashlib.sha256(payload).digest() != digest:
+        raise ValueError("its checksum is wrong")
+    saved: dict[str, Any] = torch.load(io.BytesIO(payload), weights_only=True)
+    if saved["format"] != CHECKPOINT_FORMAT:
+        raise ValueError(f"its format is {saved['format']}, this version writes {CHECKPOINT_FORMAT}")
+    return saved
 
 
 def _network(params: Params, dataset: Dataset) -> ResidualNetwork:

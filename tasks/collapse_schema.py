@@ -149,7 +149,7 @@ SCHEMA = ParameterSchema(
             exclusive_minimum=True,
             nullable=True,
             default=None,
-            doc="largest gradient norm of a trial; null: no clipping",
+            doc="largest norm of a trial's gradient of the objective, decay included; null: no clipping",
         ),
         Parameter(
             name="init",

@@ -131,7 +131,7 @@ def _load_idx(name: str, source: DataSource) -> tuple[np.ndarray, np.ndarray]:
             f"{images_path} holds an array of shape {images.shape} and {labels_path} one of shape {labels.shape}; "
             f"expected [N, rows, columns] and [N]; get both files again: {GET_DATA[name]}"
         )
-    if labels.size == 0 or labels.max() >= NUM_CLASSES:
+    if labels.size == 0 or labels.min() < 0 or labels.max() >= NUM_CLASSES:
         raise DatasetError(f"{labels_path} in {source.url} holds labels outside 0..{NUM_CLASSES - 1}")
     return images.reshape(len(images), -1), labels.astype(np.int64)
 

@@ -105,7 +105,7 @@ def _layer_norm(x_TND: Tensor) -> Tensor:
 
 
 def initial_parameters(specs: list[ParameterSpec], init: str, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-    """Draw one trial's parameters [P], flat and in order, always on the CPU so that devices agree.
+    """Draw one trial's parameters [P], flat and in order; on the CPU and in float64, so that devices and dtypes agree.
 
     uniform: U(-1, 1)/sqrt(fan_in) for weights and biases (what torch.nn.Linear does); normal: N(0, 1/fan_in);
     he: N(0, 2/fan_in); the last two with biases at zero.
@@ -115,14 +115,14 @@ def initial_parameters(specs: list[ParameterSpec], init: str, generator: torch.G
         size = math.prod(spec.shape)
         if init == "uniform":
             bound = 1 / math.sqrt(spec.fan_in)
-            piece = torch.empty(size, dtype=dtype).uniform_(-bound, bound, generator=generator)
+            piece = torch.empty(size, dtype=torch.float64).uniform_(-bound, bound, generator=generator)
         elif len(spec.shape) == 1:
-            piece = torch.zeros(size, dtype=dtype)
+            piece = torch.zeros(size, dtype=torch.float64)
         else:
             std = math.sqrt((2 if init == "he" else 1) / spec.fan_in)
-            piece = torch.empty(size, dtype=dtype).normal_(0, std, generator=generator)
+            piece = torch.empty(size, dtype=torch.float64).normal_(0, std, generator=generator)
         pieces.append(piece)
-    return torch.cat(pieces)
+    return torch.cat(pieces).to(dtype)
 
 
 def split_parameters(theta_TP: Tensor, specs: list[ParameterSpec]) -> dict[str, Tensor]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import inspect
-import math
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,6 +22,10 @@ _EXPECTED = {
     "list[int]": "a list of whole numbers",
     "list[float]": "a list of numbers",
 }
+
+
+LARGEST = 1e300
+"""Numbers beyond this, infinity and nan are refused: they do not survive arithmetic and storage."""
 
 
 class ParameterError(ValueError):
@@ -103,10 +107,10 @@ class Parameter:
         return self._scalar(value, self.kind, value)
 
     def _scalar(self, value: Any, kind: str, given: Any) -> Any:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if kind == "int" and is_number and math.isfinite(value) and value == int(value):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
+        if kind == "int" and is_number and value == int(value):
             return int(value)
-        if kind == "float" and is_number and math.isfinite(value):
+        if kind == "float" and is_number:
             return float(value) + 0.0  # -0.0 and 0.0 are one value, hence one trial
         if kind == "str" and isinstance(value, str):
             return value
@@ -157,22 +161,22 @@ class ParameterSchema(Mapping[str, Parameter]):
             raise ParameterError(f"unknown parameter {name!r} in {where}{nearest(name, self)} (known: {known})")
         return self[name]
 
-    def fill(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return every parameter of one trial, checked, typed and with defaults filled in.
+    def fill(self, params: Mapping[str, Any], later: Collection[str] = ()) -> dict[str, Any]:
+        """Return every parameter of one trial, checked, typed and with defaults filled in; `later` may be missing.
 
         Raises:
             ParameterError: a parameter is unknown, missing, of the wrong type or out of range.
         """
         for name in params:
             self.require_known(name, "params")
-        missing = [name for name, p in self.items() if p.default is REQUIRED and name not in params]
+        missing = [name for name, p in self.items() if p.default is REQUIRED and name not in (*params, *later)]
         if missing:
             raise ParameterError(
                 f"missing parameter {missing[0]!r} ({self[missing[0]].doc or self[missing[0]].allowed}); "
                 "give it under 'params' or 'grid'"
             )
         return {
-            name: parameter.check(params[name]) if name in params else parameter.default
+            name: parameter.check(params[name]) if name in params else copy.copy(parameter.default)
             for name, parameter in self.items()
         }
 

@@ -209,7 +209,7 @@ def load_task(name: str, folder: Path | None = None) -> Task:
     if name in builtin:
         return builtin[name]
     where, separator, function_name = name.rpartition(":")
-    if not separator:
+    if not separator or not where:
         raise TaskError(
             f"unknown task {name!r}{nearest(name, builtin)}; allowed: {', '.join(builtin)}, "
             "'./my_task.py:function' or 'package.module:function'"
@@ -254,5 +254,7 @@ def _load_file(path_text: str, folder: Path | None) -> Any:
 def _load_module(name: str) -> Any:
     try:
         return importlib.import_module(name)
-    except ImportError as error:
-        raise TaskError(f"task module {name!r} cannot be imported: {error}") from error
+    except ParameterError:
+        raise
+    except Exception as error:
+        raise TaskError(f"task module {name!r} cannot be imported: {type(error).__name__}: {error}") from error

@@ -73,7 +73,7 @@ def learning_rate_factor(schedule: str, step: int, num_steps: int) -> float:
     if schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * step / num_steps))
     if schedule == "step":
-        return 0.1 ** (3 * step // num_steps)
+        return 0.1 ** min(2, 3 * step // num_steps)
     return 1.0
 
 

@@ -25,7 +25,7 @@ HOMES = {
     "submitit": "slurm",
     "ray": "orchestrator/ray_executor.py",
     "optuna": "orchestrator/search.py",
-    "plotly": "orchestrator/report.py",
+    "plotly": "orchestrator/report",
 }
 TORCH_FREE = ("schema", "task", "theory", "datasets", "collapse_schema", "fit")
 FILES = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]

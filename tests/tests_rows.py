@@ -20,9 +20,9 @@ def tables_of(
 ) -> dict[str, Any]:
     """One trial's tables: two steps, three layers, two samples of features at layers 1 and 2."""
     metrics = [
-        {"step": s, "layer": l, "nc1": value + 0.1 * l + s, "singular_values": [2.0, 1.0]}
+        {"step": s, "layer": k, "nc1": value + 0.1 * k + s, "singular_values": [2.0, 1.0]}
         for s in (0, 5)
-        for l in range(3)
+        for k in range(3)
     ]
     curves = {"step": [0, 5], "loss": [2.0, float("nan")], "lr": [0.1, 0.0]}
     features = {

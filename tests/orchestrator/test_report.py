@@ -19,7 +19,8 @@ import plotly.graph_objects as go
 import pytest
 
 from orchestrator.aggregate import FittedCurve
-from orchestrator.report import ReportData, fit_sentence, render_report
+from orchestrator.report import ReportData, render_report
+from orchestrator.report_text import fit_sentence
 from tasks.fit import RateFit, fit_rates
 
 DEPTHS = (2, 3, 5, 8, 13)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tests_rows import commit
 
 from storage.files import Files
 from storage.layout import table_path
 from storage.query import Results
 from storage.snapshot import take_snapshot
-from tests_rows import commit
 
 
 def test_committed_rows_are_read_back(files: Files) -> None:

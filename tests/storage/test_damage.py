@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests_rows import commit
 
 from storage.files import Files
 from storage.query import Results
-from tests_rows import commit
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import gc
 from pathlib import Path
 
 import pytest
+from tests_rows import commit
 
 from storage.files import Files, StoreError
 from storage.query import QueryError, Results, open_results
 from storage.schema import TableError, task_table
-from tests_rows import commit
 
 
 def test_parameters_become_typed_columns(files: Files) -> None:

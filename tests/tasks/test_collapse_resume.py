@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import hashlib
 import io
 import logging
 import random
@@ -175,12 +176,12 @@ def checkpoint_bytes():
 def saved(value):
     buffer = io.BytesIO()
     torch.save(value, buffer)
-    return buffer.getvalue()
+    return hashlib.sha256(buffer.getvalue()).digest() + buffer.getvalue()
 
 
 def with_changed_weight(good):
     """One flipped bit in the middle of the parameters, as a failing disk leaves it."""
-    theta = torch.load(io.BytesIO(good), weights_only=True)["trainer"]["theta_TP"]
+    theta = torch.load(io.BytesIO(good[32:]), weights_only=True)["trainer"]["theta_TP"]
     place = good.index(theta.numpy().tobytes()) + 4 * (theta.numel() // 2) + 2
     return good[:place] + bytes([good[place] ^ 0x10]) + good[place + 1 :]
 
@@ -194,7 +195,7 @@ def with_changed_weight(good):
         lambda good: good[:-1],
         lambda good: good[:200] + random.Random(2).randbytes(500) + good[700:],
         lambda good: with_changed_weight(good),
-        lambda good: saved({"version": 1}),
+        lambda good: saved({"format": 99}),
     ],
     ids=["random", "empty", "half", "last byte lost", "overwritten inside", "one weight changed", "something else"],
 )

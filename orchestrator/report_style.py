@@ -1,0 +1,77 @@
+"""How the page looks, and the script that draws its figures and sorts its tables."""
+
+STYLE = """
+:root { --ink: #222; --soft: #5a5a5a; --rule: #ddd; }
+* { box-sizing: border-box; }
+body { margin: 0; background: #fff; color: var(--ink); }
+body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
+main { max-width: 1120px; margin: 0 auto; padding: 24px 20px 64px; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0; overflow-wrap: anywhere; }
+h2 { font-size: 1.25rem; margin: 2.2em 0 .7em; padding-bottom: .25em; border-bottom: 1px solid var(--rule); }
+h3 { font-size: 1rem; margin: 1.4em 0 .4em; }
+.meta, .note { color: var(--soft); font-size: .875rem; margin: .3em 0; }
+.summary li, .warning li { margin: .35em 0; overflow-wrap: anywhere; }
+.summary ul, .warning ul { padding-left: 1.2em; margin: .4em 0; }
+.warning { border-left: 4px solid #b35900; background: #fff6ea; padding: .7em 1em; margin: 1.2em 0; }
+sup { line-height: 0; }
+.nowrap { white-space: nowrap; }
+.pill { display: inline-block; border-radius: 4px; padding: .05em .55em; margin-right: .4em; font-size: .875rem; }
+.pill { background: #eee; } .pill.ok { background: #e0efe8; } .pill.running { background: #dde8f5; }
+.pill.failed { background: #f9dcd6; } .pill.diverged { background: #fbe9c9; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 440px), 1fr)); gap: 28px 32px; }
+figure { margin: 0; min-width: 0; break-inside: avoid; }
+figcaption { margin-top: .4em; font-size: .875rem; line-height: 1.45; color: var(--soft); overflow-wrap: anywhere; }
+.plot { width: 100%; height: calc(330px + var(--rows, 1) * 22px); }
+.scroll { overflow-x: auto; max-height: 70vh; overflow-y: auto; border: 1px solid var(--rule); }
+table { border-collapse: collapse; font-size: .81rem; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { padding: .32em .6em; text-align: left; white-space: nowrap; border-bottom: 1px solid #eee; }
+th { position: sticky; top: 0; background: #f6f6f6; font-weight: 600; }
+th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid #365c8d; }
+th[aria-sort=ascending] button::after { content: " \\2191"; }
+th[aria-sort=descending] button::after { content: " \\2193"; }
+.number { text-align: right; } .long { white-space: pre-line; width: max-content; max-width: 28em; }
+td .pill { margin: 0; }
+details { margin: .8em 0; font-size: .875rem; overflow-wrap: anywhere; }
+pre { background: #f6f6f6; padding: .8em 1em; overflow-x: auto; }
+pre { font: .84rem/1.5 ui-monospace, Menlo, Consolas, monospace; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15em 1.2em; font-size: .875rem; }
+dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
+@media print {
+  main { max-width: none; padding: 0; } .scroll { max-height: none; overflow: visible; border: 0; }
+  .figures { display: block; } figure { margin-bottom: 1.5em; } h2 { break-after: avoid; } tr { break-inside: avoid; }
+  table { font-size: .58rem; } th, td { padding: .3em .4em; white-space: normal; } .modebar { display: none; }
+  .number { white-space: nowrap; } td .pill { font-size: inherit; } .long { width: auto; }
+}
+"""
+SCRIPT = """
+(() => {
+  const plots = [];
+  for (const block of document.querySelectorAll("script.plot-data")) {
+    const target = block.previousElementSibling, figure = JSON.parse(block.textContent);
+    // plotly's "Share chart" button sends the data to its maker's server: none of that
+    const config = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
+                     toImageButtonOptions: { format: "svg" }, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+    Plotly.newPlot(target, figure.data, figure.layout, config);
+    plots.push(target);
+  }
+  const fit = () => plots.forEach((target) => Plotly.Plots.resize(target));
+  addEventListener("beforeprint", fit);
+  addEventListener("afterprint", fit);
+  const compare = (a, b) => {
+    const [x, y] = [Number(a), Number(b)];
+    if (a === "" || b === "") return (a === "") - (b === "");
+    return Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b) : x - y;
+  };
+  for (const table of document.querySelectorAll("table.sortable")) {
+    const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+    heads.forEach((head, column) => head.addEventListener("click", () => {
+      const falling = head.getAttribute("aria-sort") === "ascending";
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", falling ? "descending" : "ascending");
+      const key = (row) => row.cells[column].dataset.key;
+      const rows = [...body.rows].sort((a, b) => compare(key(a), key(b)) * (falling ? -1 : 1));
+      body.append(...rows);
+    }));
+  }
+})();
+"""
