@@ -39,6 +39,7 @@ CPU_SETTINGS = [
     Setting(13, 200, 3, 100),
     Setting(8, 128, 16, 60),
     Setting(8, 512, 8, 40),
+    Setting(8, 1437, 2, 40),
     Setting(34, 128, 16, 20),
 ]
 GPU_SETTINGS = [

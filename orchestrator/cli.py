@@ -71,7 +71,7 @@ def run(
 ) -> None:
     """Run what is pending of a sweep, then fit its rates. Run it again to resume: what is committed is never redone."""
     with _bad_input_exits():
-        from orchestrator.launch import choose_machine, launch
+        from orchestrator.machine import choose_machine
         from orchestrator.plan import check_data, check_sweep, make_plan
         from orchestrator.show import make_console
         from storage.files import DataFolder
@@ -89,6 +89,8 @@ def run(
         console.print(_plan_sentence(plan), highlight=False)
         snapshot, outcome = plan.snapshot, None
         if plan.packs:
+            from orchestrator.launch import launch
+
             console.print(f"{machine.workers} worker processes on {machine.device}; store {files.url}", highlight=False)
             try:
                 end = launch(plan, files, machine, data=data.url, checkpoint_s=checkpoint_seconds, console=console)
@@ -128,7 +130,7 @@ def plan(
 ) -> None:
     """Show what would run and what is done; starts nothing."""
     with _bad_input_exits():
-        from orchestrator.launch import choose_machine
+        from orchestrator.machine import choose_machine
         from orchestrator.plan import check_data, check_sweep, estimated_hours, make_plan
         from orchestrator.show import make_console, print_json, print_table
         from storage.files import DataFolder
@@ -405,8 +407,7 @@ def _chosen_sweeps(given: str | None, files: Any) -> list[Any]:
 
 
 def _open_files(store: str | None) -> Any:
-    from storage.files import Files
-    from storage.query import default_store
+    from storage.files import Files, default_store
 
     return Files(store or default_store())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from types import FrameType
 from rich.console import Console
 
 from orchestrator.driver import Driver, LaunchOptions, Outcome
-from orchestrator.local_executor import LocalExecutor, count_gpus
+from orchestrator.local_executor import LocalExecutor
+from orchestrator.machine import Machine
 from orchestrator.plan import Plan
 from orchestrator.watch import LaunchWatcher
 from storage.files import Files, StoreError
@@ -21,45 +21,12 @@ from storage.snapshot import Snapshot, take_snapshot
 from storage.specs import write_spec
 
 
-class LaunchError(ValueError):
-    """A launch cannot start with these options."""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What this machine's workers compute on."""
-
-    device: str
-    workers: int
-    num_gpus: int
-
-
 @dataclass(frozen=True)
 class LaunchEnd:
     """How a launch ended, and what the store held then."""
 
     outcome: Outcome
     snapshot: Snapshot
-
-
-def choose_machine(device: str, workers: int | None) -> Machine:
-    """Return the device and the number of workers: one a GPU if there are any, else one a core.
-
-    Raises:
-        LaunchError: the device is unknown or not there, or the number of workers is below 1.
-    """
-    if device not in ("auto", "cpu", "cuda"):
-        raise LaunchError(f"device {device!r} is unknown; allowed: auto, cpu, cuda")
-    if workers is not None and workers < 1:
-        raise LaunchError(f"workers is {workers}; give at least 1")
-    num_gpus = 0 if device == "cpu" else count_gpus()
-    if device == "cuda" and not num_gpus:
-        raise LaunchError(
-            "device is cuda, but there is no GPU that torch can use; check nvidia-smi and the torch build"
-        )
-    if num_gpus:
-        return Machine("cuda", workers or num_gpus, num_gpus)
-    return Machine("cpu", workers or len(os.sched_getaffinity(0)), 0)
 
 
 def launch(

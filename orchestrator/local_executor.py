@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,20 +27,6 @@ WORKER_ENVIRONMENT = {
     # A user's own tasks.py in the working folder must not shadow ours.
     "PYTHONSAFEPATH": "1",
 }
-
-
-def count_gpus() -> int:
-    """Return the number of GPUs that torch can use here, found without importing it."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([name for name in visible.split(",") if name.strip() and name.strip() != "-1"])
-    if shutil.which("nvidia-smi") is None or "+cpu" in importlib.metadata.version("torch"):
-        return 0
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return listed.stdout.count("GPU ")
 
 
 @dataclass

@@ -24,7 +24,8 @@ def collect_report(
     """Return a sweep's trials, measurements and fits as the report wants them."""
     import pandas as pd
 
-    trials = pd.DataFrame([_trial_row(state) for state in status.trials])
+    committed_at = dict(results.sql("select trial_id, committed_at from trials").fetchall())
+    trials = pd.DataFrame([_trial_row(state, committed_at.get(state.trial.trial_id)) for state in status.trials])
     parameters = list(status.trials[0].trial.params)
     ids = pd.DataFrame({"trial_id": trials["trial_id"]})
     keyed = trials[["trial_id", *(name for name in parameters if name in trials)]]
@@ -41,7 +42,7 @@ def collect_report(
         order=", step, layer",
     )
     done = [state.row for state in status.trials if state.row]
-    newest = max(done, key=lambda row: row["committed_at"], default=None)
+    newest = max(done, key=lambda row: committed_at[row["trial_id"]], default=None)
     versions = json.loads(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")}
     return ReportData(
         name=sweep.name,
@@ -60,9 +61,8 @@ def collect_report(
     )
 
 
-def _trial_row(state: TrialState) -> dict[str, object]:
+def _trial_row(state: TrialState, committed: datetime | None) -> dict[str, object]:
     row = state.row
-    committed = row.get("committed_at")
     return {
         **state.trial.params,
         "trial_id": state.trial.trial_id,

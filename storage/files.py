@@ -16,6 +16,11 @@ class StoreError(ValueError):
     """A place cannot be opened, read or written; the message says which and what to do."""
 
 
+def default_store() -> str:
+    """Return the store of this process: DEPTHRATE_STORE, else ./results."""
+    return os.environ.get("DEPTHRATE_STORE") or "./results"
+
+
 class Files:
     """A folder on a disk, a bucket's prefix, or memory; paths are relative and use `/`."""
 

@@ -13,7 +13,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.files import Files, StoreError
+from storage.files import Files, StoreError, default_store
 from storage.layout import DATA_TABLES
 from storage.schema import ATTEMPTS, CURVES, FITS, METRICS, STANDARD, TRIALS
 from storage.snapshot import Problem, Snapshot, find_broken_files, first_line, read_states, take_snapshot
@@ -26,11 +26,6 @@ VIEWS = ("trials", "metrics", "curves", "features", "attempts", "fits", "results
 
 class QueryError(ValueError):
     """An SQL query that DuckDB refuses."""
-
-
-def default_store() -> str:
-    """Return the store of this process: DEPTHRATE_STORE, else ./results."""
-    return os.environ.get("DEPTHRATE_STORE") or "./results"
 
 
 def open_results(url: str | None = None) -> Results:
@@ -150,7 +145,7 @@ class Results:
         files = self.snapshot.files[name]
         schema = pa.schema([*STANDARD[name], *self._own_columns(name).items()])
         if not files:
-            return schema.empty_table()
+            return pa.Table.from_batches([], schema)
         import pyarrow.dataset as ds  # imports pandas: half a second that trials and fits alone do not need
         from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 
@@ -198,7 +193,7 @@ class Results:
         )
 
     def _fits(self) -> pa.Table:
-        tables = [FITS.empty_table()]
+        tables = [pa.Table.from_batches([], FITS)]
         for path in self.files.list("fits"):
             try:
                 with pq.ParquetFile(io.BytesIO(self.files.read(path))) as parquet:

@@ -176,12 +176,14 @@ def _foreign_files(files: Files, listing: dict[str, int], known: set[str], probl
 
 def _winners(commits: list[_Commit]) -> pa.Table:
     """Return one row a trial: that of its earliest commit."""
-    table = pa.concat_tables([TRIALS.empty_table(), *(commit.trials for commit in commits)])
-    table = table.sort_by([("committed_at", "ascending"), ("attempt_id", "ascending")])
-    first: dict[str, int] = {}
-    for row, trial_id in enumerate(table["trial_id"].to_pylist()):
-        first.setdefault(trial_id, row)
-    return table if len(first) == table.num_rows else table.take(pa.array(list(first.values()), pa.int64()))
+    table = pa.concat_tables([pa.Table.from_batches([], TRIALS), *(commit.trials for commit in commits)])
+    if len(set(table["trial_id"].to_pylist())) == table.num_rows:
+        return table
+    keys = table.select(["committed_at", "attempt_id", "trial_id"]).to_pylist()
+    earliest: dict[str, int] = {}
+    for row in sorted(range(len(keys)), key=lambda row: (keys[row]["committed_at"], keys[row]["attempt_id"])):
+        earliest.setdefault(keys[row]["trial_id"], row)
+    return table.take(pa.array(sorted(earliest.values()), pa.int64()))
 
 
 def read_states(files: Files, paths: Iterable[str]) -> list[dict[str, Any]]:
