@@ -252,7 +252,7 @@ def _unpack(content: bytes) -> dict[str, Any]:
     digest, payload = content[:32], content[32:]
     if hashlib.sha256(payload).digest() != digest:
         raise ValueError("its checksum is wrong")
-    saved: dict[str, Any] = torch.load(io.BytesIO(payload), weights_only=True)
+    saved: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     if saved["format"] != CHECKPOINT_FORMAT:
         raise ValueError(f"its format is {saved['format']}, this version writes {CHECKPOINT_FORMAT}")
     return saved

@@ -51,7 +51,8 @@ def class_geometry(h_TND: Tensor, class_counts_K: Tensor, rank_tol: float) -> Cl
     within_T = deviations_TND.square().sum((1, 2)) / num_samples
     between_T = (share_K1 * centred_TKD.square()).sum((1, 2))
 
-    singular_values = torch.linalg.svdvals(means_TKD.mT)
+    # on a GPU a decomposition of so small a matrix costs more than bringing it over
+    singular_values = torch.linalg.svdvals(means_TKD.mT.cpu()).to(means_TKD.device)
     largest_T, smallest_T = singular_values[:, 0], singular_values[:, -1]
     smallest_T = torch.where(smallest_T > 1e-14 * largest_T, smallest_T, 0.0)
     scalars = {
@@ -100,7 +101,8 @@ def _class_means(h_TND: Tensor, class_counts_K: Tensor) -> Tensor:
 def _nc1_pinv(deviations_TND: Tensor, root_TKD: Tensor) -> Tensor:
     """With Sigma_B = A^T A (A = root, K x D) and G = A A^T: tr(Sigma_W pinv(Sigma_B)) = tr(G^+ (A Sigma_W A^T) G^+)."""
     num_samples, num_classes = deviations_TND.shape[1], root_TKD.shape[1]
-    eigenvalues_TK, vectors_TKK = torch.linalg.eigh(root_TKD @ root_TKD.mT)
+    gram_TKK = (root_TKD @ root_TKD.mT).cpu()
+    eigenvalues_TK, vectors_TKK = (part.to(root_TKD.device) for part in torch.linalg.eigh(gram_TKK))
     kept_TK = eigenvalues_TK > PINV_TOLERANCE * eigenvalues_TK[:, -1:]
     kept_TK[:, 0] = False  # the centred means span at most K - 1 dimensions
     inverse_TK = torch.where(kept_TK, 1 / eigenvalues_TK, 0.0)
