@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from storage.query import Results
 from sweeps.sweep import FitRequest
+from sweeps.trial import Trial
 from tasks.fit import FitError, RateFit, fit_rates
 
 if TYPE_CHECKING:
@@ -60,41 +61,48 @@ class FittedCurve:
         return [{**asdict(fit), **common} for fit in self.fits]
 
 
-def fit_curves(results: Results, requests: Sequence[FitRequest], trial_ids: Collection[str]) -> list[FittedCurve]:
-    """Fit what a sweep asks for to the last-layer values of these trials, seed by seed.
+def fit_curves(results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial]) -> list[FittedCurve]:
+    """Fit what a sweep asks for to the last-layer values of its trials, seed by seed.
 
     Diverged trials, missing values and values that have no logarithm are left out and counted.
     """
     if not requests:
         return []
-    columns = dict.fromkeys(name for r in requests for name in (r.metric, r.x, *r.by))
     known = results.sql("select * from results limit 0").columns
-    selected = ", ".join(f'"{name}"' for name in columns if name in known)
-    seed = "seed" if "seed" in known else "null"
-    query = (
-        f"select trial_id, status, {seed} as seed{', ' + selected if selected else ''} from results order by trial_id"
-    )
-    table = results.sql(query).to_arrow_table().to_pylist()
-    wanted = set(trial_ids)
-    rows = [row for row in table if row["trial_id"] in wanted]
-    return [curve for request in requests for curve in _curves_of(request, rows)]
+    # a measured column that a parameter hides (loss, lr) stands in results as last_<name>
+    columns = {r.metric: f"last_{r.metric}" if f"last_{r.metric}" in known else r.metric for r in requests}
+    selected = [f'"{column}" as "{metric}"' for metric, column in columns.items() if column in known]
+    query = f"select {', '.join(['trial_id', 'status', *selected])} from results order by trial_id"
+    measured = {row["trial_id"]: row for row in results.sql(query).to_arrow_table().to_pylist()}
+    done = [(trial.params, measured[trial.trial_id]) for trial in trials if trial.trial_id in measured]
+    return [curve for request in requests for curve in _curves_of(request, done)]
 
 
-def _curves_of(request: FitRequest, rows: list[dict[str, Any]]) -> list[FittedCurve]:
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(json.dumps([row[name] for name in request.by]), []).append(row)
-    return [_fit_group(request, group) for _, group in sorted(groups.items())]
+Done = tuple[Mapping[str, Any], dict[str, Any]]
+"""A committed trial: its parameters, and its row with status and metrics."""
 
 
-def _fit_group(request: FitRequest, rows: list[dict[str, Any]]) -> FittedCurve:
+def _curves_of(request: FitRequest, done: list[Done]) -> list[FittedCurve]:
+    groups: dict[str, list[Done]] = {}
+    for params, row in done:
+        groups.setdefault(json.dumps([params[name] for name in request.by]), []).append((params, row))
+    ordered = sorted(groups.values(), key=lambda group: [(str(type(v)), v) for v in _group_values(request, group)])
+    return [_fit_group(request, group) for group in ordered]
+
+
+def _group_values(request: FitRequest, group: list[Done]) -> list[Any]:
+    return [group[0][0][name] for name in request.by]
+
+
+def _fit_group(request: FitRequest, group: list[Done]) -> FittedCurve:
     used: list[dict[str, Any]] = []
     excluded: dict[str, int] = {}
-    for row in rows:
+    for params, row in group:
         value = row.get(request.metric)
         reason = _reason_to_exclude(row["status"], value)
         if reason is None:
-            used.append({"x": row[request.x], "y": value, "seed": row["seed"], "trial_id": row["trial_id"]})
+            trial = {"seed": params.get("seed"), "trial_id": row["trial_id"]}
+            used.append({"x": params[request.x], "y": value, **trial})
         else:
             excluded[reason] = excluded.get(reason, 0) + 1
     fits: list[RateFit] = []
@@ -103,13 +111,15 @@ def _fit_group(request: FitRequest, rows: list[dict[str, Any]]) -> FittedCurve:
         fits = fit_rates([row["x"] for row in used], [row["y"] for row in used])
     except FitError as error:
         note = str(error)
-    by = {name: rows[0][name] for name in request.by}
+    by = dict(zip(request.by, _group_values(request, group), strict=True))
     return FittedCurve(request.metric, request.x, by, used, fits, excluded, note)
 
 
-def _reason_to_exclude(status: str, value: float | None) -> str | None:
+def _reason_to_exclude(status: str, value: Any) -> str | None:
     if status != "ok":
         return status
-    if value is None or math.isnan(value):
+    if value is None:
         return "not measured"
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return "not a number"
     return None if value > 0 else "not positive"

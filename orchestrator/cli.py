@@ -5,12 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from orchestrator.driver import Outcome
+    from orchestrator.plan import CheckedSweep, Plan
+    from storage.files import Files
+    from storage.snapshot import Problem, Snapshot
+    from sweeps.sweep import Sweep
 
 app = typer.Typer(
     name="depthrate",
@@ -107,15 +116,16 @@ def run(
         if len(plan.done) + left < len(checked.trials) or left == 0:
             _fit_and_print(console, checked, files, snapshot)
         if left == 0:
-            console.print(f"picture: {_again('report', sweep, store)}", highlight=False)
+            _remember(files, checked)
+            console.print(f"picture: {_again('report', checked.sweep.name, store)}", highlight=False)
             return
         if outcome is not None and outcome.interrupted:
             console.print(
                 f"interrupted with {left} trials to do; resume: {_again('run', sweep, store, set_)}", highlight=False
             )
-            raise typer.Exit(130)
-        _print_failures(outcome, left, sweep, store, set_)
-        raise typer.Exit(1)
+        if outcome is not None:
+            _print_failures(outcome, left, sweep, store, set_)
+        raise typer.Exit(130 if outcome is not None and outcome.interrupted else 1)
 
 
 @app.command()
@@ -135,6 +145,7 @@ def plan(
         from orchestrator.show import make_console, print_json, print_table
         from storage.files import DataFolder
         from sweeps.packing import estimated_wall_s
+        from sweeps.trial import varying_parameters
 
         _require_local(executor)
         machine = choose_machine(device, workers)
@@ -162,7 +173,7 @@ def plan(
         console.print(_plan_sentence(made), highlight=False)
         if not made.packs:
             return
-        varying = [n for n in checked.trials[0].params if len({str(t.params[n]) for t in checked.trials}) > 1]
+        varying = varying_parameters(checked.trials)
         rows = []
         for pack in made.packs[:40]:
             cells = [_values([t.params[name] for t in pack.trials]) for name in varying]
@@ -191,14 +202,22 @@ def status(
         from orchestrator.plan import check_sweep
         from orchestrator.show import make_console, print_json, print_table
         from orchestrator.status import STATES, sweep_status
-        from storage.snapshot import take_snapshot
+        from storage.snapshot import read_states, take_snapshot
 
         files = _existing_files(store)
-        checked = [check_sweep(chosen) for chosen in _chosen_sweeps(sweep, files)]
+        checked = []
+        for chosen in _chosen_sweeps(sweep, files):
+            try:
+                checked.append(check_sweep(chosen))
+            except ValueError as error:
+                if sweep is not None:
+                    raise
+                print(f"warning: sweep {chosen.name}: {error}", file=sys.stderr)
         console = make_console()
         while True:
             snapshot = take_snapshot(files)
-            states = [sweep_status(files, each.sweep.name, each.trials, snapshot) for each in checked]
+            attempts = read_states(files, snapshot.attempts)
+            states = [sweep_status(each.sweep.name, each.trials, snapshot, attempts) for each in checked]
             if json:
                 print_json([state.to_json() for state in states])
             else:
@@ -207,9 +226,9 @@ def status(
                 rows = [[s.name, len(s.trials), *s.counts().values(), round(s.trial_hours(), 3)] for s in states]
                 print_table(console, ["sweep", "trials", *STATES, "trial-hours"], rows)
                 for state in states:
-                    for error, count in state.errors().most_common(5):
+                    for message, count in state.errors().most_common(5):
                         console.print(
-                            f"{state.name}: {count} trials failed with: {error}", highlight=False, markup=False
+                            f"{state.name}: {count} trials failed with: {message}", highlight=False, markup=False
                         )
                 _warn(snapshot.problems)
             open_trials = sum(state.counts()["pending"] + state.counts()["running"] for state in states)
@@ -325,7 +344,7 @@ def report(
         from orchestrator.plan import check_sweep
         from orchestrator.status import sweep_status
         from storage.query import Results
-        from storage.snapshot import take_snapshot
+        from storage.snapshot import read_states, take_snapshot
 
         files = _existing_files(store)
         checked = check_sweep(_chosen_sweeps(sweep, files)[0])
@@ -333,8 +352,8 @@ def report(
             _refuse(f"cannot write {output}: folder {output.parent} does not exist")
         snapshot = take_snapshot(files)
         results = Results(files, snapshot)
-        state = sweep_status(files, checked.sweep.name, checked.trials, snapshot)
-        curves = fit_curves(results, checked.sweep.fit, [trial.trial_id for trial in checked.trials])
+        state = sweep_status(checked.sweep.name, checked.trials, snapshot, read_states(files, snapshot.attempts))
+        curves = fit_curves(results, checked.sweep.fit, checked.trials)
         from orchestrator.report import render_report
         from orchestrator.report_data import collect_report
 
@@ -379,7 +398,7 @@ def tasks(name: Annotated[str | None, typer.Argument(help="A task: its name, or 
         print_table(console, ["parameter", "allowed", "default", "fusible", "meaning"], rows)
 
 
-def _load_sweep(given: str, set_: list[str] | None) -> Any:
+def _load_sweep(given: str, set_: list[str] | None) -> Sweep:
     from sweeps.sweep import SweepError, load_sweep, parse_yaml
 
     overrides = {}
@@ -391,7 +410,7 @@ def _load_sweep(given: str, set_: list[str] | None) -> Any:
     return load_sweep(given, overrides)
 
 
-def _chosen_sweeps(given: str | None, files: Any) -> list[Any]:
+def _chosen_sweeps(given: str | None, files: Files) -> list[Sweep]:
     """Return the sweeps that are meant: a file, the last launch under a name, a shipped one, or all of the store."""
     from storage.specs import newest_specs
     from sweeps.sweep import load_sweep, sweep_of_spec
@@ -406,13 +425,13 @@ def _chosen_sweeps(given: str | None, files: Any) -> list[Any]:
     return [load_sweep(given)]
 
 
-def _open_files(store: str | None) -> Any:
+def _open_files(store: str | None) -> Files:
     from storage.files import Files, default_store
 
     return Files(store or default_store())
 
 
-def _existing_files(store: str | None, missing_ok: bool = False) -> Any:
+def _existing_files(store: str | None, missing_ok: bool = False) -> Files:
     files = _open_files(store)
     if files.is_local and not os.path.isdir(files.root) and not missing_ok:
         _refuse(f"there is no store at {files.url!r}; run a sweep first, or name its place with --store")
@@ -428,32 +447,42 @@ def _require_local(executor: str) -> None:
         _refuse(f"executor {executor!r} is not available in this version; allowed: local")
 
 
-def _refuse(message: str) -> None:
+def _refuse(message: str) -> NoReturn:
     print(f"depthrate: {message}", file=sys.stderr)
     raise typer.Exit(2)
 
 
-def _warn(problems: list[Any]) -> None:
+def _warn(problems: Sequence[Problem]) -> None:
     for problem in problems[:20]:
         print(f"warning: {problem}", file=sys.stderr)
     if len(problems) > 20:
         print(f"warning: and {len(problems) - 20} more damaged or foreign files", file=sys.stderr)
 
 
-def _plan_sentence(made: Any) -> str:
+def _plan_sentence(made: Plan) -> str:
     checked = made.checked
     text = f"{checked.sweep.name}: {len(checked.trials)} trials, {len(made.done)} done"
     return text + (f", {made.num_pending} to run in {len(made.packs)} packs" if made.packs else "")
 
 
-def _fit_and_print(console: Any, checked: Any, files: Any, snapshot: Any, as_json: bool = False) -> None:
+def _remember(files: Files, checked: CheckedSweep) -> None:
+    """Make this the sweep that status, fit and report mean by its name, also when there was nothing to run."""
+    from storage.specs import write_spec
+
+    with suppress(OSError):
+        write_spec(files, checked.sweep.name, checked.sweep.spec_hash(), checked.sweep.spec())
+
+
+def _fit_and_print(
+    console: Console, checked: CheckedSweep, files: Files, snapshot: Snapshot, as_json: bool = False
+) -> None:
     from orchestrator.aggregate import fit_curves
     from orchestrator.show import print_fits, print_json
     from storage.fits import write_fits
     from storage.query import Results
 
     results = Results(files, snapshot)
-    curves = fit_curves(results, checked.sweep.fit, [trial.trial_id for trial in checked.trials])
+    curves = fit_curves(results, checked.sweep.fit, checked.trials)
     rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
     if rows:
         try:
@@ -466,7 +495,7 @@ def _fit_and_print(console: Any, checked: Any, files: Any, snapshot: Any, as_jso
         print_fits(console, curves)
 
 
-def _print_diverged(console: Any, checked: Any, snapshot: Any) -> None:
+def _print_diverged(console: Console, checked: CheckedSweep, snapshot: Snapshot) -> None:
     ours = {trial.trial_id for trial in checked.trials}
     rows = snapshot.trials.select(["trial_id", "status"]).to_pylist()
     count = sum(row["trial_id"] in ours and row["status"] == "diverged" for row in rows)
@@ -477,7 +506,7 @@ def _print_diverged(console: Any, checked: Any, snapshot: Any) -> None:
         )
 
 
-def _print_failures(outcome: Any, left: int, sweep: str, store: str | None, set_: list[str] | None) -> None:
+def _print_failures(outcome: Outcome, left: int, sweep: str, store: str | None, set_: list[str] | None) -> None:
     print(f"depthrate: {left} trials are not done", file=sys.stderr)
     for failure in outcome.failures[:10]:
         first = failure.pack.trial_ids[0] if failure.pack.trials else "?"

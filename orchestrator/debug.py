@@ -12,6 +12,7 @@ from orchestrator.plan import check_sweep
 from orchestrator.show import print_table
 from orchestrator.status import find_params
 from storage.files import DataFolder, Files, StoreError
+from storage.schema import task_table
 from storage.snapshot import take_snapshot
 from storage.specs import newest_specs
 from sweeps.sweep import load_sweep, sweep_of_spec
@@ -70,7 +71,7 @@ def debug_trial(
         if post_mortem:
             pdb.post_mortem()
         raise
-    rows = results[0].tables.get("metrics") or []
+    rows = task_table("metrics", results[0].tables["metrics"], trial_id=trial_id, attempt_id="debug").to_pylist()
     last = [row for row in rows if row.get("step") == rows[-1].get("step")]
-    columns = [name for name, value in last[-1].items() if not isinstance(value, list)] if last else []
+    columns = [name for name in last[-1] if any(isinstance(row[name], int | float) for row in last)] if last else []
     print_table(console, columns, [[row.get(name) for name in columns] for row in last])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -10,30 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from orchestrator.attempt import AttemptState, is_live, new_attempt_id, read_attempt
-from orchestrator.executor import Executor, JobEnd, PackJob
+from orchestrator.executor import Executor, JobEnd, LaunchOptions, PackJob
 from orchestrator.plan import Plan, halved
 from orchestrator.retry import STOP_AFTER_PACKS, decide
-from storage.files import Files
+from storage.files import Files, StoreError
 from storage.layout import attempt_path, checkpoint_folder
-from storage.snapshot import read_states, take_snapshot
+from storage.snapshot import CommitCache, read_states, take_snapshot
 from sweeps.packing import Pack
 
+log = logging.getLogger("depthrate")
 STORE_PAUSE_S = 2.5
 """Before a pack that the store refused is tried again: this, doubled with every failure."""
 LOOK_AT_OTHERS_S = 5.0
 """Seconds between two looks at what other launches run and have committed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchOptions:
-    """What all jobs of a launch share."""
-
-    store: str
-    data: str
-    device: str
-    checkpoint_s: float
-    git_sha: str | None
-    git_dirty: bool | None
 
 
 @dataclass(frozen=True)
@@ -106,6 +96,8 @@ class Driver:
         self._seen_attempts: set[str] = set()
         """Attempts that are this launch's own or have ended."""
         self._next_look = float("-inf")
+        self._cache: CommitCache = {}
+        self._last_committed = set(plan.done)
         self._others: set[str] = set()
 
     def stop(self) -> None:
@@ -138,7 +130,7 @@ class Driver:
             # a large store takes a while to list: spend at most a twentieth of the launch on it
             self._next_look = now + max(LOOK_AT_OTHERS_S, 20 * (self._clock() - now))
         for _ in range(len(self.queue)):
-            if len(self.running) >= self.executor.capacity:
+            if len(self.running) >= self.executor.capacity or self.stopping:
                 return
             entry = self.queue.popleft()
             if now < entry.not_before or self._others.intersection(entry.pack.trial_ids):
@@ -154,17 +146,14 @@ class Driver:
             pack_id=entry.pack.pack_id,
             trial_ids=entry.pack.trial_ids,
             params=[trial.params for trial in entry.pack.trials],
-            store=self.options.store,
-            data=self.options.data,
-            device=self.options.device,
-            checkpoint_s=self.options.checkpoint_s,
-            git_sha=self.options.git_sha,
-            git_dirty=self.options.git_dirty,
+            options=self.options,
         )
         entry.state = None
         self.running[job.attempt_id] = entry
         self._seen_attempts.add(attempt_path(job.sweep, job.attempt_id))
         self.executor.submit(job)
+        if self.stopping:  # asked to while this job was on its way
+            self.executor.stop()
 
     def _handle(self, end: JobEnd) -> None:
         entry = self.running.pop(end.attempt_id)
@@ -199,26 +188,37 @@ class Driver:
     def _retry(self, entry: _Entry, attempt_id: str, state: dict[str, Any]) -> None:
         kind = state.get("error_kind") or "worker_lost"
         entry.failures[kind] += 1
+        # a pack that runs in turn may have committed some of its trials before it failed
+        entry.pack = self._without(entry.pack, self._committed())
         decision = decide(kind, entry.failures, len(entry.pack.trials))
-        if decision == "halve":
-            self.files.delete(checkpoint_folder(entry.pack.pack_id))
-            self.queue.extendleft(_Entry(part, entry.failures.copy()) for part in halved(entry.pack))
-        elif decision == "retry":
-            self._requeue(entry, STORE_PAUSE_S * 2 ** entry.failures[kind] if kind == "store" else 0.0)
-        else:
+        if decision == "give up":
             self._give_up(entry, attempt_id, state)
+        elif decision == "halve":
+            with contextlib.suppress(OSError):
+                self.files.delete(checkpoint_folder(entry.pack.pack_id))
+            del entry.failures["out_of_memory"]
+            self.queue.extendleft(_Entry(part, entry.failures.copy()) for part in halved(entry.pack))
+        elif entry.pack.trials:
+            pause_s = STORE_PAUSE_S * 2 ** entry.failures[kind] if kind == "store" else 0.0
+            self.queue.appendleft(_Entry(entry.pack, entry.failures, not_before=self._clock() + pause_s))
 
-    def _requeue(self, entry: _Entry, pause_s: float = 0.0) -> None:
-        """Queue again what is not committed: a pack that runs in turn may have committed some of its trials."""
-        left = self._without(entry.pack, take_snapshot(self.files).trial_ids())
+    def _requeue(self, entry: _Entry) -> None:
+        left = self._without(entry.pack, self._committed())
         if left.trials:
-            self.queue.appendleft(_Entry(left, entry.failures, not_before=self._clock() + pause_s))
+            self.queue.appendleft(_Entry(left, entry.failures))
+
+    def _committed(self) -> set[str]:
+        """Return what is committed, as last seen if the store does not answer just now."""
+        try:
+            self._last_committed = take_snapshot(self.files, cache=self._cache).trial_ids()
+        except (OSError, StoreError) as error:
+            log.warning("store not read: %s", error)
+        return self._last_committed
 
     def _give_up(self, entry: _Entry, attempt_id: str, state: dict[str, Any]) -> None:
         """Report a pack; the same error from several packs stops the launch, since the others would fail alike."""
-        left = self._without(entry.pack, take_snapshot(self.files).trial_ids())
         error = state.get("error") or "the attempt left no record"
-        self.failures.append(PackFailure(left, attempt_id, error))
+        self.failures.append(PackFailure(entry.pack, attempt_id, error))
         same = sum(failure.error == error for failure in self.failures)
         if same >= STOP_AFTER_PACKS and self.queue and not self.stopping:
             self.stopped_early = True
@@ -232,10 +232,14 @@ class Driver:
 
     def _look_at_others(self) -> None:
         """See which pending trials other launches run, and drop those that they have committed."""
-        snapshot = take_snapshot(self.files)
-        committed, now = snapshot.trial_ids(), time.time()
+        committed, now = self._committed(), time.time()
+        try:
+            attempts = {path for path in self.files.list("attempts") if path.endswith(".json")}
+        except OSError as error:
+            log.warning("attempts not listed: %s", error)
+            return
         self._others = set()
-        for state in read_states(self.files, set(snapshot.attempts) - self._seen_attempts):
+        for state in read_states(self.files, attempts - self._seen_attempts):
             if is_live(state, now):
                 self._others.update(state.get("trial_ids", ()))
                 continue

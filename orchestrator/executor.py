@@ -9,6 +9,19 @@ from typing import Any, Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """What all jobs of a launch share."""
+
+    store: str
+    data: str
+    device: str
+    checkpoint_s: float
+    """Seconds of training between two checkpoints."""
+    git_sha: str | None
+    git_dirty: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PackJob:
     """All that a worker needs to run one attempt of a pack; plain JSON."""
 
@@ -19,13 +32,7 @@ class PackJob:
     pack_id: str
     trial_ids: list[str]
     params: list[Mapping[str, Any]]
-    store: str
-    data: str
-    device: str
-    checkpoint_s: float
-    """Seconds of training between two checkpoints."""
-    git_sha: str | None
-    git_dirty: bool | None
+    options: LaunchOptions
 
     def to_json(self) -> str:
         """Return one line of JSON."""
@@ -34,7 +41,8 @@ class PackJob:
     @staticmethod
     def from_json(text: str) -> PackJob:
         """Read what `to_json` wrote."""
-        return PackJob(**json.loads(text))
+        fields = json.loads(text)
+        return PackJob(**{**fields, "options": LaunchOptions(**fields["options"])})
 
 
 @dataclass(frozen=True)

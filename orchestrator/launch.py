@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
-from orchestrator.driver import Driver, LaunchOptions, Outcome
+from orchestrator.driver import Driver, Outcome
+from orchestrator.executor import LaunchOptions
 from orchestrator.local_executor import LocalExecutor
 from orchestrator.machine import Machine
 from orchestrator.plan import Plan
@@ -43,6 +45,7 @@ def launch(
         )
     files.check_writable()
     sweep = plan.checked.sweep
+    _delete_checkpoints(plan.stale_checkpoints, files)
     write_spec(files, sweep.name, sweep.spec_hash(), sweep.spec())
     git_sha, git_dirty = _git_state(_task_folder(sweep.task))
     options = LaunchOptions(
@@ -53,7 +56,7 @@ def launch(
         git_sha=git_sha,
         git_dirty=git_dirty,
     )
-    executor = LocalExecutor(min(machine.workers, len(plan.packs)), machine.num_gpus)
+    executor = LocalExecutor(min(machine.workers, len(plan.packs)), machine.gpus)
     with LaunchWatcher(plan, console) as watcher:
         driver = Driver(plan, files, executor, options, watcher)
         with _Interrupts(driver, console):
@@ -62,7 +65,8 @@ def launch(
             finally:
                 executor.close()
     snapshot = take_snapshot(files)
-    _delete_stale_checkpoints(plan, snapshot.trial_ids(), files)
+    committed = snapshot.trial_ids()
+    _delete_checkpoints([pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)], files)
     return LaunchEnd(outcome, snapshot)
 
 
@@ -114,8 +118,7 @@ def _git_state(folder: Path) -> tuple[str | None, bool | None]:
     return sha or None, None if changes is None else bool(changes)
 
 
-def _delete_stale_checkpoints(plan: Plan, committed: set[str], files: Files) -> None:
-    """Delete checkpoints of packs whose trials are all committed (by another launch, or after they were halved)."""
-    for pack in plan.packs:
-        if committed.issuperset(pack.trial_ids):
-            files.delete(checkpoint_folder(pack.pack_id))
+def _delete_checkpoints(pack_ids: Iterable[str], files: Files) -> None:
+    """Delete the checkpoints of packs that are done (by another launch, after they were halved, or before a crash)."""
+    for pack_id in pack_ids:
+        files.delete(checkpoint_folder(pack_id))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -39,9 +40,9 @@ class _Worker:
 class LocalExecutor:
     """Packs as worker processes here; a worker that dies is replaced."""
 
-    def __init__(self, workers: int, num_gpus: int = 0):
+    def __init__(self, workers: int, gpus: Sequence[str] = ()):
         self.capacity = workers
-        self._num_gpus = num_gpus
+        self._gpus = gpus
         self._workers: dict[int, _Worker] = {}
         self._messages: queue.Queue[tuple[int, subprocess.Popen[str], str | None]] = queue.Queue()
 
@@ -93,8 +94,9 @@ class LocalExecutor:
 
     def _start(self, slot: int) -> _Worker:
         environment = {**os.environ, **WORKER_ENVIRONMENT}
-        if self._num_gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = _gpu_names(self._num_gpus)[slot % self._num_gpus]
+        environment["DEPTHRATE_DRIVER_PID"] = str(os.getpid())
+        if self._gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = self._gpus[slot % len(self._gpus)]
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its worker
         process = subprocess.Popen(
             [sys.executable, "-m", "orchestrator.worker"],
@@ -138,11 +140,6 @@ class LocalExecutor:
                     pipe.close()
             except OSError:
                 pass
-
-
-def _gpu_names(num_gpus: int) -> list[str]:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",") if visible else [str(index) for index in range(num_gpus)]
 
 
 def _death(worker: _Worker) -> str:

@@ -19,7 +19,8 @@ class Machine:
 
     device: str
     workers: int
-    num_gpus: int
+    gpus: tuple[str, ...] = ()
+    """As CUDA_VISIBLE_DEVICES names them."""
 
 
 def choose_machine(device: str, workers: int | None) -> Machine:
@@ -32,25 +33,25 @@ def choose_machine(device: str, workers: int | None) -> Machine:
         raise MachineError(f"device {device!r} is unknown; allowed: auto, cpu, cuda")
     if workers is not None and workers < 1:
         raise MachineError(f"workers is {workers}; give at least 1")
-    num_gpus = 0 if device == "cpu" else count_gpus()
-    if device == "cuda" and not num_gpus:
+    gpus = () if device == "cpu" else tuple(gpu_names())
+    if device == "cuda" and not gpus:
         raise MachineError(
             "device is cuda, but there is no GPU that torch can use; check nvidia-smi and the torch build"
         )
-    if num_gpus:
-        return Machine("cuda", workers or num_gpus, num_gpus)
-    return Machine("cpu", workers or len(os.sched_getaffinity(0)), 0)
+    if gpus:
+        return Machine("cuda", workers or len(gpus), gpus)
+    return Machine("cpu", workers or len(os.sched_getaffinity(0)))
 
 
-def count_gpus() -> int:
-    """Return the number of GPUs that torch can use here, found without importing it."""
+def gpu_names() -> list[str]:
+    """Return the GPUs that torch can use here, as CUDA_VISIBLE_DEVICES names them, found without importing torch."""
+    if shutil.which("nvidia-smi") is None or "+cpu" in importlib.metadata.version("torch"):
+        return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return len([name for name in visible.split(",") if name.strip() and name.strip() != "-1"])
-    if shutil.which("nvidia-smi") is None or "+cpu" in importlib.metadata.version("torch"):
-        return 0
+        return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
     try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return listed.stdout.count("GPU ")
+        return []
+    return [str(index) for index in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]

@@ -36,6 +36,8 @@ class Plan:
     done: set[str]
     packs: list[Pack]
     """Pending trials, longest pack first."""
+    stale_checkpoints: list[str]
+    """Packs that left a checkpoint although all their trials are committed."""
 
     @property
     def num_pending(self) -> int:
@@ -56,17 +58,12 @@ def check_sweep(sweep: Sweep) -> CheckedSweep:
 
 
 def check_data(checked: CheckedSweep, source: DataSource) -> None:
-    """Check that everything the trials read is there, each data set once.
+    """Check that everything the trials read is there.
 
     Raises:
         DatasetError: saying where it looked and how to get it.
     """
-    seen = set()
-    for trial in checked.trials:
-        key = trial.params.get("dataset")
-        if key not in seen:
-            seen.add(key)
-            checked.task.check_data(trial.params, source)
+    checked.task.check_data([trial.params for trial in checked.trials], source)
 
 
 def make_plan(checked: CheckedSweep, files: Files, *, device: str = "cpu", workers: int = 1) -> Plan:
@@ -78,14 +75,16 @@ def make_plan(checked: CheckedSweep, files: Files, *, device: str = "cpu", worke
     committed = snapshot.trial_ids()
     pending = {trial.trial_id: trial for trial in checked.trials if trial.trial_id not in committed}
     packs = []
-    for pack_id, members in _checkpointed_packs(files).items() if pending else ():
+    checkpointed = _checkpointed_packs(files)
+    for pack_id, members in checkpointed.items():
         again = [pending.pop(trial_id) for trial_id in members if trial_id in pending]
         if again:
             packs.append(Pack(pack_id, tuple(again)))
     packs += pack_trials(pending.values(), checked.task, device=device, workers=workers)
     packs.sort(key=lambda pack: -estimated_wall_s(pack, checked.task))
     done = committed & {trial.trial_id for trial in checked.trials}
-    return Plan(checked, snapshot, done, packs)
+    stale = [pack_id for pack_id, members in checkpointed.items() if committed.issuperset(members)]
+    return Plan(checked, snapshot, done, packs, stale)
 
 
 def halved(pack: Pack) -> list[Pack]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,16 @@ def format_value(value: Any) -> str:
 
 def print_json(value: Any) -> None:
     """Print JSON for programs."""
-    print(json.dumps(value, indent=1, default=str))
+    print(json.dumps(_finite(value), indent=1, default=str, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """Return the value with null for numbers that JSON has no word for."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value
 
 
 def print_fits(console: Console, curves: Sequence[FittedCurve]) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.attempt import is_live
-from storage.files import Files
-from storage.snapshot import Problem, Snapshot, read_states, take_snapshot
+from storage.snapshot import Problem, Snapshot
 from sweeps.trial import Trial
 
 STATES = ("ok", "diverged", "running", "failed", "pending")
@@ -26,7 +25,7 @@ class TrialState:
     state: str
     row: dict[str, Any]
     """Its row of the trials table, if committed."""
-    attempt: dict[str, Any]
+    attempt: Mapping[str, Any]
     """The newest attempt that had it, if any."""
 
 
@@ -63,17 +62,18 @@ class SweepStatus:
         }
 
 
-def sweep_status(files: Files, name: str, trials: Sequence[Trial], snapshot: Snapshot | None = None) -> SweepStatus:
+def sweep_status(
+    name: str, trials: Sequence[Trial], snapshot: Snapshot, attempts: Iterable[Mapping[str, Any]]
+) -> SweepStatus:
     """Derive the state of each trial; a trial is done if and only if its commit is in the store."""
-    snapshot = snapshot or take_snapshot(files)
     # time stamps as Python objects would import pandas: half a second for a table that shows none
     table = snapshot.trials.select([name for name in snapshot.trials.column_names if name != "committed_at"])
     rows = {row["trial_id"]: row for row in table.to_pylist()}
     planned = {trial.trial_id for trial in trials}
-    newest: dict[str, dict[str, Any]] = {}
+    newest: dict[str, Mapping[str, Any]] = {}
     live: set[str] = set()
     now = time.time()
-    for state in read_states(files, snapshot.attempts):
+    for state in attempts:
         running = is_live(state, now)
         for trial_id in planned.intersection(state.get("trial_ids") or ()):
             if state.get("started_at", 0) >= newest.get(trial_id, {}).get("started_at", 0):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from orchestrator.driver import Progress as LaunchProgress
 from orchestrator.plan import Plan
 from sweeps.packing import Pack, estimated_wall_s
+from sweeps.trial import varying_parameters
 
 LOG_EVERY_S = 30.0
 
@@ -24,7 +25,7 @@ class LaunchWatcher:
         self._total = len(plan.checked.trials)
         self._done_before = len(plan.done)
         self._work = sum(estimated_wall_s(pack, plan.checked.task) for pack in plan.packs)
-        self._varying = _varying_names(plan)
+        self._varying = varying_parameters(plan.checked.trials)
         self._started = time.monotonic()
         self._last_line = self._started
         self._last_done = self._done_before
@@ -95,15 +96,16 @@ class LaunchWatcher:
         task = self._plan.checked.task
         left = sum(estimated_wall_s(pack, task) for pack in progress.packs_queued)
         for pack, state in progress.packs_running:
-            share = state.get("step", 0) / state["num_steps"] if state.get("num_steps") else 0.0
-            left += estimated_wall_s(pack, task) * (1 - share)
+            left += estimated_wall_s(pack, task) * (1 - self._share_done(pack, state))
         done = self._work - left
         return elapsed * left / done if done > 0.01 * self._work and left > 0 else None
 
-
-def _varying_names(plan: Plan) -> Sequence[str]:
-    trials = plan.checked.trials
-    return [name for name in trials[0].params if len({str(trial.params[name]) for trial in trials}) > 1]
+    def _share_done(self, pack: Pack, state: dict[str, Any]) -> float:
+        """Return how much of a running pack is done; where trials run in turn, steps are those of one trial."""
+        share = state.get("step", 0) / state["num_steps"] if state.get("num_steps") else 0.0
+        if self._plan.checked.task.fused:
+            return float(share)
+        return float(min(1.0, (state.get("trials_done", 0) + share) / len(pack.trials)))
 
 
 def _duration(seconds: float) -> str:

@@ -20,7 +20,6 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any
 
 from orchestrator.attempt import HEARTBEAT_S, AttemptState
@@ -38,6 +37,10 @@ COMMIT_EVERY_S = 20.0
 """Longest a finished trial of a pack that runs in turn waits for its commit."""
 LOG_TAIL_BYTES = 200_000
 log = logging.getLogger("depthrate")
+
+
+class CommitError(Exception):
+    """The store refused a commit: nothing of it is visible, and it is worth trying again."""
 
 
 class StopFlag:
@@ -72,7 +75,7 @@ class WorkerContext:
     @property
     def device(self) -> str:
         """Where to compute."""
-        return self.job.device
+        return self.job.options.device
 
     def should_stop(self) -> bool:
         """Whether to save a checkpoint now and raise `Interrupted`."""
@@ -84,7 +87,7 @@ class WorkerContext:
 
     def checkpoint_due(self) -> bool:
         """Whether the last checkpoint is old enough."""
-        return time.monotonic() - self.last_checkpoint >= self.job.checkpoint_s
+        return time.monotonic() - self.last_checkpoint >= self.job.options.checkpoint_s
 
     def save_checkpoint(self, content: bytes) -> None:
         """Keep `content` until the commit; a store that refuses it costs time after a crash, not results."""
@@ -101,9 +104,11 @@ class WorkerContext:
     def load_checkpoint(self) -> bytes | None:
         """Return what an earlier attempt saved, or None."""
         try:
-            return self.files.read(checkpoint_path(self.job.pack_id, self.name))
-        except FileNotFoundError:
+            content = self.files.read(checkpoint_path(self.job.pack_id, self.name))
+            self.wall_s_before = float(json.loads(self.files.read(checkpoint_trials_path(self.job.pack_id)))["wall_s"])
+        except (OSError, ValueError, KeyError, TypeError):
             return None
+        return content
 
     def for_trial(self, index: int) -> WorkerContext:
         """Return this context narrowed to one trial, with a checkpoint of its own."""
@@ -128,9 +133,8 @@ class PackRun:
             Interrupted: asked to stop; a checkpoint is saved and trials that had finished are committed.
         """
         context = WorkerContext(
-            self.files, self.job, DataFolder(self.job.data), self.state, self.stop, self.job.trial_ids
+            self.files, self.job, DataFolder(self.job.options.data), self.state, self.stop, self.job.trial_ids
         )
-        context.wall_s_before = self._wall_s_of_checkpoint()
         started = time.monotonic()
         try:
             for result in self.task.run(self.job.params, context):
@@ -142,7 +146,7 @@ class PackRun:
                     self.state.trials_done += 1
                 if not self.task.fused:
                     started = time.monotonic()
-                    self.commit_if_due(wall_s > 1.0)
+                    self.commit_if_due()
         finally:
             if not self.task.fused:
                 self._commit()
@@ -152,16 +156,22 @@ class PackRun:
             self._commit()
         self.files.delete(checkpoint_folder(self.job.pack_id))
 
-    def commit_if_due(self, now: bool = False) -> None:
+    def commit_if_due(self) -> None:
         """Commit the finished trials of a pack that runs in turn, if they waited long enough."""
-        waits = self._finished and time.monotonic() - self._oldest_finished >= COMMIT_EVERY_S
-        if not self.task.fused and (waits or (now and self._finished)):
+        waited = self._finished and time.monotonic() - self._oldest_finished >= COMMIT_EVERY_S
+        if waited and not self.task.fused:
             self._commit()
 
     def _commit(self) -> None:
         with self._lock:
             if not self._finished:
                 return
+            self._write_commit()
+            self._finished, self._oldest_finished = [], 0.0
+            self._part += 1
+
+    def _write_commit(self) -> None:
+        try:
             commit_trials(
                 self.files,
                 sweep=self.job.sweep,
@@ -172,8 +182,10 @@ class PackRun:
                     name: [tables[name] for _, tables, _ in self._finished if name in tables] for name in DATA_TABLES
                 },
             )
-            self._finished, self._oldest_finished = [], 0.0
-            self._part += 1
+        except TableError:
+            raise
+        except Exception as error:
+            raise CommitError(f"{type(error).__name__}: {error}") from error
 
     def _arrow_tables(self, result: TrialResult) -> dict[str, pa.Table]:
         if not isinstance(result.tables, Mapping):
@@ -197,35 +209,28 @@ class PackRun:
             "attempt_id": self.job.attempt_id,
             "pack_id": self.job.pack_id,
             "status": result.status,
-            "committed_at": datetime.now(UTC),
             "wall_s": wall_s,
             "steps": result.num_steps,
-            "device": self.job.device,
+            "device": self.job.options.device,
             "peak_memory_gb": peak_gb if result.peak_memory_gb is None else result.peak_memory_gb,
-            "git_sha": self.job.git_sha,
-            "git_dirty": self.job.git_dirty,
+            "git_sha": self.job.options.git_sha,
+            "git_dirty": self.job.options.git_dirty,
             "versions": json.dumps(_versions()),
             "host": socket.gethostname(),
             "job_id": self.state.job_id,
             "params": json.dumps(self.job.params[result.index], sort_keys=True),
         }
 
-    def _wall_s_of_checkpoint(self) -> float:
-        try:
-            return float(json.loads(self.files.read(checkpoint_trials_path(self.job.pack_id)))["wall_s"])
-        except (OSError, ValueError, KeyError):
-            return 0.0
-
 
 def run_job(job: PackJob, stop: StopFlag) -> AttemptState:
     """Run one attempt and return its state, which also stands in the store whatever happened."""
-    files = Files(job.store)
+    files = Files(job.options.store)
     state = AttemptState(
         attempt_id=job.attempt_id,
         sweep=job.sweep,
         pack_id=job.pack_id,
         trial_ids=job.trial_ids,
-        device=job.device,
+        device=job.options.device,
     )
     with _captured_output() as output:
         try:
@@ -256,7 +261,7 @@ def error_kind(error: BaseException) -> str:
         return "out_of_memory"
     if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
         return "out_of_memory"  # torch's CPU allocator has no type of its own
-    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+    if isinstance(error, CommitError):
         return "store"
     if isinstance(error, TableError):
         return "table"
@@ -292,7 +297,7 @@ class _Heartbeat:
 
     def __init__(self, run: PackRun, output: IO[bytes], stop: StopFlag):
         self._run, self._output, self._stop = run, output, stop
-        self._parent = os.getppid()
+        self._parent = int(os.environ.get("DEPTHRATE_DRIVER_PID") or os.getppid())
         self._ended = threading.Event()
         self._uploaded = 0
         self._thread = threading.Thread(target=self._beat, daemon=True)

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 
 from storage.files import Files
 from storage.layout import DATA_TABLES, table_path
-from storage.schema import SCHEMA_VERSION, STANDARD, TRIALS
+from storage.schema import SCHEMA_VERSION, STANDARD, TRIALS, TableError
 
 METADATA_KEY = b"depthrate"
 
@@ -43,7 +44,7 @@ def commit_trials(
         parts = [table for table in tables.get(name, ()) if table.num_rows]
         if not parts:
             continue
-        table = pa.concat_tables(parts, promote_options="default")
+        table = _joined(name, parts)
         content = _feature_bytes(table) if name == "features" else _table_bytes(table)
         path = table_path(name, sweep, attempt_id, part)
         files.write(path, content, durable=True)
@@ -57,8 +58,22 @@ def commit_trials(
             "own_columns": own,
         }
     metadata = {METADATA_KEY: json.dumps({"schema_version": SCHEMA_VERSION, "files": written}).encode()}
-    rows = pa.Table.from_pylist([dict(row) for row in trials], schema=TRIALS.with_metadata(metadata))
+    # stamped when the data are there: readers decide by it which of several commits came first
+    stamped = [{"committed_at": datetime.now(UTC), **row} for row in trials]
+    rows = pa.Table.from_pylist(stamped, schema=TRIALS.with_metadata(metadata))
     files.write(table_path("trials", sweep, attempt_id, part), _table_bytes(rows), durable=True)
+
+
+def _joined(name: str, parts: Sequence[pa.Table]) -> pa.Table:
+    """Return the trials' rows as one table; a task's own column that is null in all of them is a number."""
+    try:
+        table = pa.concat_tables(parts, promote_options="default")
+    except pa.ArrowTypeError as error:
+        raise TableError(f"table {name!r}: a column has different types in different trials: {error}") from None
+    for index, field in enumerate(table.schema):
+        if pa.types.is_null(field.type):
+            table = table.set_column(index, field.name, pa.nulls(table.num_rows, pa.float64()))
+    return table
 
 
 def _table_bytes(table: pa.Table) -> bytes:

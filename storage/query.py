@@ -65,14 +65,17 @@ class Results:
         """
         try:
             return self._relation(query)
-        except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as error:
+        except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError) as error:
             raise QueryError(f"{first_line(error)}; views: {', '.join(VIEWS)}") from None
         except (pa.ArrowException, OSError, duckdb.Error) as error:
             broken = find_broken_files(self.files, self.snapshot)
             if not broken:
                 raise QueryError(first_line(error)) from None
         self._reset(take_snapshot(self.files, ignore=broken))
-        return self._relation(query)
+        try:
+            return self._relation(query)
+        except (pa.ArrowException, OSError, duckdb.Error) as error:
+            raise QueryError(first_line(error)) from None
 
     def features(self, trial_id: str, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (labels [N], features [N, d]) of one trial at one layer, reading that layer alone.
@@ -173,7 +176,10 @@ class Results:
         return {column: _OWN_TYPES[texts.copy().pop()] for column, texts in types.items() if len(texts) == 1}
 
     def _results_view(self) -> str:
-        """One row a trial: parameters, and what was measured at its last step at the last layer."""
+        """One row a trial: parameters, and what was measured at its last step at the last layer, on the training split.
+
+        A parameter named like a metric becomes param_<name>; a curve named like a parameter becomes last_<name>.
+        """
         parameters = self._trials.schema.names[len(TRIALS) :]
         metrics = [n for n in METRICS.names if n not in ("trial_id", "attempt_id", "is_last")] + list(
             self._own_columns("metrics")
@@ -183,11 +189,16 @@ class Results:
         columns = [f't."{name}"' for name in first]
         columns += [f't."{name}"' + (f' as "param_{name}"' if name in metrics else "") for name in parameters]
         columns += [f'm."{name}"' for name in metrics if name not in first]
-        columns += [f'c."{name}"' for name in curves if name not in (*parameters, *metrics, *first)]
+        columns += [
+            f'c."{name}"' + (f' as "last_{name}"' if name in parameters else "")
+            for name in curves
+            if name not in (*metrics, *first)
+        ]
         columns += [f"t.{name}" for name in ("wall_s", "device", "host", "committed_at")]
         return (
             f"create view results as select {', '.join(columns)} from trials t left join ("
-            "select * from metrics where is_last qualify step = max(step) over (partition by trial_id)"
+            "select * from metrics where is_last qualify row_number() over "
+            "(partition by trial_id order by step desc, split <> 'train', split, layer desc) = 1"
             ") m on m.trial_id = t.trial_id left join curves c "
             "on c.trial_id = t.trial_id and c.step = m.step and c.split = m.split"
         )

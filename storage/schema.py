@@ -199,9 +199,11 @@ def _real(table: str, column: str, value: Any) -> float | None:
 def _own_array(table: str, column: str, values: Any) -> pa.Array:
     """Return a task's own column as float64, text or list<float64>: types that every reader can bring together."""
     known = [value for value in values if value is not None]
-    if known and all(isinstance(value, str) for value in known):
+    if not known:
+        return pa.nulls(len(values))  # takes on the column's type in the other trials of its file
+    if all(isinstance(value, str) for value in known):
         return pa.array(values, pa.string())
-    if known and all(hasattr(value, "__len__") and not isinstance(value, str) for value in known):
+    if all(hasattr(value, "__len__") and not isinstance(value, str) for value in known):
         rows = [None if row is None else [_real(table, column, value) for value in row] for row in values]
         return pa.array(rows, pa.list_(pa.float64()))
     return _array(table, column, list(values), pa.float64())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.commit import METADATA_KEY
-from storage.files import Files
+from storage.files import Files, StoreError
 from storage.layout import DATA_TABLES, attempt_of_table_path, attempt_path
 from storage.schema import TRIALS
 
@@ -76,17 +77,28 @@ class _Commit:
     files: dict[str, DataFile]
 
 
-def take_snapshot(files: Files, *, ignore: Iterable[str] = ()) -> Snapshot:
+CommitCache = dict[tuple[str, int], "_Commit | Problem"]
+"""Trials files already read, by path and size: they never change, so who looks often keeps them."""
+
+
+def take_snapshot(files: Files, *, ignore: Iterable[str] = (), cache: CommitCache | None = None) -> Snapshot:
     """List the store once and read its trials files; `ignore` names data files that are known to be broken.
 
     Damaged and foreign files are reported as problems and never counted.
+
+    Raises:
+        StoreError: a trials file is there and cannot be read just now; that must not make its trials pending.
     """
     listing = files.list()
     ignore = set(ignore)
     problems: list[Problem] = []
     paths = [path for path in listing if path.startswith("trials/")]
+    cache = {} if cache is None else cache
+    new = [path for path in paths if (path, listing[path]) not in cache]
     with ThreadPoolExecutor(READ_THREADS) as pool:
-        read = list(pool.map(lambda path: _read_commit(files, path), paths))
+        for path, commit in zip(new, pool.map(lambda path: _read_commit(files, path), new), strict=True):
+            cache[path, listing[path]] = commit
+    read = [cache[path, listing[path]] for path in paths]
     commits = []
     for result in read:
         if isinstance(result, Problem):
@@ -118,7 +130,10 @@ def _read_commit(files: Files, path: str) -> _Commit | Problem:
     if not path.endswith(".parquet"):
         return Problem(path, "is not a Parquet file; it is ignored, move it away")
     try:
-        content = files.read(path)
+        content = _read_patiently(files, path)
+    except FileNotFoundError:
+        return Problem(path, "disappeared while it was read")
+    try:
         # the pages' checksums are verified: a flipped bit is found and not counted
         with pq.ParquetFile(
             io.BytesIO(content), page_checksum_verification=True
@@ -134,13 +149,27 @@ def _read_commit(files: Files, path: str) -> _Commit | Problem:
             for name, entry in named.items()
             if name in DATA_TABLES
         }
-    except FileNotFoundError:
-        return Problem(path, "disappeared while it was read")
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         return Problem(
             path, f"cannot be read as Parquet ({first_line(error)}); its trials do not count, run the sweep again"
         )
     return _Commit(path, table, data)
+
+
+def _read_patiently(files: Files, path: str) -> bytes:
+    for pause_s in (0.2, 1.0):
+        try:
+            return files.read(path)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            time.sleep(pause_s)
+    try:
+        return files.read(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{path} in {files.url} cannot be read: {error}; try again") from error
 
 
 def _check_file(
@@ -187,14 +216,17 @@ def _winners(commits: list[_Commit]) -> pa.Table:
 
 
 def read_states(files: Files, paths: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the attempts' states; one that cannot be read (just being replaced, or torn) is left out."""
+    """Return the attempts' states; one that cannot be read or is not ours is left out."""
 
     def read(path: str) -> dict[str, Any] | None:
         try:
             state = json.loads(files.read(path))
         except (OSError, ValueError):
             return None
-        return state if isinstance(state, dict) else None
+        is_ours = (
+            isinstance(state, dict) and {"attempt_id", "sweep", "trial_ids", "state", "started_at"} <= state.keys()
+        )
+        return state if is_ours else None
 
     with ThreadPoolExecutor(READ_THREADS) as pool:
         return [state for state in pool.map(read, paths) if state is not None]

@@ -40,8 +40,8 @@ def shape_key(trial: Trial, task: Task) -> str:
 def pack_trials(trials: Iterable[Trial], task: Task, *, device: str = "cpu", workers: int = 1) -> list[Pack]:
     """Group trials into packs, longest first.
 
-    A fused task's packs hold one shape each, cut evenly at the size the task advises. A task that runs its trials in turn
-    gets packs small enough that every worker has several.
+    A fused task's packs hold one shape each, cut evenly at the size the task advises, and no larger than leaves every
+    worker one. A task that runs its trials in turn gets packs small enough that every worker has several.
     """
     trials = list(trials)
     groups: dict[str, list[Trial]] = {}
@@ -49,9 +49,9 @@ def pack_trials(trials: Iterable[Trial], task: Task, *, device: str = "cpu", wor
         groups.setdefault(shape_key(trial, task) if task.fused else "", []).append(trial)
     packs = []
     for group in groups.values():
-        most = task.max_pack_size(group[0].params, device)
-        if not task.fused:
-            most = min(most, math.ceil(len(trials) / (4 * workers)))
+        # every worker should have a pack; one whose trials run in turn can be cut smaller at no cost
+        share = math.ceil(len(trials) / (workers if task.fused else 4 * workers))
+        most = min(task.max_pack_size(group[0].params, device), share)
         packs += [make_pack(part) for part in _cut_evenly(group, most)]
     return sorted(packs, key=lambda pack: -estimated_wall_s(pack, task))
 

@@ -262,6 +262,7 @@ def _expand(sweep: Sweep, task: Task) -> list[Trial]:
     seeds = _seeds(sweep.seeds, task, sweep)
     derived = {name: Expression(_arithmetic(value, name)) for name, value in sweep.derive.items()}
     _check_derived(derived, sweep, task)
+    derived = {name: derived[name] for name in _derivation_order(derived)}
     filters = [_checked_filter(part, task) for part in sweep.exclude]
 
     trials: dict[str, Trial] = {}
@@ -317,6 +318,9 @@ def _grid_combinations(
     lengths = {name: len(values) for name, values in rows.items()}
     if len(set(lengths.values())) > 1:
         raise SweepError(f"axes in {where}zip move together and need one length; given: {lengths}")
+    combinations = math.prod(len(values) for values in axes.values()) * (next(iter(lengths.values()), 1))
+    if combinations > MAX_TRIALS:
+        raise SweepError(f"{where or 'the '}grid has {combinations:,} combinations; at most {MAX_TRIALS:,} are allowed")
     together = [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)] if rows else [{}]
     return [
         dict(zip(axes, values, strict=True)) | part for values in itertools.product(*axes.values()) for part in together
@@ -345,13 +349,13 @@ def _range_values(name: str, values: Mapping[str, Any], where: str) -> list[Any]
             raise SweepError(
                 f"axis {name!r} in {where}: range takes whole numbers [stop], [start, stop] or [start, stop, step]"
             )
-        return list(range(*numbers))
+        return list(_bounded(range(*numbers), name, where))
     if len(numbers) != 3 or not isinstance(numbers[2], int) or numbers[2] < 1:
         raise SweepError(f"axis {name!r} in {where}: {kind} takes [first, last, count]; given {numbers}")
     first, last, count = numbers
     if kind == "logspace" and (first <= 0 or last <= 0):
         raise SweepError(f"axis {name!r} in {where}: logspace needs positive ends; given {numbers}")
-    shares = [index / (count - 1) if count > 1 else 0.0 for index in range(count)]
+    shares = [index / (count - 1) if count > 1 else 0.0 for index in _bounded(range(count), name, where)]
     if kind == "linspace":
         points = [first + (last - first) * share for share in shares]
     else:
@@ -359,14 +363,20 @@ def _range_values(name: str, values: Mapping[str, Any], where: str) -> list[Any]
     return [float(f"{point:.12g}") for point in points]  # the last bits differ between machines; identities must not
 
 
+def _bounded(values: range, name: str, where: str) -> range:
+    if len(values) > MAX_TRIALS:
+        raise SweepError(f"axis {name!r} in {where} has {len(values):,} values; at most {MAX_TRIALS:,} are allowed")
+    return values
+
+
 def _with_derived(given: Combination, derived: dict[str, Expression], task: Task) -> Combination:
     params = task.schema.fill(given, later=derived.keys())
-    for name in _derivation_order(derived):
-        value = derived[name].evaluate(params)
+    for name, expression in derived.items():
+        value = expression.evaluate(params)
         try:
             params[name] = task.schema[name].check(value)
         except ParameterError as error:
-            raise SweepError(f"derive: {name} = {derived[name].text}: {error}") from None
+            raise SweepError(f"derive: {name} = {expression.text}: {error}") from None
     return params
 
 
@@ -409,10 +419,10 @@ def _seeds(seeds: Any, task: Task, sweep: Sweep) -> list[int | None]:
     for place, taken in (("params", sweep.params), ("grid", sweep.grid), ("zip", sweep.zip)):
         if "seed" in taken:
             raise SweepError(f"'seed' is given in {place} and by seeds; keep one")
-    is_count = isinstance(seeds, int) and not isinstance(seeds, bool) and seeds >= 1
+    is_count = isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= MAX_TRIALS
     is_list = isinstance(seeds, list) and seeds and all(isinstance(s, int) and not isinstance(s, bool) for s in seeds)
     if not is_count and not is_list:
-        raise SweepError(f"seeds is {seeds!r}; give a count >= 1, or a list of whole numbers")
+        raise SweepError(f"seeds is {seeds!r}; give a count from 1 to {MAX_TRIALS:,}, or a list of whole numbers")
     return list(range(seeds)) if is_count else list(seeds)
 
 

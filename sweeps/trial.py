@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,11 @@ def trial_id_of(task: str, task_version: int, params: Mapping[str, Any]) -> str:
     """Return the first 16 hex digits of sha256 over the canonical JSON of task, version and all parameters."""
     identity = canonical_json({"task": task, "task_version": task_version, "params": dict(params)})
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
+def varying_parameters(trials: Sequence[Trial]) -> list[str]:
+    """Return the names of the parameters that are not the same in all trials."""
+    return [name for name in trials[0].params if len({repr(trial.params[name]) for trial in trials}) > 1]
 
 
 @dataclass(frozen=True)

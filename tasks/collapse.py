@@ -26,7 +26,7 @@ from tasks.collapse_schema import (
     weight_decay_last,
 )
 from tasks.datasets import Dataset, load_dataset
-from tasks.measure import ClassGeometry, class_geometry, weight_alignment
+from tasks.measure import ClassGeometry, class_geometry, class_means, weight_alignment
 from tasks.networks import ResidualNetwork
 from tasks.task import Interrupted, Params, TaskContext, TrialResult
 from tasks.train import FusedTrainer, Hyperparameters, TrainingPlan
@@ -44,6 +44,8 @@ def run_pack(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialRe
     """
     torch.set_num_threads(1)  # bitwise results need one thread, and packs run one a core anyway
     torch.set_flush_denormal(True)  # denormals make matrix products up to 180 times slower
+    if context.device == "cuda" and torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
     pack = _CollapsePack(trials, context)
     pack.resume()
     pack.train()
@@ -68,12 +70,12 @@ class _CollapsePack:
         dtype = getattr(torch, shared["dtype"])
         self.x_NI = torch.from_numpy(self.dataset.x_ND).to(context.device, dtype)
         self.class_counts_K = torch.from_numpy(self.dataset.class_counts_K).to(context.device)
-        self.num_steps = num_steps(shared)
-        self.measured_steps = set(measured_steps(shared))
+        self.num_steps = num_steps(shared, len(self.x_NI))
+        self.measured_steps = set(measured_steps(shared, self.num_steps))
         self.curve_steps = self.measured_steps | set(_curve_steps(self.num_steps))
         self.trainer = FusedTrainer(
             _network(shared, self.dataset),
-            _training_plan(shared, dtype),
+            _training_plan(shared, dtype, self.num_steps),
             [_hyperparameters(params) for params in trials],
             self.x_NI,
             torch.from_numpy(self.dataset.labels_N).to(context.device),
@@ -232,7 +234,7 @@ class _CollapsePack:
         layers = []
         for h_TND in self.trainer.features(position):
             if kind == "class_mean":
-                values = class_geometry(h_TND, self.class_counts_K, 0.0).means_TKD[0]
+                values = class_means(h_TND.double(), self.class_counts_K)[0]
             else:
                 values = h_TND[0, torch.from_numpy(chosen).to(h_TND.device)]
             layers.append(values.cpu().numpy().astype(dtype))
@@ -270,12 +272,12 @@ def _network(params: Params, dataset: Dataset) -> ResidualNetwork:
     )
 
 
-def _training_plan(params: Params, dtype: torch.dtype) -> TrainingPlan:
+def _training_plan(params: Params, dtype: torch.dtype, num_steps: int) -> TrainingPlan:
     return TrainingPlan(
         loss=params["loss"],
         optimizer=params["optimizer"],
         schedule=params["schedule"],
-        num_steps=num_steps(params),
+        num_steps=num_steps,
         batch_size=params["batch_size"],
         init=params["init"],
         clip_norm=params["clip_norm"],

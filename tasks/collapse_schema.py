@@ -10,6 +10,8 @@ from tasks.task import Params, Task, TaskContext, TrialResult
 from tasks.theory import gufm_limit
 
 DEFAULT_STEPS = 12_000
+EVALUATION_ROWS = 8192
+"""Samples evaluated at once: a bound on memory, and the same for every pack so that sums round alike."""
 METRICS = (
     "nc1",
     "nc1_pinv",
@@ -203,12 +205,13 @@ def num_samples(params: Params) -> int:
     return int(params["samples_per_class"]) * NUM_CLASSES
 
 
-def num_steps(params: Params) -> int:
-    """Return the number of training steps."""
+def num_steps(params: Params, samples: int | None = None) -> int:
+    """Return the number of training steps; `samples` is the training set's size where it is known from the data."""
     if params["epochs"] is None:
         return params["steps"] or DEFAULT_STEPS
-    batch = params["batch_size"] or num_samples(params)
-    return int(params["epochs"] * max(1, num_samples(params) // batch))
+    samples = samples or num_samples(params)
+    batch = params["batch_size"] or samples
+    return int(params["epochs"] * max(1, samples // batch))
 
 
 def learning_rate(params: Params) -> float:
@@ -251,12 +254,12 @@ def log_spaced_steps(last: int) -> list[int]:
     return [*steps, last]
 
 
-def measured_steps(params: Params) -> list[int]:
+def measured_steps(params: Params, last: int | None = None) -> list[int]:
     """Return the steps at which every layer is measured, the last among them."""
-    last = num_steps(params)
+    last = last or num_steps(params)
     if params["measure_steps"] is None:
         return log_spaced_steps(last)
-    return sorted({*params["measure_steps"], last})
+    return sorted({*(step for step in params["measure_steps"] if step < last), last})
 
 
 def check_trial(params: Params) -> None:
@@ -283,13 +286,14 @@ def check_trial(params: Params) -> None:
         raise ParameterError(f"measure_steps has {late[0]}, but training ends at step {num_steps(params)}")
 
 
-def check_data(params: Params, source: DataSource) -> None:
-    """Refuse a trial whose data set is not there.
+def check_data(trials: Sequence[Params], source: DataSource) -> None:
+    """Refuse trials whose data set is not there.
 
     Raises:
         DatasetError: saying where it looked and how to get the files.
     """
-    check_dataset(params["dataset"], source)
+    for name in dict.fromkeys(params["dataset"] for params in trials):
+        check_dataset(name, source)
 
 
 def _rows(params: Params) -> int:
@@ -297,10 +301,16 @@ def _rows(params: Params) -> int:
 
 
 def max_pack_size(params: Params, device: str) -> int:
-    """Return how many trials of a shape to fuse: on a CPU up to 16 while a step has some 4,000 rows (measured)."""
-    if device == "cuda":
-        return max(1, min(128, 2_000_000 // _rows(params)))
-    return max(1, min(16, 4096 // _rows(params)))
+    """Return how many trials of a shape to fuse: on a CPU up to 16 while a step has some 4,000 rows (measured).
+
+    A rough bound on memory keeps wide and deep networks apart: activations of a step or an evaluation, and the
+    parameters with their gradients, moments and float64 copies.
+    """
+    rows = max(_rows(params), min(num_samples(params), EVALUATION_ROWS))
+    blocks = params["depth"] * (2 if params["arch"] == "rn2" else 1)
+    trial_bytes = 16 * rows * params["width"] * (blocks + 1) + 60 * params["width"] ** 2 * (blocks + 1)
+    most, step_rows, memory_bytes = (128, 2_000_000, 4e10) if device == "cuda" else (16, 4096, 2e9)
+    return int(max(1, min(most, step_rows // _rows(params), memory_bytes // trial_bytes)))
 
 
 def estimate_s(params: Params) -> float:

@@ -26,7 +26,6 @@ class ClassGeometry:
     """Of the class-mean matrix M (D x K), falling, [T, min(D, K)]."""
     class_gram: Tensor
     """M^T M, [T, K, K]."""
-    means_TKD: Tensor
 
 
 def class_geometry(h_TND: Tensor, class_counts_K: Tensor, rank_tol: float) -> ClassGeometry:
@@ -40,11 +39,11 @@ def class_geometry(h_TND: Tensor, class_counts_K: Tensor, rank_tol: float) -> Cl
     """
     h_TND = h_TND.double()
     counts_K = class_counts_K.double()
-    num_samples, num_classes = h_TND.shape[1], len(class_counts_K)
+    num_samples = h_TND.shape[1]
     labels_N = torch.repeat_interleave(class_counts_K)
     share_K1 = (counts_K / num_samples).unsqueeze(1)
 
-    means_TKD = _class_means(h_TND, class_counts_K)
+    means_TKD = class_means(h_TND, class_counts_K)
     deviations_TND = h_TND - means_TKD[:, labels_N]
     global_mean_T1D = (share_K1 * means_TKD).sum(1, keepdim=True)
     centred_TKD = means_TKD - global_mean_T1D
@@ -64,8 +63,7 @@ def class_geometry(h_TND: Tensor, class_counts_K: Tensor, rank_tol: float) -> Cl
         "stable_rank": singular_values.square().sum(1) / largest_T.square(),
         "condition_number": largest_T / smallest_T,
     }
-    assert num_classes == centred_TKD.shape[1]
-    return ClassGeometry(scalars, singular_values, means_TKD @ means_TKD.mT, means_TKD)
+    return ClassGeometry(scalars, singular_values, means_TKD @ means_TKD.mT)
 
 
 def weight_alignment(h_TND: Tensor, class_counts_K: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
@@ -93,7 +91,8 @@ def _unit(x_TND: Tensor) -> Tensor:
     return x_TND / x_TND.norm(dim=-1, keepdim=True)
 
 
-def _class_means(h_TND: Tensor, class_counts_K: Tensor) -> Tensor:
+def class_means(h_TND: Tensor, class_counts_K: Tensor) -> Tensor:
+    """Return the class means [T, K, D] of features sorted by class."""
     segments = torch.split(h_TND, class_counts_K.tolist(), dim=1)
     return torch.stack([segment.mean(1) for segment in segments], dim=1)
 

@@ -108,8 +108,8 @@ class Task:
     """Columns it measures, where known beforehand."""
     check_trial: Callable[[Params], None] = _accept
     """Raises `ParameterError` for a combination that cannot run."""
-    check_data: Callable[[Params, DataSource], None] = _accept
-    """Raises `DatasetError` when what a trial reads is not there."""
+    check_data: Callable[[Sequence[Params], DataSource], None] = _accept
+    """Raises `DatasetError` when what these trials read is not there."""
     max_pack_size: Callable[[Params, str], int] = field(default=lambda params, device: 16)
     """Most trials of this shape that run well in one pack on a device (cpu or cuda)."""
     estimate_s: Callable[[Params], float] | None = None

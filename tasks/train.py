@@ -19,10 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tasks.collapse_schema import EVALUATION_ROWS
 from tasks.networks import ResidualNetwork, initial_parameters, split_parameters
-
-EVALUATION_ROWS = 8192
-"""Samples evaluated at once: a bound on memory, and the same for every pack so that sums round alike."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +186,7 @@ class FusedTrainer:
         self.theta_TP = state["theta_TP"].to(self.device)
         self.moment_TP = state["moment_TP"].to(self.device)
         self.square_TP = None if state["square_TP"] is None else state["square_TP"].to(self.device)
-        self._order_TN = state["order_TN"]
+        self._order_TN = None if state["order_TN"] is None else state["order_TN"].to(self.device)
         for generator, saved in zip(self._generators, state["generators"], strict=True):
             generator.set_state(saved)
 
@@ -221,9 +219,10 @@ class FusedTrainer:
         if batch is None or batch >= num_samples:
             return self._shared(slice(None))
         if self._order_TN is None or self._position + batch > num_samples:
-            self._order_TN = torch.stack([torch.randperm(num_samples, generator=g) for g in self._generators])
+            orders = [torch.randperm(num_samples, generator=g) for g in self._generators]
+            self._order_TN = torch.stack(orders).to(self.device)
             self._position = 0
-        chosen_TB = self._order_TN[:, self._position : self._position + batch].to(self.device)
+        chosen_TB = self._order_TN[:, self._position : self._position + batch]
         self._position += batch
         chosen = chosen_TB.reshape(-1)
         return self.x_NI.index_select(0, chosen).view(*chosen_TB.shape, -1), self.labels_N[chosen_TB]

@@ -31,6 +31,15 @@ def hungry(*, depth: int, seed: int, context):
 
 
 @depthrate.task(version=1)
+def forgetful(*, depth: int, flag: str):
+    """Runs out of memory once, at depth 4, after other trials of its pack have finished."""
+    if depth == 4 and not Path(flag).exists():
+        Path(flag).touch()
+        raise MemoryError
+    return {"metrics": [{"layer": depth, "nc1": 1.0}]}
+
+
+@depthrate.task(version=1)
 def dies_once(*, depth: int, flag: str, seed: int = 0, context):
     """The first attempt counts to five, keeps that, and is killed; the second goes on from there."""
     kept = context.load_checkpoint()

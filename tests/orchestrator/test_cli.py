@@ -124,7 +124,7 @@ def test_adding_a_depth_runs_only_that_depth(done: tuple[Path, str]) -> None:
     planned = json.loads(invoke("plan", *arguments, "--json")[1])
     assert (planned["num_trials"], planned["num_done"], planned["num_pending"]) == (6, 4, 2)
     code, output = invoke("run", *arguments)
-    assert code == 0 and "6 trials, 4 done, 2 to run in 1 packs" in output
+    assert code == 0 and "6 trials, 4 done, 2 to run in" in output
     rows = json.loads(
         invoke(
             "query", "select depth, sweep, count(*) n from trials group by all order by 1", "--store", store, "--json"

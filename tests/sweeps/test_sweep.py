@@ -164,7 +164,7 @@ def test_an_excluded_combination_need_not_be_possible():
             {"zip": {"depth": [2, 3], "width": [8]}},
             "axes in zip move together and need one length; given: .*'depth': 2, 'width': 1",
         ),
-        ({"params": D2, "seeds": 0}, "seeds is 0; give a count >= 1"),
+        ({"params": D2, "seeds": 0}, "seeds is 0; give a count from 1 to"),
         ({"params": D2, "seeds": True}, "seeds is True"),
         ({"params": D2, "seeds": [0, "a"]}, "or a list of whole numbers"),
         ({"params": D2, "derive": {"lr": "1 / (depth - 2)"}}, r"'1 / \(depth - 2\)' divides by zero where depth = 2"),
@@ -208,7 +208,11 @@ def test_a_sweep_is_a_mapping():
 def test_too_many_trials_are_refused_before_they_fill_the_memory(monkeypatch):
     monkeypatch.setattr("sweeps.sweep.MAX_TRIALS", 10)
     with pytest.raises(SweepError, match="more than 10 trials; split the sweep"):
+        sweep_of(grid={"depth": [1, 2, 3, 4]}, seeds=3).expand(TASK)
+    with pytest.raises(SweepError, match="axis 'depth' in grid has 99 values; at most 10"):
         sweep_of(grid={"depth": {"range": [1, 100]}}).expand(TASK)
+    with pytest.raises(SweepError, match="grid has 12 combinations; at most 10"):
+        sweep_of(grid={"depth": [1, 2, 3, 4], "width": [8, 16, 32]}).expand(TASK)
 
 
 @pytest.mark.parametrize(
