@@ -123,7 +123,7 @@ def run(
             console.print(
                 f"interrupted with {left} trials to do; resume: {_again('run', sweep, store, set_)}", highlight=False
             )
-        if outcome is not None:
+        if outcome is not None and (outcome.failures or not outcome.interrupted):
             _print_failures(outcome, left, sweep, store, set_)
         raise typer.Exit(130 if outcome is not None and outcome.interrupted else 1)
 

@@ -71,13 +71,13 @@ def launch(
 
 
 class _Interrupts:
-    """Ctrl-C or SIGTERM once: checkpoint and stop; twice: stop now."""
+    """Ctrl-C, SIGTERM or a closed terminal once: checkpoint and stop; twice: stop now."""
 
     def __init__(self, driver: Driver, console: Console):
         self._driver, self._console = driver, console
 
     def __enter__(self) -> None:
-        self._before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
