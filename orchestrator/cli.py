@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.plan import CheckedSweep, Plan
     from storage.files import Files
     from storage.snapshot import Problem, Snapshot
+    from storage.specs import LaunchedSpec
     from sweeps.sweep import Sweep
 
 app = typer.Typer(
@@ -199,31 +201,22 @@ def status(
 ) -> None:
     """Show how many trials are done, running, failed and pending."""
     with _bad_input_exits():
-        from orchestrator.plan import check_sweep
         from orchestrator.show import make_console, print_json, print_table
         from orchestrator.status import STATES, sweep_status
-        from storage.snapshot import read_states, take_snapshot
+        from storage.snapshot import SnapshotCache, take_snapshot
 
         files = _existing_files(store)
-        checked = []
-        for chosen in _chosen_sweeps(sweep, files):
-            try:
-                checked.append(check_sweep(chosen))
-            except ValueError as error:
-                if sweep is not None:
-                    raise
-                print(f"warning: sweep {chosen.name}: {error}", file=sys.stderr)
-        console = make_console()
+        planned = _planned_trials(sweep, files)
+        console, cache = make_console(), SnapshotCache()
         while True:
-            snapshot = take_snapshot(files)
-            attempts = read_states(files, snapshot.attempts)
-            states = [sweep_status(each.sweep.name, each.trials, snapshot, attempts) for each in checked]
+            snapshot = take_snapshot(files, cache=cache)
+            states = [sweep_status(name, trial_ids, snapshot, files) for name, trial_ids in planned.items()]
             if json:
                 print_json([state.to_json() for state in states])
             else:
                 if watch and console.is_terminal:
                     console.clear()
-                rows = [[s.name, len(s.trials), *s.counts().values(), round(s.trial_hours(), 3)] for s in states]
+                rows = [[s.name, len(s.states), *s.counts().values(), round(s.trial_hours(), 3)] for s in states]
                 print_table(console, ["sweep", "trials", *STATES, "trial-hours"], rows)
                 for state in states:
                     for message, count in state.errors().most_common(5):
@@ -245,10 +238,12 @@ def logs(
     with _bad_input_exits():
         from orchestrator.show import make_console
         from storage.layout import log_path
-        from storage.snapshot import read_states, take_snapshot
+        from storage.records import compacted_log, read_records
+        from storage.snapshot import take_snapshot
 
         files = _existing_files(store)
-        states = read_states(files, take_snapshot(files).attempts)
+        snapshot = take_snapshot(files)
+        states = read_records(files, snapshot)
         found = [s for s in states if any(trial_id.startswith(trial) for trial_id in s.get("trial_ids") or ())]
         if not found:
             _refuse(
@@ -263,10 +258,11 @@ def logs(
             if state.get("error"):
                 console.print(state.get("traceback") or state["error"], highlight=False, markup=False)
             try:
-                text = files.read(log_path(state["sweep"], state["attempt_id"])).decode(errors="replace")
+                printed: bytes | None = files.read(log_path(state["sweep"], state["attempt_id"]))
             except FileNotFoundError:
-                continue
-            console.print(text, highlight=False, markup=False, end="")
+                printed = compacted_log(files, snapshot, state["attempt_id"])
+            if printed:
+                console.print(printed.decode(errors="replace"), highlight=False, markup=False, end="")
 
 
 @app.command()
@@ -289,27 +285,89 @@ def debug(
         )
 
 
+class Format(StrEnum):
+    """What `query` writes."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+
+
 @app.command()
 def query(
     sql: Annotated[
         str, typer.Argument(help="One SELECT over trials, metrics, curves, features, attempts, fits, results.")
     ],
     store: StoreOption = None,
-    json: JsonOption = False,
+    format: Annotated[
+        Format | None, typer.Option("--format", help="Default: by the ending of -o, else a table.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="A file to write instead of printing.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Ask the store with SQL; read-only."""
     with _bad_input_exits():
-        from orchestrator.show import make_console, print_json, print_table
+        from orchestrator.answer import print_answer, write_answer
+        from orchestrator.show import make_console
         from storage.query import open_results
 
+        chosen = _query_format(format, output, json)
+        if output is not None and not output.parent.is_dir():
+            _refuse(f"cannot write {output}: folder {output.parent} does not exist")
         results = open_results(store)
         relation = results.sql(sql)
-        rows = relation.fetchall()
-        if json:
-            print_json([dict(zip(relation.columns, row, strict=True)) for row in rows])
+        if output is None:
+            print_answer(relation, chosen, make_console())
         else:
-            print_table(make_console(), relation.columns, rows)
+            try:
+                write_answer(relation, chosen, output)
+            except OSError as error:
+                _refuse(f"cannot write {output}: {error}")
         _warn(results.problems)
+
+
+def _query_format(given: Format | None, output: Path | None, json: bool) -> str:
+    if json and given not in (None, Format.json):
+        _refuse(f"--json and --format {given} contradict each other; give one of them")
+    if given is not None or json:
+        return str(given or Format.json)
+    ending = "" if output is None else output.suffix.removeprefix(".").lower()
+    if output is not None and ending not in (Format.csv, Format.json, Format.parquet, "txt", ""):
+        _refuse(f"{output}: what is .{ending}? name it .csv, .json, .parquet or .txt, or give --format")
+    return ending if ending in (Format.csv, Format.json, Format.parquet) else str(Format.table)
+
+
+@app.command()
+def compact(
+    store: StoreOption = None,
+    grace: Annotated[
+        float, typer.Option(min=0.0, help="Hours that replaced files stay for whoever is still reading them.")
+    ] = 1.0,
+) -> None:
+    """Put many small files together into few large, sorted ones; safe while sweeps run and queries are asked."""
+    with _bad_input_exits():
+        from orchestrator.maintain import run_compaction
+        from orchestrator.show import make_console
+
+        run_compaction(_existing_files(store), grace * 3600, make_console())
+
+
+@app.command()
+def verify(
+    store: StoreOption = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Move what is broken to quarantine/; its trials are pending again.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Read every file of the store and compare it with what was committed; exit code 1 if something is wrong."""
+    with _bad_input_exits():
+        from orchestrator.maintain import run_verification
+        from orchestrator.show import make_console
+
+        if not run_verification(_existing_files(store), repair, json, make_console()):
+            raise typer.Exit(1)
 
 
 @app.command()
@@ -321,7 +379,7 @@ def fit(sweep: SweepArgument, store: StoreOption = None, json: JsonOption = Fals
         from storage.snapshot import take_snapshot
 
         files = _existing_files(store)
-        checked = check_sweep(_chosen_sweeps(sweep, files)[0])
+        checked = check_sweep(_chosen_sweep(sweep, files))
         if not checked.sweep.fit:
             _refuse(
                 f"sweep {checked.sweep.name!r} asks for no fit; add to it, for example, fit: [{{metric: nc1, x: depth}}]"
@@ -344,21 +402,21 @@ def report(
         from orchestrator.plan import check_sweep
         from orchestrator.status import sweep_status
         from storage.query import Results
-        from storage.snapshot import read_states, take_snapshot
+        from storage.snapshot import take_snapshot
 
         files = _existing_files(store)
-        checked = check_sweep(_chosen_sweeps(sweep, files)[0])
+        checked = check_sweep(_chosen_sweep(sweep, files))
         if not output.parent.is_dir():
             _refuse(f"cannot write {output}: folder {output.parent} does not exist")
         snapshot = take_snapshot(files)
         results = Results(files, snapshot)
-        state = sweep_status(checked.sweep.name, checked.trials, snapshot, read_states(files, snapshot.attempts))
+        state = sweep_status(checked.sweep.name, [trial.trial_id for trial in checked.trials], snapshot, files)
         curves = fit_curves(results, checked.sweep.fit, checked.trials)
         from orchestrator.report import render_report
         from orchestrator.report_data import collect_report
 
         command = ["depthrate", "run", sweep, "--store", files.url]
-        html = render_report(collect_report(checked.sweep, state, results, curves, command))
+        html = render_report(collect_report(checked.sweep, checked.trials, state, results, curves, command))
         try:
             output.write_text(html, encoding="utf-8")
         except OSError as error:
@@ -410,19 +468,47 @@ def _load_sweep(given: str, set_: list[str] | None) -> Sweep:
     return load_sweep(given, overrides)
 
 
-def _chosen_sweeps(given: str | None, files: Files) -> list[Sweep]:
-    """Return the sweeps that are meant: a file, the last launch under a name, a shipped one, or all of the store."""
+def _chosen_sweep(given: str, files: Files) -> Sweep:
+    """Return the sweep that is meant: a file, the last launch under a name, or a shipped one."""
     from storage.specs import newest_specs
     from sweeps.sweep import load_sweep, sweep_of_spec
 
     launched = newest_specs(files)
-    if given is None:
-        if not launched:
-            _refuse(f"store {files.url} has no sweep yet; run one: depthrate run quickstart")
-        return [sweep_of_spec(spec) for spec in launched.values()]
     if given in launched and not Path(given).is_file():
-        return [sweep_of_spec(launched[given])]
-    return [load_sweep(given)]
+        return sweep_of_spec(launched[given].spec)
+    return load_sweep(given)
+
+
+def _planned_trials(given: str | None, files: Files) -> dict[str, list[str]]:
+    """Return sweep -> identities of its trials, of the sweep that is meant or of all that were launched."""
+    from storage.specs import newest_specs
+
+    launched = newest_specs(files)
+    if given is None and not launched:
+        _refuse(f"store {files.url} has no sweep yet; run one: depthrate run quickstart")
+    if given is not None and (given not in launched or Path(given).is_file()):
+        from orchestrator.plan import check_sweep
+        from sweeps.sweep import load_sweep
+
+        checked = check_sweep(load_sweep(given))
+        return {checked.sweep.name: [trial.trial_id for trial in checked.trials]}
+    planned = {}
+    for spec in launched.values() if given is None else [launched[given]]:
+        try:
+            trial_ids = spec.trial_ids(files)
+            planned[spec.sweep] = _expanded(spec) if trial_ids is None else trial_ids
+        except ValueError as error:
+            if given is not None:
+                raise
+            print(f"warning: sweep {spec.sweep}: {error}", file=sys.stderr)
+    return planned
+
+
+def _expanded(launched: LaunchedSpec) -> list[str]:
+    from orchestrator.plan import check_sweep
+    from sweeps.sweep import sweep_of_spec
+
+    return [trial.trial_id for trial in check_sweep(sweep_of_spec(launched.spec)).trials]
 
 
 def _open_files(store: str | None) -> Files:
@@ -470,7 +556,8 @@ def _remember(files: Files, checked: CheckedSweep) -> None:
     from storage.specs import write_spec
 
     with suppress(OSError):
-        write_spec(files, checked.sweep.name, checked.sweep.spec_hash(), checked.sweep.spec())
+        trial_ids = [trial.trial_id for trial in checked.trials]
+        write_spec(files, checked.sweep.name, checked.sweep.spec_hash(), checked.sweep.spec(), trial_ids)
 
 
 def _fit_and_print(

@@ -53,7 +53,7 @@ def debug_trial(
     Raises:
         StoreError: no trial or several begin with `prefix`.
     """
-    sweeps = [load_sweep(sweep)] if sweep else [sweep_of_spec(spec) for spec in newest_specs(files).values()]
+    sweeps = [load_sweep(sweep)] if sweep else [sweep_of_spec(each.spec) for each in newest_specs(files).values()]
     checked = [check_sweep(each) for each in sweeps]
     tasks = {each.task.name: each.task for each in checked}
     found = find_params([trial for each in checked for trial in each.trials], take_snapshot(files), prefix)

@@ -16,7 +16,8 @@ from orchestrator.plan import Plan, halved
 from orchestrator.retry import STOP_AFTER_PACKS, decide
 from storage.files import Files, StoreError
 from storage.layout import attempt_path, checkpoint_folder
-from storage.snapshot import CommitCache, read_states, take_snapshot
+from storage.records import read_loose_records
+from storage.snapshot import SnapshotCache, take_snapshot
 from sweeps.packing import Pack
 
 log = logging.getLogger("depthrate")
@@ -96,7 +97,7 @@ class Driver:
         self._seen_attempts: set[str] = set()
         """Attempts that are this launch's own or have ended."""
         self._next_look = float("-inf")
-        self._cache: CommitCache = {}
+        self._cache = SnapshotCache()
         self._last_committed = set(plan.done)
         self._others: set[str] = set()
 
@@ -239,7 +240,7 @@ class Driver:
             log.warning("attempts not listed: %s", error)
             return
         self._others = set()
-        for state in read_states(self.files, attempts - self._seen_attempts):
+        for _, state in read_loose_records(self.files, attempts - self._seen_attempts):
             if is_live(state, now):
                 self._others.update(state.get("trial_ids", ()))
                 continue

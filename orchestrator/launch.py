@@ -46,7 +46,7 @@ def launch(
     files.check_writable()
     sweep = plan.checked.sweep
     _delete_checkpoints(plan.stale_checkpoints, files)
-    write_spec(files, sweep.name, sweep.spec_hash(), sweep.spec())
+    write_spec(files, sweep.name, sweep.spec_hash(), sweep.spec(), [t.trial_id for t in plan.checked.trials])
     git_sha, git_dirty = _git_state(_task_folder(sweep.task))
     options = LaunchOptions(
         store=_absolute(files),

@@ -5,28 +5,39 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import shlex
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.aggregate import FittedCurve
 from orchestrator.report import ReportData
-from orchestrator.status import SweepStatus, TrialState
+from orchestrator.status import SweepStatus
 from storage.query import Results
 from sweeps.sweep import Sweep
+from sweeps.trial import Trial
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+_DONE = "select trial_id, wall_s, steps, device, host, committed_at, versions, git_sha, git_dirty from trials"
+
+
 def collect_report(
-    sweep: Sweep, status: SweepStatus, results: Results, curves: list[FittedCurve], command: list[str]
+    sweep: Sweep,
+    planned: Sequence[Trial],
+    status: SweepStatus,
+    results: Results,
+    curves: list[FittedCurve],
+    command: list[str],
 ) -> ReportData:
     """Return a sweep's trials, measurements and fits as the report wants them."""
     import pandas as pd
 
-    committed_at = dict(results.sql("select trial_id, committed_at from trials").fetchall())
-    trials = pd.DataFrame([_trial_row(state, committed_at.get(state.trial.trial_id)) for state in status.trials])
-    parameters = list(status.trials[0].trial.params)
+    done = {row["trial_id"]: row for row in results.sql(_DONE).to_arrow_table().to_pylist()}
+    rows = [_trial_row(trial, status, done.get(trial.trial_id, {})) for trial in planned]
+    trials = pd.DataFrame(rows)
+    parameters = list(planned[0].params)
     ids = pd.DataFrame({"trial_id": trials["trial_id"]})
     keyed = trials[["trial_id", *(name for name in parameters if name in trials)]]
 
@@ -41,8 +52,8 @@ def collect_report(
         "qualify is_last or step = max(step) over (partition by trial_id)",
         order=", step, layer",
     )
-    done = [state.row for state in status.trials if state.row]
-    newest = max(done, key=lambda row: committed_at[row["trial_id"]], default=None)
+    ours = [done[trial.trial_id] for trial in planned if trial.trial_id in done]
+    newest = max(ours, key=lambda row: row["committed_at"], default=None)
     versions = json.loads(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")}
     return ReportData(
         name=sweep.name,
@@ -61,22 +72,22 @@ def collect_report(
     )
 
 
-def _trial_row(state: TrialState, committed: datetime | None) -> dict[str, object]:
-    row = state.row
+def _trial_row(trial: Trial, status: SweepStatus, row: Mapping[str, Any]) -> dict[str, object]:
+    committed = row.get("committed_at")
     return {
-        **state.trial.params,
-        "trial_id": state.trial.trial_id,
-        "state": state.state,
+        **trial.params,
+        "trial_id": trial.trial_id,
+        "state": status.states[trial.trial_id],
         "wall_s": row.get("wall_s"),
         "steps_done": row.get("steps"),
         "device": row.get("device"),
-        "host": row.get("host") or state.attempt.get("host"),
+        "host": row.get("host") or status.attempts.get(trial.trial_id, {}).get("host"),
         "committed_at": None if committed is None else f"{committed:%Y-%m-%d %H:%M:%S}",
-        "error": state.attempt.get("error") if state.state == "failed" else None,
+        "error": status.error_of(trial.trial_id),
     }
 
 
-def _git(row: dict[str, object] | None) -> str | None:
+def _git(row: Mapping[str, Any] | None) -> str | None:
     if row is None or row["git_sha"] is None:
         return None
     return f"{row['git_sha']}{' (with uncommitted changes)' if row['git_dirty'] else ''}"

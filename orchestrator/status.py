@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.attempt import is_live
+from storage.files import Files
+from storage.records import read_records
 from storage.snapshot import Problem, Snapshot
 from sweeps.trial import Trial
 
@@ -18,43 +20,40 @@ STATES = ("ok", "diverged", "running", "failed", "pending")
 
 
 @dataclass(frozen=True)
-class TrialState:
-    """What became of one planned trial."""
-
-    trial: Trial
-    state: str
-    row: dict[str, Any]
-    """Its row of the trials table, if committed."""
-    attempt: Mapping[str, Any]
-    """The newest attempt that had it, if any."""
-
-
-@dataclass(frozen=True)
 class SweepStatus:
     """The states of a sweep's trials, and what is wrong with the store."""
 
     name: str
-    trials: list[TrialState]
+    states: dict[str, str]
+    """Trial -> state."""
+    attempts: dict[str, Mapping[str, Any]]
+    """Uncommitted trial -> record of the newest attempt that had it."""
+    committed_s: float
+    """Seconds that the committed trials took."""
     problems: list[Problem]
 
     def counts(self) -> dict[str, int]:
         """Return how many trials are in each state."""
-        counted = Counter(trial.state for trial in self.trials)
+        counted = Counter(self.states.values())
         return {state: counted[state] for state in STATES}
 
     def trial_hours(self) -> float:
         """Return the hours that the committed trials took."""
-        return sum(trial.row.get("wall_s") or 0.0 for trial in self.trials) / 3600
+        return self.committed_s / 3600
+
+    def error_of(self, trial_id: str) -> str | None:
+        """Return what a failed trial failed with."""
+        return str(self.attempts[trial_id].get("error")) if self.states[trial_id] == "failed" else None
 
     def errors(self) -> Counter[str]:
         """Return what failed trials failed with."""
-        return Counter(str(trial.attempt.get("error")) for trial in self.trials if trial.state == "failed")
+        return Counter(error for trial_id in self.states if (error := self.error_of(trial_id)) is not None)
 
     def to_json(self) -> dict[str, Any]:
         """Return the status for programs."""
         return {
             "sweep": self.name,
-            "num_trials": len(self.trials),
+            "num_trials": len(self.states),
             **self.counts(),
             "trial_hours": self.trial_hours(),
             "errors": dict(self.errors()),
@@ -62,34 +61,43 @@ class SweepStatus:
         }
 
 
-def sweep_status(
-    name: str, trials: Sequence[Trial], snapshot: Snapshot, attempts: Iterable[Mapping[str, Any]]
-) -> SweepStatus:
+def sweep_status(name: str, trial_ids: Sequence[str], snapshot: Snapshot, files: Files) -> SweepStatus:
     """Derive the state of each trial; a trial is done if and only if its commit is in the store."""
-    # time stamps as Python objects would import pandas: half a second for a table that shows none
-    table = snapshot.trials.select([name for name in snapshot.trials.column_names if name != "committed_at"])
-    rows = {row["trial_id"]: row for row in table.to_pylist()}
-    planned = {trial.trial_id for trial in trials}
-    newest: dict[str, Mapping[str, Any]] = {}
-    live: set[str] = set()
-    now = time.time()
-    for state in attempts:
-        running = is_live(state, now)
-        for trial_id in planned.intersection(state.get("trial_ids") or ()):
-            if state.get("started_at", 0) >= newest.get(trial_id, {}).get("started_at", 0):
-                newest[trial_id] = state
-            if running:
-                live.add(trial_id)
+    columns = (snapshot.trials[column].to_pylist() for column in ("trial_id", "status", "wall_s"))
+    committed = {trial_id: (status, wall_s or 0.0) for trial_id, status, wall_s in zip(*columns, strict=True)}
+    left = [trial_id for trial_id in trial_ids if trial_id not in committed]
+    newest, live = _attempts_of(left, files, snapshot)
 
     def state_of(trial_id: str) -> str:
-        if trial_id in rows:
-            return str(rows[trial_id]["status"])
+        if trial_id in committed:
+            return str(committed[trial_id][0])
         if trial_id in live:
             return "running"
         return "failed" if newest.get(trial_id, {}).get("state") == "failed" else "pending"
 
-    states = [TrialState(t, state_of(t.trial_id), rows.get(t.trial_id, {}), newest.get(t.trial_id, {})) for t in trials]
-    return SweepStatus(name, states, snapshot.problems)
+    seconds = sum(committed[trial_id][1] for trial_id in trial_ids if trial_id in committed)
+    states = {trial_id: state_of(trial_id) for trial_id in trial_ids}
+    return SweepStatus(name, states, newest, seconds, snapshot.problems)
+
+
+def _attempts_of(
+    trial_ids: Iterable[str], files: Files, snapshot: Snapshot
+) -> tuple[dict[str, Mapping[str, Any]], set[str]]:
+    """Return the newest attempt of each trial, and the trials that a live attempt has."""
+    sought = set(trial_ids)
+    newest: dict[str, Mapping[str, Any]] = {}
+    live: set[str] = set()
+    if not sought:
+        return newest, live  # thousands of records need not be read to learn that all is done
+    now = time.time()
+    for record in read_records(files, snapshot, skip=snapshot.finished_attempts()):
+        running = is_live(record, now)
+        for trial_id in sought.intersection(record.get("trial_ids") or ()):
+            if record.get("started_at", 0) >= newest.get(trial_id, {}).get("started_at", 0):
+                newest[trial_id] = record
+            if running:
+                live.add(trial_id)
+    return newest, live
 
 
 def find_params(trials: Sequence[Trial], snapshot: Snapshot, prefix: str) -> list[tuple[str, str, dict[str, Any]]]:

@@ -6,19 +6,18 @@ reader knows from one listing whether a committed trial is whole.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from storage.columns import check_own_columns
 from storage.files import Files
 from storage.layout import DATA_TABLES, table_path
-from storage.schema import SCHEMA_VERSION, STANDARD, TRIALS, TableError
+from storage.parquet import DataFile, read_parquet, write_table
+from storage.schema import SCHEMA_VERSION, STANDARD, TRIALS, TableError, as_trials
 
 METADATA_KEY = b"depthrate"
 
@@ -38,73 +37,63 @@ def commit_trials(
 
     Raises:
         OSError: the store refused a write (a full disk, say); nothing became visible.
+        TableError: a column has different types in these trials, or another one in this store.
     """
-    written = {}
-    for name in DATA_TABLES:
-        parts = [table for table in tables.get(name, ()) if table.num_rows]
-        if not parts:
-            continue
-        table = _joined(name, parts)
-        content = _feature_bytes(table) if name == "features" else _table_bytes(table)
-        path = table_path(name, sweep, attempt_id, part)
-        files.write(path, content, durable=True)
-        own = {field.name: str(field.type) for field in table.schema if field.name not in STANDARD[name].names}
-        digest = hashlib.sha256(content).hexdigest()
-        written[name] = {
-            "path": path,
-            "bytes": len(content),
-            "sha256": digest,
-            "rows": table.num_rows,
-            "own_columns": own,
-        }
-    metadata = {METADATA_KEY: json.dumps({"schema_version": SCHEMA_VERSION, "files": written}).encode()}
+    joined = {name: joined_rows(name, parts) for name in DATA_TABLES if (parts := _with_rows(tables.get(name, ())))}
+    for name, table in joined.items():
+        check_own_columns(files, name, _own_types(name, table))
+    written = {
+        name: write_table(files, table_path(name, sweep, attempt_id, part), name, table)
+        for name, table in joined.items()
+    }
+    metadata = {
+        "schema_version": SCHEMA_VERSION,
+        "files": {name: file.to_json() for name, file in written.items()},
+    }
     # stamped when the data are there: readers decide by it which of several commits came first
     stamped = [{"committed_at": datetime.now(UTC), **row} for row in trials]
-    rows = pa.Table.from_pylist(stamped, schema=TRIALS.with_metadata(metadata))
-    files.write(table_path("trials", sweep, attempt_id, part), _table_bytes(rows), durable=True)
+    schema = TRIALS.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
+    write_table(
+        files, table_path("trials", sweep, attempt_id, part), "trials", pa.Table.from_pylist(stamped, schema=schema)
+    )
 
 
-def _joined(name: str, parts: Sequence[pa.Table]) -> pa.Table:
-    """Return the trials' rows as one table; a task's own column that is null in all of them is a number."""
+def read_commit(content: bytes) -> tuple[pa.Table, dict[str, DataFile]]:
+    """Return (trials, table -> data file) of a trials file.
+
+    Raises:
+        pa.ArrowException, OSError: it is no Parquet, or damaged.
+        ValueError, KeyError, TypeError: it is Parquet, but no commit.
+    """
+    table = read_parquet(content)
+    raw = (table.schema.metadata or {}).get(METADATA_KEY)
+    if raw is None or not set(TRIALS.names) <= set(table.column_names):
+        raise ForeignFile("is Parquet, but not written by depthrate")
+    named = json.loads(raw)["files"]
+    data = {name: DataFile.of(entry) for name, entry in named.items() if name in DATA_TABLES}
+    return as_trials(table), data
+
+
+class ForeignFile(ValueError):
+    """A file that depthrate did not write."""
+
+
+def joined_rows(name: str, parts: Sequence[pa.Table]) -> pa.Table:
+    """Return several tables' rows as one table, without the own columns that are null in all of them.
+
+    Raises:
+        TableError: a column has different types.
+    """
     try:
         table = pa.concat_tables(parts, promote_options="default")
     except pa.ArrowTypeError as error:
         raise TableError(f"table {name!r}: a column has different types in different trials: {error}") from None
-    for index, field in enumerate(table.schema):
-        if pa.types.is_null(field.type):
-            table = table.set_column(index, field.name, pa.nulls(table.num_rows, pa.float64()))
-    return table
+    return table.drop_columns([field.name for field in table.schema if pa.types.is_null(field.type)])
 
 
-def _table_bytes(table: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd", compression_level=1, write_page_checksum=True)
-    return sink.getvalue()
+def _with_rows(parts: Sequence[pa.Table]) -> list[pa.Table]:
+    return [table for table in parts if table.num_rows]
 
 
-def _feature_bytes(table: pa.Table) -> bytes:
-    """Lay features out so that one layer can be read alone: a row group a layer, byte streams split."""
-    sink = io.BytesIO()
-    others = [name for name in table.column_names if name != "feature"]
-    leaf = "feature.list.element"
-    width = table.schema.field("feature").type
-    split = [leaf] if width.value_type == pa.float32() else []
-    with pq.ParquetWriter(
-        sink,
-        table.schema,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=others,
-        use_byte_stream_split=split,
-        write_page_checksum=True,
-    ) as writer:
-        for start, stop in _runs(table):
-            writer.write_table(table.slice(start, stop - start))
-    return sink.getvalue()
-
-
-def _runs(table: pa.Table) -> list[tuple[int, int]]:
-    """Return the row ranges over which trial and layer stay the same."""
-    keys = list(zip(table["trial_id"].to_pylist(), table["layer"].to_pylist(), strict=True))
-    starts = [row for row, key in enumerate(keys) if row == 0 or key != keys[row - 1]]
-    return list(zip(starts, [*starts[1:], len(keys)], strict=True))
+def _own_types(name: str, table: pa.Table) -> dict[str, str]:
+    return {field.name: str(field.type) for field in table.schema if field.name not in STANDARD[name].names}

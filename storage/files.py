@@ -95,6 +95,39 @@ class Files:
             if not os.path.basename(full).startswith(".")
         }
 
+    def list_many(self, folders) -> dict[str, int]:
+        found = {}
+        for folder in folders:
+            found |= self.list(folder)
+        return found
+
+    def read_many(self, paths):
+        for path in paths:
+            try:
+                yield path, self.read(path)
+            except OSError as error:
+                yield path, error
+
+    def delete_many(self, paths) -> None:
+        for path in paths:
+            self.delete(path)
+
+    def modified(self, path):
+        return self.fs.modified(self.full_path(path)).timestamp()
+
+    def unfinished_writes(self, older_than_s):
+        return []
+
+    def is_unfinished(self, path):
+        return False
+
+    def remove_unfinished(self, paths):
+        pass
+
+    def move(self, path, to):
+        self.write(to, self.read(path))
+        self.delete(path)
+
     def size(self, path: str) -> int | None:
         """Return a file's size in bytes, asked for anew, or None if there is no such file."""
         self.fs.invalidate_cache()

@@ -1,18 +1,28 @@
 """Every path of a store, one function each.
 
-sweeps/<sweep>/<spec hash>.json                                    each spec launched, whole
+sweeps/<sweep>/<spec hash>.json, <spec hash>.trials                 each spec launched, whole, and its trials' identities
 trials|metrics|curves|features/sweep=<sweep>/<attempt>[-<part>].parquet
 attempts/sweep=<sweep>/<attempt>.json, <attempt>.log                state, heartbeat, host, job, error; what it printed
+trials|metrics|curves|features|attempts/sweep=<sweep>/compact_<id>[-<part>].parquet   many of these in one
+manifest/sweep=<sweep>/<id>.json                                    makes them count, and says what they replace
+columns/<table>/<type>=<column>                                     the type of each column that tasks added
 checkpoints/<pack>/pack.json, <name>.ckpt                           deleted after the commit
 fits/sweep=<sweep>/fits.parquet                                     the newest fits of a sweep
+quarantine/<when>/<path>                                            what `verify --repair` moved out of the way
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
+from urllib.parse import quote, unquote
 
 DATA_TABLES = ("metrics", "curves", "features")
 """Written before the commit, in this order."""
+FOLDERS = ("manifest", "trials", *DATA_TABLES, "attempts")
+"""What a reader lists."""
+_COMPACTED = "compact_"
+_ATTEMPT_ID = re.compile(r"\d{8}T\d{6}_[0-9a-f]{12}")
 
 
 def spec_path(sweep: str, spec_hash: str) -> str:
@@ -56,7 +66,62 @@ def fits_path(sweep: str) -> str:
     return f"fits/sweep={sweep}/fits.parquet"
 
 
-def attempt_of_table_path(path: str) -> tuple[str, str]:
-    """Return (sweep, attempt_id) of a path that `table_path` made."""
-    pure = PurePosixPath(path)
-    return pure.parent.name.removeprefix("sweep="), pure.stem.split("-")[0]
+def trial_ids_path(sweep: str, spec_hash: str) -> str:
+    """Return where the identities of a launched spec's trials are kept."""
+    return f"sweeps/{sweep}/{spec_hash}.trials"
+
+
+def compacted_path(table: str, sweep: str, compaction_id: str, part: int | None = None) -> str:
+    """Return where a compaction writes rows of a table."""
+    return table_path(table, sweep, _COMPACTED + compaction_id, part)
+
+
+def is_compacted(path: str) -> bool:
+    """Whether `compacted_path` made this path: it counts through its manifest alone."""
+    return path.rpartition("/")[2].startswith(_COMPACTED)
+
+
+def compaction_of_path(path: str) -> str:
+    """Return the compaction's identity in a path that `compacted_path` made."""
+    return name_of_path(path).removeprefix(_COMPACTED).partition("-")[0]
+
+
+def manifest_path(sweep: str, compaction_id: str) -> str:
+    """Return where a compaction says what it wrote and what that replaces."""
+    return f"manifest/sweep={sweep}/{compaction_id}.json"
+
+
+def column_path(table: str, column: str, type_name: str) -> str:
+    """Return the empty file that says which type a column of the tasks' own has."""
+    return f"columns/{table}/{quote(type_name, safe='')}={quote(column, safe='')}"
+
+
+def column_of_path(path: str) -> tuple[str, str]:
+    """Return (column, type name) of a path that `column_path` made."""
+    type_name, _, column = path.rpartition("/")[2].partition("=")
+    return unquote(column), unquote(type_name)
+
+
+def quarantine_folder(stamp: str) -> str:
+    """Return the folder into which one repair moves what is not as it should be."""
+    return f"quarantine/{stamp}"
+
+
+def sweep_of_path(path: str) -> str:
+    """Return the sweep of a path below a folder `sweep=<sweep>`."""
+    return path.split("/")[1].removeprefix("sweep=")
+
+
+def name_of_path(path: str) -> str:
+    """Return a file's name without its ending: `<attempt>[-<part>]` of a table's file."""
+    return PurePosixPath(path).stem
+
+
+def attempt_of_path(path: str) -> str:
+    """Return the attempt_id in a path that `table_path`, `attempt_path` or `log_path` made."""
+    return name_of_path(path).partition("-")[0]
+
+
+def is_attempt_id(text: str) -> bool:
+    """Whether this is a name that attempts give themselves."""
+    return _ATTEMPT_ID.fullmatch(text) is not None

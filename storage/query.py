@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from storage.columns import OWN_TYPES
 from storage.files import Files, StoreError, default_store
 from storage.layout import DATA_TABLES
+from storage.parameters import with_parameter_columns
+from storage.parquet import open_parquet, read_parquet
+from storage.records import read_records
 from storage.schema import ATTEMPTS, CURVES, FITS, METRICS, STANDARD, TRIALS
-from storage.snapshot import Problem, Snapshot, find_broken_files, first_line, read_states, take_snapshot
+from storage.snapshot import LOOKS, Problem, Snapshot, Source, find_broken_files, first_line, take_snapshot
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,6 +46,7 @@ class Results:
 
     def __init__(self, files: Files, snapshot: Snapshot | None = None):
         self.files = files
+        self._broken: set[str] = set()
         self._reset(snapshot or take_snapshot(files))
 
     @property
@@ -54,28 +56,30 @@ class Results:
 
     def refresh(self) -> Results:
         """See what has been committed since, and return self."""
-        self._reset(take_snapshot(self.files))
+        self._reset(take_snapshot(self.files, ignore=self._broken))
         return self
 
-    def sql(self, query: str) -> duckdb.DuckDBPyRelation:
+    def sql(self, query: str, *, lazy: bool = False) -> duckdb.DuckDBPyRelation:
         """Return a DuckDB relation (.df(), .arrow(), .fetchall()) over the views.
+
+        It is computed here, once; files that turn out to be damaged are left out and named in `problems`. With `lazy`
+        it is computed when it is read, and read as it is computed (.fetch_record_batch()): for what memory cannot hold.
 
         Raises:
             QueryError: the query is not understood, or tries to do anything but read the views.
         """
-        try:
+        if lazy:
             return self._relation(query)
-        except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError) as error:
-            raise QueryError(f"{first_line(error)}; views: {', '.join(VIEWS)}") from None
-        except (pa.ArrowException, OSError, duckdb.Error) as error:
-            broken = find_broken_files(self.files, self.snapshot)
-            if not broken:
-                raise QueryError(first_line(error)) from None
-        self._reset(take_snapshot(self.files, ignore=broken))
-        try:
-            return self._relation(query)
-        except (pa.ArrowException, OSError, duckdb.Error) as error:
-            raise QueryError(first_line(error)) from None
+        for _ in range(LOOKS):
+            try:
+                return self._relation(query).materialize()
+            except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError) as error:
+                raise QueryError(f"{first_line(error)}; views: {', '.join(VIEWS)}") from None
+            except (pa.ArrowException, OSError, duckdb.Error) as error:
+                failed = first_line(error)
+            if not self._look_again(query):
+                break
+        raise QueryError(failed)
 
     def features(self, trial_id: str, layer: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (labels [N], features [N, d]) of one trial at one layer, reading that layer alone.
@@ -83,24 +87,62 @@ class Results:
         Raises:
             KeyError: the trial has no features there (its sweep asked for none, or it is not committed).
         """
-        attempts = [
-            row["attempt_id"]
-            for row in self.snapshot.trials.select(["trial_id", "attempt_id"]).to_pylist()
-            if row["trial_id"] == trial_id
-        ]
-        for file in self.snapshot.files["features"]:
-            if any(attempt in file.path for attempt in attempts):
-                found = _read_layer(self.files, file.path, trial_id, layer)
-                if found is not None:
-                    return found
+        import numpy as np
+
+        index = self.snapshot.source_of.get(trial_id)
+        if index is not None:
+            found = list(self._layer_of(self.snapshot.sources[index], layer, trial_id))
+            if found:
+                return np.concatenate([labels for _, labels, _ in found]), np.concatenate([f for _, _, f in found])
         raise KeyError(
             f"no features of trial {trial_id!r} at layer {layer} in {self.files.url}; "
             "ask for them with `features: all` (or class_means, sample:<n>) in the sweep"
         )
 
+    def iter_features(self, layer: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        """Yield (trial_id, labels [N], features [N, d]) of every trial that has features at a layer, reading it alone."""
+        for source in self.snapshot.sources:
+            yield from self._layer_of(source, layer)
+
+    def _layer_of(
+        self, source: Source, layer: int, trial_id: str | None = None
+    ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        counting = set(source.trial_ids()) if trial_id is None else {trial_id}
+        for file in source.files.get("features", ()):
+            for found in _read_layer(self.files, file.path, layer, trial_id):
+                if found[0] in counting:
+                    yield found
+
+    def _look_again(self, query: str) -> bool:
+        """See why a query could not read a file: replaced by a compaction, or damaged; False if neither is the case."""
+        named = [file for table in self._tables(query) for file in self.snapshot.files(table)]
+        before = {source.path for source in self.snapshot.sources}
+        self.refresh()
+        if before != {source.path for source in self.snapshot.sources}:
+            return True
+        broken = find_broken_files(self.files, named)
+        self._broken.update(broken)
+        if broken:
+            self.refresh()
+        return bool(broken)
+
+    @staticmethod
+    def _named_views(query: str) -> list[str]:
+        return [name for name in VIEWS if re.search(rf"\b{name}\b", query, re.IGNORECASE)]
+
+    def _tables(self, query: str) -> set[str]:
+        """Return the tables whose files a query reads."""
+        named = set(self._named_views(query))
+        return (named & set(DATA_TABLES)) | ({"metrics", "curves"} if "results" in named else set())
+
     def _reset(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self._trials = _with_parameter_columns(snapshot.trials)
+        self._trials: pa.Table | None = None
+
+    def _trials_table(self) -> pa.Table:
+        if self._trials is None:
+            self._trials = with_parameter_columns(self.snapshot.trials)
+        return self._trials
 
     def _relation(self, query: str) -> duckdb.DuckDBPyRelation:
         statements = duckdb.extract_statements(query)
@@ -115,9 +157,8 @@ class Results:
         connection.execute("set python_enable_replacements = false")
         connection.execute("set enable_external_access = false")
         connection.execute("set lock_configuration = true")
-        named = [name for name in VIEWS if re.search(rf"\b{name}\b", query, re.IGNORECASE)]
-        self._create_views(connection, named, set())
-        return connection.sql(query).materialize()  # runs it here, where a damaged file can still be left out
+        self._create_views(connection, self._named_views(query), set())
+        return connection.sql(query)
 
     def _create_views(self, connection: duckdb.DuckDBPyConnection, names: Iterable[str], created: set[str]) -> None:
         """Create the views a query names and those they rest on: opening the others would cost start-up time."""
@@ -126,15 +167,9 @@ class Results:
                 continue
             created.add(name)
             if name == "trials":
-                connection.register("trials", self._trials)
+                connection.register("trials", self._trials_table())
             elif name in DATA_TABLES:
-                self._create_views(connection, ["trials"], created)
-                connection.register(f"written_{name}", self._dataset(name))
-                # A losing attempt's rows may stand in a file whose other rows count: match trial and attempt.
-                connection.execute(
-                    f"create view {name} as select written.* from written_{name} as written semi join trials "
-                    "on written.trial_id = trials.trial_id and written.attempt_id = trials.attempt_id"
-                )
+                self._create_table_view(connection, name)
             elif name == "results":
                 self._create_views(connection, ["trials", "metrics", "curves"], created)
                 connection.execute(self._results_view())
@@ -143,28 +178,37 @@ class Results:
             elif name == "attempts":
                 connection.register("attempts", self._attempts())
 
-    def _dataset(self, name: str) -> Any:
-        """Return a table's files as an Arrow dataset with a known schema: opening it reads no footer."""
-        files = self.snapshot.files[name]
-        schema = pa.schema([*STANDARD[name], *self._own_columns(name).items()])
-        if not files:
-            return pa.Table.from_batches([], schema)
-        import pyarrow.dataset as ds  # imports pandas: half a second that trials and fits alone do not need
-        from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
+    def _create_table_view(self, connection: duckdb.DuckDBPyConnection, name: str) -> None:
+        """Create the view of a table: all rows of most files, and of the others those of the trials that count there."""
+        sources = self.snapshot.sources
+        whole = [index for index, source in enumerate(sources) if source.is_whole]
+        rest = [index for index, source in enumerate(sources) if not source.is_whole]
+        # an attempt's name tells its rows apart in many files at once; compactions may hold copies of the same rows
+        partial = [[index for index in rest if sources[index].manifest is None]]
+        partial += [[index] for index in rest if sources[index].manifest is not None]
+        connection.register(f"whole_{name}", self._dataset(name, whole))
+        parts = [f"select * from whole_{name}"]
+        for index, group in enumerate(group for group in partial if group):
+            counting = pa.concat_tables([sources[i].trials.select(["trial_id", "attempt_id"]) for i in group])
+            connection.register(f"part_{name}_{index}", self._dataset(name, group))
+            connection.register(f"counting_{name}_{index}", counting)
+            using = f"semi join counting_{name}_{index} using (trial_id, attempt_id)"
+            parts.append(f"select * from part_{name}_{index} {using}")
+        connection.execute(f"create view {name} as {' union all '.join(parts)}")
 
-        filesystem = LocalFileSystem() if self.files.is_local else PyFileSystem(FSSpecHandler(self.files.fs))
-        options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-        return ds.FileSystemDataset.from_paths(
-            [self.files.full_path(file.path) for file in files],
-            schema=schema,
-            format=ds.ParquetFileFormat(default_fragment_scan_options=options),
-            filesystem=filesystem,
-        )
+    def _dataset(self, name: str, sources: list[int]) -> Any:
+        """Return a table's files as an Arrow dataset with a known schema: opening it reads no footer."""
+        schema = pa.schema([*STANDARD[name], *self._own_columns(name).items()])
+        if not any(self.snapshot.sources[index].files.get(name) for index in sources):
+            return pa.Table.from_batches([], schema)
+        from storage.scan import TableDataset  # imports pandas: half a second that trials and fits alone do not need
+
+        return TableDataset.of(self.files, self.snapshot, name, sources, schema)
 
     def _own_columns(self, name: str) -> dict[str, pa.DataType]:
         """Return the tasks' own columns of a table; one with two types in two tasks is left out and reported."""
         types: dict[str, set[str]] = {}
-        for file in self.snapshot.files[name]:
+        for file in self.snapshot.files(name):
             for column, text in file.own_columns.items():
                 types.setdefault(column, set()).add(text)
         for column, texts in types.items():
@@ -173,14 +217,14 @@ class Results:
             )
             if len(texts) > 1 and problem not in self.problems:
                 self.problems.append(problem)
-        return {column: _OWN_TYPES[texts.copy().pop()] for column, texts in types.items() if len(texts) == 1}
+        return {column: OWN_TYPES[min(texts)] for column, texts in types.items() if len(texts) == 1}
 
     def _results_view(self) -> str:
         """One row a trial: parameters, and what was measured at its last step at the last layer, on the training split.
 
         A parameter named like a metric becomes param_<name>; a curve named like a parameter becomes last_<name>.
         """
-        parameters = self._trials.schema.names[len(TRIALS) :]
+        parameters = self._trials_table().schema.names[len(TRIALS) :]
         metrics = [n for n in METRICS.names if n not in ("trial_id", "attempt_id", "is_last")] + list(
             self._own_columns("metrics")
         )
@@ -207,58 +251,45 @@ class Results:
         tables = [pa.Table.from_batches([], FITS)]
         for path in self.files.list("fits"):
             try:
-                with pq.ParquetFile(io.BytesIO(self.files.read(path))) as parquet:
-                    tables.append(parquet.read().select(FITS.names).cast(FITS))
+                tables.append(read_parquet(self.files.read(path)).select(FITS.names).cast(FITS))
             except (pa.ArrowException, OSError, ValueError, KeyError) as error:
                 self.problems.append(Problem(path, f"cannot be read ({first_line(error)}); fit the sweep again"))
         return pa.concat_tables(tables)
 
     def _attempts(self) -> pa.Table:
-        states = read_states(self.files, self.snapshot.attempts)
-        return pa.Table.from_pylist([{name: state.get(name) for name in ATTEMPTS.names} for state in states], ATTEMPTS)
+        records = read_records(self.files, self.snapshot)
+        return pa.Table.from_pylist(
+            [{name: record.get(name) for name in ATTEMPTS.names} for record in records], ATTEMPTS
+        )
 
 
-_OWN_TYPES = {"double": pa.float64(), "string": pa.string(), "list<item: double>": pa.list_(pa.float64())}
-
-
-def _with_parameter_columns(trials: pa.Table) -> pa.Table:
-    """Return the trials with every parameter as a column; one named like a standard column becomes param_<name>."""
-    rows = [json.loads(text) for text in trials["params"].to_pylist()]
-    for name in dict.fromkeys(name for row in rows for name in row):
-        column = f"param_{name}" if name in TRIALS.names else name
-        trials = trials.append_column(column, _parameter_array([row.get(name) for row in rows]))
-    return trials
-
-
-def _parameter_array(values: list[Any]) -> pa.Array:
-    kinds = {type(value) for value in values if value is not None}
-    if kinds == {int, float}:
-        return pa.array(values, pa.float64())
-    if len(kinds) <= 1 and kinds != {list}:
-        return pa.array(values, pa.string() if not kinds else None)
-    if kinds == {list} and all(isinstance(item, int | float) for value in values if value for item in value):
-        return pa.array(values, pa.list_(pa.float64()))
-    return pa.array([None if value is None else json.dumps(value) for value in values], pa.string())
-
-
-def _read_layer(files: Files, path: str, trial_id: str, layer: int) -> tuple[np.ndarray, np.ndarray] | None:
-    import numpy as np
-
-    with files.open(path) as file, pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+def _read_layer(
+    files: Files, path: str, layer: int, trial_id: str | None
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield (trial, labels, features) of one layer, from the row groups that hold it."""
+    with files.open(path) as file, open_parquet(file) as parquet:
         metadata = parquet.metadata
         names = [metadata.row_group(0).column(i).path_in_schema for i in range(metadata.num_columns)]
-        trial_column, layer_column = names.index("trial_id"), names.index("layer")
+        sought = [(names.index("layer"), layer)] + ([(names.index("trial_id"), trial_id)] if trial_id else [])
 
-        def holds(group: int) -> bool:
-            statistics = [
-                metadata.row_group(group).column(column).statistics for column in (trial_column, layer_column)
-            ]
-            return statistics[0].min == trial_id and statistics[1].min == layer
+        def may_hold(group: int) -> bool:
+            ranges = [(metadata.row_group(group).column(column).statistics, value) for column, value in sought]
+            return all(not s or not s.has_min_max or s.min <= value <= s.max for s, value in ranges)
 
-        groups = [group for group in range(metadata.num_row_groups) if holds(group)]
-        if not groups:
-            return None
-        table = parquet.read_row_groups(groups, columns=["label", "feature"]).combine_chunks()
+        for group in filter(may_hold, range(metadata.num_row_groups)):
+            table = parquet.read_row_group(group, columns=["trial_id", "layer", "label", "feature"])
+            yield from _trials_of_layer(table, layer, trial_id)
+
+
+def _trials_of_layer(table: pa.Table, layer: int, trial_id: str | None) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    import numpy as np
+
+    trials = np.array(table["trial_id"].to_pylist())
+    rows = table["layer"].to_numpy() == layer
     feature = table["feature"].combine_chunks()
-    vectors = feature.flatten().to_numpy(zero_copy_only=False).reshape(len(feature), -1)
-    return table["label"].to_numpy(), np.asarray(vectors)
+    features = feature.flatten().to_numpy(zero_copy_only=False).reshape(len(feature), -1)
+    labels = table["label"].to_numpy()
+    for trial in [trial_id] if trial_id else dict.fromkeys(trials[rows].tolist()):
+        chosen = rows & (trials == trial)
+        if chosen.any():
+            yield str(trial), labels[chosen], features[chosen]

@@ -33,6 +33,8 @@ TRIALS = pa.schema(
         ("params", _TEXT),
     ]
 )
+NO_TRIALS = pa.Table.from_batches([], TRIALS)
+"""An empty table (schema.empty_table() would import pandas)."""
 _KEY = [("trial_id", _TEXT), ("attempt_id", _TEXT), ("step", pa.int64())]
 METRICS = pa.schema(
     [
@@ -127,6 +129,16 @@ STANDARD = {"trials": TRIALS, "metrics": METRICS, "curves": CURVES, "features": 
 
 class TableError(ValueError):
     """A task returned something that is not one of the tables."""
+
+
+def as_trials(table: pa.Table) -> pa.Table:
+    """Return a file's rows with the columns of `TRIALS`.
+
+    Raises:
+        KeyError, pa.ArrowException: it lacks one, or holds another type.
+    """
+    table = table.replace_schema_metadata(None)
+    return table if table.schema.equals(TRIALS) else table.select(TRIALS.names).cast(TRIALS)  # cast costs an import
 
 
 def task_table(name: str, content: Any, *, trial_id: str, attempt_id: str) -> pa.Table:

@@ -1,29 +1,38 @@
 """What a store holds at one moment: the committed trials, each once, and the files that hold their rows.
 
-The rule for readers: a trial is there if a readable trials file names it and every data file that this trials file was
-committed with is there in full. Of several commits of one trial the earliest wins, whole.
+The rule for readers: a trial is there if a commit names it (a trials file, or a compaction with its manifest) and every
+file that this commit was written with is there in full. Of several commits of one trial the earliest wins, whole. What
+a counting compaction replaces is not looked at.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import time
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from storage.commit import METADATA_KEY
+from storage.commit import ForeignFile, read_commit
 from storage.files import Files, StoreError
-from storage.layout import DATA_TABLES, attempt_of_table_path, attempt_path
-from storage.schema import TRIALS
+from storage.layout import (
+    DATA_TABLES,
+    FOLDERS,
+    attempt_of_path,
+    attempt_path,
+    is_attempt_id,
+    is_compacted,
+    name_of_path,
+    sweep_of_path,
+)
+from storage.manifest import Manifest
+from storage.parquet import DataFile, read_parquet
+from storage.schema import NO_TRIALS, as_trials
 
-READ_THREADS = 16
+LOOKS = 5
+"""How often a store is listed anew when files vanish while it is read, before they are reported as missing."""
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -45,203 +54,354 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class DataFile:
-    """A data file that a commit names."""
+class Source:
+    """A commit or a compaction whose rows are read."""
 
     path: str
-    size: int
-    sha256: str
-    own_columns: dict[str, str]
-    """Columns beyond the standard ones, with their Arrow types."""
+    """Its trials file or manifest: what made it count."""
+    trials: pa.Table
+    """Those of its trials that count: the others have an earlier commit elsewhere."""
+    num_trials: int
+    """All trials in it."""
+    files: dict[str, list[DataFile]]
+    manifest: Manifest | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of its rows count."""
+        return self.trials.num_rows == self.num_trials
+
+    def trial_ids(self) -> list[str]:
+        """Return the trials that are read from here."""
+        ids: list[str] = self.trials["trial_id"].to_pylist()
+        return ids
 
 
 @dataclass
 class Snapshot:
     """The committed trials and their files."""
 
-    trials: pa.Table
-    files: dict[str, list[DataFile]]
-    problems: list[Problem] = field(default_factory=list)
-    attempts: list[str] = field(default_factory=list)
-    """Paths of all attempts' states."""
+    sources: list[Source]
+    beaten: list[Source]
+    """Commits and compactions none of whose trials count: all of them are in `sources`."""
+    problems: list[Problem]
+    attempts: list[str]
+    """Paths of the attempts' records that no compaction holds."""
+    manifests: list[Manifest]
+    """Compactions that count."""
+    superseded: list[Manifest]
+    """Compactions that a counting one replaces."""
+    broken: list[Manifest]
+    """Compactions that do not count, because a file of theirs is missing or damaged."""
+    listing: dict[str, int]
+    """Path -> bytes of everything that was there."""
+
+    @cached_property
+    def trials(self) -> pa.Table:
+        """The rows of the trials table, one a trial."""
+        return pa.concat_tables([NO_TRIALS, *(source.trials for source in self.sources)])
 
     def trial_ids(self) -> set[str]:
         """Return the identities of all committed trials."""
         return set(self.trials["trial_id"].to_pylist())
+
+    def files(self, table: str) -> list[DataFile]:
+        """Return a table's files."""
+        return [file for source in self.sources for file in source.files.get(table, ())]
+
+    @cached_property
+    def source_of(self) -> dict[str, int]:
+        """Trial -> index of the source its rows are read from."""
+        return {trial_id: index for index, source in enumerate(self.sources) for trial_id in source.trial_ids()}
+
+    @cached_property
+    def sorted_trial_ids(self) -> list[str]:
+        """The committed trials' identities in order."""
+        return sorted(self.source_of)
+
+    def finished_attempts(self) -> set[str]:
+        """Return the attempts whose one commit is there; those that commit in parts may still go on."""
+        loose = [name_of_path(source.path) for source in self.sources if source.manifest is None]
+        held = [name for manifest in (*self.manifests, *self.superseded) for name in manifest.commits]
+        return {name for name in (*loose, *held) if "-" not in name}
+
+    def num_loose(self) -> dict[str, int]:
+        """Return how many commits of each sweep no compaction holds."""
+        counts: dict[str, int] = {}
+        for source in self.sources:
+            if source.manifest is None:
+                sweep = sweep_of_path(source.path)
+                counts[sweep] = counts.get(sweep, 0) + 1
+        return counts
+
+
+@dataclass
+class SnapshotCache:
+    """Commits and manifests already read, by path and size: they never change, so who looks often keeps them."""
+
+    commits: dict[tuple[str, int], _Commit | Problem] = field(default_factory=dict)
+    manifests: dict[tuple[str, int], Manifest | Problem] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Commit:
     path: str
     trials: pa.Table
-    files: dict[str, DataFile]
+    files: dict[str, list[DataFile]]
+    manifest: Manifest | None = None
 
 
-CommitCache = dict[tuple[str, int], "_Commit | Problem"]
-"""Trials files already read, by path and size: they never change, so who looks often keeps them."""
+def take_snapshot(files: Files, *, ignore: Iterable[str] = (), cache: SnapshotCache | None = None) -> Snapshot:
+    """List the store and read its commits; `ignore` names files that are known to be broken, or commits to leave out.
 
-
-def take_snapshot(files: Files, *, ignore: Iterable[str] = (), cache: CommitCache | None = None) -> Snapshot:
-    """List the store once and read its trials files; `ignore` names data files that are known to be broken.
-
-    Damaged and foreign files are reported as problems and never counted.
+    Damaged and foreign files are reported as problems and never counted. A file that vanishes meanwhile (a compaction
+    has replaced it) makes it look again.
 
     Raises:
-        StoreError: a trials file is there and cannot be read just now; that must not make its trials pending.
+        StoreError: a commit is there and cannot be read just now; that must not make its trials pending.
     """
-    listing = files.list()
-    ignore = set(ignore)
-    problems: list[Problem] = []
-    paths = [path for path in listing if path.startswith("trials/")]
-    cache = {} if cache is None else cache
-    new = [path for path in paths if (path, listing[path]) not in cache]
-    with ThreadPoolExecutor(READ_THREADS) as pool:
-        for path, commit in zip(new, pool.map(lambda path: _read_commit(files, path), new), strict=True):
-            cache[path, listing[path]] = commit
-    read = [cache[path, listing[path]] for path in paths]
-    commits = []
-    for result in read:
-        if isinstance(result, Problem):
-            problems.append(result)
-            continue
-        broken = [
-            problem
-            for file in result.files.values()
-            if (problem := _check_file(files, listing, file, result, ignore)) is not None
-        ]
-        problems += broken
-        if not broken:
-            commits.append(result)
-    problems += _foreign_files(
-        files, listing, {file.path for commit in commits for file in commit.files.values()}, problems
-    )
-    trials = _winners(commits)
-    winning = set(trials["attempt_id"].to_pylist())
-    by_table: dict[str, list[DataFile]] = {name: [] for name in DATA_TABLES}
-    for commit in commits:
-        if winning & set(commit.trials["attempt_id"].to_pylist()):
-            for name, file in commit.files.items():
-                by_table[name].append(file)
-    attempts = [path for path in listing if path.startswith("attempts/") and path.endswith(".json")]
-    return Snapshot(trials, by_table, problems, attempts)
+    cache = SnapshotCache() if cache is None else cache
+    before: set[str] = set()
+    for _ in range(LOOKS):
+        listing = files.list_many(FOLDERS)
+        look = _Look(files, listing, set(ignore), cache)
+        snapshot = look.snapshot()
+        commits = {path for path in listing if path.startswith(("manifest/", "trials/"))}
+        if not look.missing or commits == before:
+            break  # all there, or missing for good: nothing has changed since the last look
+        before = commits
+    return snapshot
 
 
-def _read_commit(files: Files, path: str) -> _Commit | Problem:
-    if not path.endswith(".parquet"):
-        return Problem(path, "is not a Parquet file; it is ignored, move it away")
-    try:
-        content = _read_patiently(files, path)
-    except FileNotFoundError:
-        return Problem(path, "disappeared while it was read")
-    try:
-        # the pages' checksums are verified: a flipped bit is found and not counted
-        with pq.ParquetFile(
-            io.BytesIO(content), page_checksum_verification=True
-        ) as parquet:  # read_table imports pandas
-            table = parquet.read()
-        raw = (table.schema.metadata or {}).get(METADATA_KEY)
-        if raw is None or not set(TRIALS.names) <= set(table.column_names):
-            return Problem(path, "is Parquet, but not written by depthrate; it is ignored, move it away")
-        named = json.loads(raw)["files"]
-        table = table.select(TRIALS.names).cast(TRIALS)
-        data = {
-            name: DataFile(entry["path"], entry["bytes"], entry["sha256"], entry["own_columns"])
-            for name, entry in named.items()
-            if name in DATA_TABLES
+class _Look:
+    """One listing of a store, and what follows from it."""
+
+    def __init__(self, files: Files, listing: dict[str, int], ignore: set[str], cache: SnapshotCache):
+        self.files, self.listing, self.ignore, self.cache = files, listing, ignore, cache
+        self.problems: list[Problem] = []
+        self.missing = False
+        self._known: set[str] = set()
+        """Data files that something of ours names."""
+
+    def snapshot(self) -> Snapshot:
+        manifests = self._read_manifests()
+        broken = [manifest for manifest in manifests if not self._is_whole(manifest)]
+        replaced = {compaction for m in manifests if m not in broken for compaction in m.compactions}
+        superseded = [manifest for manifest in manifests if manifest.compaction_id in replaced]
+        broken = [manifest for manifest in broken if manifest not in superseded]
+        current = [manifest for manifest in manifests if manifest not in broken and manifest not in superseded]
+        hidden = {path for manifest in (*current, *superseded) for path in manifest.replaced_trials()}
+        for manifest in (*current, *superseded):
+            self._known.update(manifest.replaced_paths())
+        commits = [commit for manifest in current if (commit := self._compacted(manifest)) is not None]
+        commits += self._whole_commits(hidden)
+        held = {
+            path
+            for manifest in (*current, *superseded)
+            for path, size in manifest.replaced_records().items()
+            if self.listing.get(path) == size
         }
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        return Problem(
-            path, f"cannot be read as Parquet ({first_line(error)}); its trials do not count, run the sweep again"
+        self._find_foreign()
+        sources = _winners(commits)
+        return Snapshot(
+            sources=[source for source in sources if source.trials.num_rows],
+            beaten=[source for source in sources if not source.trials.num_rows],
+            problems=self.problems,
+            attempts=[p for p in self.listing if p.startswith("attempts/") and p.endswith(".json") and p not in held],
+            manifests=current,
+            superseded=superseded,
+            broken=broken,
+            listing=self.listing,
         )
-    return _Commit(path, table, data)
+
+    def _read_manifests(self) -> list[Manifest]:
+        paths = [path for path in self.listing if path.startswith("manifest/") and path not in self.ignore]
+        known = self.cache.manifests
+        new = [path for path in paths if (path, self.listing[path]) not in known]
+        for path, content in _read_all(self.files, new):
+            if content is None:
+                self.missing = True
+                continue
+            try:
+                known[path, self.listing[path]] = Manifest.of(content)
+            except _UNREADABLE as error:
+                known[path, self.listing[path]] = Problem(path, f"is no manifest ({first_line(error)}); it is ignored")
+        found = [known[path, self.listing[path]] for path in paths if (path, self.listing[path]) in known]
+        self.problems += [each for each in found if isinstance(each, Problem)]
+        return [each for each in found if isinstance(each, Manifest)]
+
+    def _is_whole(self, manifest: Manifest) -> bool:
+        named = manifest.all_files()
+        self._known.update(file.path for file in named)
+        faults = [(file.path, fault) for file in named if (fault := self._fault(file, manifest.path)) is not None]
+        unread = "its compaction does not count, nor do its trials unless the files it replaced are still there"
+        self.problems += [Problem(faulty, f"{fault}; {unread}") for faulty, fault in faults]
+        return not faults
+
+    def _compacted(self, manifest: Manifest) -> _Commit | None:
+        """Return a counting compaction with its trials."""
+        tables = []
+        for file in manifest.files.get("trials", ()):
+            key = (file.path, file.size)
+            if key not in self.cache.commits:
+                self._read_compacted_trials(file)
+            read = self.cache.commits.get(key)
+            if not isinstance(read, _Commit):
+                self.problems += [read] if isinstance(read, Problem) else []
+                return None
+            tables.append(read.trials)
+        return _Commit(manifest.path, pa.concat_tables([NO_TRIALS, *tables]), manifest.files, manifest)
+
+    def _read_compacted_trials(self, file: DataFile) -> None:
+        for path, content in _read_all(self.files, [file.path]):
+            if content is None:
+                self.missing = True
+                return
+            try:
+                table = as_trials(read_parquet(content))
+                self.cache.commits[path, file.size] = _Commit(path, table, {})
+            except _UNREADABLE as error:
+                reason = f"is damaged ({first_line(error)}); its {file.rows} trials do not count, run the sweep again"
+                self.cache.commits[path, file.size] = Problem(path, reason)
+
+    def _whole_commits(self, hidden: set[str]) -> Iterator[_Commit]:
+        paths = [p for p in self.listing if p.startswith("trials/") and not is_compacted(p)]
+        paths = [path for path in paths if path not in hidden and path not in self.ignore]
+        self._read_commits([path for path in paths if (path, self.listing[path]) not in self.cache.commits])
+        for path in paths:
+            commit = self.cache.commits.get((path, self.listing[path]))
+            if isinstance(commit, Problem):
+                self.problems.append(commit)
+            elif commit is not None:
+                named = [file for tables in commit.files.values() for file in tables]
+                self._known.update(file.path for file in named)
+                faults = [(file.path, fault) for file in named if (fault := self._fault(file, path)) is not None]
+                if not faults:
+                    yield commit
+                    continue
+                trial_ids = tuple(commit.trials["trial_id"].to_pylist())
+                self.problems += [Problem(faulty, fault, trial_ids) for faulty, fault in faults]
+
+    def _read_commits(self, paths: list[str]) -> None:
+        read: list[_Commit] = []
+        for path, content in _read_all(self.files, paths):
+            if content is None:
+                self.missing = True
+            elif not path.endswith(".parquet"):
+                reason = "is not a Parquet file; it is ignored, move it away"
+                self.cache.commits[path, self.listing[path]] = Problem(path, reason)
+            else:
+                result = _parse_commit(path, content)
+                if isinstance(result, Problem):
+                    self.cache.commits[path, self.listing[path]] = result
+                else:
+                    read.append(result)
+        # one table with slices of it takes a tenth of the memory of thousands of small tables
+        rows = pa.concat_tables([NO_TRIALS, *(commit.trials for commit in read)]).combine_chunks()
+        start = 0
+        for commit in read:
+            trials = rows.slice(start, commit.trials.num_rows)
+            start += commit.trials.num_rows
+            self.cache.commits[commit.path, self.listing[commit.path]] = _Commit(commit.path, trials, commit.files)
+
+    def _fault(self, file: DataFile, commit: str) -> str | None:
+        """Return how a file is not as its commit says."""
+        # A commit made while the listing ran may be missing from it: ask again before calling a file damaged.
+        size = self.listing.get(file.path)
+        if size != file.size:
+            size = self.files.size(file.path)
+        if file.path in self.ignore:
+            return "its content is damaged"
+        if size is None:
+            self.missing = True
+            return f"is missing, though {commit} was committed with it"
+        if size != file.size:
+            return f"is damaged: it has {size} bytes and was committed with {file.size}"
+        return None
+
+    def _find_foreign(self) -> None:
+        """Report data files that neither a commit names nor any attempt or compaction of ours can have written."""
+        for path in self.listing:
+            if path.split("/")[0] not in DATA_TABLES or path in self._known or is_compacted(path):
+                continue
+            attempt = attempt_of_path(path)
+            if path.endswith(".parquet") and (is_attempt_id(attempt) or self._has_record(path, attempt)):
+                continue  # left by an attempt that died before its commit, or being written
+            self.problems.append(Problem(path, "was not written by depthrate; it is ignored, move it away"))
+
+    def _has_record(self, path: str, attempt: str) -> bool:
+        record = attempt_path(sweep_of_path(path), attempt)
+        return record in self.listing or self.files.size(record) is not None
 
 
-def _read_patiently(files: Files, path: str) -> bytes:
-    for pause_s in (0.2, 1.0):
+def _read_all(files: Files, paths: list[str]) -> Iterator[tuple[str, bytes | None]]:
+    """Yield the files' contents, None for those that have vanished; a store that stutters is asked again."""
+    for path, content in files.read_many(paths):
+        if isinstance(content, FileNotFoundError):
+            yield path, None
+        elif isinstance(content, OSError):
+            yield path, _read_patiently(files, path)
+        else:
+            yield path, content
+
+
+def _read_patiently(files: Files, path: str) -> bytes | None:
+    for pause_s in (0.2, 1.0, None):
         try:
             return files.read(path)
         except FileNotFoundError:
-            raise
-        except OSError:
-            time.sleep(pause_s)
-    try:
-        return files.read(path)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise StoreError(f"{path} in {files.url} cannot be read: {error}; try again") from error
-
-
-def _check_file(
-    files: Files, listing: dict[str, int], file: DataFile, commit: _Commit, ignore: set[str]
-) -> Problem | None:
-    # A commit made while the listing ran may be missing from it: ask again before calling a file damaged.
-    size = listing.get(file.path)
-    if size != file.size:
-        size = files.size(file.path)
-    if file.path in ignore:
-        reason = "its content is damaged"
-    elif size is None:
-        reason = f"is missing, though {commit.path} was committed with it"
-    elif size != file.size:
-        reason = f"is damaged: it has {size} bytes and was committed with {file.size}"
-    else:
-        return None
-    return Problem(file.path, reason, tuple(commit.trials["trial_id"].to_pylist()))
-
-
-def _foreign_files(files: Files, listing: dict[str, int], known: set[str], problems: list[Problem]) -> list[Problem]:
-    """Return a problem for each data file that neither a commit nor any attempt of ours can have written."""
-    named = known | {problem.path for problem in problems}
-    foreign = []
-    for path in listing:
-        if path.split("/")[0] not in DATA_TABLES or path in named:
-            continue
-        attempt = attempt_path(*attempt_of_table_path(path))
-        if attempt not in listing and files.size(attempt) is None:
-            foreign.append(Problem(path, "was not written by depthrate; it is ignored, move it away"))
-    return foreign
-
-
-def _winners(commits: list[_Commit]) -> pa.Table:
-    """Return one row a trial: that of its earliest commit."""
-    table = pa.concat_tables([pa.Table.from_batches([], TRIALS), *(commit.trials for commit in commits)])
-    if len(set(table["trial_id"].to_pylist())) == table.num_rows:
-        return table
-    keys = table.select(["committed_at", "attempt_id", "trial_id"]).to_pylist()
-    earliest: dict[str, int] = {}
-    for row in sorted(range(len(keys)), key=lambda row: (keys[row]["committed_at"], keys[row]["attempt_id"])):
-        earliest.setdefault(keys[row]["trial_id"], row)
-    return table.take(pa.array(sorted(earliest.values()), pa.int64()))
-
-
-def read_states(files: Files, paths: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the attempts' states; one that cannot be read or is not ours is left out."""
-
-    def read(path: str) -> dict[str, Any] | None:
-        try:
-            state = json.loads(files.read(path))
-        except (OSError, ValueError):
             return None
-        is_ours = (
-            isinstance(state, dict) and {"attempt_id", "sweep", "trial_ids", "state", "started_at"} <= state.keys()
-        )
-        return state if is_ours else None
-
-    with ThreadPoolExecutor(READ_THREADS) as pool:
-        return [state for state in pool.map(read, paths) if state is not None]
+        except OSError as error:
+            if pause_s is None:
+                raise StoreError(f"{path} in {files.url} cannot be read: {error}; try again") from error
+            time.sleep(pause_s)
+    raise AssertionError("the last round returned or raised")
 
 
-def find_broken_files(files: Files, snapshot: Snapshot) -> list[str]:
-    """Read every data file whole and return the paths of those whose content is not what was committed."""
+def _parse_commit(path: str, content: bytes) -> _Commit | Problem:
+    try:
+        trials, data = read_commit(content)
+    except ForeignFile as error:
+        return Problem(path, f"{error}; it is ignored, move it away")
+    except _UNREADABLE as error:
+        reason = f"cannot be read as Parquet ({first_line(error)}); its trials do not count, run the sweep again"
+        return Problem(path, reason)
+    return _Commit(path, trials, {name: [file] for name, file in data.items()})
 
-    def is_broken(file: DataFile) -> bool:
-        try:
-            return hashlib.sha256(files.read(file.path)).hexdigest() != file.sha256
-        except OSError:
-            return True
 
-    return [file.path for table in snapshot.files.values() for file in table if is_broken(file)]
+def _winners(commits: list[_Commit]) -> list[Source]:
+    """Return the commits with those of their trials that count: the earliest commit of each wins, whole.
+
+    Copies of one row, which overlapping compactions leave, are taken from the first: compactions stand before commits.
+    """
+    rows = pa.concat_tables([NO_TRIALS, *(commit.trials for commit in commits)])
+    if len(set(rows["trial_id"].to_pylist())) == rows.num_rows:
+        return [Source(c.path, c.trials, c.trials.num_rows, c.files, c.manifest) for c in commits]
+    import pyarrow.compute as pc  # 40 ms that a store without doubles does not need
+
+    keys = rows.select(["trial_id", "committed_at", "attempt_id"]).append_column(
+        "row", pa.array(range(rows.num_rows), pa.int64())
+    )
+    keys = keys.sort_by([(name, "ascending") for name in keys.column_names])
+    ids = keys["trial_id"].combine_chunks()
+    is_first = pa.concat_arrays([pa.array([True]), pc.not_equal(ids[1:], ids[:-1])])
+    wins = pc.is_in(pa.array(range(rows.num_rows), pa.int64()), keys["row"].filter(is_first).combine_chunks())
+    sources, start = [], 0
+    for commit in commits:
+        trials = commit.trials.filter(wins.slice(start, commit.trials.num_rows))
+        start += commit.trials.num_rows
+        sources.append(Source(commit.path, trials, commit.trials.num_rows, commit.files, commit.manifest))
+    return sources
+
+
+def find_broken_files(files: Files, named: Sequence[DataFile]) -> list[str]:
+    """Read files whole and return the paths of those that are missing or do not hold what was committed."""
+    expected = {file.path: file for file in named}
+    return [
+        path
+        for path, content in files.read_many(list(expected))
+        if isinstance(content, OSError) or not expected[path].has_content(content)
+    ]
 
 
 def first_line(error: Exception) -> str:

@@ -8,11 +8,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sweeps.trial import Trial, canonical_json
+from sweeps.trial import CanonicalWriter, Trial
 from tasks.task import Task
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pack:
     """Trials that run together; the unit of scheduling."""
 
@@ -31,12 +31,6 @@ def make_pack(trials: Sequence[Trial]) -> Pack:
     return Pack(digest[:16], tuple(trials))
 
 
-def shape_key(trial: Trial, task: Task) -> str:
-    """Return what the trials of a pack must share: every parameter that is not fusible."""
-    fusible = task.schema.fusible
-    return canonical_json({name: value for name, value in trial.params.items() if name not in fusible})
-
-
 def pack_trials(trials: Iterable[Trial], task: Task, *, device: str = "cpu", workers: int = 1) -> list[Pack]:
     """Group trials into packs, longest first.
 
@@ -44,11 +38,10 @@ def pack_trials(trials: Iterable[Trial], task: Task, *, device: str = "cpu", wor
     worker one. A task that runs its trials in turn gets packs small enough that every worker has several.
     """
     trials = list(trials)
-    groups: dict[str, list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault(shape_key(trial, task) if task.fused else "", []).append(trial)
+    if not trials:
+        return []
     packs = []
-    for group in groups.values():
+    for group in _by_shape(trials, task) if task.fused else [trials]:
         # every worker should have a pack; one whose trials run in turn can be cut smaller at no cost
         share = math.ceil(len(trials) / (workers if task.fused else 4 * workers))
         most = min(task.max_pack_size(group[0].params, device), share)
@@ -60,7 +53,18 @@ def estimated_wall_s(pack: Pack, task: Task) -> float:
     """Return the rough seconds of a pack on one core; its number of trials where the task gives no estimate."""
     if task.estimate_s is None:
         return float(len(pack.trials))
+    if task.fused:  # one shape, one estimate
+        return len(pack.trials) * task.estimate_s(pack.trials[0].params)
     return sum(task.estimate_s(trial.params) for trial in pack.trials)
+
+
+def _by_shape(trials: list[Trial], task: Task) -> list[list[Trial]]:
+    """Group the trials by what those of a pack must share: every parameter that is not fusible."""
+    shape = CanonicalWriter(task.schema.keys() - task.schema.fusible)
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(shape.write(trial.params), []).append(trial)
+    return list(groups.values())
 
 
 def _cut_evenly(trials: list[Trial], most: int) -> list[list[Trial]]:

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sweeps.expression import Expression, ExpressionError
-from sweeps.trial import Trial, canonical_json, trial_id_of
-from tasks.schema import ParameterError, nearest
+from sweeps.trial import Trial, TrialMaker, canonical_json
+from tasks.schema import Filler, OncePerObject, Parameter, ParameterError, nearest
 from tasks.task import Task, absolute_task_name, load_task
 
 SHIPPED = Path(__file__).parent
@@ -89,58 +87,15 @@ class Sweep:
         return expand(self, task or self.load_task())
 
 
-_NUMBER_TAGS = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:int")
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML that reads 1e-4 as a number, 010 and 1:30 as texts, and refuses a key that stands twice."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBER_TAGS]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(
-        r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+)$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
-    ),
-    list("-+0123456789."),
-)
-
-
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9][0-9_]*)$"), list("-+0123456789"))
-
-
-def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen = set()
-    for key_node, _ in node.value:
-        if key_node.tag == "tag:yaml.org,2002:merge":
-            continue
-        key = loader.construct_object(key_node)
-        if not isinstance(key, str):
-            raise SweepError(f"line {key_node.start_mark.line + 1}: key {key!r} is not a text; quote it")
-        if key in seen:
-            raise SweepError(f"line {key_node.start_mark.line + 1}: {key!r} stands twice in one mapping; keep one")
-        seen.add(key)
-    return loader.construct_mapping(node, deep=True)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:map", _unique_mapping)
-
-
 def parse_yaml(text: str) -> Any:
     """Read YAML the way sweep files are read.
 
     Raises:
         SweepError: the text is not YAML, or a key stands twice.
     """
-    try:
-        return yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise SweepError(f"not YAML: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise SweepError("not YAML: nested too deeply") from None
+    from sweeps.strict_yaml import read_yaml  # here: half of this module's start-up, and most commands read no YAML
+
+    return read_yaml(text)
 
 
 def find_sweep_file(given: str) -> Path:
@@ -257,32 +212,46 @@ def check_fits(sweep: Sweep, task: Task) -> None:
 
 
 def _expand(sweep: Sweep, task: Task) -> list[Trial]:
-    base = dict(sweep.params)
-    _check_names(base, "params", task)
+    _check_names(sweep.params, "params", task)
     seeds = _seeds(sweep.seeds, task, sweep)
     derived = {name: Expression(_arithmetic(value, name)) for name, value in sweep.derive.items()}
     _check_derived(derived, sweep, task)
     derived = {name: derived[name] for name in _derivation_order(derived)}
     filters = [_checked_filter(part, task) for part in sweep.exclude]
 
+    filler = Filler(task.schema, later=derived.keys())
+    formulas = {name: _Formula(expression, task.schema[name]) for name, expression in derived.items()}
+    maker = TrialMaker(task.name, task.version, task.schema)
+
     trials: dict[str, Trial] = {}
-    for combination in _combinations(sweep, task):
-        for seed in seeds:
-            _refuse_twice(derived, combination, "derive", "grids or include")
-            if seed is not None:
-                _refuse_twice({"seed": seed}, combination, "seeds", "grids or include")
-            given = base | combination | ({} if seed is None else {"seed": seed})
-            params = _with_derived(given, derived, task)
-            if any(all(params[name] == value for name, value in part.items()) for part in filters):
-                continue
-            task.check_trial(params)
-            trial_id = trial_id_of(task.name, task.version, params)
-            trials.setdefault(trial_id, Trial(trial_id, task.name, task.version, params))
-            if len(trials) > MAX_TRIALS:
-                raise SweepError(f"more than {MAX_TRIALS:,} trials; split the sweep")
+    for given in _given(sweep, task, seeds, derived):
+        params = filler.fill(given)
+        for name, formula in formulas.items():
+            params[name] = formula.value(params)
+        if any(all(params[name] == value for name, value in part.items()) for part in filters):
+            continue
+        task.check_trial(params)
+        trial = maker.make(params)
+        trials.setdefault(trial.trial_id, trial)
+        if len(trials) > MAX_TRIALS:
+            raise SweepError(f"more than {MAX_TRIALS:,} trials; split the sweep")
     if not trials:
         raise SweepError("the sweep has no trials: exclude drops every combination")
     return list(trials.values())
+
+
+def _given(
+    sweep: Sweep, task: Task, seeds: list[int | None], derived: Mapping[str, Expression]
+) -> Iterator[Combination]:
+    """Yield what the sweep says of each trial; the values it repeats are the very same objects."""
+    base = dict(sweep.params)
+    for combination in _combinations(sweep, task):
+        _refuse_twice(derived, combination, "derive", "grids or include")
+        if sweep.seeds is not None:
+            _refuse_twice({"seed": seeds}, combination, "seeds", "grids or include")
+        shared = base | combination
+        for seed in seeds:
+            yield shared if seed is None else {**shared, "seed": seed}
 
 
 def _combinations(sweep: Sweep, task: Task) -> Iterator[Combination]:
@@ -369,15 +338,24 @@ def _bounded(values: range, name: str, where: str) -> range:
     return values
 
 
-def _with_derived(given: Combination, derived: dict[str, Expression], task: Task) -> Combination:
-    params = task.schema.fill(given, later=derived.keys())
-    for name, expression in derived.items():
-        value = expression.evaluate(params)
+class _Formula:
+    """An entry of `derive:`; operands that come again are computed with once."""
+
+    def __init__(self, expression: Expression, parameter: Parameter):
+        self._expression, self._parameter = expression, parameter
+        self._names = sorted(expression.names)
+        self._once = OncePerObject(self._compute)
+
+    def value(self, params: Mapping[str, Any]) -> Any:
+        """Return the derived parameter's value, checked."""
+        return self._once(*[params[name] for name in self._names])
+
+    def _compute(self, *operands: Any) -> Any:
+        value = self._expression.evaluate(dict(zip(self._names, operands, strict=True)))
         try:
-            params[name] = task.schema[name].check(value)
+            return self._parameter.check(value)
         except ParameterError as error:
-            raise SweepError(f"derive: {name} = {expression.text}: {error}") from None
-    return params
+            raise SweepError(f"derive: {self._parameter.name} = {self._expression.text}: {error}") from None
 
 
 def _derivation_order(derived: dict[str, Expression]) -> list[str]:

@@ -262,6 +262,11 @@ def measured_steps(params: Params, last: int | None = None) -> list[int]:
     return sorted({*(step for step in params["measure_steps"] if step < last), last})
 
 
+def measured(params: Params, steps: int) -> tuple[list[int], range]:
+    """Return the (steps, layers) at which a trial that took so many steps was measured."""
+    return measured_steps(params, steps), range(params["depth"] + 1)
+
+
 def check_trial(params: Params) -> None:
     """Refuse combinations that cannot run.
 
@@ -338,5 +343,6 @@ COLLAPSE = Task(
     check_trial=check_trial,
     check_data=check_data,
     max_pack_size=max_pack_size,
+    measured=measured,
     estimate_s=estimate_s,
 )

@@ -10,7 +10,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 Kind = Literal["int", "float", "str", "bool", "list[int]", "list[float]"]
 
@@ -130,6 +130,28 @@ class Parameter:
         return ParameterError(f"parameter {self.name!r} is {given}; allowed: {self.allowed}{hint}")
 
 
+Result = TypeVar("Result")
+
+
+class OncePerObject(Generic[Result]):
+    """A function that computes once for the very same objects, which a grid repeats in many trials.
+
+    By identity, because 1, 1.0 and True are equal but not the same parameter, and a list has no hash.
+    """
+
+    def __init__(self, compute: Callable[..., Result]):
+        self._compute = compute
+        self._known: dict[tuple[int, ...], tuple[tuple[Any, ...], Result]] = {}
+
+    def __call__(self, *objects: Any) -> Result:
+        """Return what the function gives for these objects, from memory if it was asked before."""
+        key = tuple(map(id, objects))
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = objects, self._compute(*objects)  # kept: the id of a freed object is used again
+        return known[1]
+
+
 class ParameterSchema(Mapping[str, Parameter]):
     """All parameters of a task, in order, with the check of a whole trial."""
 
@@ -167,18 +189,46 @@ class ParameterSchema(Mapping[str, Parameter]):
         Raises:
             ParameterError: a parameter is unknown, missing, of the wrong type or out of range.
         """
-        for name in params:
-            self.require_known(name, "params")
-        missing = [name for name, p in self.items() if p.default is REQUIRED and name not in (*params, *later)]
-        if missing:
-            raise ParameterError(
-                f"missing parameter {missing[0]!r} ({self[missing[0]].doc or self[missing[0]].allowed}); "
-                "give it under 'params' or 'grid'"
-            )
-        return {
-            name: parameter.check(params[name]) if name in params else copy.copy(parameter.default)
-            for name, parameter in self.items()
-        }
+        return Filler(self, later).fill(params)
+
+
+class Filler:
+    """Fills in the parameters of many trials; a value that comes again is checked once."""
+
+    def __init__(self, schema: ParameterSchema, later: Collection[str] = ()):
+        """Fill in parameters of `schema`; those in `later` may be missing, and keep a placeholder if they are."""
+        self._schema, self._later = schema, later
+        self._defaults = {name: parameter.default for name, parameter in schema.items()}
+        self._lists = [name for name, parameter in schema.items() if parameter.kind.startswith("list")]
+        self._checks = {name: OncePerObject(parameter.check) for name, parameter in schema.items()}
+        self._ordered: dict[tuple[str, ...], list[tuple[str, OncePerObject[Any]]]] = {}
+
+    def fill(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return every parameter of one trial, as `ParameterSchema.fill` does.
+
+        Raises:
+            ParameterError: a parameter is unknown, missing, of the wrong type or out of range.
+        """
+        names = tuple(params)
+        if names not in self._ordered:  # what is said of the names alone holds for every trial that gives the same ones
+            self._ordered[names] = self._checks_of(names)
+        filled = self._defaults.copy()
+        for name, check in self._ordered[names]:
+            filled[name] = check(params[name])
+        for name in self._lists:
+            filled[name] = copy.copy(filled[name])  # a task may change its list; other trials must not see that
+        return filled
+
+    def _checks_of(self, names: tuple[str, ...]) -> list[tuple[str, OncePerObject[Any]]]:
+        """Return the checks in the schema's order, so that of several wrong values the first there is named."""
+        for name in names:
+            self._schema.require_known(name, "params")
+        for name, parameter in self._schema.items():
+            if parameter.default is REQUIRED and name not in names and name not in self._later:
+                raise ParameterError(
+                    f"missing parameter {name!r} ({parameter.doc or parameter.allowed}); give it under 'params' or 'grid'"
+                )
+        return [(name, check) for name, check in self._checks.items() if name in names]
 
 
 def schema_of_function(function: Callable[..., Any], fusible: Iterable[str] = ("seed",)) -> ParameterSchema:

@@ -88,8 +88,8 @@ def test_features_of_one_layer(files: Files) -> None:
         results.features("t2", layer=9)
 
 
-def test_features_lie_one_layer_to_a_row_group(folder: Files) -> None:
-    commit(folder, "a1", ["t1", "t2"])
+def test_large_features_lie_one_layer_to_a_row_group(folder: Files) -> None:
+    commit(folder, "a1", ["t1", "t2"], width=2**17)
     metadata = pq.read_metadata(folder.full_path(table_path("features", "s", "a1", None)))
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [2, 2, 2, 2]
     column = metadata.row_group(0).column(metadata.num_columns - 1)

@@ -1,0 +1,43 @@
+"""The types of the columns that tasks add to the standard ones: one type a column and store, for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from storage.files import Files
+from storage.layout import column_of_path, column_path
+from storage.schema import TableError
+
+OWN_TYPES = {"double": pa.float64(), "string": pa.string(), "list<item: double>": pa.list_(pa.float64())}
+"""The types a task's own column can have, by the names they are written down with."""
+
+
+def own_columns(files: Files, table: str) -> dict[str, str]:
+    """Return the columns that tasks added to a table of this store, with their types."""
+    return dict(column_of_path(path) for path in files.list(f"columns/{table}"))
+
+
+def check_own_columns(files: Files, table: str, columns: Mapping[str, str]) -> None:
+    """Write down the types of new columns, before any row with them is written.
+
+    Raises:
+        TableError: a column has another type in this store.
+    """
+    if not columns:
+        return
+    known = own_columns(files, table)
+    new = columns.keys() - known.keys()
+    for column, type_name in columns.items():
+        if known.setdefault(column, type_name) != type_name:
+            raise TableError(
+                f"table {table!r}, column {column!r} holds {_words(type_name)}; in store {files.url} it holds "
+                f"{_words(known[column])} since an earlier commit; give the new column a name of its own"
+            )
+    for column in sorted(new):
+        files.write(column_path(table, column, columns[column]), b"")
+
+
+def _words(type_name: str) -> str:
+    return {"double": "numbers", "string": "text", "list<item: double>": "lists of numbers"}.get(type_name, type_name)

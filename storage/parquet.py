@@ -1,0 +1,147 @@
+"""Tables as the bytes of Parquet files, laid out for how they are read; and back, with every checksum verified."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.files import Files
+from storage.schema import STANDARD
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ROWS_PER_GROUP = 8192
+"""Of the large files: one trial's rows are read by decoding one such group (64 k rows took five times as long)."""
+FEATURES_PER_GROUP = 2**18
+"""Numbers in a row group of features at least, unless trial and layer change first where a layer alone is larger."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file as its writer described it."""
+
+    path: str
+    size: int
+    sha256: str
+    rows: int
+    own_columns: dict[str, str]
+    """Columns beyond the standard ones, with their Arrow types."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what stands in a commit or a manifest."""
+        return asdict(self)
+
+    @staticmethod
+    def of(fields: Mapping[str, Any]) -> DataFile:
+        """Return the file that a commit or a manifest describes.
+
+        Raises:
+            KeyError, TypeError: it describes none.
+        """
+        size = fields["size"] if "size" in fields else fields["bytes"]
+        own = {str(column): str(kind) for column, kind in fields["own_columns"].items()}
+        return DataFile(str(fields["path"]), int(size), str(fields["sha256"]), int(fields["rows"]), own)
+
+    def has_content(self, content: bytes) -> bool:
+        """Whether these are the bytes that were written."""
+        return len(content) == self.size and hashlib.sha256(content).hexdigest() == self.sha256
+
+
+def write_table(files: Files, path: str, name: str, table: pa.Table, order: np.ndarray | None = None) -> DataFile:
+    """Write a table's rows to a file of their own, durably, in the given order if there is one.
+
+    Raises:
+        OSError: the store refused (a full disk, say); no such file is there then.
+    """
+    if name in ("trials", "features"):
+        ordered = table if order is None else table.take(pa.array(order))
+        content = trials_bytes(ordered) if name == "trials" else feature_bytes(ordered)
+    else:
+        content = table_bytes(table, order)
+    files.write(path, content, durable=True)
+    standard = STANDARD[name].names if name in STANDARD else table.column_names
+    own = {field.name: str(field.type) for field in table.schema if field.name not in standard}
+    return DataFile(path, len(content), hashlib.sha256(content).hexdigest(), table.num_rows, own)
+
+
+def trials_bytes(table: pa.Table) -> bytes:
+    """Return trials as Parquet for reading thousands of such files: no dictionaries and snappy, half the time of zstd."""
+    sink = io.BytesIO()
+    pq.write_table(
+        table,
+        sink,
+        compression="snappy",
+        use_dictionary=False,
+        row_group_size=ROWS_PER_GROUP,
+        write_page_checksum=True,
+    )
+    return sink.getvalue()
+
+
+def table_bytes(table: pa.Table, order: np.ndarray | None = None) -> bytes:
+    """Return metrics, curves or attempts as Parquet; measured numbers hardly repeat, so only text has dictionaries."""
+    sink = io.BytesIO()
+    texts = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    with pq.ParquetWriter(
+        sink, table.schema, compression="zstd", compression_level=1, use_dictionary=texts, write_page_checksum=True
+    ) as writer:
+        for start in range(0, table.num_rows, ROWS_PER_GROUP):  # one group is copied at a time
+            stop = min(start + ROWS_PER_GROUP, table.num_rows)
+            rows = table.slice(start, stop - start) if order is None else table.take(pa.array(order[start:stop]))
+            writer.write_table(rows)
+    return sink.getvalue()
+
+
+def feature_bytes(table: pa.Table) -> bytes:
+    """Return features as Parquet whose row groups end with a layer, so that one layer is read without the others."""
+    sink = io.BytesIO()
+    others = [name for name in table.column_names if name != "feature"]
+    width = table.schema.field("feature").type
+    split = ["feature.list.element"] if width.value_type == pa.float32() else []
+    with pq.ParquetWriter(
+        sink,
+        table.schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=others,
+        use_byte_stream_split=split,
+        write_page_checksum=True,
+    ) as writer:
+        for start, stop in _row_groups(table, width.list_size):
+            writer.write_table(table.slice(start, stop - start))
+    return sink.getvalue()
+
+
+def _row_groups(table: pa.Table, width: int) -> Iterator[tuple[int, int]]:
+    """Yield row ranges that end where trial or layer change and hold enough numbers to be worth a group."""
+    keys = list(zip(table["trial_id"].to_pylist(), table["layer"].to_pylist(), strict=True))
+    start = 0
+    for row in range(1, len(keys) + 1):
+        ends = row == len(keys) or keys[row] != keys[row - 1]
+        if ends and (row == len(keys) or (row - start) * width >= FEATURES_PER_GROUP):
+            yield start, row
+            start = row
+
+
+def open_parquet(source: bytes | Any) -> pq.ParquetFile:
+    """Open a file's bytes, or a file open for reading; a page whose checksum is wrong raises when it is read."""
+    if isinstance(source, bytes):
+        source = pa.BufferReader(source)
+    return pq.ParquetFile(source, page_checksum_verification=True)
+
+
+def read_parquet(content: bytes) -> pa.Table:
+    """Return all rows of a file (pyarrow.parquet.read_table would import pandas).
+
+    Raises:
+        pa.ArrowException, OSError: it is no Parquet, or damaged.
+    """
+    with open_parquet(content) as parquet:
+        return parquet.read(use_threads=False)  # small files: threads cost more than they bring

@@ -1,0 +1,469 @@
+"""Read a store whole: is every file what was written, is every committed trial complete, is anything there that belongs
+to nothing? And move aside what is wrong, so that the trials it held are pending again; nothing is ever deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from storage.columns import OWN_TYPES
+from storage.commit import read_commit
+from storage.compact import ABANDONED_S, counting_rows, new_compaction_id, write_tables
+from storage.files import Files
+from storage.layout import (
+    DATA_TABLES,
+    attempt_of_path,
+    checkpoint_trials_path,
+    compacted_path,
+    compaction_of_path,
+    is_compacted,
+    manifest_path,
+    name_of_path,
+    quarantine_folder,
+    sweep_of_path,
+    table_path,
+)
+from storage.manifest import Manifest
+from storage.parquet import DataFile, open_parquet, read_parquet, write_table
+from storage.records import Record, read_records
+from storage.schema import ATTEMPTS, FITS, NO_TRIALS, STANDARD, as_trials
+from storage.snapshot import Snapshot, Source, first_line, take_snapshot
+
+LIVE_S = 300.0
+"""What an attempt wrote is taken to be on its way to a commit while its last heartbeat is younger than this."""
+_BROKEN = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
+
+Measured = Callable[[Mapping[str, Any]], tuple[Sequence[int], Sequence[int]] | None]
+"""Row of the trials table -> (steps, layers) that its task says it measures, None where it does not say."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it should be."""
+
+    path: str
+    kind: str
+    """damaged, missing, wrong schema, incomplete, miscounted, foreign, leftover."""
+    what: str
+    trial_ids: tuple[str, ...] = ()
+    """Trials that do not count because of it, or may not."""
+
+    def __str__(self) -> str:
+        lost = f" ({len(self.trial_ids)} trials)" if self.trial_ids else ""
+        return f"{self.path}: {self.kind}: {self.what}{lost}"
+
+
+@dataclass
+class Verification:
+    """What was looked at and found."""
+
+    num_files: int = 0
+    num_bytes: int = 0
+    num_trials: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    lost: dict[str, set[str]] = field(default_factory=dict)
+    """Commit or manifest with something wrong -> those of its trials that cannot be used."""
+    sources: dict[str, Source] = field(default_factory=dict)
+    """The same commits, with the trials that can be read from them."""
+
+
+def verify(
+    files: Files, *, measured: Measured = lambda row: None, tell: Callable[[int, int], None] = lambda done, of: None
+) -> Verification:
+    """Read every file of a store and compare it with what was committed; `tell` hears how many of how many are read.
+
+    Raises:
+        StoreError, OSError: the store cannot be read just now.
+    """
+    check = _Check(files, take_snapshot(files), measured, tell)
+    check.commits()
+    check.strays()
+    check.small_files()
+    return check.result
+
+
+class _Check:
+    def __init__(self, files: Files, snapshot: Snapshot, measured: Measured, tell: Callable[[int, int], None]):
+        self.files, self.snapshot, self.measured, self.tell = files, snapshot, measured, tell
+        self.result = Verification(num_trials=snapshot.trials.num_rows)
+        self.records: dict[str, Record] = {str(r["attempt_id"]): r for r in read_records(files, snapshot)}
+        self._known: set[str] = set()
+        self._checked: set[str] = set()
+
+    def find(self, path: str, kind: str, what: str, trial_ids: Sequence[str] = ()) -> None:
+        self.result.findings.append(Finding(path, kind, what, tuple(trial_ids)))
+
+    def commits(self) -> None:
+        """Check every commit and compaction that counts or should."""
+        sources = [*self.snapshot.sources, *self.snapshot.beaten, *self._broken_sources()]
+        total = sum(len(named) for source in sources for named in source.files.values())
+        for source in sources:
+            wrong = len(self.result.findings)
+            lost = self._check_source(source, total)
+            if len(self.result.findings) > wrong or source.path in self.result.lost:
+                self.result.lost.setdefault(source.path, set()).update(lost)
+                self.result.sources[source.path] = source
+
+    def _broken_sources(self) -> Iterator[Source]:
+        """Yield the commits and compactions that do not count, with what can be read of them."""
+        for manifest in self.snapshot.broken:
+            trials = [self._what_is_left(file) for file in manifest.files.get("trials", ())]
+            table = pa.concat_tables([NO_TRIALS, *trials])
+            yield Source(manifest.path, table, table.num_rows, manifest.files, manifest)
+        counted = {source.path for source in (*self.snapshot.sources, *self.snapshot.beaten)}
+        replaced = {p for m in (*self.snapshot.manifests, *self.snapshot.superseded) for p in m.replaced_trials()}
+        for path in self.snapshot.listing:
+            is_commit = path.startswith("trials/") and not is_compacted(path)
+            if not is_commit or path in counted or path in replaced:
+                continue
+            try:
+                trials, data = read_commit(self.files.read(path))
+            except FileNotFoundError:
+                continue
+            except _BROKEN as error:
+                self._unreadable_commit(path, error)
+                continue
+            yield Source(path, trials, trials.num_rows, {name: [file] for name, file in data.items()})
+
+    def _what_is_left(self, file: DataFile) -> pa.Table:
+        try:
+            return as_trials(rows_left(self.files.read(file.path)))
+        except _BROKEN:
+            return NO_TRIALS
+
+    def _unreadable_commit(self, path: str, error: Exception) -> None:
+        """Report a trials file that is none; its attempt's record may know whose rows it held."""
+        attempt = self.records.get(attempt_of_path(path), {})
+        committed = self.snapshot.trial_ids()
+        trial_ids = [trial_id for trial_id in attempt.get("trial_ids") or () if trial_id not in committed]
+        self._known.add(path)
+        if not attempt and not self._may_be_ours(path):
+            self.find(path, "foreign", f"was not written by depthrate ({first_line(error)})")
+            return
+        kind = "wrong schema" if _is_parquet(self.files, path) else "damaged"
+        self.find(path, kind, f"is no commit any more ({first_line(error)})", trial_ids)
+        self.result.lost[path] = set(trial_ids)
+
+    def _may_be_ours(self, path: str) -> bool:
+        """Whether data lie beside a trials file, as an attempt writes them."""
+        sweep, name = sweep_of_path(path), name_of_path(path)
+        return any(table_path(table, sweep, name, None) in self.snapshot.listing for table in DATA_TABLES)
+
+    def _check_source(self, source: Source, total: int) -> set[str]:
+        """Check a commit's files and return the trials that cannot be used because of them."""
+        counting = set(source.trial_ids())
+        lost: set[str] = set()
+        steps_and_layers: list[pa.Table] = []
+        self._known.add(source.path)
+        for name, named in source.files.items():
+            for file in named:
+                self._known.add(file.path)
+                lost |= self._check_file(name, file, source, counting, steps_and_layers)
+                self.result.num_files += 1
+                self.tell(self.result.num_files, total)
+        if source.path.startswith("trials/"):
+            self.result.num_files += 1
+        return lost | self._check_complete(source, lost, steps_and_layers)
+
+    def _check_file(
+        self, name: str, file: DataFile, source: Source, counting: set[str], steps_and_layers: list[pa.Table]
+    ) -> set[str]:
+        try:
+            content = self.files.read(file.path)
+        except FileNotFoundError:
+            self.find(file.path, "missing", f"{source.path} was committed with it", sorted(counting))
+            return counting
+        self.result.num_bytes += len(content)
+        if not file.has_content(content):
+            kind, what, lost = _diagnose(name, content, file, counting)
+            self.find(file.path, kind, what, sorted(lost))
+            return lost
+        if name == "attempts":
+            return set()
+        with open_parquet(content) as parquet:
+            wrong = _wrong_columns(name, parquet.schema_arrow)
+            rows = parquet.read(columns=["trial_id", "step", "layer"] if name == "metrics" else ["trial_id"])
+        if wrong:
+            self.find(file.path, "wrong schema", wrong, sorted(counting))
+            return counting
+        if rows.num_rows != file.rows:
+            self.find(file.path, "miscounted", f"has {rows.num_rows} rows and was committed with {file.rows}")
+            return counting
+        if source.is_whole and (strange := set(rows["trial_id"].unique().to_pylist()) - counting):
+            self.find(file.path, "miscounted", f"has rows of {len(strange)} trials that {source.path} does not name")
+        if name == "metrics":
+            steps_and_layers.append(rows)
+        return set()
+
+    def _check_complete(self, source: Source, lost: set[str], tables: list[pa.Table]) -> set[str]:
+        """Return the trials that lack something their task says it measures."""
+        incomplete = set()
+        there = _measurements(tables)
+        for row in source.trials.select(["trial_id", "task", "task_version", "status", "steps", "params"]).to_pylist():
+            if row["trial_id"] in lost or row["status"] != "ok":
+                continue  # a diverged trial is measured as far as it came
+            declared = self.measured(row)
+            if declared is None:
+                continue
+            steps, layers = declared
+            found = there.get(row["trial_id"], set())
+            absent = [(step, layer) for step in steps for layer in layers if (step, layer) not in found]
+            if absent:
+                what = f"trial {row['trial_id']} lacks {len(absent)} of {len(steps) * len(layers)} measurements"
+                self.find(source.path, "incomplete", f"{what}, the first at step {absent[0][0]}, layer {absent[0][1]}")
+                incomplete.add(row["trial_id"])
+        if incomplete:
+            self.result.lost.setdefault(source.path, set())
+        return incomplete
+
+    def strays(self) -> None:
+        """Check the files in the tables' folders that no commit names."""
+        for manifest in (*self.snapshot.manifests, *self.snapshot.superseded, *self.snapshot.broken):
+            self._known.update((manifest.path, *(file.path for file in manifest.all_files())))
+        for manifest in (*self.snapshot.manifests, *self.snapshot.superseded):
+            self._known.update(manifest.replaced_paths())
+        for path in self.snapshot.listing:
+            if path in self._known or path.split("/")[0] not in ("trials", *DATA_TABLES):
+                continue
+            if is_compacted(path):
+                self._check_abandoned(path)
+            elif not path.endswith(".parquet") or path.count("/") != 2:
+                self.find(path, "foreign", "was not written by depthrate")
+            else:
+                self._check_orphan(path)
+
+    def _check_abandoned(self, path: str) -> None:
+        if manifest_path(sweep_of_path(path), compaction_of_path(path)) in self.snapshot.listing:
+            return  # its manifest is there and cannot be read, which is reported
+        modified = self.files.modified(path)
+        if modified is not None and time.time() - modified > ABANDONED_S:
+            self.find(path, "leftover", "a compaction was killed before its manifest")
+
+    def _check_orphan(self, path: str) -> None:
+        attempt = self.records.get(attempt_of_path(path))
+        if attempt is None:
+            self.find(path, "foreign", "was not written by depthrate: no commit and no attempt knows it")
+        elif attempt["state"] != "running" or time.time() - float(attempt.get("heartbeat_at") or 0) > LIVE_S:
+            self.find(path, "leftover", f"attempt {attempt_of_path(path)} ended before its commit")
+
+    def small_files(self) -> None:
+        """Check what is not Parquet of a commit: manifests, records, specs, fits, checkpoints, unfinished writes."""
+        for path in self.snapshot.listing:
+            if path.startswith("manifest/") and path not in self._known:
+                self.find(path, "damaged", "is no manifest; what it compacted does not count")
+            if path.startswith("attempts/") and path.endswith(".json") and not self._is_record(path):
+                self.find(path, "damaged", "is no record of an attempt")
+            elif path.startswith("attempts/") and not path.endswith((".json", ".log")) and path not in self._known:
+                if is_compacted(path):
+                    self._check_abandoned(path)
+                else:
+                    self.find(path, "foreign", "was not written by depthrate")
+        for path in self.files.list("sweeps"):
+            if path.endswith(".json") and not _is_json(self.files, path):
+                self.find(path, "damaged", "is no spec of a sweep; launch the sweep again")
+        for path in self.files.list("fits"):
+            if not _is_parquet(self.files, path, FITS):
+                self.find(path, "damaged", "holds no fits; fit the sweep again")
+        committed = self.snapshot.trial_ids()
+        for path in self.files.list("checkpoints"):
+            pack_id = path.split("/")[1]
+            if path == checkpoint_trials_path(pack_id) and _members(self.files, path) <= committed:
+                self.find(path, "leftover", f"all trials of pack {pack_id} are committed; its checkpoint is not needed")
+        for path in self.files.unfinished_writes(ABANDONED_S):
+            self.find(path, "leftover", "a writer was killed before this was written")
+
+    def _is_record(self, path: str) -> bool:
+        return attempt_of_path(path) in self.records or path not in self.snapshot.attempts
+
+
+def _diagnose(name: str, content: bytes, file: DataFile, counting: set[str]) -> tuple[str, str, set[str]]:
+    """Return (kind, what, trials) of a file that does not hold what was committed."""
+    if not content:
+        return "damaged", "is empty", counting
+    size = "" if len(content) == file.size else f"; it has {len(content)} bytes of {file.size}"
+    try:
+        with open_parquet(content) as parquet:
+            if wrong := _wrong_columns(name, parquet.schema_arrow):
+                return "wrong schema", wrong, counting
+            bad = _bad_groups(parquet)
+            if bad and not size:
+                what = f"{len(bad)} of {parquet.num_row_groups} row groups cannot be read"
+                return "damaged", what, _trials_in(parquet, bad, counting)
+    except _BROKEN as error:
+        return "damaged", f"cannot be read ({first_line(error)}){size}", counting
+    return "damaged", f"is not what was committed: its sha256 differs{size}", counting
+
+
+def _wrong_columns(name: str, schema: pa.Schema) -> str | None:
+    """Return how a file's columns are not those of its table; later versions may have more of them."""
+    if name not in STANDARD:
+        return None
+    for field_ in schema:
+        standard = STANDARD[name].field(field_.name).type if field_.name in STANDARD[name].names else None
+        is_feature = name == "features" and field_.name == "feature" and pa.types.is_fixed_size_list(field_.type)
+        if (
+            (standard is None
+            and str(field_.type) not in OWN_TYPES)
+            or (standard not in (None, field_.type)
+            and not is_feature)
+        ):
+            return f"column {field_.name!r} is {field_.type}" + (f" instead of {standard}" if standard else "")
+    lacking = [column for column in ("trial_id", "attempt_id", "step") if column not in schema.names]
+    return f"lacks the columns {', '.join(lacking)}" if lacking and name in DATA_TABLES else None
+
+
+def _bad_groups(parquet: Any) -> list[int]:
+    """Return the row groups that cannot be read."""
+    bad = []
+    for group in range(parquet.num_row_groups):
+        try:
+            parquet.read_row_group(group)
+        except (pa.ArrowException, OSError):
+            bad.append(group)
+    return bad
+
+
+def _trials_in(parquet: Any, groups: list[int], counting: set[str]) -> set[str]:
+    """Return the trials that can have rows in these row groups, by their statistics."""
+    column = parquet.schema_arrow.names.index("trial_id")
+    lost: set[str] = set()
+    for group in groups:
+        statistics = parquet.metadata.row_group(group).column(column).statistics
+        if statistics is None or not statistics.has_min_max:
+            return counting
+        lost |= {trial_id for trial_id in counting if statistics.min <= trial_id <= statistics.max}
+    return lost
+
+
+def rows_left(content: bytes) -> pa.Table:
+    """Return the rows of a damaged file's row groups that can still be read.
+
+    Raises:
+        pa.ArrowException, OSError: none can.
+    """
+    with open_parquet(content) as parquet:
+        bad = _bad_groups(parquet)
+        return parquet.read_row_groups([group for group in range(parquet.num_row_groups) if group not in bad])
+
+
+def _measurements(tables: list[pa.Table]) -> dict[str, set[tuple[int, int]]]:
+    """Return trial -> (step, layer) of its rows."""
+    there: dict[str, set[tuple[int, int]]] = {}
+    for table in tables:
+        columns = (table[name].to_pylist() for name in ("trial_id", "step", "layer"))
+        for trial_id, step, layer in zip(*columns, strict=True):
+            there.setdefault(trial_id, set()).add((step, layer))
+    return there
+
+
+def _is_parquet(files: Files, path: str, schema: pa.Schema | None = None) -> bool:
+    try:
+        table = read_parquet(files.read(path))
+        return schema is None or table.select(schema.names).schema.equals(schema)
+    except _BROKEN:
+        return False
+
+
+def _is_json(files: Files, path: str) -> bool:
+    try:
+        return isinstance(json.loads(files.read(path)), dict)
+    except (OSError, ValueError):
+        return False
+
+
+def _members(files: Files, path: str) -> set[str]:
+    try:
+        return set(json.loads(files.read(path))["trial_ids"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {path}  # no trial is called so: what is not understood is left alone
+
+
+@dataclass
+class Repair:
+    """What a repair did."""
+
+    quarantine: str
+    """Folder of the store into which files were moved."""
+    moved: list[str] = field(default_factory=list)
+    saved: int = 0
+    """Trials beside damaged ones that were written anew and still count."""
+    pending: set[str] = field(default_factory=set)
+    """Trials that were committed and have to run again."""
+
+
+def repair(files: Files, found: Verification) -> Repair:
+    """Move aside what `verify` found, and write anew what can be read beside it; nothing is deleted.
+
+    Raises:
+        OSError: the store refused; run `verify` and `repair` again.
+    """
+    done = Repair(quarantine_folder(f"{datetime.now(UTC):%Y%m%dT%H%M%S}"))
+    rest = take_snapshot(files, ignore=found.lost)
+    elsewhere = rest.trial_ids()
+    needed = {file.path for manifest in (*rest.manifests, *rest.superseded) for file in manifest.all_files()}
+    for path, lost in found.lost.items():
+        source = found.sources.get(path)
+        named = [] if source is None else [file.path for tables in source.files.values() for file in tables]
+        if source is not None:
+            done.saved += _save(files, source, lost | elsewhere)
+        done.pending |= lost - elsewhere
+        _move(files, done, path)  # the commit first: what it was committed with counts for nothing after that
+        for data in (each for each in named if each not in needed):
+            _move(files, done, data)
+    for finding in found.findings:
+        if finding.path.startswith("checkpoints/"):
+            for path in files.list(finding.path.rpartition("/")[0]):
+                _move(files, done, path)
+        elif finding.path not in needed or finding.kind == "damaged":
+            _move(files, done, finding.path)
+    return done
+
+
+def _save(files: Files, source: Source, without: set[str]) -> int:
+    """Write those trials of a damaged commit anew that are whole and stand nowhere else, and return how many."""
+    keep = [trial_id not in without for trial_id in source.trial_ids()]
+    if not any(keep):
+        return 0
+    sweep, compaction_id = sweep_of_path(source.path), new_compaction_id()
+    # counted as partial, so that rows of other trials in its files are left behind
+    whole = replace(source, trials=source.trials.filter(pa.array(keep)), num_trials=-1)
+    written = write_tables(files, sweep, [whole], compaction_id, _read_what_is_left)
+    records = [table for file in source.files.get("attempts", ()) if (table := _records_left(files, file)) is not None]
+    if records:
+        path = compacted_path("attempts", sweep, compaction_id)
+        written["attempts"] = [write_table(files, path, "attempts", pa.concat_tables(records))]
+    logs = source.manifest.logs if source.manifest is not None and records else []
+    Manifest(compaction_id, sweep, time.time(), written, logs=logs).write(files)
+    return sum(keep)
+
+
+def _read_what_is_left(files: Files, source: Source, file: DataFile) -> pa.Table:
+    try:
+        return counting_rows(source, rows_left(files.read(file.path)))
+    except _BROKEN:
+        return pa.Table.from_batches([], STANDARD["metrics"])  # all of its trials are among the lost ones
+
+
+def _records_left(files: Files, file: DataFile) -> pa.Table | None:
+    try:
+        table = read_parquet(files.read(file.path))
+    except _BROKEN:
+        return None
+    return table if set(ATTEMPTS.names) <= set(table.column_names) else None
+
+
+def _move(files: Files, done: Repair, path: str) -> None:
+    if files.is_unfinished(path):
+        files.remove_unfinished([path])
+    elif files.size(path) is None:
+        return
+    else:
+        files.move(path, f"{done.quarantine}/{path}")
+    done.moved.append(path)
