@@ -308,11 +308,8 @@ def _wrong_columns(name: str, schema: pa.Schema) -> str | None:
     for field_ in schema:
         standard = STANDARD[name].field(field_.name).type if field_.name in STANDARD[name].names else None
         is_feature = name == "features" and field_.name == "feature" and pa.types.is_fixed_size_list(field_.type)
-        if (
-            (standard is None
-            and str(field_.type) not in OWN_TYPES)
-            or (standard not in (None, field_.type)
-            and not is_feature)
+        if (standard is None and str(field_.type) not in OWN_TYPES) or (
+            standard not in (None, field_.type) and not is_feature
         ):
             return f"column {field_.name!r} is {field_.type}" + (f" instead of {standard}" if standard else "")
     lacking = [column for column in ("trial_id", "attempt_id", "step") if column not in schema.names]
@@ -461,7 +458,7 @@ def _records_left(files: Files, file: DataFile) -> pa.Table | None:
 
 def _move(files: Files, done: Repair, path: str) -> None:
     if files.is_unfinished(path):
-        files.remove_unfinished([path])
+        files.remove_unfinished(path)
     elif files.size(path) is None:
         return
     else:

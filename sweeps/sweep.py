@@ -14,7 +14,7 @@ from typing import Any
 
 from sweeps.expression import Expression, ExpressionError
 from sweeps.trial import Trial, TrialMaker, canonical_json
-from tasks.schema import Filler, OncePerObject, Parameter, ParameterError, nearest
+from tasks.schema import Filler, Parameter, ParameterError, nearest
 from tasks.task import Task, absolute_task_name, load_task
 
 SHIPPED = Path(__file__).parent
@@ -339,19 +339,23 @@ def _bounded(values: range, name: str, where: str) -> range:
 
 
 class _Formula:
-    """An entry of `derive:`; operands that come again are computed with once."""
+    """An entry of `derive:`, computed once for the very same operands, which a grid repeats in many trials."""
 
     def __init__(self, expression: Expression, parameter: Parameter):
         self._expression, self._parameter = expression, parameter
         self._names = sorted(expression.names)
-        self._once = OncePerObject(self._compute)
+        self._known: dict[tuple[int, ...], tuple[list[Any], Any]] = {}
 
     def value(self, params: Mapping[str, Any]) -> Any:
         """Return the derived parameter's value, checked."""
-        return self._once(*[params[name] for name in self._names])
+        operands = [params[name] for name in self._names]
+        key = tuple(map(id, operands))
+        if key not in self._known:
+            self._known[key] = operands, self._computed(params)  # kept: a freed operand's id is used again
+        return self._known[key][1]
 
-    def _compute(self, *operands: Any) -> Any:
-        value = self._expression.evaluate(dict(zip(self._names, operands, strict=True)))
+    def _computed(self, params: Mapping[str, Any]) -> Any:
+        value = self._expression.evaluate(params)
         try:
             return self._parameter.check(value)
         except ParameterError as error:

@@ -8,12 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_UNCHANGING = (str, int, float, type(None))
+from tasks.schema import OncePerObject
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+_FIXED = (str, int, float, type(None))
+_NOTHING = object()
 
 
 def canonical_json(value: Any) -> str:
     """Return JSON that is the same text for the same value: sorted keys, no spaces, floats by shortest repr."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def trial_id_of(task: str, task_version: int, params: Mapping[str, Any]) -> str:
@@ -27,24 +31,24 @@ def _short_hash(text: str) -> str:
 
 
 class CanonicalWriter:
-    """Writes the canonical JSON of many mappings; a value that comes again (the very same object) is written once."""
+    """Writes the canonical JSON of many mappings; only values other than in the mapping before are looked at."""
 
     def __init__(self, names: Iterable[str]):
         """Write the entries called `names`."""
-        self._parts: dict[str, dict[int, str]] = {name: {} for name in sorted(names)}
-        self._kept: list[Any] = []
+        self._last: dict[str, Any] = {name: _NOTHING for name in sorted(names)}
+        self._keys = {name: canonical_json(name) + ":" for name in self._last}
+        self._parts = dict(self._keys)
+        self._once = OncePerObject(canonical_json)
 
     def write(self, values: Mapping[str, Any]) -> str:
         """Return `canonical_json` of the named entries of `values`."""
-        parts = [known.get(id(values[name])) or self._part(name, values[name]) for name, known in self._parts.items()]
-        return "{" + ",".join(parts) + "}"
-
-    def _part(self, name: str, value: Any) -> str:
-        part = f"{canonical_json(name)}:{canonical_json(value)}"
-        if isinstance(value, _UNCHANGING):  # a list's text is not remembered: it may change
-            self._parts[name][id(value)] = part
-            self._kept.append(value)  # the id of a freed object is used again
-        return part
+        # by identity: 1, 1.0 and True are equal but not one text, and trials of a sweep share their values
+        for name in [name for name, last in self._last.items() if values[name] is not last]:
+            value = values[name]
+            fixed = isinstance(value, _FIXED)  # a list may change, so its text is not remembered
+            self._parts[name] = self._keys[name] + (self._once(value) if fixed else canonical_json(value))
+            self._last[name] = value if fixed else _NOTHING
+        return "{" + ",".join(self._parts.values()) + "}"
 
 
 class TrialMaker:
@@ -64,7 +68,12 @@ class TrialMaker:
 
 def varying_parameters(trials: Sequence[Trial]) -> list[str]:
     """Return the names of the parameters that are not the same in all trials."""
-    return [name for name in trials[0].params if len({repr(trial.params[name]) for trial in trials}) > 1]
+    first = trials[0].params
+    return [name for name, value in first.items() if any(_differs(trial.params[name], value) for trial in trials)]
+
+
+def _differs(one: Any, other: Any) -> bool:
+    return one is not other and repr(one) != repr(other)  # trials of a sweep share their values: mostly no repr
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,21 +134,20 @@ Result = TypeVar("Result")
 
 
 class OncePerObject(Generic[Result]):
-    """A function that computes once for the very same objects, which a grid repeats in many trials.
+    """A function that computes once for the very same object, which a grid repeats in many trials.
 
     By identity, because 1, 1.0 and True are equal but not the same parameter, and a list has no hash.
     """
 
-    def __init__(self, compute: Callable[..., Result]):
+    def __init__(self, compute: Callable[[Any], Result]):
         self._compute = compute
-        self._known: dict[tuple[int, ...], tuple[tuple[Any, ...], Result]] = {}
+        self._known: dict[int, tuple[Any, Result]] = {}
 
-    def __call__(self, *objects: Any) -> Result:
-        """Return what the function gives for these objects, from memory if it was asked before."""
-        key = tuple(map(id, objects))
-        known = self._known.get(key)
+    def __call__(self, value: Any) -> Result:
+        """Return what the function gives for this object, from memory if it was asked before."""
+        known = self._known.get(id(value))
         if known is None:
-            known = self._known[key] = objects, self._compute(*objects)  # kept: the id of a freed object is used again
+            known = self._known[id(value)] = value, self._compute(value)  # kept: a freed object's id is used again
         return known[1]
 
 

@@ -9,10 +9,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tasks.datasets import DataSource
 from tasks.schema import ParameterError, ParameterSchema, nearest, schema_of_function
+
+if TYPE_CHECKING:
+    from tasks.datasets import DataSource  # imports numpy
 
 Params = Mapping[str, Any]
 Tables = Mapping[str, Any]
@@ -115,7 +117,7 @@ class Task:
     measured: Callable[[Params, int], tuple[Sequence[int], Sequence[int]]] | None = None
     """(steps, layers) that a trial which took so many steps has measured; null for a task that does not say."""
     estimate_s: Callable[[Params], float] | None = None
-    """Rough seconds of one trial on one CPU core; packs start longest first."""
+    """Rough seconds of one trial on one CPU core; packs start longest first. One for all trials of a fused pack."""
 
 
 def task(

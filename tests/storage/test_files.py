@@ -82,6 +82,45 @@ def test_a_killed_writer_never_leaves_a_torn_file(folder: Files) -> None:
         assert list(folder.list()) == ["x"], "a file being written is not listed"
 
 
+def test_many_at_once(files: Files) -> None:
+    for number in range(40):
+        files.write(f"a/{number:02d}", str(number).encode())
+    files.write("b/x", b"other")
+    found = list(files.read_many([*(f"a/{number:02d}" for number in range(40)), "a/none"]))
+    assert [content for _, content in found[:-1]] == [str(number).encode() for number in range(40)]
+    assert found[-1][0] == "a/none" and isinstance(found[-1][1], FileNotFoundError)
+    assert len(files.list_many(["a", "b", "none"])) == 41
+    files.delete_many([f"a/{number:02d}" for number in range(1, 50)])
+    files.delete_many([])
+    assert files.list() == {"a/00": 1, "b/x": 5}
+
+
+def test_move(files: Files) -> None:
+    files.write("a/b", b"content")
+    files.move("a/b", "quarantine/now/a/b")
+    assert files.list() == {"quarantine/now/a/b": 7}
+    with pytest.raises(FileNotFoundError):
+        files.move("a/b", "c")
+
+
+def test_modified_is_the_time_of_the_write(files: Files) -> None:
+    files.write("a", b"")
+    modified = files.modified("a")
+    assert modified is not None and abs(modified - time.time()) < 30
+    assert files.modified("nothing") is None
+
+
+def test_what_a_killed_writer_left_is_found_when_it_is_old(folder: Files) -> None:
+    folder.write("metrics/a", b"whole")
+    left = Path(folder.root, "metrics", ".b.parquet.0123.tmp")
+    left.write_bytes(b"half")
+    assert folder.unfinished_writes(older_than_s=60) == [], "it may be under way"
+    os.utime(left, (1, 1))
+    assert folder.unfinished_writes(older_than_s=60) == ["metrics/.b.parquet.0123.tmp"]
+    folder.remove_unfinished("metrics/.b.parquet.0123.tmp")
+    assert not left.exists() and folder.unfinished_writes(older_than_s=60) == []
+
+
 def test_data_folder_finds_the_first_name(tmp_path: Path) -> None:
     (tmp_path / "mnist").mkdir()
     (tmp_path / "mnist" / "b.gz").write_bytes(b"content")

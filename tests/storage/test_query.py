@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests_rows import commit
 
+from storage.commit import commit_trials
 from storage.files import Files, StoreError
 from storage.query import QueryError, Results, open_results
 from storage.schema import TableError, task_table
@@ -92,17 +93,40 @@ def test_no_store_is_said(tmp_path: Path) -> None:
         open_results(str(tmp_path / "nowhere"))
 
 
-def test_a_column_with_two_types_is_left_out_and_named(files: Files) -> None:
-    from storage.commit import commit_trials
+def commit_own_column(files: Files, attempt: str, value: object) -> None:
+    files.write(f"attempts/sweep=s/{attempt}.json", b"{}")
+    table = task_table("metrics", [{"nc1": 1.0, "mine": value}], trial_id=attempt, attempt_id=attempt)
+    row = {"trial_id": attempt, "attempt_id": attempt, "status": "ok", "params": "{}"}
+    commit_trials(files, sweep="s", attempt_id=attempt, part=None, trials=[row], tables={"metrics": [table]})
 
+
+def test_a_column_that_changes_its_type_is_refused_at_the_write(files: Files) -> None:
+    commit_own_column(files, "a1", 1.5)
+    before = files.list()
+    with pytest.raises(
+        TableError, match=r"column 'mine' holds text; in store .* it holds numbers since .*name of its own"
+    ):
+        commit_own_column(files, "a2", "text")
+    assert files.list().keys() - before.keys() == {"attempts/sweep=s/a2.json"}, "nothing else was written"
+    assert Results(files).sql("select mine from metrics").fetchall() == [(1.5,)]
+
+
+def test_a_column_with_two_types_is_left_out_and_named(files: Files) -> None:
+    """As two launches that began at the same moment can bring about, or a store of an older version."""
     for attempt, value in (("a1", 1.5), ("a2", "text")):
-        files.write(f"attempts/sweep=s/{attempt}.json", b"{}")
-        table = task_table("metrics", [{"nc1": 1.0, "mine": value}], trial_id=attempt, attempt_id=attempt)
-        row = {"trial_id": attempt, "attempt_id": attempt, "status": "ok", "params": "{}"}
-        commit_trials(files, sweep="s", attempt_id=attempt, part=None, trials=[row], tables={"metrics": [table]})
+        commit_own_column(files, attempt, value)
+        files.delete("columns")
     results = Results(files)
     assert results.sql("select count(nc1) from metrics").fetchall() == [(2,)]
     assert "metrics.mine: has the types ['double', 'string']" in str(results.problems[0])
+
+
+def test_a_new_column_is_null_in_older_files(files: Files) -> None:
+    commit(files, "a1", ["t1"])
+    commit_own_column(files, "a2", 2.5)
+    commit_own_column(files, "a3", None)
+    found = Results(files).sql("select distinct trial_id, mine from metrics order by all").fetchall()
+    assert found == [("a2", 2.5), ("a3", None), ("t1", None)]
 
 
 def test_own_columns_stand_beside_the_standard_ones(files: Files) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.packing import make_pack, pack_trials
+from sweeps.packing import estimated_wall_s, make_pack, pack_trials
 from sweeps.trial import Trial
 from tasks.schema import Parameter, ParameterSchema
 from tasks.task import Task
@@ -19,7 +19,7 @@ SCHEMA = ParameterSchema(
 )
 
 
-def task_of(most=4, fused=True):
+def task_of(most=4, fused=True, estimate_s=lambda params: params["depth"] * params["width"]):
     return Task(
         name="law",
         version=1,
@@ -27,7 +27,7 @@ def task_of(most=4, fused=True):
         run=lambda trials, context: iter(()),
         fused=fused,
         max_pack_size=lambda params, device: most * (10 if device == "cuda" else 1),
-        estimate_s=lambda params: params["depth"] * params["width"],
+        estimate_s=estimate_s,
     )
 
 
@@ -83,6 +83,26 @@ def test_a_pack_is_named_by_its_trials():
     first, second = trial(0), trial(1)
     assert make_pack([first, second]) == make_pack([first, second])
     assert make_pack([first, second]).pack_id != make_pack([first]).pack_id
+
+
+def test_shapes_that_are_equal_but_not_the_same_are_kept_apart():
+    """1, 1.0 and True are equal in Python; a list is a shape by what it holds, not by which object it is."""
+    shapes = [1, 1.0, True, 1, [1], [1], [1.0], "1", None]
+    packs = pack_trials([trial(number, depth) for number, depth in enumerate(shapes)], task_of(9, estimate_s=None))
+    together = sorted([int(trial_id, 16) for trial_id in pack.trial_ids] for pack in packs)
+    assert together == [[0, 3], [1], [2], [4, 5], [6], [7], [8]]
+
+
+def test_no_trials_give_no_packs():
+    assert pack_trials([], task_of()) == [] == pack_trials([], task_of(fused=False))
+
+
+def test_an_estimate_is_asked_once_for_a_fused_pack_and_once_a_trial_of_others():
+    asked = []
+    for fused in (True, False):
+        task = task_of(9, fused, estimate_s=lambda params: asked.append(params) or 1.5)
+        assert estimated_wall_s(make_pack(trials_of([(2, 8)] * 7)), task) == 10.5
+    assert len(asked) == 1 + 7
 
 
 def test_the_same_trials_give_the_same_packs():

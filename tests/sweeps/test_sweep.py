@@ -1,8 +1,12 @@
 """A sweep becomes exactly the trials it says, or a message that names the place."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sweeps.expression import Expression
 from sweeps.sweep import SweepError, check_fits, sweep_of_spec
+from sweeps.trial import Trial, trial_id_of
 from tasks.schema import Parameter, ParameterError, ParameterSchema
 from tasks.task import Task
 
@@ -107,6 +111,40 @@ def test_expansion(names, spec, expected):
 
 def test_the_same_trial_from_two_grids_counts_once():
     assert values("depth", grids=[{"grid": {"depth": [2, 3]}}, {"grid": {"depth": [3.0, 5]}}]) == [(2,), (3,), (5,)]
+
+
+NUMBERS = st.lists(st.sampled_from([1, 1.0, 2, 2.5, -0.0, 0, 0.0, 1e-20, 3]), min_size=1, max_size=4)
+
+
+@given(NUMBERS)
+def test_expansion_is_each_trial_by_the_plain_definition(clips):
+    spec = {"params": {"lr": 2}, "grid": {"clip": [None, *clips], "depth": [2, 3.0]}, "seeds": [4, 2, 4]}
+    derive = {"width": "depth * 8 + seed"}
+    sweep = sweep_of(**spec, grids=[{"zip": {"norm": ["post", "pre"]}}], derive=derive)
+    expected = {}
+    for clip in [None, *clips]:
+        for depth in (2, 3.0):
+            for norm in ("post", "pre"):
+                for seed in (4, 2, 4):
+                    said = {"lr": 2, "clip": clip, "depth": depth, "norm": norm, "seed": seed, "width": 1}
+                    params = TASK.schema.fill(said)
+                    params["width"] = TASK.schema["width"].check(Expression(derive["width"]).evaluate(params))
+                    trial_id = trial_id_of("law", 1, params)
+                    expected.setdefault(trial_id, Trial(trial_id, "law", 1, params))
+    assert repr(sweep.expand(TASK)) == repr(list(expected.values()))
+
+
+def test_equal_values_of_another_type_are_checked_on_their_own():
+    with pytest.raises(SweepError, match="'width' is True; allowed: a whole number"):
+        sweep_of(params=D2, grid={"width": [1, 1.0, True]}).expand(TASK)
+
+
+def test_every_value_is_checked_and_derived_once(monkeypatch):
+    check, checked = Parameter.check, []
+    monkeypatch.setattr(Parameter, "check", lambda self, value: checked.append(self.name) or check(self, value))
+    found = values("depth lr", grid={"depth": [2, 4], "width": [8, 16, 32]}, derive={"lr": "1 / depth"}, seeds=50)
+    assert len(found) == 300 and set(found) == {(2, 0.5), (4, 0.25)}
+    assert {name: checked.count(name) for name in checked} == {"depth": 2, "width": 3, "lr": 2, "seed": 50}
 
 
 def test_an_excluded_combination_need_not_be_possible():

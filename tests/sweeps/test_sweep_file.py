@@ -1,5 +1,8 @@
 """Sweep files: YAML as people write it, --set, and where files are found."""
 
+import subprocess
+import sys
+
 import pytest
 
 from sweeps.sweep import SweepError, check_fits, load_sweep, parse_yaml, sweep_of_spec
@@ -41,6 +44,11 @@ def test_numbers_in_yaml_are_numbers(text, value):
 def test_yaml_that_is_not_understood_is_refused(text, message):
     with pytest.raises(SweepError, match=message):
         parse_yaml(text)
+
+
+def test_a_command_that_reads_no_file_does_without_yaml_and_numpy():
+    code = "import sys, sweeps.sweep, sweeps.packing; print({'yaml', 'numpy', 'torch'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
 
 FILE = """

@@ -1,11 +1,15 @@
 """A trial's identity never changes by accident."""
 
+import copy
 import hashlib
+import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sweeps.sweep import load_sweep, sweep_of_spec
-from sweeps.trial import canonical_json, trial_id_of
+from sweeps.trial import CanonicalWriter, Trial, TrialMaker, canonical_json, trial_id_of, varying_parameters
 
 PARAMS = {"depth": 4, "exponent": 0.5, "seed": 0}
 GOLDEN_QUICKSTART = "736e55631e734dd4"
@@ -60,6 +64,69 @@ def test_task_and_version_are_part_of_the_identity():
 def test_a_trial_holds_every_parameter():
     (trial,) = trials_of(arch="rn1", depth=3)
     assert trial.params["width"] == 64 and trial.params["weight_decay_last"] is None and trial.params["seed"] == 0
+
+
+SCALARS = st.one_of(
+    st.sampled_from([0, 1, True, False, 0.0, -0.0, 1.0, "1", "true", "", None]),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=5),
+)
+VALUES = SCALARS | st.lists(SCALARS, max_size=3)
+
+
+@st.composite
+def many_params(draw):
+    """Mappings with one set of names, whose values are the very same objects again and again, or equal ones."""
+    names = draw(st.lists(st.text(max_size=3), unique=True, max_size=5))
+    values = draw(st.lists(VALUES, min_size=1, max_size=4))
+    one = st.sampled_from(values) | st.sampled_from(values).map(copy.deepcopy) | VALUES
+    return names, draw(st.lists(st.fixed_dictionaries({name: one for name in names}), max_size=6))
+
+
+def plainly(value):
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+@given(many_params())
+def test_writing_many_gives_the_text_of_writing_each(case):
+    names, mappings = case
+    writer, some = CanonicalWriter(names), CanonicalWriter(names[1:])
+    for params in mappings:
+        assert writer.write(params) == canonical_json(params) == plainly(params)
+        assert some.write(params) == plainly({name: params[name] for name in names[1:]})
+
+
+@given(many_params(), st.text(), st.integers(0, 99))
+def test_making_many_gives_the_ids_of_the_definition(case, task, version):
+    names, mappings = case
+    maker = TrialMaker(task, version, names)
+    for params in mappings:
+        text = plainly({"task": task, "task_version": version, "params": params})
+        trial_id = hashlib.sha256(text.encode()).hexdigest()[:16]
+        assert (
+            maker.make(params) == Trial(trial_id, task, version, params)
+            and trial_id_of(task, version, params) == trial_id
+        )
+
+
+def test_a_list_that_changed_is_written_anew():
+    steps, writer = [1], CanonicalWriter(["steps"])
+    assert writer.write({"steps": steps}) == '{"steps":[1]}'
+    steps.append(2)
+    assert writer.write({"steps": steps}) == '{"steps":[1,2]}'
+
+
+def test_nan_is_refused_again_and_again():
+    writer, params = CanonicalWriter(["lr"]), {"lr": float("nan")}
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            writer.write(params)
+
+
+def test_what_varies_between_trials():
+    trials = [Trial("", "law", 1, {"depth": d, "lr": lr, "n": 300 + d - d}) for d, lr in ((2, 1), (2, 1.0), (3, 1))]
+    assert varying_parameters(trials) == ["depth", "lr"] and varying_parameters(trials[:1]) == []
 
 
 def test_canonical_json_is_one_text_and_refuses_nan():

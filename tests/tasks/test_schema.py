@@ -3,8 +3,10 @@
 from typing import Literal, Optional
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tasks.schema import Parameter, ParameterError, ParameterSchema, schema_of_function
+from tasks.schema import REQUIRED, Filler, Parameter, ParameterError, ParameterSchema, schema_of_function
 
 
 def parameter(kind, **changes):
@@ -119,6 +121,47 @@ def test_fill_types_every_parameter_and_adds_defaults():
 def test_defaults_are_not_shared_between_trials():
     SCHEMA.fill({"depth": 1})["steps"].append(3)
     assert SCHEMA.fill({"depth": 1})["steps"] == [1, 2]
+
+
+ANYTHING = st.sampled_from([1, 1.0, True, 0, 0.0, -0.0, -1, "1", None, [1], [True], [1.0], [], float("nan"), 10**400])
+GIVEN = st.dictionaries(st.sampled_from([*SCHEMA, "dept"]), ANYTHING, max_size=4)
+
+
+def outcome(fill, params):
+    try:
+        return repr(fill(params))
+    except ParameterError as error:
+        return str(error)
+
+
+def one_by_one(params):
+    """The plain definition: names first, then each parameter in the schema's order."""
+    for name in params:
+        SCHEMA.require_known(name, "params")
+    if "depth" not in params:
+        return SCHEMA.fill(params)  # its message is tested below
+    return {name: p.check(params[name]) if name in params else p.default for name, p in SCHEMA.items()}
+
+
+@given(st.lists(GIVEN, max_size=20))
+def test_filling_in_many_is_filling_in_each(many):
+    filler = Filler(SCHEMA)
+    for params in many:
+        assert outcome(filler.fill, params) == outcome(SCHEMA.fill, params) == outcome(one_by_one, params)
+
+
+def test_filling_in_many_checks_a_value_once_and_shares_no_list(monkeypatch):
+    check, checked = Parameter.check, []
+    monkeypatch.setattr(Parameter, "check", lambda self, value: checked.append(value) or check(self, value))
+    filler, steps = Filler(SCHEMA), [1, 2]
+    filled = [filler.fill({"depth": depth, "steps": steps}) for depth in (2, 3, 2, 3)]
+    assert checked == [2, steps, 3]
+    filled[0]["steps"].append(3)
+    assert steps == filled[1]["steps"] == filler.fill({"depth": 2, "steps": steps})["steps"] == [1, 2]
+
+
+def test_what_comes_later_may_be_missing():
+    assert Filler(SCHEMA, later=["depth"]).fill({"lr": 1})["depth"] is REQUIRED
 
 
 def test_a_missing_parameter_is_named_with_its_meaning():
