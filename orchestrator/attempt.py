@@ -16,6 +16,8 @@ from storage.files import Files
 from storage.layout import attempt_path
 
 HEARTBEAT_S = 2.0
+REMOTE_HEARTBEAT_S = 15.0
+"""On an object store every heartbeat is a paid request."""
 STALE_S = 60.0
 """A running attempt whose heartbeat is older than this is taken for dead."""
 
@@ -62,6 +64,11 @@ class AttemptState:
     def write(self, files: Files) -> None:
         """Put the state into the store."""
         files.write(attempt_path(self.sweep, self.attempt_id), json.dumps(asdict(self)).encode())
+
+
+def heartbeat_s(files: Files) -> float:
+    """Return the seconds between two heartbeats in this store."""
+    return HEARTBEAT_S if files.is_local else REMOTE_HEARTBEAT_S
 
 
 def read_attempt(files: Files, sweep: str, attempt_id: str) -> dict[str, Any] | None:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from orchestrator.attempt import AttemptState, is_live, new_attempt_id, read_attempt
+from orchestrator.attempt import AttemptState, heartbeat_s, is_live, new_attempt_id, read_attempt
 from orchestrator.executor import Executor, JobEnd, LaunchOptions, PackJob
 from orchestrator.plan import Plan, halved
 from orchestrator.retry import STOP_AFTER_PACKS, decide
 from storage.files import Files, StoreError
 from storage.layout import attempt_path, checkpoint_folder
 from storage.records import read_loose_records
-from storage.snapshot import SnapshotCache, take_snapshot
+from storage.snapshot import Snapshot, SnapshotCache, take_snapshot
 from sweeps.packing import Pack
 
 log = logging.getLogger("depthrate")
@@ -84,9 +84,12 @@ class Driver:
         options: LaunchOptions,
         watch: Watcher,
         clock: Callable[[], float] = time.monotonic,
+        upkeep: Callable[[Snapshot], None] = lambda snapshot: None,
     ):
         self.files, self.executor, self.options, self.watch = files, executor, options, watch
         self._clock = clock
+        self._upkeep = upkeep
+        """Sees the store now and then, and compacts it."""
         self.sweep = plan.checked.sweep
         self.queue = deque(_Entry(pack) for pack in plan.packs)
         self.running: dict[str, _Entry] = {}
@@ -115,7 +118,7 @@ class Driver:
                 self._submit(self._clock())
             for end in self.executor.poll(timeout_s=0.2):
                 self._handle(end)
-            if self._clock() - last_read >= 1.0:
+            if self._clock() - last_read >= heartbeat_s(self.files) / 2:
                 last_read = self._clock()
                 self._read_progress()
                 self._tell()
@@ -211,7 +214,9 @@ class Driver:
     def _committed(self) -> set[str]:
         """Return what is committed, as last seen if the store does not answer just now."""
         try:
-            self._last_committed = take_snapshot(self.files, cache=self._cache).trial_ids()
+            snapshot = take_snapshot(self.files, cache=self._cache)
+            self._last_committed = snapshot.trial_ids()
+            self._upkeep(snapshot)
         except (OSError, StoreError) as error:
             log.warning("store not read: %s", error)
         return self._last_committed

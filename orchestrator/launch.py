@@ -15,6 +15,7 @@ from orchestrator.driver import Driver, Outcome
 from orchestrator.executor import LaunchOptions
 from orchestrator.local_executor import LocalExecutor
 from orchestrator.machine import Machine
+from orchestrator.maintain import Upkeep
 from orchestrator.plan import Plan
 from orchestrator.watch import LaunchWatcher
 from storage.files import Files, StoreError
@@ -57,14 +58,19 @@ def launch(
         git_dirty=git_dirty,
     )
     executor = LocalExecutor(min(machine.workers, len(plan.packs)), machine.gpus)
+    upkeep = Upkeep(options.store)
     with LaunchWatcher(plan, console) as watcher:
-        driver = Driver(plan, files, executor, options, watcher)
+        driver = Driver(plan, files, executor, options, watcher, upkeep=upkeep.look)
         with _Interrupts(driver, console):
             try:
                 outcome = driver.run()
             finally:
                 executor.close()
+                upkeep.close(wait=False)
     snapshot = take_snapshot(files)
+    if not outcome.interrupted:
+        upkeep.look(snapshot)
+        upkeep.close(wait=True)
     committed = snapshot.trial_ids()
     _delete_checkpoints([pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)], files)
     return LaunchEnd(outcome, snapshot)

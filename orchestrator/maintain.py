@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,8 +14,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from orchestrator.show import print_json, print_table
-from storage.compact import CompactionResult, compact
+from storage.compact import COMPACT_AT, CompactionResult, compact
 from storage.files import Files
+from storage.snapshot import Snapshot
 from storage.verify import Verification, repair, verify
 from tasks.task import builtin_tasks
 
@@ -43,6 +47,37 @@ def run_compaction(files: Files, grace_s: float, console: Console) -> None:
         console.print(f"{result.waiting} replaced files stay for {wait}; a later compact deletes them", highlight=False)
     for path in result.damaged:
         console.print(f"left alone, because it is damaged: {path}; see: depthrate verify", highlight=False)
+
+
+class Upkeep:
+    """Compacts the store beside a launch, in a process of its own, whenever a sweep has many loose commits."""
+
+    def __init__(self, store: str, threshold: int = COMPACT_AT):
+        self._store, self._threshold = store, threshold
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Start a compaction if it is worth it and none runs."""
+        if max(snapshot.num_loose().values(), default=0) < self._threshold:
+            return
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator", "compact", "--store", self._store],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONSAFEPATH": "1"},  # a folder `orchestrator` where we stand is not ours
+            start_new_session=True,  # Ctrl-C is for the launch, which then ends this
+        )
+        os.setpriority(os.PRIO_PROCESS, self._process.pid, 10)  # training comes first
+
+    def close(self, *, wait: bool) -> None:
+        """Let a running compaction finish, or end it: what it has not finished stays as it was."""
+        if self._process is None:
+            return
+        if not wait:
+            self._process.terminate()
+        self._process.wait()
 
 
 def run_verification(files: Files, with_repair: bool, as_json: bool, console: Console) -> bool:

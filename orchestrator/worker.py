@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from orchestrator.attempt import HEARTBEAT_S, AttemptState
+from orchestrator.attempt import AttemptState, heartbeat_s
 from orchestrator.executor import PackJob
 from storage.commit import commit_trials
 from storage.files import DataFolder, Files
@@ -312,9 +312,13 @@ class _Heartbeat:
         self._upload_log()
 
     def _beat(self) -> None:
-        while not self._ended.wait(HEARTBEAT_S):
+        pause_s, last = heartbeat_s(self._run.files), time.monotonic()
+        while not self._ended.wait(1.0):
             if os.getppid() != self._parent:
                 self._stop.set("the driver is gone")
+            if time.monotonic() - last < pause_s:
+                continue
+            last = time.monotonic()
             try:
                 self._run.state.beat(self._run.files)
                 self._run.commit_if_due()

@@ -218,7 +218,7 @@ class Files:
             self.fs.cp_file(self.full_path(path), self.full_path(to))
             self.fs.rm_file(self.full_path(path))
 
-    def unfinished_writes(self, older_than_s: float) -> list[str]:
+    def unfinished_writes(self, older_than_s: float) -> Sequence[str]:
         """Return what killed writers left: temporary files, or multipart uploads that still cost storage.
 
         Only ones older than `older_than_s`: younger ones may be under way.

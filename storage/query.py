@@ -157,10 +157,12 @@ class Results:
         connection.execute("set python_enable_replacements = false")
         connection.execute("set enable_external_access = false")
         connection.execute("set lock_configuration = true")
-        self._create_views(connection, self._named_views(query), set())
+        self._create_views(connection, self._named_views(query), set(), query)
         return connection.sql(query)
 
-    def _create_views(self, connection: duckdb.DuckDBPyConnection, names: Iterable[str], created: set[str]) -> None:
+    def _create_views(
+        self, connection: duckdb.DuckDBPyConnection, names: Iterable[str], created: set[str], query: str
+    ) -> None:
         """Create the views a query names and those they rest on: opening the others would cost start-up time."""
         for name in names:
             if name in created:
@@ -171,8 +173,8 @@ class Results:
             elif name in DATA_TABLES:
                 self._create_table_view(connection, name)
             elif name == "results":
-                self._create_views(connection, ["trials", "metrics", "curves"], created)
-                connection.execute(self._results_view())
+                self._create_views(connection, ["trials", "metrics", "curves"], created, query)
+                connection.execute(self._results_view(query))
             elif name == "fits":
                 connection.register("fits", self._fits())
             elif name == "attempts":
@@ -219,7 +221,7 @@ class Results:
                 self.problems.append(problem)
         return {column: OWN_TYPES[min(texts)] for column, texts in types.items() if len(texts) == 1}
 
-    def _results_view(self) -> str:
+    def _results_view(self, query: str) -> str:
         """One row a trial: parameters, and what was measured at its last step at the last layer, on the training split.
 
         A parameter named like a metric becomes param_<name>; a curve named like a parameter becomes last_<name>.
@@ -228,23 +230,22 @@ class Results:
         metrics = [n for n in METRICS.names if n not in ("trial_id", "attempt_id", "is_last")] + list(
             self._own_columns("metrics")
         )
-        curves = [n for n in CURVES.names if n not in METRICS.names] + list(self._own_columns("curves"))
         first = ("trial_id", "sweep", "task", "status")
+        curves = [n for n in CURVES.names if n not in METRICS.names] + list(self._own_columns("curves"))
+        curves = [n for n in curves if n not in (*metrics, *first)]
         columns = [f't."{name}"' for name in first]
         columns += [f't."{name}"' + (f' as "param_{name}"' if name in metrics else "") for name in parameters]
         columns += [f'm."{name}"' for name in metrics if name not in first]
-        columns += [
-            f'c."{name}"' + (f' as "last_{name}"' if name in parameters else "")
-            for name in curves
-            if name not in (*metrics, *first)
-        ]
+        join = ""
+        if _may_name(query, curves):
+            columns += [f'c."{name}"' + (f' as "last_{name}"' if name in parameters else "") for name in curves]
+            join = "left join curves c on c.trial_id = t.trial_id and c.step = m.step and c.split = m.split"
         columns += [f"t.{name}" for name in ("wall_s", "device", "host", "committed_at")]
         return (
             f"create view results as select {', '.join(columns)} from trials t left join ("
             "select * from metrics where is_last qualify row_number() over "
             "(partition by trial_id order by step desc, split <> 'train', split, layer desc) = 1"
-            ") m on m.trial_id = t.trial_id left join curves c "
-            "on c.trial_id = t.trial_id and c.step = m.step and c.split = m.split"
+            f") m on m.trial_id = t.trial_id {join}"
         )
 
     def _fits(self) -> pa.Table:
@@ -261,6 +262,18 @@ class Results:
         return pa.Table.from_pylist(
             [{name: record.get(name) for name in ATTEMPTS.names} for record in records], ATTEMPTS
         )
+
+
+def _may_name(query: str, columns: Iterable[str]) -> bool:
+    """Whether a query can mean one of these columns of `results`, by its name, a star, or the row as a whole.
+
+    If it cannot, the files of the curves need not be opened: DuckDB would read them for the join.
+    """
+    text = query.lower()
+    by_name = any(name.lower() in text for name in columns)
+    names = ["results", *re.findall(r"\bresults\s+(?:as\s+)?(\w+)", text)]  # of the row as a whole: itself, its aliases
+    as_a_whole = any(len(re.findall(rf"\b{name}\b(?!\s*\.)", text)) > 1 for name in names)
+    return by_name or "*" in text or "columns" in text or as_a_whole
 
 
 def _read_layer(

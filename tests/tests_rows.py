@@ -50,7 +50,9 @@ def commit(
     **shape: Any,
 ) -> None:
     """Commit trials as a worker does: its record, the data, the trials file."""
-    files.write(attempt_path(sweep, attempt_id), json.dumps({"attempt_id": attempt_id, "state": "done"}).encode())
+    record = {"attempt_id": attempt_id, "sweep": sweep, "trial_ids": list(trial_ids), "state": "done"}
+    record |= {"started_at": 1e9, "heartbeat_at": 1e9, "ended_at": 1e9}
+    files.write(attempt_path(sweep, attempt_id), json.dumps(record).encode())
     each = [tables_of(trial_id, attempt_id, value, **shape) for trial_id in trial_ids]
     rows = [
         {

@@ -31,6 +31,24 @@ def test_a_parameter_is_not_hidden_by_a_curve_of_its_name(files: Files) -> None:
 @pytest.mark.parametrize(
     "query",
     [
+        "select loss from results",
+        "select * from results",
+        "select columns('lo.*') from results",
+        "select r from results r",
+        "select results from results",
+        "describe select * from results",
+        "select LAST_LR from results",
+    ],
+)
+def test_curves_are_in_results_however_they_are_asked_for(files: Files, query: str) -> None:
+    commit(files, "a1", ["t1"])
+    answer = str(Results(files).sql(query).columns) + str(Results(files).sql(query).fetchall())
+    assert "loss" in answer.lower() or "last_lr" in answer.lower() or "'loss'" in answer, answer
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
         "create table x as select 1",
         "copy (select * from trials) to '/tmp/depthrate-test.csv'",
         "attach '/tmp/depthrate-test.db'",

@@ -1,0 +1,222 @@
+"""Each kind of damage is found, named, survived by queries, and repaired; what stood beside it is kept."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests_rows import commit
+
+from storage.compact import compact
+from storage.files import Files
+from storage.layout import is_compacted
+from storage.query import Results
+from storage.verify import Verification, repair, verify
+
+
+@pytest.fixture
+def store(files: Files) -> Files:
+    commit(files, "20260101T000000_aaaaaaaaaaaa", ["t1", "t2"], hour=1)
+    commit(files, "20260101T000000_bbbbbbbbbbbb", ["t3", "t4"], hour=2)
+    return files
+
+
+A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
+
+
+def parquet_of(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def flip(content: bytes, group: int = 0) -> bytes:
+    """Change one bit of the numbers in a row group's first real column."""
+    rows = pq.ParquetFile(io.BytesIO(content)).metadata.row_group(group)
+    columns = [rows.column(index) for index in range(rows.num_columns)]
+    column = next(c for c in columns if c.physical_type in ("FLOAT", "DOUBLE"))
+    changed = bytearray(content)
+    changed[column.data_page_offset + column.total_compressed_size - 2] ^= 4
+    return bytes(changed)
+
+
+def wrong_schema(content: bytes) -> bytes:
+    return parquet_of(pa.table({"trial_id": ["t1"], "attempt_id": [A], "step": ["five"], "nc1": ["high"]}))
+
+
+DAMAGES = {
+    "truncated": lambda c: c[: len(c) // 2],
+    "zero bytes": lambda c: b"",
+    "bit flip": flip,
+    "schema": wrong_schema,
+}
+
+
+def answers(store: Files) -> list[str]:
+    """Trials of which every view answers."""
+    results = Results(store)
+    for view in ("metrics", "curves", "features"):
+        results.sql(f"select * from {view}").fetchall()  # finds what is damaged
+    found = results.sql(
+        "select trial_id from results where nc1 is not null and trial_id in (select trial_id from curves) order by 1"
+    )
+    return [row[0] for row in found.fetchall()]
+
+
+def kinds(found: Verification) -> set[tuple[str, str]]:
+    return {(finding.kind, finding.path.partition("/")[0]) for finding in found.findings}
+
+
+def test_a_sound_store_has_no_findings(store: Files) -> None:
+    found = verify(store)
+    assert not found.findings and found.num_trials == 4 and found.num_files == 8
+    compact(store, grace_s=0)
+    found = verify(store)
+    assert not found.findings and found.num_trials == 4
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("table", ["metrics", "curves", "features", "trials"])
+def test_damage_is_found_survived_and_repaired(store: Files, table: str, damage: str) -> None:
+    path = f"{table}/sweep=s/{A}.parquet"
+    store.write(path, DAMAGES[damage](store.read(path)))
+    before = store.list()
+    assert answers(store) == ["t3", "t4"], "the rest still answers"
+    problems = Results(store)
+    for view in ("metrics", "curves", "features"):
+        problems.sql(f"select * from {view}").fetchall()
+    found = verify(store)
+    (finding,) = [finding for finding in found.findings if finding.path == path]
+    assert finding.kind == ("wrong schema" if damage == "schema" else "damaged"), finding
+    if table != "trials":
+        assert finding.trial_ids == ("t1", "t2") and problems.problems[0].path == path
+    done = repair(store, found)
+    assert path in done.moved and store.size(f"{done.quarantine}/{path}") == before[path], "nothing is deleted"
+    assert len(store.list()) == len(before)
+    assert not verify(store).findings and answers(store) == ["t3", "t4"] and not Results(store).problems
+    commit(store, "20260101T000000_cccccccccccc", ["t1", "t2"], hour=3)  # run again
+    assert answers(store) == ["t1", "t2", "t3", "t4"]
+
+
+def test_missing_metrics_beside_a_commit(store: Files) -> None:
+    store.delete(f"metrics/sweep=s/{A}.parquet")
+    found = verify(store)
+    assert kinds(found) == {("missing", "metrics")} and found.findings[0].trial_ids == ("t1", "t2")
+    done = repair(store, found)
+    assert done.pending == {"t1", "t2"} and f"trials/sweep=s/{A}.parquet" in done.moved
+    assert not verify(store).findings and answers(store) == ["t3", "t4"]
+
+
+def test_foreign_files(store: Files) -> None:
+    foreign = {
+        "trials/sweep=s/own.parquet": parquet_of(pa.table({"x": [1]})),
+        "metrics/sweep=s/own.parquet": parquet_of(pa.table({"x": [1]})),
+        "trials/notes.txt": b"hello",
+        "curves/notes.txt": b"hello",
+        "attempts/sweep=s/notes.txt": b"hello",
+        "manifest/sweep=s/notes.json": b"{}",
+    }
+    for path, content in foreign.items():
+        store.write(path, content)
+    store.write("my own report.html", b"not looked at: a store may lie in a folder with other things")
+    assert answers(store) == ["t1", "t2", "t3", "t4"]
+    found = verify(store)
+    assert {finding.path for finding in found.findings} == foreign.keys()
+    done = repair(store, found)
+    assert set(done.moved) == foreign.keys() and not done.pending
+    assert not verify(store).findings and answers(store) == ["t1", "t2", "t3", "t4"]
+    assert store.size("my own report.html") is not None
+
+
+def declared(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | None:
+    return (0, 5), range(4 if row["trial_id"] == "t2" else 3)
+
+
+def test_an_incomplete_trial_is_found_and_its_pack_is_kept(store: Files) -> None:
+    found = verify(store, measured=declared)
+    (finding,) = found.findings
+    assert (
+        finding.kind == "incomplete"
+        and "trial t2 lacks 2 of 8 measurements, the first at step 0, layer 3" in finding.what
+    )
+    assert not verify(store, measured=lambda row: ((0, 5), range(3))).findings
+    done = repair(store, found)
+    assert done.pending == {"t2"} and done.saved == 1
+    assert answers(store) == ["t1", "t3", "t4"] and not verify(store, measured=declared).findings
+    labels, features = Results(store).features("t1", layer=2)
+    assert labels.tolist() == [0, 1] and features.shape == (2, 3)
+
+
+def test_what_can_be_read_of_a_damaged_compaction_is_kept(folder: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.parquet.ROWS_PER_GROUP", 12)
+    trials = [f"t{number:02d}" for number in range(20)]
+    for start in range(0, 20, 4):
+        commit(folder, f"20260101T000000_{start:012d}", trials[start : start + 4])
+    compact(folder, grace_s=0)
+    (path,) = [path for path in folder.list("metrics") if is_compacted(path)]
+    folder.write(path, flip(folder.read(path), group=6))
+    found = verify(folder)
+    (finding,) = found.findings
+    assert finding.path == path and "1 of 10 row groups cannot be read" in finding.what
+    lost = set(finding.trial_ids)
+    assert 0 < len(lost) < 8
+    done = repair(folder, found)
+    assert done.pending == lost and done.saved == 20 - len(lost)
+    assert set(answers(folder)) == set(trials) - lost and not verify(folder).findings
+    kept = Results(folder).sql("select count(*) from metrics").fetchall()
+    assert kept == [(6 * (20 - len(lost)),)]
+
+
+def test_a_damaged_compaction_gives_way_to_what_it_replaced(store: Files) -> None:
+    compact(store)
+    (path,) = [path for path in store.list("curves") if is_compacted(path)]
+    store.write(path, b"")
+    assert answers(store) == ["t1", "t2", "t3", "t4"], "the replaced files are still there"
+    found = verify(store)
+    done = repair(store, found)
+    assert not done.pending and answers(store) == ["t1", "t2", "t3", "t4"] and not verify(store).findings
+
+
+def test_leftovers_of_dead_attempts_and_killed_writers(folder: Files) -> None:
+    commit(folder, A, ["t1"])
+    dead = "20260101T000000_dddddddddddd"
+    record = (
+        b'{"attempt_id": "%s", "sweep": "s", "trial_ids": ["t9"], "state": "%s", "started_at": 1, "heartbeat_at": %d}'
+    )
+    folder.write(f"attempts/sweep=s/{dead}.json", record % (dead.encode(), b"lost", 1))
+    folder.write(f"metrics/sweep=s/{dead}.parquet", b"half")
+    live = "20260101T000000_eeeeeeeeeeee"
+    folder.write(f"attempts/sweep=s/{live}.json", record % (live.encode(), b"running", time.time()))
+    folder.write(f"metrics/sweep=s/{live}.parquet", b"on its way")
+    temporary = Path(folder.root, "metrics", "sweep=s", ".x.parquet.1.tmp")
+    temporary.write_bytes(b"half")
+    os.utime(temporary, (1, 1))
+    folder.write("checkpoints/p1/pack.json", b'{"trial_ids": ["t1"], "wall_s": 1}')
+    folder.write("checkpoints/p1/pack.ckpt", b"weights")
+    folder.write("checkpoints/p2/pack.json", b'{"trial_ids": ["t1", "t9"], "wall_s": 1}')
+    found = verify(folder)
+    assert {(f.kind, f.path) for f in found.findings} == {
+        ("leftover", f"metrics/sweep=s/{dead}.parquet"),
+        ("leftover", "metrics/sweep=s/.x.parquet.1.tmp"),
+        ("leftover", "checkpoints/p1/pack.json"),
+    }
+    repair(folder, found)
+    assert not verify(folder).findings and "checkpoints/p2/pack.json" in folder.list()
+    assert not folder.list("checkpoints/p1") and not temporary.exists()
+
+
+def test_small_files_are_checked(store: Files) -> None:
+    store.write("sweeps/s/0123.json", b"{half")
+    store.write("fits/sweep=s/fits.parquet", b"nonsense")
+    store.write(f"attempts/sweep=s/{B}.json", b"[]")
+    found = verify(store)
+    assert kinds(found) == {("damaged", "sweeps"), ("damaged", "fits"), ("damaged", "attempts")}
+    repair(store, found)
+    assert not verify(store).findings and answers(store) == ["t1", "t2", "t3", "t4"]
