@@ -20,6 +20,7 @@ the uncompacted store's, and on a rival's row ours to theirs.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import os
@@ -38,10 +39,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # the benchmarks are no package that is installed
-
-from benchmarks.store_s3 import S3Server, s3_server  # noqa: E402
-
 GROUP_BY = "select weight_decay, avg(nc1) as nc1 from results group by 1 order by 1"
 IN_PROCESS = ("diff", "driver", "query:group by, results", "query:group by, metrics", "query:one trial's rows")
 S3_MOST_TRIALS = 10_000
@@ -88,11 +85,16 @@ class Place:
     name: str
     root: str
     environment: Mapping[str, str]
-    server: S3Server | None = None
+    server: Any = None
+    """Of tests/s3_server.py; null for a folder."""
 
     def store(self, trials: int, suffix: str = "") -> str:
         """Return the URL of the store of this size."""
         return f"{self.root}/{_label(trials)}{suffix}"
+
+    def num_requests(self) -> int:
+        """Return how many requests the server has had; 0 for a folder."""
+        return 0 if self.server is None else int(sum(self.server.counts().values()))
 
 
 @dataclass(frozen=True)
@@ -166,9 +168,9 @@ class Bench:
             ended, requests = [], []
 
             def run(arguments: list[str] = arguments) -> None:
-                before = place.server.num_requests() if place.server else 0
+                before = place.num_requests()
                 ended.append(_depthrate([*arguments, "--store", store], place.environment))
-                requests.append((place.server.num_requests() if place.server else 0) - before)
+                requests.append(place.num_requests() - before)
 
             self.repeat(run)
             self.add(trials, place.name, state, name, "s", [end.seconds for end in ended])
@@ -298,8 +300,9 @@ def main() -> None:
     sizes = sorted(arguments.trials)
     if arguments.s3:
         sizes = [trials for trials in sizes if trials <= S3_MOST_TRIALS]
-        with s3_server() as server:
-            _measure_s3(bench, Place("s3", server.url, server.environment, server), sizes)
+        sys.path.insert(0, str(ROOT / "tests"))  # its server counts requests
+        with importlib.import_module("s3_server").s3_server() as server:
+            _measure_s3(bench, Place("s3", server.new_url(), server.environment, server), sizes)
     elif arguments.rivals:
         _measure_rivals(bench, Place("folder", str(bench.folder), {}), sizes)
     else:

@@ -116,7 +116,7 @@ def run(
             )
             _print_diverged(console, checked, snapshot)
         if len(plan.done) + left < len(checked.trials) or left == 0:
-            _fit_and_print(console, checked, files, snapshot)
+            _fit_and_print(console, checked, files)
         if left == 0:
             _remember(files, checked)
             console.print(f"picture: {_again('report', checked.sweep.name, store)}", highlight=False)
@@ -153,8 +153,9 @@ def plan(
         machine = choose_machine(device, workers)
         checked = check_sweep(_load_sweep(sweep, set_))
         check_data(checked, DataFolder(_data_url()))
-        made = make_plan(checked, _open_files(store), device=machine.device, workers=machine.workers)
-        hours = estimated_hours(made)
+        files = _open_files(store)
+        made = make_plan(checked, files, device=machine.device, workers=machine.workers)
+        hours = estimated_hours(made, files)
         if json:
             print_json(
                 {
@@ -376,7 +377,6 @@ def fit(sweep: SweepArgument, store: StoreOption = None, json: JsonOption = Fals
     with _bad_input_exits():
         from orchestrator.plan import check_sweep
         from orchestrator.show import make_console
-        from storage.snapshot import take_snapshot
 
         files = _existing_files(store)
         checked = check_sweep(_chosen_sweep(sweep, files))
@@ -384,10 +384,9 @@ def fit(sweep: SweepArgument, store: StoreOption = None, json: JsonOption = Fals
             _refuse(
                 f"sweep {checked.sweep.name!r} asks for no fit; add to it, for example, fit: [{{metric: nc1, x: depth}}]"
             )
-        snapshot = take_snapshot(files)
-        _fit_and_print(make_console(), checked, files, snapshot, as_json=json)
+        problems = _fit_and_print(make_console(), checked, files, as_json=json)
         if not json:
-            _warn(snapshot.problems)
+            _warn(problems)
 
 
 @app.command()
@@ -402,15 +401,13 @@ def report(
         from orchestrator.plan import check_sweep
         from orchestrator.status import sweep_status
         from storage.query import Results
-        from storage.snapshot import take_snapshot
 
         files = _existing_files(store)
         checked = check_sweep(_chosen_sweep(sweep, files))
         if not output.parent.is_dir():
             _refuse(f"cannot write {output}: folder {output.parent} does not exist")
-        snapshot = take_snapshot(files)
-        results = Results(files, snapshot)
-        state = sweep_status(checked.sweep.name, [trial.trial_id for trial in checked.trials], snapshot, files)
+        results = Results(files)
+        state = sweep_status(checked.sweep.name, [t.trial_id for t in checked.trials], results.snapshot, files)
         curves = fit_curves(results, checked.sweep.fit, checked.trials)
         from orchestrator.report import render_report
         from orchestrator.report_data import collect_report
@@ -560,15 +557,14 @@ def _remember(files: Files, checked: CheckedSweep) -> None:
         write_spec(files, checked.sweep.name, checked.sweep.spec_hash(), checked.sweep.spec(), trial_ids)
 
 
-def _fit_and_print(
-    console: Console, checked: CheckedSweep, files: Files, snapshot: Snapshot, as_json: bool = False
-) -> None:
+def _fit_and_print(console: Console, checked: CheckedSweep, files: Files, as_json: bool = False) -> Sequence[Problem]:
+    """Fit a sweep's rates, keep and print them, and return what is wrong with the store."""
     from orchestrator.aggregate import fit_curves
     from orchestrator.show import print_fits, print_json
     from storage.fits import write_fits
     from storage.query import Results
 
-    results = Results(files, snapshot)
+    results = Results(files)
     curves = fit_curves(results, checked.sweep.fit, checked.trials)
     rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
     if rows:
@@ -580,6 +576,7 @@ def _fit_and_print(
         print_json(rows)
     elif curves:
         print_fits(console, curves)
+    return results.problems
 
 
 def _print_diverged(console: Console, checked: CheckedSweep, snapshot: Snapshot) -> None:

@@ -12,8 +12,8 @@ from orchestrator.plan import check_sweep
 from orchestrator.show import print_table
 from orchestrator.status import find_params
 from storage.files import DataFolder, Files, StoreError
-from storage.schema import task_table
-from storage.snapshot import take_snapshot
+from storage.schema import TRIALS, task_table
+from storage.snapshot import SnapshotCache, take_snapshot
 from storage.specs import newest_specs
 from sweeps.sweep import load_sweep, sweep_of_spec
 
@@ -56,7 +56,8 @@ def debug_trial(
     sweeps = [load_sweep(sweep)] if sweep else [sweep_of_spec(each.spec) for each in newest_specs(files).values()]
     checked = [check_sweep(each) for each in sweeps]
     tasks = {each.task.name: each.task for each in checked}
-    found = find_params([trial for each in checked for trial in each.trials], take_snapshot(files), prefix)
+    snapshot = take_snapshot(files, cache=SnapshotCache(columns=TRIALS.names))
+    found = find_params([trial for each in checked for trial in each.trials], snapshot, prefix)
     if len(found) != 1 or found[0][1] not in tasks:
         raise StoreError(
             f"{len(found)} trials of {files.url} begin with {prefix!r}"

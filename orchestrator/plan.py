@@ -10,12 +10,16 @@ from typing import Any
 
 from storage.files import Files
 from storage.layout import checkpoint_trials_path
-from storage.snapshot import Snapshot, take_snapshot
+from storage.schema import no_rows
+from storage.snapshot import Snapshot, sample_trials, take_snapshot
 from sweeps.packing import Pack, estimated_wall_s, make_pack, pack_trials
 from sweeps.sweep import Sweep, check_fits
 from sweeps.trial import Trial
 from tasks.datasets import DataSource
 from tasks.task import Task
+
+SAMPLE = 1000
+"""Measured trials whose times an estimate rests on."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +97,11 @@ def halved(pack: Pack) -> list[Pack]:
     return [make_pack(pack.trials[:middle]), make_pack(pack.trials[middle:])]
 
 
-def estimated_hours(plan: Plan) -> float | None:
+def estimated_hours(plan: Plan, files: Files) -> float | None:
     """Return the core-hours of what is pending, from trials of this task already measured; null without any estimate."""
     task = plan.checked.task
-    rows = plan.snapshot.trials.select(["task", "wall_s", "params"]).to_pylist()
+    sample = sample_trials(files, plan.snapshot, SAMPLE) if plan.packs else no_rows()
+    rows = sample.select(["task", "wall_s", "params"]).to_pylist()
     measured = [row for row in rows if row["task"] == task.name and row["wall_s"] is not None]
     seconds = sum(estimated_wall_s(pack, task) for pack in plan.packs)
     if measured:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from storage.columns import check_own_columns
 from storage.files import Files
 from storage.layout import DATA_TABLES, table_path
-from storage.parquet import DataFile, read_parquet, write_table
+from storage.parquet import DataFile, open_parquet, write_table
 from storage.schema import SCHEMA_VERSION, STANDARD, TRIALS, TableError, as_trials
 
 METADATA_KEY = b"depthrate"
@@ -58,20 +58,22 @@ def commit_trials(
     )
 
 
-def read_commit(content: bytes) -> tuple[pa.Table, dict[str, DataFile]]:
-    """Return (trials, table -> data file) of a trials file.
+def read_commit(content: bytes, columns: Sequence[str] = TRIALS.names) -> tuple[pa.Table, dict[str, DataFile]]:
+    """Return (trials, table -> data file) of a trials file, with some columns of the trials or all.
 
     Raises:
         pa.ArrowException, OSError: it is no Parquet, or damaged.
         ValueError, KeyError, TypeError: it is Parquet, but no commit.
     """
-    table = read_parquet(content)
-    raw = (table.schema.metadata or {}).get(METADATA_KEY)
-    if raw is None or not set(TRIALS.names) <= set(table.column_names):
-        raise ForeignFile("is Parquet, but not written by depthrate")
+    with open_parquet(content) as parquet:
+        schema = parquet.schema_arrow
+        raw = (schema.metadata or {}).get(METADATA_KEY)
+        if raw is None or not set(TRIALS.names) <= set(schema.names):
+            raise ForeignFile("is Parquet, but not written by depthrate")
+        table = parquet.read(columns=list(columns), use_threads=False)
     named = json.loads(raw)["files"]
     data = {name: DataFile.of(entry) for name, entry in named.items() if name in DATA_TABLES}
-    return as_trials(table), data
+    return as_trials(table, columns), data
 
 
 class ForeignFile(ValueError):

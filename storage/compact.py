@@ -34,8 +34,16 @@ from storage.layout import (
 from storage.manifest import Manifest
 from storage.parquet import DataFile, read_parquet, write_table
 from storage.records import read_loose_records
-from storage.schema import ATTEMPTS, NO_TRIALS
-from storage.snapshot import Snapshot, SnapshotCache, Source, find_broken_files, take_snapshot
+from storage.schema import ATTEMPTS, no_rows
+from storage.snapshot import (
+    Snapshot,
+    SnapshotCache,
+    Source,
+    counting_rows,
+    find_broken_files,
+    read_trials,
+    take_snapshot,
+)
 
 GRACE_S = 3600.0
 """How long what was replaced stays for readers that found it before."""
@@ -226,7 +234,7 @@ def write_tables(
     def path(table: str, part: int | None = None) -> str:
         return compacted_path(table, sweep, compaction_id, part)
 
-    trials = joined_rows("trials", [NO_TRIALS, *(source.trials for source in sources)])
+    trials = pa.concat_tables([no_rows(), *(read_trials(files, source) for source in sources)])
     order = pc.sort_indices(trials["trial_id"]).to_numpy()
     ids = trials["trial_id"].take(pa.array(order)).combine_chunks()
     written: dict[str, list[DataFile]] = {}
@@ -257,13 +265,6 @@ def read_rows(files: Files, source: Source, file: DataFile) -> pa.Table:
     if not file.has_content(content):
         raise DamagedFile(file.path)
     return counting_rows(source, read_parquet(content))
-
-
-def counting_rows(source: Source, table: pa.Table) -> pa.Table:
-    """Return those of a source's rows that count."""
-    if source.is_whole:
-        return table
-    return table.filter(pc.is_in(table["trial_id"], source.trials["trial_id"].combine_chunks()))
 
 
 def _order(name: str, table: pa.Table, ids: pa.Array) -> np.ndarray:

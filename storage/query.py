@@ -17,7 +17,16 @@ from storage.parameters import with_parameter_columns
 from storage.parquet import open_parquet, read_parquet
 from storage.records import read_records
 from storage.schema import ATTEMPTS, CURVES, FITS, METRICS, STANDARD, TRIALS
-from storage.snapshot import LOOKS, Problem, Snapshot, Source, find_broken_files, first_line, take_snapshot
+from storage.snapshot import (
+    LOOKS,
+    Problem,
+    Snapshot,
+    SnapshotCache,
+    Source,
+    find_broken_files,
+    first_line,
+    take_snapshot,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,10 +53,11 @@ def open_results(url: str | None = None) -> Results:
 class Results:
     """The committed results of a store, as they were when it was opened."""
 
-    def __init__(self, files: Files, snapshot: Snapshot | None = None):
+    def __init__(self, files: Files):
         self.files = files
         self._broken: set[str] = set()
-        self._reset(snapshot or take_snapshot(files))
+        self._cache = SnapshotCache(columns=TRIALS.names)
+        self.refresh()
 
     @property
     def problems(self) -> list[Problem]:
@@ -56,7 +66,7 @@ class Results:
 
     def refresh(self) -> Results:
         """See what has been committed since, and return self."""
-        self._reset(take_snapshot(self.files, ignore=self._broken))
+        self._reset(take_snapshot(self.files, ignore=self._broken, cache=self._cache))
         return self
 
     def sql(self, query: str, *, lazy: bool = False) -> duckdb.DuckDBPyRelation:

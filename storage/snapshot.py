@@ -7,6 +7,7 @@ a counting compaction replaces is not looked at.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from storage.layout import (
 )
 from storage.manifest import Manifest
 from storage.parquet import DataFile, read_parquet
-from storage.schema import NO_TRIALS, as_trials
+from storage.schema import STATE_COLUMNS, as_trials, no_rows
 
 LOOKS = 5
 """How often a store is listed anew when files vanish while it is read, before they are reported as missing."""
@@ -60,7 +61,7 @@ class Source:
     path: str
     """Its trials file or manifest: what made it count."""
     trials: pa.Table
-    """Those of its trials that count: the others have an earlier commit elsewhere."""
+    """Those of its trials that count (the others have an earlier commit elsewhere), with the snapshot's columns."""
     num_trials: int
     """All trials in it."""
     files: dict[str, list[DataFile]]
@@ -96,10 +97,13 @@ class Snapshot:
     listing: dict[str, int]
     """Path -> bytes of everything that was there."""
 
+    columns: Sequence[str]
+    """Those of the trials table that were read."""
+
     @cached_property
     def trials(self) -> pa.Table:
         """The rows of the trials table, one a trial."""
-        return pa.concat_tables([NO_TRIALS, *(source.trials for source in self.sources)])
+        return pa.concat_tables([no_rows(self.columns), *(source.trials for source in self.sources)])
 
     def trial_ids(self) -> set[str]:
         """Return the identities of all committed trials."""
@@ -139,6 +143,8 @@ class Snapshot:
 class SnapshotCache:
     """Commits and manifests already read, by path and size: they never change, so who looks often keeps them."""
 
+    columns: Sequence[str] = STATE_COLUMNS
+    """Of the trials table, what to read."""
     commits: dict[tuple[str, int], _Commit | Problem] = field(default_factory=dict)
     manifests: dict[tuple[str, int], Manifest | Problem] = field(default_factory=dict)
 
@@ -153,6 +159,8 @@ class _Commit:
 
 def take_snapshot(files: Files, *, ignore: Iterable[str] = (), cache: SnapshotCache | None = None) -> Snapshot:
     """List the store and read its commits; `ignore` names files that are known to be broken, or commits to leave out.
+
+    The trials come with the columns that the cache is for.
 
     Damaged and foreign files are reported as problems and never counted. A file that vanishes meanwhile (a compaction
     has replaced it) makes it look again.
@@ -212,6 +220,7 @@ class _Look:
             superseded=superseded,
             broken=broken,
             listing=self.listing,
+            columns=self.cache.columns,
         )
 
     def _read_manifests(self) -> list[Manifest]:
@@ -250,7 +259,9 @@ class _Look:
                 self.problems += [read] if isinstance(read, Problem) else []
                 return None
             tables.append(read.trials)
-        return _Commit(manifest.path, pa.concat_tables([NO_TRIALS, *tables]), manifest.files, manifest)
+        return _Commit(
+            manifest.path, pa.concat_tables([no_rows(self.cache.columns), *tables]), manifest.files, manifest
+        )
 
     def _read_compacted_trials(self, file: DataFile) -> None:
         for path, content in _read_all(self.files, [file.path]):
@@ -258,7 +269,8 @@ class _Look:
                 self.missing = True
                 return
             try:
-                table = as_trials(read_parquet(content))
+                columns = self.cache.columns
+                table = as_trials(read_parquet(content, columns), columns)
                 self.cache.commits[path, file.size] = _Commit(path, table, {})
             except _UNREADABLE as error:
                 reason = f"is damaged ({first_line(error)}); its {file.rows} trials do not count, run the sweep again"
@@ -291,13 +303,14 @@ class _Look:
                 reason = "is not a Parquet file; it is ignored, move it away"
                 self.cache.commits[path, self.listing[path]] = Problem(path, reason)
             else:
-                result = _parse_commit(path, content)
+                result = _parse_commit(path, content, self.cache.columns)
                 if isinstance(result, Problem):
                     self.cache.commits[path, self.listing[path]] = result
                 else:
                     read.append(result)
         # one table with slices of it takes a tenth of the memory of thousands of small tables
-        rows = pa.concat_tables([NO_TRIALS, *(commit.trials for commit in read)]).combine_chunks()
+        empty = no_rows(self.cache.columns)
+        rows = pa.concat_tables([empty, *(commit.trials for commit in read)]).combine_chunks()
         start = 0
         for commit in read:
             trials = rows.slice(start, commit.trials.num_rows)
@@ -358,9 +371,9 @@ def _read_patiently(files: Files, path: str) -> bytes | None:
     raise AssertionError("the last round returned or raised")
 
 
-def _parse_commit(path: str, content: bytes) -> _Commit | Problem:
+def _parse_commit(path: str, content: bytes, columns: Sequence[str]) -> _Commit | Problem:
     try:
-        trials, data = read_commit(content)
+        trials, data = read_commit(content, columns)
     except ForeignFile as error:
         return Problem(path, f"{error}; it is ignored, move it away")
     except _UNREADABLE as error:
@@ -374,7 +387,9 @@ def _winners(commits: list[_Commit]) -> list[Source]:
 
     Copies of one row, which overlapping compactions leave, are taken from the first: compactions stand before commits.
     """
-    rows = pa.concat_tables([NO_TRIALS, *(commit.trials for commit in commits)])
+    if not commits:
+        return []
+    rows = pa.concat_tables([commit.trials for commit in commits])
     if len(set(rows["trial_id"].to_pylist())) == rows.num_rows:
         return [Source(c.path, c.trials, c.trials.num_rows, c.files, c.manifest) for c in commits]
     import pyarrow.compute as pc  # 40 ms that a store without doubles does not need
@@ -392,6 +407,40 @@ def _winners(commits: list[_Commit]) -> list[Source]:
         start += commit.trials.num_rows
         sources.append(Source(commit.path, trials, commit.trials.num_rows, commit.files, commit.manifest))
     return sources
+
+
+def read_trials(files: Files, source: Source) -> pa.Table:
+    """Return all columns of those of a source's trials that count.
+
+    Raises:
+        FileNotFoundError: a compaction has replaced it meanwhile.
+    """
+    if source.manifest is None:
+        table = read_commit(files.read(source.path))[0]
+    else:
+        named = source.files.get("trials", ())
+        table = pa.concat_tables([no_rows(), *(as_trials(read_parquet(files.read(file.path))) for file in named)])
+    return counting_rows(source, table)
+
+
+def sample_trials(files: Files, snapshot: Snapshot, at_least: int) -> pa.Table:
+    """Return all columns of some trials, those committed last, or of all if there are fewer."""
+    tables = [no_rows()]
+    for source in reversed(snapshot.sources):
+        if sum(table.num_rows for table in tables) >= at_least:
+            break
+        with contextlib.suppress(FileNotFoundError):
+            tables.append(read_trials(files, source))
+    return pa.concat_tables(tables)
+
+
+def counting_rows(source: Source, table: pa.Table) -> pa.Table:
+    """Return those of a source's rows that count."""
+    if source.is_whole:
+        return table
+    import pyarrow.compute as pc
+
+    return table.filter(pc.is_in(table["trial_id"], source.trials["trial_id"].combine_chunks()))
 
 
 def find_broken_files(files: Files, named: Sequence[DataFile]) -> list[str]:

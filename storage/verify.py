@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from storage.columns import OWN_TYPES
 from storage.commit import read_commit
-from storage.compact import ABANDONED_S, counting_rows, new_compaction_id, write_tables
+from storage.compact import ABANDONED_S, new_compaction_id, write_tables
 from storage.files import Files
 from storage.layout import (
     DATA_TABLES,
@@ -33,8 +33,8 @@ from storage.layout import (
 from storage.manifest import Manifest
 from storage.parquet import DataFile, open_parquet, read_parquet, write_table
 from storage.records import Record, read_records
-from storage.schema import ATTEMPTS, FITS, NO_TRIALS, STANDARD, as_trials
-from storage.snapshot import Snapshot, Source, first_line, take_snapshot
+from storage.schema import ATTEMPTS, FITS, STANDARD, TRIALS, as_trials, no_rows
+from storage.snapshot import Snapshot, SnapshotCache, Source, counting_rows, first_line, take_snapshot
 
 LIVE_S = 300.0
 """What an attempt wrote is taken to be on its way to a commit while its last heartbeat is younger than this."""
@@ -82,7 +82,8 @@ def verify(
     Raises:
         StoreError, OSError: the store cannot be read just now.
     """
-    check = _Check(files, take_snapshot(files), measured, tell)
+    snapshot = take_snapshot(files, cache=SnapshotCache(columns=TRIALS.names))
+    check = _Check(files, snapshot, measured, tell)
     check.commits()
     check.strays()
     check.small_files()
@@ -115,7 +116,7 @@ class _Check:
         """Yield the commits and compactions that do not count, with what can be read of them."""
         for manifest in self.snapshot.broken:
             trials = [self._what_is_left(file) for file in manifest.files.get("trials", ())]
-            table = pa.concat_tables([NO_TRIALS, *trials])
+            table = pa.concat_tables([no_rows(), *trials])
             yield Source(manifest.path, table, table.num_rows, manifest.files, manifest)
         counted = {source.path for source in (*self.snapshot.sources, *self.snapshot.beaten)}
         replaced = {p for m in (*self.snapshot.manifests, *self.snapshot.superseded) for p in m.replaced_trials()}
@@ -136,7 +137,7 @@ class _Check:
         try:
             return as_trials(rows_left(self.files.read(file.path)))
         except _BROKEN:
-            return NO_TRIALS
+            return no_rows()
 
     def _unreadable_commit(self, path: str, error: Exception) -> None:
         """Report a trials file that is none; its attempt's record may know whose rows it held."""

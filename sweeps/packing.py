@@ -53,9 +53,9 @@ def estimated_wall_s(pack: Pack, task: Task) -> float:
     """Return the rough seconds of a pack on one core; its number of trials where the task gives no estimate."""
     if task.estimate_s is None:
         return float(len(pack.trials))
-    if task.fused:  # one shape, one estimate
-        return len(pack.trials) * task.estimate_s(pack.trials[0].params)
-    return sum(task.estimate_s(trial.params) for trial in pack.trials)
+    asked = pack.trials[:1] if task.fused else pack.trials  # one shape, one estimate
+    total = sum(task.estimate_s(trial.params) for trial in asked)
+    return total * len(pack.trials) if task.fused else total
 
 
 def _by_shape(trials: list[Trial], task: Task) -> list[list[Trial]]:

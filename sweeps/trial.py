@@ -31,7 +31,7 @@ def _short_hash(text: str) -> str:
 
 
 class CanonicalWriter:
-    """Writes the canonical JSON of many mappings; only values other than in the mapping before are looked at."""
+    """Writes the canonical JSON of many mappings; what is the same as in the mapping before is not written anew."""
 
     def __init__(self, names: Iterable[str]):
         """Write the entries called `names`."""
@@ -68,12 +68,12 @@ class TrialMaker:
 
 def varying_parameters(trials: Sequence[Trial]) -> list[str]:
     """Return the names of the parameters that are not the same in all trials."""
-    first = trials[0].params
-    return [name for name, value in first.items() if any(_differs(trial.params[name], value) for trial in trials)]
-
-
-def _differs(one: Any, other: Any) -> bool:
-    return one is not other and repr(one) != repr(other)  # trials of a sweep share their values: mostly no repr
+    all_params = [trial.params for trial in trials]
+    return [  # trials of a sweep share their values, so that most need no repr
+        name
+        for name, first in all_params[0].items()
+        if any(params[name] is not first and repr(params[name]) != repr(first) for params in all_params)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,7 @@ def test_an_estimate_is_asked_once_for_a_fused_pack_and_once_a_trial_of_others()
         task = task_of(9, fused, estimate_s=lambda params: asked.append(params) or 1.5)
         assert estimated_wall_s(make_pack(trials_of([(2, 8)] * 7)), task) == 10.5
     assert len(asked) == 1 + 7
+    assert estimated_wall_s(make_pack([]), task_of()) == 0  # what is left of a pack that another launch committed
 
 
 def test_the_same_trials_give_the_same_packs():

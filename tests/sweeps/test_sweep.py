@@ -1,7 +1,7 @@
 """A sweep becomes exactly the trials it says, or a message that names the place."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweeps.expression import Expression
@@ -116,6 +116,7 @@ def test_the_same_trial_from_two_grids_counts_once():
 NUMBERS = st.lists(st.sampled_from([1, 1.0, 2, 2.5, -0.0, 0, 0.0, 1e-20, 3]), min_size=1, max_size=4)
 
 
+@settings(deadline=None)
 @given(NUMBERS)
 def test_expansion_is_each_trial_by_the_plain_definition(clips):
     spec = {"params": {"lr": 2}, "grid": {"clip": [None, *clips], "depth": [2, 3.0]}, "seeds": [4, 2, 4]}
