@@ -511,7 +511,9 @@ def _expanded(launched: LaunchedSpec) -> list[str]:
 def _open_files(store: str | None) -> Files:
     from storage.files import Files, default_store
 
-    return Files(store or default_store())
+    files = Files(store or default_store())
+    files.check_readable()
+    return files
 
 
 def _existing_files(store: str | None, missing_ok: bool = False) -> Files:

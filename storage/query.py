@@ -47,6 +47,7 @@ def open_results(url: str | None = None) -> Results:
     files = Files(url or default_store())
     if files.is_local and not os.path.isdir(files.root):
         raise StoreError(f"there is no store at {files.url!r}; run a sweep first, or name its place with --store")
+    files.check_readable()
     return Results(files)
 
 
