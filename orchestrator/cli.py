@@ -63,6 +63,10 @@ def _bad_input_exits() -> Iterator[None]:
             raise
         print(f"depthrate: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
+    except BrokenPipeError:
+        # whoever read our output has seen enough, as `| head` does; nothing more may be written, at exit neither
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(141) from None
     except OSError as error:
         print(f"depthrate: {type(error).__name__}: {error}", file=sys.stderr)
         raise typer.Exit(1) from None

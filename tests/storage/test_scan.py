@@ -1,0 +1,148 @@
+"""Queries open the files that can matter and no others; features of one layer are read without the rest."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from s3_server import S3Server
+from tests_rows import commit
+
+from storage.files import Files
+from storage.parameters import _parsed_by_arrow, _parsed_by_python
+from storage.query import Results
+from storage.scan import TableDataset
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many files each scan looked at."""
+    counts: list[int] = []
+    matching = TableDataset._matching
+
+    def counted(self: TableDataset, filter: Any) -> Any:
+        files = matching(self, filter)
+        counts.append(len(files))
+        return files
+
+    monkeypatch.setattr(TableDataset, "_matching", counted)
+    return counts
+
+
+def test_one_trials_rows_open_its_file_alone(files: Files, opened: list[int]) -> None:
+    for number in range(20):
+        commit(files, f"a{number:02d}", [f"t{number:02d}{letter}" for letter in "abcd"], value=number)
+    results = Results(files)
+    found = results.sql("select min(nc1), count(*) from metrics where trial_id = 't07c'").fetchall()
+    assert found == [(7.0, 6)] and opened == [1]
+    opened.clear()
+    assert results.sql("select count(*) from metrics where trial_id = 'none'").fetchall() == [(0,)] and opened == [0]
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("trial_id in ('t01a', 't18d', 'none')", 2),
+        ("trial_id = 't01a' or nc1 > 23.5", 1 + 4),
+        ("trial_id <> 't01a'", 79),
+        ("not (trial_id = 't01a')", 79),
+        ("trial_id like 't1%'", 40),
+        ("trial_id >= 't19'", 4),
+        ("trial_id between 't03' and 't04z'", 8),
+        ("upper(trial_id) = 'T05B'", 1),
+        ("trial_id = 't0' || '5b'", 1),
+        ("trial_id is null", 0),
+        ("trial_id = (select max(trial_id) from trials)", 1),
+        ("trial_id in (select trial_id from trials where trial_id like '%b')", 20),
+        ("(trial_id = 't01a') is not true", 79),
+        ("coalesce(trial_id, 'x') = 't01a' and is_last", 1),
+        ("case when trial_id = 't01a' then layer = 0 else layer = 2 end", 80),
+    ],
+)
+def test_leaving_files_out_never_changes_an_answer(folder: Files, where: str, expected: int) -> None:
+    for number in range(20):
+        commit(folder, f"a{number:02d}", [f"t{number:02d}{letter}" for letter in "abcd"], value=number)
+    query = f"select count(distinct trial_id) from metrics where {where}"
+    assert Results(folder).sql(query).fetchall() == [(expected,)]
+
+
+def test_features_of_a_layer_one_trial_after_another(files: Files) -> None:
+    commit(files, "a1", ["t1", "t2"], value=1.0)
+    commit(files, "a2", ["t2", "t3"], value=5.0, hour=1)
+    found = {trial: (labels.tolist(), features) for trial, labels, features in Results(files).iter_features(layer=2)}
+    assert sorted(found) == ["t1", "t2", "t3"] and found["t2"][0] == [0, 1]
+    np.testing.assert_array_equal(found["t2"][1], np.arange(6, 12).reshape(2, 3) + 1.0)
+    np.testing.assert_array_equal(found["t3"][1], np.arange(6, 12).reshape(2, 3) + 5.0)
+
+
+def test_one_layer_of_a_large_file_is_a_small_part_of_the_bytes(s3: S3Server) -> None:
+    store = Files(s3.new_url())
+    commit(store, "a1", [f"t{number}" for number in range(8)], width=2**19)
+    results = Results(store)
+    size = store.size("features/sweep=s/a1.parquet")
+    read = 0
+    opened = store.fs.open(store.full_path("features/sweep=s/a1.parquet")).__class__
+    fetch = opened._fetch_range
+
+    def counted(self: Any, start: int, end: int) -> bytes:
+        nonlocal read
+        read += end - start
+        return fetch(self, start, end)
+
+    opened._fetch_range = counted
+    try:
+        labels, features = results.features("t5", layer=2)
+    finally:
+        opened._fetch_range = fetch
+    assert labels.tolist() == [0, 1] and features.shape == (2, 2**19)
+    assert size is not None and read < size / 2, f"{read} of {size} bytes"
+
+
+def test_a_lazy_relation_is_read_in_batches(files: Files) -> None:
+    commit(files, "a1", ["t1", "t2"])
+    relation = Results(files).sql("select * from metrics order by trial_id, step, layer", lazy=True)
+    batches = list(relation.filter("layer = 1").to_arrow_reader(2))
+    assert sum(batch.num_rows for batch in batches) == 4
+
+
+_VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=8),
+    st.sampled_from(["2026-01-01", "2026-01-01 10:00:00", "1", "null", "1e5", datetime.date.today().isoformat()]),
+    st.lists(st.integers(0, 5), max_size=3),
+    st.lists(st.floats(0, 1), max_size=3),
+    st.lists(st.text(max_size=3), max_size=2),
+    st.dictionaries(st.text(max_size=3), st.integers(0, 3), max_size=2),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.dictionaries(st.sampled_from(["a", "b", "depth"]), _VALUES), min_size=1, max_size=6))
+def test_parameters_read_by_arrow_are_those_read_by_python(rows: list[dict[str, Any]]) -> None:
+    texts = [json.dumps(row) for row in rows] * (1000 // len(rows) + 1)
+    fast, plain = _parsed_by_arrow(texts), _parsed_by_python(texts)
+    if fast is not None:
+        assert fast.keys() == plain.keys()
+        for name, column in fast.items():
+            assert column.type == plain[name].type or plain[name].null_count == len(plain[name]), name
+            assert column.to_pylist() == plain[name].to_pylist()
+
+
+def test_usual_parameters_are_read_by_arrow() -> None:
+    rows = [
+        {"depth": n, "lr": 0.1 * n, "arch": "rn1", "batch_size": None, "measure_steps": [], "b": True}
+        for n in range(1000)
+    ]
+    columns = _parsed_by_arrow([json.dumps(row) for row in rows])
+    assert columns is not None
+    assert columns["depth"].type == pa.int64() and columns["lr"].to_pylist() == [0.1 * n for n in range(1000)]
+    assert columns["batch_size"].null_count == 1000 and columns["measure_steps"].to_pylist()[0] == []
