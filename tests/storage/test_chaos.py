@@ -1,0 +1,29 @@
+"""A short form of storage_chaos.py; DEPTHRATE_CHAOS_S=600 makes it the long one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from s3_server import S3Server
+from storage_chaos import run_chaos
+
+SECONDS = float(os.environ.get("DEPTHRATE_CHAOS_S", "12"))
+pytestmark = pytest.mark.timeout(SECONDS * 3 + 240)
+
+
+@pytest.mark.parametrize("place", ["folder", "s3"])
+def test_nothing_is_lost_or_doubled_and_no_reader_errs(
+    place: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    environment: dict[str, str] = {}
+    store = str(tmp_path / "store")
+    if place == "s3":
+        server: S3Server = request.getfixturevalue("s3")
+        store, environment = server.new_url(), server.environment
+    counts = run_chaos(store, SECONDS, seed=1, environment=environment)
+    print(counts)
+    assert not counts["faults_of_readers"] and not counts["faults_at_the_end"] and not counts["damage_at_the_end"]
+    assert counts["trials_at_the_end"] >= counts["committed_trials"] > 20
+    assert counts["kills_of_writers"] > 2 and counts["reads"] > 2

@@ -1,0 +1,280 @@
+"""Writers, compactions and readers at once, killed at random: nothing committed is lost, nothing doubled, no reader errs.
+
+    python tests/storage_chaos.py --seconds 600 --seed 1               # in a temporary folder
+    python tests/storage_chaos.py --seconds 600 --seed 1 --s3          # on a real S3 server on this machine
+
+Every number a writer commits is made from its trial and its attempt, so that a reader sees rows that do not belong
+together. A writer notes each commit that returned in a journal; what stands there must be seen by every later reader.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+WRITERS, COMPACTIONS, READERS = 8, 2, 4
+GRACE_S = 2.0
+CHECK = """
+select t.trial_id, t.attempt_id, m.n, m.low, m.high, m.attempts, m.attempt_id, c.n, c.low, c.high, c.attempt_id,
+       f.n, f.attempt_id
+from trials t
+left join (select trial_id, count(*) n, min(nc1) low, max(nc1) high, count(distinct attempt_id) attempts,
+                  min(attempt_id) attempt_id from metrics group by all) m using (trial_id)
+left join (select trial_id, count(*) n, min(loss) low, max(loss) high, min(attempt_id) attempt_id
+           from curves group by all) c using (trial_id)
+left join (select trial_id, count(*) n, min(attempt_id) attempt_id from features group by all) f using (trial_id)
+"""
+
+
+def value_of(trial_id: str, attempt_id: str) -> float:
+    """Return the number that stands in all rows of a trial that this attempt wrote."""
+    return float(int(hashlib.sha256(f"{trial_id} {attempt_id}".encode()).hexdigest()[:12], 16))
+
+
+def write(store: str, index: int, seed: int, journal: Path) -> None:
+    """Commit small packs until killed; one trial in five is one that other writers commit too."""
+    from orchestrator.attempt import AttemptState, new_attempt_id
+    from storage.commit import commit_trials
+    from storage.files import Files
+    from storage.schema import task_table
+
+    files, rng = Files(store), random.Random(f"{seed} writer {index} {time.time_ns()}")
+    skew = timedelta(hours=rng.choice([-5, 0, 0, 0, 3]))
+    while True:
+        time.sleep(rng.uniform(0, 0.5))
+        attempt_id = new_attempt_id()
+        trial_ids = [f"{rng.getrandbits(64):016x}" for _ in range(rng.randint(1, 4))]
+        if rng.random() < 0.3:  # a pack that somebody else runs at the same time
+            trial_ids[0] = f"shared{int(time.time()) // 2:010d}"
+        state = AttemptState(attempt_id=attempt_id, sweep="chaos", pack_id="p", trial_ids=trial_ids, device="cpu")
+        state.write(files)
+        tables: dict[str, list[Any]] = {"metrics": [], "curves": [], "features": []}
+        for trial_id in trial_ids:
+            value = value_of(trial_id, attempt_id)
+            contents = {
+                "metrics": [{"step": s, "layer": k, "nc1": value} for s in (0, 5) for k in range(3)],
+                "curves": [{"step": s, "loss": value} for s in (0, 5)],
+                "features": [{"layer": k, "kind": "sample", "label": k, "feature": [1.0, 2.0]} for k in range(3)],
+            }
+            for name, rows in contents.items():
+                tables[name].append(task_table(name, rows, trial_id=trial_id, attempt_id=attempt_id))
+        rows = [
+            {"trial_id": t, "sweep": "chaos", "attempt_id": attempt_id, "status": "ok", "params": json.dumps({"n": n})}
+            | {"committed_at": datetime.now(UTC) + skew}
+            for n, t in enumerate(trial_ids)
+        ]
+        commit_trials(files, sweep="chaos", attempt_id=attempt_id, part=None, trials=rows, tables=tables)
+        with journal.open("a") as file:
+            file.write("".join(f"{trial_id}\n" for trial_id in trial_ids))
+            file.flush()
+            os.fsync(file.fileno())
+        state.state, state.ended_at = "done", time.time() - 3600  # long ago, so that compactions take the record
+        state.write(files)
+
+
+def compact_on(store: str, journal: Path) -> None:
+    """Compact until killed, in small groups."""
+    from storage.compact import compact
+    from storage.files import Files
+
+    files = Files(store)
+
+    def note(kind: str, count: int) -> None:
+        with journal.open("a") as file:
+            file.write(f"{kind} {count}\n")
+
+    while True:
+        result = compact(
+            files, grace_s=GRACE_S, at_least=8, group_bytes=400_000, tell=lambda result, num_groups: note("group", 1)
+        )
+        note("finished", 1)
+        note("deleted", result.deleted)
+        time.sleep(0.2)
+
+
+def read_on(store: str, index: int, journal: Path) -> None:
+    """Ask and check until killed; whatever is wrong goes into the journal."""
+    from storage.query import open_results
+
+    results = open_results(store)
+    seen: set[str] = set()
+    while True:
+        before = journalled(journal.parent)
+        try:
+            results = results.refresh() if index % 2 else open_results(store)
+            rows = results.sql(CHECK).fetchall()
+            faults = list(_faults(rows, before | seen)) + [f"problem: {problem}" for problem in results.problems]
+            (joined,) = results.sql("select count(*), count(nc1), count(distinct trial_id) from results").fetchall()
+            if len(set(joined)) != 1:
+                faults.append(f"results has (rows, values, trials) {joined}")
+            seen = {row[0] for row in rows}
+        except Exception as error:
+            faults = [f"error: {type(error).__name__}: {error}"]
+        with journal.open("a") as file:
+            file.write(f"{len(seen)}\n" if not faults else "".join(f"FAULT {fault}\n" for fault in faults[:5]))
+
+
+def _faults(rows: list[tuple[Any, ...]], expected: set[str]) -> Iterator[str]:
+    ids = [row[0] for row in rows]
+    if len(set(ids)) != len(ids):
+        yield f"{len(ids) - len(set(ids))} trials are doubled"
+    if lost := expected.difference(ids):
+        yield f"{len(lost)} committed trials are lost, such as {min(lost)}"
+    for row in rows:
+        value = value_of(row[0], row[1])
+        whole = (6, value, value, 1, row[1], 2, value, value, row[1], 3, row[1])
+        if row[2:] != whole:
+            yield f"trial {row[0]} of attempt {row[1]} is {row[2:]}, expected {whole}"
+
+
+def journalled(folder: Path) -> set[str]:
+    """Return the trials whose commit has returned."""
+    lines: set[str] = set()
+    for path in folder.glob("writer-*.log"):
+        lines.update(path.read_text().rpartition("\n")[0].split())
+    return lines
+
+
+@dataclass
+class Chaos:
+    """A crowd of processes on one store."""
+
+    store: str
+    folder: Path
+    seed: int
+    environment: dict[str, str]
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    kills: dict[str, int] = field(default_factory=lambda: {"writer": 0, "compaction": 0})
+
+    def start(self, name: str) -> None:
+        """Start a process of the crowd."""
+        command = [sys.executable, __file__, "--role", name, "--store", self.store]
+        command += ["--journals", str(self.folder), "--seed", str(self.seed)]
+        self.running[name] = subprocess.Popen(command, env={**os.environ, **self.environment})
+
+    def kill(self, name: str) -> None:
+        """End a process of the crowd at whatever it does."""
+        self.running[name].kill()
+        self.running[name].wait()
+
+    def run(self, seconds: float) -> None:
+        """Let the crowd loose, and kill and replace its members at random."""
+        rng = random.Random(self.seed)
+        names = [f"writer-{i}" for i in range(WRITERS)] + [f"compaction-{i}" for i in range(COMPACTIONS)]
+        for name in [*names, *(f"reader-{i}" for i in range(READERS))]:
+            self.start(name)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(rng.uniform(0.3, 2.0))
+            name = rng.choice(names[:WRITERS] if rng.random() < 0.8 else names[WRITERS:])
+            self.kill(name)
+            self.kills[name.partition("-")[0]] += 1
+            self.start(name)
+        for name in names:
+            self.kill(name)
+        time.sleep(GRACE_S + 2)  # the readers look once more at what is there now
+        for name in [name for name in self.running if name.startswith("reader")]:
+            self.kill(name)
+
+
+def report(chaos: Chaos) -> dict[str, Any]:
+    """Look at what the crowd left, compact and verify it, and return the counts."""
+    from storage.compact import compact
+    from storage.files import Files
+    from storage.query import Results
+    from storage.verify import verify
+
+    files, committed = Files(chaos.store), journalled(chaos.folder)
+    found = verify(files).findings
+    compact(files, grace_s=0)
+    rows = Results(files).sql(CHECK).fetchall()
+    reads = [line for path in chaos.folder.glob("reader-*.log") for line in path.read_text().splitlines()]
+    compacted = {"group": 0, "finished": 0, "deleted": 0}
+    for path in chaos.folder.glob("compaction-*.log"):
+        for kind, count in (line.split() for line in path.read_text().splitlines()):
+            compacted[kind] += int(count)
+    returned = sum(len(path.read_text().splitlines()) for path in chaos.folder.glob("writer-*.log"))
+    return {
+        "seed": chaos.seed,
+        "commits_returned_trials": returned,
+        "committed_trials": len(committed),
+        "of_them_committed_more_than_once": returned - len(committed),
+        "trials_at_the_end": len(rows),
+        "kills_of_writers": chaos.kills["writer"],
+        "kills_of_compactions": chaos.kills["compaction"],
+        "compactions_finished": compacted["finished"],
+        "groups_compacted": compacted["group"],
+        "files_deleted": compacted["deleted"],
+        "reads": sum(not line.startswith("FAULT") for line in reads),
+        "faults_of_readers": [line for line in reads if line.startswith("FAULT")],
+        "faults_at_the_end": list(_faults(rows, committed)),
+        "damage_at_the_end": [str(finding) for finding in found if finding.kind != "leftover"],
+        "files_at_the_end": len(files.list()),
+    }
+
+
+def run_chaos(store: str, seconds: float, seed: int, environment: dict[str, str]) -> dict[str, Any]:
+    """Run the crowd on an empty store and return the counts."""
+    with tempfile.TemporaryDirectory() as folder:
+        chaos = Chaos(store, Path(folder), seed, environment)
+        try:
+            chaos.run(seconds)
+        finally:
+            for process in chaos.running.values():
+                process.kill()
+                process.wait()
+        return report(chaos)
+
+
+def main() -> None:
+    """Run the crowd, or be one of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--store")
+    parser.add_argument("--s3", action="store_true")
+    parser.add_argument("--role", help=argparse.SUPPRESS)
+    parser.add_argument("--journals", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.role:
+        kind, _, number = given.role.partition("-")
+        journal = given.journals / f"{given.role}.log"
+        if kind == "writer":
+            write(given.store, int(number), given.seed, journal)
+        elif kind == "compaction":
+            compact_on(given.store, journal)
+        else:
+            read_on(given.store, int(number), journal)
+        return
+    with contextlib.ExitStack() as stack:
+        environment: dict[str, str] = {}
+        store = given.store
+        if given.s3:
+            from s3_server import s3_server
+
+            server = stack.enter_context(s3_server())
+            environment, store = server.environment, server.new_url()
+            os.environ.update(environment)
+        store = store or stack.enter_context(tempfile.TemporaryDirectory())
+        counts = run_chaos(store, given.seconds, given.seed, environment)
+    print(json.dumps(counts, indent=1))
+    sys.exit(any(counts[key] for key in ("faults_of_readers", "faults_at_the_end", "damage_at_the_end")))
+
+
+if __name__ == "__main__":
+    main()
