@@ -1,0 +1,256 @@
+"""The commit protocol under a scheduler that decides who goes on, who dies and what a listing shows.
+
+Writers, compactions and readers run the real code, each in a thread of its own that stops before every operation on
+the store. A seeded scheduler lets one of them do one operation at a time, so the same seed gives the same run. It may
+kill an actor before an operation or in the middle of a write (a local write leaves its temporary file), and it may show
+a listing without the newest writes of others, or with files just deleted. Clocks of writers differ by hours.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest import mock
+
+from tests_rows import tables_of
+
+from storage.commit import commit_trials
+from storage.compact import compact
+from storage.files import Files
+from storage.query import Results
+
+QUERY = """
+select trial_id, attempt_id, (select count(*) from trials u where u.trial_id = t.trial_id) copies,
+       (select count(*) from metrics m where m.trial_id = t.trial_id) metrics,
+       (select count(*) from metrics m where m.trial_id = t.trial_id and m.attempt_id = t.attempt_id) own_metrics,
+       (select count(*) from curves c where c.trial_id = t.trial_id and c.attempt_id = t.attempt_id) curves,
+       (select count(*) from features f where f.trial_id = t.trial_id and f.attempt_id = t.attempt_id) features,
+       (select count(*) from features f where f.trial_id = t.trial_id) all_features
+from trials t
+"""
+WHOLE = (1, 6, 6, 2, 4, 4)
+
+
+class Killed(BaseException):
+    """The actor's process is gone."""
+
+
+@dataclass
+class Actor:
+    """Somebody who works on the store, one operation at a time."""
+
+    name: str
+    work: Callable[[], None]
+    may_die: bool = True
+    go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    stopped: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    dies: bool = False
+    ended: bool = False
+    thread: threading.Thread | None = None
+    error: BaseException | None = None
+
+
+_NOBODY = Actor("nobody", lambda: None)
+
+
+@dataclass
+class Simulation:
+    """One store, its actors, and what is known to be committed."""
+
+    seed: int
+    lag: bool = False
+    """Whether listings may be behind. A compaction then keeps what it replaced; its grace period is longer than any lag."""
+    grace_s: float = 0.0
+    committed: set[str] = field(default_factory=set)
+    trace: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.files = Files(f"memory://simulation-{self.seed}-{id(self)}")
+        self.actors: list[Actor] = []
+        self._current: Actor | None = None
+        self._recent: list[tuple[str, str]] = []
+        """(who, path) of the newest writes."""
+        self._attempts = 0
+
+    # ---- actors
+
+    def writer(self, trial_ids: Sequence[str], skew_h: float = 0.0) -> None:
+        """Add an attempt that commits these trials."""
+        self._attempts += 1
+        attempt = f"20260101T000000_{self._attempts:012d}"
+
+        def work() -> None:
+            files = self._files()
+            files.write(f"attempts/sweep=s/{attempt}.json", b"{}")
+            rows = [
+                {"trial_id": t, "sweep": "s", "attempt_id": attempt, "status": "ok", "params": "{}"}
+                | {"committed_at": datetime.now(UTC) + timedelta(hours=skew_h)}
+                for t in trial_ids
+            ]
+            each = [tables_of(trial_id, attempt) for trial_id in trial_ids]
+            tables = {name: [one[name] for one in each] for name in ("metrics", "curves", "features")}
+            commit_trials(files, sweep="s", attempt_id=attempt, part=None, trials=rows, tables=tables)
+            self.committed.update(trial_ids)
+
+        self._add(f"writer {attempt[-3:]}", work)
+
+    def compaction(self) -> None:
+        """Add a compaction."""
+
+        def work() -> None:
+            compact(self._files(), grace_s=self.grace_s, group_bytes=30_000)
+
+        self._add("compaction", work)
+
+    def reader(self, times: int = 3) -> None:
+        """Add somebody who asks and checks, some times in a row."""
+
+        def work() -> None:
+            for _ in range(times):
+                expected = set() if self.lag else set(self.committed)
+                self.check(Results(self._files()), expected)
+
+        self._add("reader", work, may_die=False)
+
+    def check(self, results: Results, expected: set[str]) -> None:
+        """Compare what a reader sees with what has to be there."""
+        rows = results.sql(QUERY).fetchall()
+        seen = {row[0] for row in rows}
+        assert not expected - seen, f"lost: {sorted(expected - seen)}"
+        for row in rows:
+            assert row[2:] == WHOLE, f"trial {row[0]} of attempt {row[1]} is {row[2:]}, not {WHOLE}"
+        assert not results.problems, results.problems
+
+    def _add(self, name: str, work: Callable[[], None], may_die: bool = True) -> None:
+        self.actors.append(Actor(f"{len(self.actors)} {name}", work, may_die))
+
+    # ---- the schedule
+
+    def run(self, kill: float = 0.03) -> None:
+        """Let the actors go on in a random order until all have ended; raises what a reader raised."""
+        for actor in self.actors:
+            actor.thread = threading.Thread(target=self._live, args=(actor,), daemon=True)
+            actor.thread.start()
+        while alive := [actor for actor in self.actors if not actor.ended]:
+            actor = self.rng.choice(alive)
+            actor.dies = actor.may_die and self.rng.random() < kill
+            self._current = actor
+            actor.go.release()
+            actor.stopped.acquire()
+            if actor.error is not None:
+                schedule = "\n".join(self.trace[-80:])
+                raise AssertionError(f"{schedule}\nseed {self.seed}, {actor.name}: {actor.error!r}") from actor.error
+
+    def _live(self, actor: Actor) -> None:
+        actor.go.acquire()
+        try:
+            actor.work()
+        except Killed:
+            self.trace.append(f"{actor.name}: killed")
+        except BaseException as error:
+            actor.error = error
+        actor.ended = True
+        actor.stopped.release()
+
+    def step(self, what: str) -> Actor:
+        """Wait for the scheduler before an operation."""
+        actor = self._current
+        if actor is None or threading.current_thread() is not actor.thread:
+            return _NOBODY  # one of DuckDB's threads, while the actor's own waits in it: a scan is one operation
+        actor.stopped.release()
+        actor.go.acquire()
+        if actor.dies and not what.startswith("write"):
+            raise Killed
+        self.trace.append(f"{actor.name}: {what}")
+        return actor
+
+    def _files(self) -> Files:
+        return SteppedFiles(self.files.url, self)
+
+    def wrote(self, actor: Actor, path: str) -> None:
+        """Remember a write that listings may not show yet."""
+        self._recent = [*self._recent[-7:], (actor.name, path)]
+
+    def unseen(self, actor: Actor) -> set[str]:
+        """Return the writes of others that this listing does not show."""
+        if not self.lag or self.rng.random() < 0.5:
+            return set()
+        newest = self._recent[self.rng.randrange(8) :]
+        return {path for who, path in newest if who != actor.name}
+
+
+class SteppedFiles(Files):
+    """A store whose every operation waits for the scheduler."""
+
+    def __init__(self, url: str, simulation: Simulation):
+        super().__init__(url)
+        self._simulation = simulation
+
+    def read(self, path: str) -> bytes:
+        self._simulation.step(f"read {path}")
+        return super().read(path)
+
+    def write(self, path: str, content: bytes, *, durable: bool = False) -> None:
+        actor = self._simulation.step(f"write {path}")
+        if actor.dies:
+            if self._simulation.rng.random() < 0.5:
+                folder, _, name = path.rpartition("/")
+                super().write(f"{folder}/.{name}.0.tmp", content[: len(content) // 2])
+            elif self._simulation.rng.random() < 0.5:
+                super().write(path, content)  # the write went through, and nobody lived to hear of it
+            raise Killed
+        super().write(path, content, durable=durable)
+        self._simulation.wrote(actor, path)
+
+    def list(self, folder: str = "") -> dict[str, int]:
+        actor = self._simulation.step(f"list {folder}")
+        hidden = self._simulation.unseen(actor)
+        return {path: size for path, size in super().list(folder).items() if path not in hidden}
+
+    def size(self, path: str) -> int | None:
+        self._simulation.step(f"size {path}")
+        return super().size(path)
+
+    def delete(self, path: str) -> None:
+        self._simulation.step(f"delete {path}")
+        super().delete(path)
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.delete(path)
+
+
+def simulate(seed: int, *, lag: bool) -> Simulation:
+    """Run a random crowd on an empty store, then let it come to rest, and check what is left."""
+    rng = random.Random(seed)
+    simulation = Simulation(seed, lag=lag, grace_s=3600.0 if lag else 0.0)
+    for number in range(rng.randint(3, 6)):
+        trials = [f"t{number}{letter}" for letter in "ab"[: rng.randint(1, 2)]]
+        simulation.writer(trials, skew_h=rng.choice([-5, 0, 3]))
+        if rng.random() < 0.4:  # an attempt that was taken for dead, or another launch
+            again = list(dict.fromkeys([*trials, "t0a"]))[: rng.randint(1, 3)]
+            simulation.writer(again, skew_h=rng.choice([-5, 0, 3]))
+    for _ in range(rng.randint(1, 3)):
+        simulation.compaction()
+    for _ in range(2):
+        simulation.reader(times=2)
+    names = (f"{number:06d}" for number in itertools.count())
+    with mock.patch("storage.compact.new_compaction_id", side_effect=names):  # else every run has other names
+        simulation.run()
+    return simulation
+
+
+def settle(simulation: Simulation) -> dict[str, Any]:
+    """Compact without anybody else and return what is there then; raises if it is not what was committed."""
+    simulation.check(Results(simulation.files), simulation.committed)
+    compact(simulation.files, grace_s=0)
+    results = Results(simulation.files)
+    simulation.check(results, simulation.committed)
+    listing = simulation.files.list()
+    return {"trials": results.snapshot.trial_ids(), "listing": listing, "snapshot": results.snapshot}
