@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -71,7 +72,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.files = Files(f"memory://simulation-{self.seed}-{id(self)}")
+        self.files = Files(f"memory://{uuid.uuid4().hex}")
         self.actors: list[Actor] = []
         self._current: Actor | None = None
         self._recent: list[tuple[str, str]] = []
