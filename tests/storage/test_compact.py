@@ -1,0 +1,229 @@
+"""Compaction changes nothing that a reader sees, whoever else is at work and wherever it is killed."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from tests_rows import commit
+
+from storage.compact import compact, plan_groups, write_group
+from storage.files import Files
+from storage.layout import is_compacted
+from storage.query import VIEWS, Results
+from storage.records import compacted_log, read_records
+from storage.snapshot import take_snapshot
+
+
+def fill(files: Files, packs: int = 6) -> None:
+    """Commit packs of three trials; the first of each pack but one is also in the pack before, which came earlier."""
+    for number in range(packs):
+        trials = [f"t{number}a", f"t{number}b", f"t{number + 1}a"]
+        commit(
+            files,
+            f"20260101T00000{number}_aaaaaaaaaaaa",
+            trials,
+            hour=number,
+            value=float(number),
+            width=3 + number % 2,
+        )
+
+
+def answers(files: Files) -> dict[str, Any]:
+    """Everything a reader can see."""
+    results = Results(files)
+    assert not results.problems
+    seen: dict[str, Any] = {
+        view: sorted(map(repr, results.sql(f"select * from {view}").fetchall())) for view in VIEWS if view != "attempts"
+    }
+    seen["attempts"] = sorted(results.sql("select attempt_id, state, trial_ids from attempts").fetchall())
+    for trial_id in ("t0a", "t3a", "t3b"):
+        labels, features = results.features(trial_id, layer=2)
+        seen[trial_id] = (labels.tolist(), features.tolist())
+    return seen
+
+
+def test_readers_see_the_same_before_and_after(files: Files) -> None:
+    fill(files)
+    before = answers(files)
+    result = compact(files)
+    assert (result.groups, result.commits, result.trials, result.records) == (1, 6, 13, 6)
+    assert result.deleted == 0 and result.waiting == 6 * 5
+    assert answers(files) == before, "the replaced files are still there"
+    assert compact(files, grace_s=0).deleted == 30
+    assert answers(files) == before
+    left = [path for path in files.list() if path.startswith(("trials", "metrics", "curves", "features", "attempts"))]
+    assert all(is_compacted(path) for path in left) and len(left) == 6, "features of two widths are two files"
+    again = compact(files, grace_s=0)
+    assert (again.groups, again.deleted) == (0, 0), "nothing left to do"
+    commit(files, "20260101T000009_aaaaaaaaaaaa", ["t9x"])
+    assert len(Results(files).sql("select * from trials").fetchall()) == 14
+
+
+def test_rows_are_sorted_so_that_statistics_prune(folder: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.parquet.ROWS_PER_GROUP", 10)
+    fill(folder, packs=9)
+    compact(folder, grace_s=0)
+    (path,) = [path for path in folder.list("metrics")]
+    metadata = pq.ParquetFile(io.BytesIO(folder.read(path))).metadata
+    names = [metadata.row_group(0).column(i).path_in_schema for i in range(metadata.num_columns)]
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    last = [group.column(names.index("is_last")).statistics for group in groups]
+    assert [s.min for s in last] == sorted((s.min for s in last), reverse=True), "the last layers stand before the rest"
+    assert sum(s.max for s in last) <= len(groups) / 3 + 1
+    ranges = [group.column(names.index("trial_id")).statistics for group in groups]
+    assert sum(s.min <= "t3b" <= s.max for s in ranges) <= 4
+
+
+def test_compactions_of_little_are_merged_later(folder: Files) -> None:
+    for number in range(4):
+        commit(folder, f"20260101T00000{2 * number}_aaaaaaaaaaaa", [f"t{number}a"])
+        commit(folder, f"20260101T00000{2 * number + 1}_bbbbbbbbbbbb", [f"t{number}b"])
+        assert compact(folder, grace_s=0).groups == 1
+        assert len(folder.list("manifest")) == 1 and len(folder.list("metrics")) == 1
+    assert Results(folder).sql("select count(*) from metrics").fetchall() == [(48,)]
+
+
+def test_groups_keep_to_their_size(folder: Files) -> None:
+    fill(folder)
+    result = compact(folder, group_bytes=40_000)
+    assert result.groups == len(take_snapshot(folder).manifests) >= 2
+
+
+def test_large_features_stay_in_their_files(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.compact.MERGE_FEATURES_BELOW", 1)
+    commit(files, "20260101T000000_aaaaaaaaaaaa", ["t0a", "t3a"], hour=1)
+    commit(files, "20260101T000001_aaaaaaaaaaaa", ["t3a", "t3b"], hour=2)
+    before = answers(files)
+    compact(files, grace_s=0)
+    assert "features/sweep=s/20260101T000000_aaaaaaaaaaaa.parquet" in files.list("features"), "whole: kept as it is"
+    assert "features/sweep=s/20260101T000001_aaaaaaaaaaaa.parquet" not in files.list("features"), "held a double"
+    assert answers(files) == before
+    commit(files, "20260101T000002_aaaaaaaaaaaa", ["t4a"], hour=3)
+    commit(files, "20260101T000003_aaaaaaaaaaaa", ["t5a"], hour=3)
+    before = answers(files)
+    for _ in range(2):
+        compact(files, grace_s=0)
+        assert answers(files) == before
+
+
+def test_two_compactions_at_once(files: Files) -> None:
+    """Both saw the same commits; one of them also a later one."""
+    fill(files)
+    first = take_snapshot(files)
+    commit(files, "20260101T000009_aaaaaaaaaaaa", ["t9a", "t9b"], hour=9)
+    second, before = take_snapshot(files), answers(files)
+    for number, snapshot in enumerate((second, first)):
+        for group in plan_groups(files, snapshot, 2, 1e9):
+            write_group(files, group, snapshot, f"20260102T00000{number}_cccccccccccc")
+        assert answers(files) == before
+    assert len(take_snapshot(files).manifests) == 2
+    compact(files, grace_s=0)
+    assert answers(files) == before and len(take_snapshot(files).manifests) == 1
+
+
+def test_a_commit_with_an_earlier_clock_still_wins_after_a_compaction(files: Files) -> None:
+    """Which of two commits counts must not depend on whether one of them was compacted."""
+    fill(files, packs=4)
+    compact(files, grace_s=0)
+    commit(files, "20251231T000000_aaaaaaaaaaaa", ["t2b"], value=99.0)
+    found = Results(files).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
+    plain = Files(f"memory://{id(files)}-{time.time_ns()}")
+    fill(plain, packs=4)
+    commit(plain, "20251231T000000_aaaaaaaaaaaa", ["t2b"], value=99.0)
+    assert found == Results(plain).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
+    compact(files, grace_s=0)
+    assert found == Results(files).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
+
+
+class Stop(BaseException):
+    """The process is killed here."""
+
+
+@pytest.mark.parametrize("point", range(14))
+def test_killed_anywhere_it_leaves_the_store_as_it_was_and_can_go_on(
+    folder: Files, point: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(folder)
+    before = answers(folder)
+    left = point
+    with monkeypatch.context() as patch:
+        for name in ("write", "delete", "delete_many"):
+            plain = getattr(Files, name)
+
+            def counted(self: Files, *args: Any, _plain: Any = plain, **options: Any) -> None:
+                nonlocal left
+                left -= 1
+                if left < 0:
+                    if args and isinstance(args[0], list):
+                        _plain(self, args[0][: len(args[0]) // 2])
+                    raise Stop
+                _plain(self, *args, **options)
+
+            patch.setattr(Files, name, counted)
+        try:
+            compact(folder, grace_s=0, group_bytes=60_000)
+        except Stop:
+            pass
+        else:
+            assert point > 8
+    assert answers(folder) == before
+    monkeypatch.setattr("storage.compact.ABANDONED_S", -1.0)
+    compact(folder, grace_s=0)
+    compact(folder, grace_s=0)
+    assert answers(folder) == before
+    named = {file.path for manifest in take_snapshot(folder).manifests for file in manifest.all_files()}
+    tables = ("trials", "metrics", "curves", "features")
+    assert {path for path in folder.list() if path.startswith(tables)} == {p for p in named if p.startswith(tables)}
+
+
+def test_what_is_replaced_goes_only_when_what_replaces_it_is_sound(folder: Files) -> None:
+    fill(folder)
+    before = answers(folder)
+    compact(folder)
+    (path,) = [path for path in folder.list("curves") if is_compacted(path)]
+    content = bytearray(folder.read(path))
+    content[len(content) // 3] ^= 1
+    folder.write(path, bytes(content))
+    result = compact(folder, grace_s=0)
+    assert result.deleted == 0 and result.waiting == 30
+    folder.delete(path)
+    now = Results(folder)
+    assert now.problems and sorted(map(repr, now.sql("select * from curves").fetchall())) == before["curves"]
+
+
+def test_damaged_files_are_left_alone_with_their_commit(folder: Files) -> None:
+    fill(folder)
+    path = "metrics/sweep=s/20260101T000002_aaaaaaaaaaaa.parquet"
+    content = bytearray(folder.read(path))
+    content[40] ^= 1
+    folder.write(path, bytes(content))
+    result = compact(folder, grace_s=0)
+    assert result.damaged == (path,) and result.commits == 5
+    assert path in folder.list() and Results(folder).sql("select count(*) from trials").fetchall() == [(13,)]
+
+
+def test_records_and_logs_of_attempts_go_along(files: Files) -> None:
+    fill(files)
+    files.write("attempts/sweep=s/20260101T000003_aaaaaaaaaaaa.log", b"it printed this\n")
+    for state, ended in (("running", "null"), ("failed", str(time.time()))):
+        attempt = f"20260101T000008_{state:x<12}"
+        record = f'"sweep": "s", "trial_ids": ["t9"], "state": "{state}", "started_at": 2, "ended_at": {ended}'
+        files.write(f"attempts/sweep=s/{attempt}.json", f'{{"attempt_id": "{attempt}", {record}}}'.encode())
+    before = sorted(record["attempt_id"] for record in read_records(files, take_snapshot(files)))
+    compact(files, grace_s=0)
+    snapshot = take_snapshot(files)
+    assert sorted(record["attempt_id"] for record in read_records(files, snapshot)) == before and len(before) == 8
+    assert len(snapshot.attempts) == 2, "one runs, and one ended just now"
+    assert compacted_log(files, snapshot, "20260101T000003_aaaaaaaaaaaa") == b"it printed this\n"
+    fill(files, packs=2)  # written again by a late worker: newer than what was compacted
+    assert len(read_records(files, take_snapshot(files))) == 8
+
+
+def test_an_empty_store_and_a_single_commit_are_left_alone(files: Files) -> None:
+    assert compact(files).groups == 0
+    commit(files, "20260101T000000_aaaaaaaaaaaa", ["t0a"])
+    assert compact(files).groups == 0 and not files.list("manifest")
