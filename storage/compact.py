@@ -3,6 +3,9 @@
 A compaction writes its files under names of its own and then a manifest (`storage.manifest`), whose single write is the
 switch. What it replaces is deleted later, when no reader can still be at it, and only after the new files were read
 again and found whole. It takes no lock: two compactions at once may both hold a trial, and readers take it from one.
+What makes that safe is that a compaction holds every trial of everything it replaces: it leaves a double out only for
+an earlier commit that it holds itself. Trusting that another file holds it would lose the trial when that file's
+compaction trusts this one at the same moment.
 Killed at any point it leaves the store as it was, or one group of files further on; running it again goes on.
 """
 
@@ -41,7 +44,8 @@ from storage.snapshot import (
     Source,
     counting_rows,
     find_broken_files,
-    read_trials,
+    read_commit_of,
+    resolve,
     take_snapshot,
 )
 
@@ -90,8 +94,8 @@ class Group:
 
     @property
     def is_work(self) -> bool:
-        """Whether writing it leaves fewer files than there are, or fewer rows that do not count."""
-        return len(self.sources) + len(self.records) > 1 or any(not source.is_whole for source in self.sources)
+        """Whether writing it leaves fewer files than there are."""
+        return len(self.sources) + len(self.records) > 1
 
 
 class DamagedFile(Exception):
@@ -142,19 +146,30 @@ def new_compaction_id() -> str:
 
 
 def plan_groups(files: Files, snapshot: Snapshot, at_least: int, group_bytes: float) -> Iterator[Group]:
-    """Yield what to put together: loose commits, what no longer counts, and compactions that are still small."""
+    """Yield what to put together: loose commits with compactions that are still small, and copies with their originals."""
     sources: dict[str, list[Source]] = {}
     for source in (*snapshot.sources, *snapshot.beaten):
         sources.setdefault(sweep_of_path(source.path), []).append(source)
     records = _settled_records(files, snapshot)
     for sweep in sorted(sources.keys() | records.keys()):
         of_sweep = sources.get(sweep, [])
-        loose = sum(source.manifest is None for source in of_sweep)
-        untidy = any(not source.is_whole for source in of_sweep)
-        if loose < at_least and not untidy and len(records.get(sweep, ())) < at_least:
-            continue
-        small = [s for s in of_sweep if s.manifest is None or not s.is_whole or _weight(s) < group_bytes / 2]
-        yield from _cut(sweep, small, records.get(sweep, []), group_bytes)
+        small = [source for source in of_sweep if source.manifest is None or _weight(source) < group_bytes / 2]
+        loose = sum(source.manifest is None for source in small)
+        if loose >= at_least or len(small) - loose > 1 or len(records.get(sweep, ())) >= at_least:
+            yield from _cut(sweep, small, records.get(sweep, []), group_bytes)
+        taken = {source.path for source in small}
+        yield from _copies(sweep, [source for source in of_sweep if source.path not in taken])
+
+
+def _copies(sweep: str, large: list[Source]) -> Iterator[Group]:
+    """Yield each compaction that another one, which ran at the same time, made superfluous, together with that one."""
+    originals = [source for source in large if source.trials.num_rows]
+    for copy in (source for source in large if not source.trials.num_rows):
+        trial_ids = set(copy.held["trial_id"].to_pylist())
+        original = next((source for source in originals if trial_ids <= set(source.trial_ids())), None)
+        if original is not None:
+            originals.remove(original)
+            yield Group(sweep, [original, copy], [])
 
 
 def _cut(sweep: str, sources: list[Source], records: list[str], group_bytes: float) -> Iterator[Group]:
@@ -202,7 +217,7 @@ def write_group(files: Files, group: Group, snapshot: Snapshot, compaction_id: s
         DamagedFile: a file is not what was committed; nothing has changed.
         FileNotFoundError: a file is gone, which another compaction has replaced; nothing has changed.
     """
-    written = write_tables(files, group.sweep, group.sources, compaction_id, read_rows)
+    written = write_tables(files, group.sweep, _resolved(files, group), compaction_id, read_rows)
     replaced = [source.manifest for source in group.sources if source.manifest is not None]
     records, sizes, logs = _joined_records(files, group, replaced, snapshot)
     if records is not None:
@@ -214,13 +229,31 @@ def write_group(files: Files, group: Group, snapshot: Snapshot, compaction_id: s
         created_at=time.time(),
         files=written,
         commits=[name_of_path(source.path) for source in group.sources if source.manifest is None],
-        # with those that these replaced in their turn: they may not be deleted yet
-        compactions=sorted({i for m in replaced for i in (m.compaction_id, *m.compactions)}),
+        compactions=sorted({m.compaction_id for m in replaced} | _still_there(group.sweep, replaced, snapshot)),
         attempts=sizes,
         logs=logs,
     )
     manifest.write(files)
     return manifest
+
+
+def _still_there(sweep: str, replaced: Sequence[Manifest], snapshot: Snapshot) -> set[str]:
+    """Return what replaced compactions replaced in their turn, and has not been deleted yet."""
+    earlier = {compaction_id for manifest in replaced for compaction_id in manifest.compactions}
+    return {compaction_id for compaction_id in earlier if manifest_path(sweep, compaction_id) in snapshot.listing}
+
+
+def _resolved(files: Files, group: Group) -> list[Source]:
+    """Return a group's sources with those of their trials that have no earlier commit within the group."""
+    commits = []
+    for source in group.sources:
+        try:
+            commits.append(read_commit_of(files, source))
+        except FileNotFoundError:
+            raise
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise DamagedFile(source.path) from error
+    return resolve(commits)
 
 
 ReadRows = Callable[[Files, Source, DataFile], pa.Table]
@@ -229,12 +262,15 @@ ReadRows = Callable[[Files, Source, DataFile], pa.Table]
 def write_tables(
     files: Files, sweep: str, sources: Sequence[Source], compaction_id: str, read: ReadRows
 ) -> dict[str, list[DataFile]]:
-    """Write those rows of some sources that count, sorted, and return the files by table."""
+    """Write those rows of some sources that count, sorted, and return the files by table.
+
+    The sources come with all columns of their trials.
+    """
 
     def path(table: str, part: int | None = None) -> str:
         return compacted_path(table, sweep, compaction_id, part)
 
-    trials = pa.concat_tables([no_rows(), *(read_trials(files, source) for source in sources)])
+    trials = pa.concat_tables([no_rows(), *(source.trials for source in sources)])
     order = pc.sort_indices(trials["trial_id"]).to_numpy()
     ids = trials["trial_id"].take(pa.array(order)).combine_chunks()
     written: dict[str, list[DataFile]] = {}
@@ -331,29 +367,32 @@ def delete_replaced(files: Files, grace_s: float) -> tuple[int, int]:
     Before anything is deleted the compaction's own files are read again: only what is there, bit for bit, replaces.
     """
     snapshot = take_snapshot(files)
-    named = {file.path for manifest in snapshot.manifests for file in manifest.all_files()}
-    deleted = waiting = 0
+    ready, waiting = set(), 0
     for manifest in snapshot.manifests:
-        doomed = [p for p in manifest.replaced_paths() if p in snapshot.listing and p not in named]
-        doomed += _doomed_records(manifest, snapshot)
-        for old in (old for old in snapshot.superseded if old.compaction_id in manifest.compactions):
-            doomed += [p for p in old.replaced_paths() if p in snapshot.listing and p not in named]
-            doomed += _doomed_records(old, snapshot)
-            # its manifest before its files: a reader finds it whole or not at all
-            doomed += [old.path, *(file.path for file in old.all_files() if file.path not in named)]
-        doomed = list(dict.fromkeys(path for path in doomed if path in snapshot.listing))
-        if not doomed:
-            continue
-        if time.time() - manifest.created_at < grace_s or not _is_sound(files, manifest):
+        doomed = _doomed(manifest, snapshot)
+        if doomed and time.time() - manifest.created_at >= grace_s and _is_sound(files, manifest):
+            ready.add(manifest.compaction_id)
+        else:
             waiting += len(doomed)
-            continue
-        for path in (path for path in doomed if path.startswith("manifest/")):
-            files.delete(path)
-        files.delete_many([path for path in doomed if not path.startswith("manifest/")])
-        deleted += len(doomed)
+    if ready:
+        snapshot = take_snapshot(files)  # reading took a while: what another compaction names since then stays
+    doomed = [path for m in snapshot.manifests if m.compaction_id in ready for path in _doomed(m, snapshot)]
     abandoned = _abandoned(files, snapshot)
-    files.delete_many(abandoned)
-    return deleted + len(abandoned), waiting
+    # manifests before their files: a reader finds a compaction whole or not at all
+    for path in (path for path in doomed if path.startswith("manifest/")):
+        files.delete(path)
+    files.delete_many([path for path in (*doomed, *abandoned) if not path.startswith("manifest/")])
+    return len(doomed) + len(abandoned), waiting
+
+
+def _doomed(manifest: Manifest, snapshot: Snapshot) -> list[str]:
+    """Return what is there of all that a compaction replaced."""
+    named = {file.path for current in snapshot.manifests for file in current.all_files()}
+    doomed = [*manifest.replaced_paths(), *_doomed_records(manifest, snapshot)]
+    for old in (old for old in snapshot.superseded if old.compaction_id in manifest.compactions):
+        doomed += [*old.replaced_paths(), *_doomed_records(old, snapshot)]
+        doomed += [old.path, *(file.path for file in old.all_files())]
+    return [path for path in dict.fromkeys(doomed) if path in snapshot.listing and path not in named]
 
 
 def _doomed_records(manifest: Manifest, snapshot: Snapshot) -> list[str]:

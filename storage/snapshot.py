@@ -62,15 +62,12 @@ class Source:
     """Its trials file or manifest: what made it count."""
     trials: pa.Table
     """Those of its trials that count (the others have an earlier commit elsewhere), with the snapshot's columns."""
-    num_trials: int
-    """All trials in it."""
+    held: pa.Table
+    """All of its trials."""
+    is_whole: bool
+    """Whether all of its rows count."""
     files: dict[str, list[DataFile]]
     manifest: Manifest | None = None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of its rows count."""
-        return self.trials.num_rows == self.num_trials
 
     def trial_ids(self) -> list[str]:
         """Return the trials that are read from here."""
@@ -145,12 +142,14 @@ class SnapshotCache:
 
     columns: Sequence[str] = STATE_COLUMNS
     """Of the trials table, what to read."""
-    commits: dict[tuple[str, int], _Commit | Problem] = field(default_factory=dict)
+    commits: dict[tuple[str, int], Commit | Problem] = field(default_factory=dict)
     manifests: dict[tuple[str, int], Manifest | Problem] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class _Commit:
+class Commit:
+    """A commit or a compaction with all of its trials, whether they count or not."""
+
     path: str
     trials: pa.Table
     files: dict[str, list[DataFile]]
@@ -210,7 +209,7 @@ class _Look:
             if self.listing.get(path) == size
         }
         self._find_foreign()
-        sources = _winners(commits)
+        sources = resolve(commits)
         return Snapshot(
             sources=[source for source in sources if source.trials.num_rows],
             beaten=[source for source in sources if not source.trials.num_rows],
@@ -247,7 +246,7 @@ class _Look:
         self.problems += [Problem(faulty, f"{fault}; {unread}") for faulty, fault in faults]
         return not faults
 
-    def _compacted(self, manifest: Manifest) -> _Commit | None:
+    def _compacted(self, manifest: Manifest) -> Commit | None:
         """Return a counting compaction with its trials."""
         tables = []
         for file in manifest.files.get("trials", ()):
@@ -255,13 +254,11 @@ class _Look:
             if key not in self.cache.commits:
                 self._read_compacted_trials(file)
             read = self.cache.commits.get(key)
-            if not isinstance(read, _Commit):
+            if not isinstance(read, Commit):
                 self.problems += [read] if isinstance(read, Problem) else []
                 return None
             tables.append(read.trials)
-        return _Commit(
-            manifest.path, pa.concat_tables([no_rows(self.cache.columns), *tables]), manifest.files, manifest
-        )
+        return Commit(manifest.path, pa.concat_tables([no_rows(self.cache.columns), *tables]), manifest.files, manifest)
 
     def _read_compacted_trials(self, file: DataFile) -> None:
         for path, content in _read_all(self.files, [file.path]):
@@ -271,12 +268,12 @@ class _Look:
             try:
                 columns = self.cache.columns
                 table = as_trials(read_parquet(content, columns), columns)
-                self.cache.commits[path, file.size] = _Commit(path, table, {})
+                self.cache.commits[path, file.size] = Commit(path, table, {})
             except _UNREADABLE as error:
                 reason = f"is damaged ({first_line(error)}); its {file.rows} trials do not count, run the sweep again"
                 self.cache.commits[path, file.size] = Problem(path, reason)
 
-    def _whole_commits(self, hidden: set[str]) -> Iterator[_Commit]:
+    def _whole_commits(self, hidden: set[str]) -> Iterator[Commit]:
         paths = [p for p in self.listing if p.startswith("trials/") and not is_compacted(p)]
         paths = [path for path in paths if path not in hidden and path not in self.ignore]
         self._read_commits([path for path in paths if (path, self.listing[path]) not in self.cache.commits])
@@ -295,7 +292,7 @@ class _Look:
                 self.problems += [Problem(faulty, fault, trial_ids) for faulty, fault in faults]
 
     def _read_commits(self, paths: list[str]) -> None:
-        read: list[_Commit] = []
+        read: list[Commit] = []
         for path, content in _read_all(self.files, paths):
             if content is None:
                 self.missing = True
@@ -315,7 +312,7 @@ class _Look:
         for commit in read:
             trials = rows.slice(start, commit.trials.num_rows)
             start += commit.trials.num_rows
-            self.cache.commits[commit.path, self.listing[commit.path]] = _Commit(commit.path, trials, commit.files)
+            self.cache.commits[commit.path, self.listing[commit.path]] = Commit(commit.path, trials, commit.files)
 
     def _fault(self, file: DataFile, commit: str) -> str | None:
         """Return how a file is not as its commit says."""
@@ -371,7 +368,7 @@ def _read_patiently(files: Files, path: str) -> bytes | None:
     raise AssertionError("the last round returned or raised")
 
 
-def _parse_commit(path: str, content: bytes, columns: Sequence[str]) -> _Commit | Problem:
+def _parse_commit(path: str, content: bytes, columns: Sequence[str]) -> Commit | Problem:
     try:
         trials, data = read_commit(content, columns)
     except ForeignFile as error:
@@ -379,10 +376,10 @@ def _parse_commit(path: str, content: bytes, columns: Sequence[str]) -> _Commit 
     except _UNREADABLE as error:
         reason = f"cannot be read as Parquet ({first_line(error)}); its trials do not count, run the sweep again"
         return Problem(path, reason)
-    return _Commit(path, trials, {name: [file] for name, file in data.items()})
+    return Commit(path, trials, {name: [file] for name, file in data.items()})
 
 
-def _winners(commits: list[_Commit]) -> list[Source]:
+def resolve(commits: list[Commit]) -> list[Source]:
     """Return the commits with those of their trials that count: the earliest commit of each wins, whole.
 
     Copies of one row, which overlapping compactions leave, are taken from the first: compactions stand before commits.
@@ -391,7 +388,7 @@ def _winners(commits: list[_Commit]) -> list[Source]:
         return []
     rows = pa.concat_tables([commit.trials for commit in commits])
     if len(set(rows["trial_id"].to_pylist())) == rows.num_rows:
-        return [Source(c.path, c.trials, c.trials.num_rows, c.files, c.manifest) for c in commits]
+        return [Source(c.path, c.trials, c.trials, True, c.files, c.manifest) for c in commits]
     import pyarrow.compute as pc  # 40 ms that a store without doubles does not need
 
     keys = rows.select(["trial_id", "committed_at", "attempt_id"]).append_column(
@@ -405,22 +402,24 @@ def _winners(commits: list[_Commit]) -> list[Source]:
     for commit in commits:
         trials = commit.trials.filter(wins.slice(start, commit.trials.num_rows))
         start += commit.trials.num_rows
-        sources.append(Source(commit.path, trials, commit.trials.num_rows, commit.files, commit.manifest))
+        is_whole = trials.num_rows == commit.trials.num_rows
+        sources.append(Source(commit.path, trials, commit.trials, is_whole, commit.files, commit.manifest))
     return sources
 
 
-def read_trials(files: Files, source: Source) -> pa.Table:
-    """Return all columns of those of a source's trials that count.
+def read_commit_of(files: Files, source: Source) -> Commit:
+    """Return all of a source's trials, also those that do not count, with all their columns.
 
     Raises:
         FileNotFoundError: a compaction has replaced it meanwhile.
+        pa.ArrowException, OSError: it is damaged.
     """
     if source.manifest is None:
-        table = read_commit(files.read(source.path))[0]
+        trials = read_commit(files.read(source.path))[0]
     else:
         named = source.files.get("trials", ())
-        table = pa.concat_tables([no_rows(), *(as_trials(read_parquet(files.read(file.path))) for file in named)])
-    return counting_rows(source, table)
+        trials = pa.concat_tables([no_rows(), *(as_trials(read_parquet(files.read(file.path))) for file in named)])
+    return Commit(source.path, trials, source.files, source.manifest)
 
 
 def sample_trials(files: Files, snapshot: Snapshot, at_least: int) -> pa.Table:
@@ -430,7 +429,7 @@ def sample_trials(files: Files, snapshot: Snapshot, at_least: int) -> pa.Table:
         if sum(table.num_rows for table in tables) >= at_least:
             break
         with contextlib.suppress(FileNotFoundError):
-            tables.append(read_trials(files, source))
+            tables.append(read_commit_of(files, source).trials)
     return pa.concat_tables(tables)
 
 

@@ -117,7 +117,7 @@ class _Check:
         for manifest in self.snapshot.broken:
             trials = [self._what_is_left(file) for file in manifest.files.get("trials", ())]
             table = pa.concat_tables([no_rows(), *trials])
-            yield Source(manifest.path, table, table.num_rows, manifest.files, manifest)
+            yield Source(manifest.path, table, table, True, manifest.files, manifest)
         counted = {source.path for source in (*self.snapshot.sources, *self.snapshot.beaten)}
         replaced = {p for m in (*self.snapshot.manifests, *self.snapshot.superseded) for p in m.replaced_trials()}
         for path in self.snapshot.listing:
@@ -131,7 +131,7 @@ class _Check:
             except _BROKEN as error:
                 self._unreadable_commit(path, error)
                 continue
-            yield Source(path, trials, trials.num_rows, {name: [file] for name, file in data.items()})
+            yield Source(path, trials, trials, True, {name: [file] for name, file in data.items()})
 
     def _what_is_left(self, file: DataFile) -> pa.Table:
         try:
@@ -431,7 +431,7 @@ def _save(files: Files, source: Source, without: set[str]) -> int:
         return 0
     sweep, compaction_id = sweep_of_path(source.path), new_compaction_id()
     # counted as partial, so that rows of other trials in its files are left behind
-    whole = replace(source, trials=source.trials.filter(pa.array(keep)), num_trials=-1)
+    whole = replace(source, trials=source.trials.filter(pa.array(keep)), is_whole=False)
     written = write_tables(files, sweep, [whole], compaction_id, _read_what_is_left)
     records = [table for file in source.files.get("attempts", ()) if (table := _records_left(files, file)) is not None]
     if records:
