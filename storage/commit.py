@@ -16,7 +16,7 @@ import pyarrow as pa
 from storage.columns import check_own_columns
 from storage.files import Files
 from storage.layout import DATA_TABLES, table_path
-from storage.parquet import DataFile, open_parquet, write_table
+from storage.parquet import DataFile, open_parquet, pages_are_sound, write_table
 from storage.schema import SCHEMA_VERSION, STANDARD, TRIALS, TableError, as_trials
 
 METADATA_KEY = b"depthrate"
@@ -66,11 +66,15 @@ def read_commit(content: bytes, columns: Sequence[str] = TRIALS.names) -> tuple[
         ValueError, KeyError, TypeError: it is Parquet, but no commit.
     """
     with open_parquet(content) as parquet:
-        schema = parquet.schema_arrow
-        raw = (schema.metadata or {}).get(METADATA_KEY)
-        if raw is None or not set(TRIALS.names) <= set(schema.names):
+        metadata = parquet.metadata.metadata or {}
+        raw = metadata.get(METADATA_KEY)
+        if raw is None or not set(TRIALS.names) <= set(parquet.schema_arrow.names):
             raise ForeignFile("is Parquet, but not written by depthrate")
-        table = parquet.read(columns=list(columns), use_threads=False)
+        sound = pages_are_sound(content, metadata)
+        if sound is False:
+            raise ValueError("its checksum differs")
+        # where the file does not vouch for all of its pages, all are read, because then each is checked
+        table = parquet.read(columns=list(columns if sound else TRIALS.names), use_threads=False)
     named = json.loads(raw)["files"]
     data = {name: DataFile.of(entry) for name, entry in named.items() if name in DATA_TABLES}
     return as_trials(table, columns), data

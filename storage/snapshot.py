@@ -266,6 +266,8 @@ class _Look:
                 self.missing = True
                 return
             try:
+                if not file.has_content(content):
+                    raise ValueError("its sha256 differs")
                 columns = self.cache.columns
                 table = as_trials(read_parquet(content, columns), columns)
                 self.cache.commits[path, file.size] = Commit(path, table, {})

@@ -105,7 +105,8 @@ class Simulation:
         """Add a compaction."""
 
         def work() -> None:
-            compact(self._files(), grace_s=self.grace_s, group_bytes=30_000)
+            for _ in range(2):
+                compact(self._files(), grace_s=self.grace_s, group_bytes=30_000)
 
         self._add("compaction", work)
 
@@ -237,7 +238,7 @@ def simulate(seed: int, *, lag: bool) -> Simulation:
         if rng.random() < 0.4:  # an attempt that was taken for dead, or another launch
             again = list(dict.fromkeys([*trials, "t0a"]))[: rng.randint(1, 3)]
             simulation.writer(again, skew_h=rng.choice([-5, 0, 3]))
-    for _ in range(rng.randint(1, 3)):
+    for _ in range(rng.randint(1, 4)):
         simulation.compaction()
     for _ in range(2):
         simulation.reader(times=2)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from tests_rows import commit
 
+from storage.compact import compact
 from storage.files import Files
+from storage.parquet import PAGES_KEY, open_parquet
 from storage.query import Results
+from storage.snapshot import take_snapshot
 
 
 @pytest.fixture
@@ -50,6 +53,24 @@ def test_a_byte_changed_in_every_page_is_found_by_the_query(store: Files) -> Non
     store.write(path, bytes(content))
     trials, problems = answers(store)
     assert trials == ["t3"] and f"{path}: its content is damaged" in problems
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_changed_byte_anywhere_in_the_trials_is_noticed_by_all_readers_alike(store: Files, compacted: bool) -> None:
+    """Planning reads few of the columns; it must not count trials that a query leaves out."""
+    if compacted:
+        compact(store, grace_s=0)
+    (path, *_) = store.list("trials")
+    content = store.read(path)
+    with open_parquet(content) as parquet:
+        pages = len(content) if compacted else int(parquet.metadata.metadata[PAGES_KEY].split()[0])
+    for position in range(4, len(content) - 4, len(content) // 10):
+        changed = bytearray(content)
+        changed[position] ^= 16
+        store.write(path, bytes(changed))
+        planned, asked = take_snapshot(store), Results(store)
+        assert planned.trial_ids() == asked.snapshot.trial_ids()
+        assert position >= pages or (len(planned.trial_ids()) < 3 and planned.problems and asked.problems)
 
 
 def test_foreign_files(store: Files) -> None:
