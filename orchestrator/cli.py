@@ -68,7 +68,8 @@ def _bad_input_exits() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(141) from None
     except OSError as error:
-        print(f"depthrate: {type(error).__name__}: {error}", file=sys.stderr)
+        again = "what is committed is not touched; run the same command again when that is mended"
+        print(f"depthrate: {type(error).__name__}: {error}; {again}", file=sys.stderr)
         raise typer.Exit(1) from None
 
 

@@ -84,7 +84,7 @@ class Driver:
         options: LaunchOptions,
         watch: Watcher,
         clock: Callable[[], float] = time.monotonic,
-        upkeep: Callable[[Snapshot], None] = lambda snapshot: None,
+        upkeep: Callable[[Snapshot], object] = lambda snapshot: None,
     ):
         self.files, self.executor, self.options, self.watch = files, executor, options, watch
         self._clock = clock

@@ -69,7 +69,8 @@ def launch(
                 upkeep.close(wait=False)
     snapshot = take_snapshot(files)
     if not outcome.interrupted:
-        upkeep.look(snapshot)
+        if upkeep.look(snapshot):
+            console.print("putting small files together, as depthrate compact does")
         upkeep.close(wait=True)
     committed = snapshot.trial_ids()
     _delete_checkpoints([pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)], files)

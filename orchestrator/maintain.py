@@ -56,12 +56,12 @@ class Upkeep:
         self._store, self._threshold = store, threshold
         self._process: subprocess.Popen[bytes] | None = None
 
-    def look(self, snapshot: Snapshot) -> None:
-        """Start a compaction if it is worth it and none runs."""
+    def look(self, snapshot: Snapshot) -> bool:
+        """Start a compaction if it is worth it and none runs, and return whether one was started."""
         if max(snapshot.num_loose().values(), default=0) < self._threshold:
-            return
+            return False
         if self._process is not None and self._process.poll() is None:
-            return
+            return False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "orchestrator", "compact", "--store", self._store],
             stdout=subprocess.DEVNULL,
@@ -70,6 +70,7 @@ class Upkeep:
             start_new_session=True,  # Ctrl-C is for the launch, which then ends this
         )
         os.setpriority(os.PRIO_PROCESS, self._process.pid, 10)  # training comes first
+        return True
 
     def close(self, *, wait: bool) -> None:
         """Let a running compaction finish, or end it: what it has not finished stays as it was."""
