@@ -284,7 +284,11 @@ def _may_name(query: str, columns: Iterable[str]) -> bool:
     by_name = any(name.lower() in text for name in columns)
     names = ["results", *re.findall(r"\bresults\s+(?:as\s+)?(\w+)", text)]  # of the row as a whole: itself, its aliases
     as_a_whole = any(len(re.findall(rf"\b{name}\b(?!\s*\.)", text)) > 1 for name in names)
-    return by_name or "*" in text or "columns" in text or as_a_whole
+    # `from results` alone means all of its columns, and so do describe and summarize
+    all_of_it = (
+        "*" in text or "columns" in text or re.search(r"\b(describe|summarize)\b|^(?!.*\bselect\b)", text, re.DOTALL)
+    )
+    return by_name or as_a_whole or bool(all_of_it)
 
 
 def _read_layer(
