@@ -161,7 +161,12 @@ class Files:
             except FileNotFoundError:
                 return {}
         start = len(self.root) + 1
-        return {full[start:]: info["size"] for full, info in sorted(found.items()) if not _is_hidden(full)}
+        return {
+            full[start:]: info["size"]
+            for full, info in sorted(found.items())
+            # folders may be among them: empty objects that web consoles make, and what fills while s3fs looks
+            if info["type"] == "file" and not full.endswith("/") and not _is_hidden(full)
+        }
 
     def list_many(self, folders: Sequence[str]) -> dict[str, int]:
         """Return path -> bytes of all files in some folders; a remote store is asked for all of them at once."""

@@ -42,6 +42,19 @@ def test_large_files_go_up_in_parts(s3: S3Server, store: Files) -> None:
     assert store.read("features/large") == content
 
 
+def test_a_folder_is_no_file(store: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Web consoles make folders as empty objects; s3fs itself lists a folder that fills while it looks."""
+    store.fs.call_s3("put_object", Bucket=BUCKET, Key=f"{store.root.partition('/')[2]}/metrics/", Body=b"")
+    store.write("a/b", b"x")
+    assert store.list() == {"a/b": 1} and store.list("metrics") == {}
+
+    async def nothing_yet(*_: object, **__: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr(store.fs, "_lsdir", nothing_yet)
+    assert store.list("a") == {}
+
+
 @pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (500, "InternalError"), (0, "")])
 def test_a_stuttering_server_is_asked_again(s3: S3Server, store: Files, status: int, code: str) -> None:
     for attempt in ("a1", "a2"):

@@ -227,3 +227,8 @@ def test_the_learning_rate_is_recorded(schedule, end):
     (result,) = run([params_of(schedule=schedule)])
     rates = [row["lr"] for row in result.tables["curves"]]
     assert rates[0] == 0.05 and rates[-1] == pytest.approx(end, abs=1e-15)
+
+
+def test_numbers_below_the_normal_range_are_numbers_again_after_a_pack():
+    run([params_of()])
+    assert float(np.float64(2.2250738585072014e-308) / np.float64(2)) > 0
