@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -20,6 +21,13 @@ REMOTE_HEARTBEAT_S = 15.0
 """On an object store every heartbeat is a paid request."""
 STALE_S = 60.0
 """A running attempt whose heartbeat is older than this is taken for dead."""
+
+
+def nth_attempt_id(attempt_id: str, restart: int) -> str:
+    """Return the attempt that a job makes when a scheduler has started it `restart` times anew: the same for everybody."""
+    if restart == 0:
+        return attempt_id
+    return f"{attempt_id[:15]}_{hashlib.sha256(f'{attempt_id} {restart}'.encode()).hexdigest()[:12]}"
 
 
 def new_attempt_id() -> str:
@@ -41,12 +49,14 @@ class AttemptState:
     started_at: float = field(default_factory=time.time)
     heartbeat_at: float = field(default_factory=time.time)
     ended_at: float | None = None
-    host: str = field(default_factory=socket.gethostname)
+    host: str = field(default_factory=lambda: os.environ.get("SLURMD_NODENAME") or socket.gethostname())
     pid: int = field(default_factory=os.getpid)
-    job_id: str | None = None
+    job_id: str | None = field(default_factory=lambda: os.environ.get("DEPTHRATE_JOB_ID"))
     step: int = 0
     num_steps: int | None = None
     trials_done: int = 0
+    checkpoints: int = 0
+    """Saved by this attempt."""
     error_kind: str | None = None
     error: str | None = None
     traceback: str | None = None

@@ -45,7 +45,10 @@ DeviceOption = Annotated[str, typer.Option("--device", help="auto (GPUs if there
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", help="Worker processes; default: one a GPU, else one a core.")
 ]
-ExecutorOption = Annotated[str, typer.Option("--executor", help="Where packs run; so far: local.")]
+ExecutorOption = Annotated[str, typer.Option("--executor", help="Where packs run: local or slurm.")]
+ClusterOption = Annotated[
+    str | None, typer.Option("--cluster", help="A cluster file (TOML): what each SLURM job asks for; see the README.")
+]
 
 
 def main() -> None:
@@ -78,40 +81,52 @@ def run(
     sweep: SweepArgument,
     store: StoreOption = None,
     executor: ExecutorOption = "local",
+    cluster: ClusterOption = None,
     workers: WorkersOption = None,
     device: DeviceOption = "auto",
     set_: SetOption = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Submit and exit; the jobs go on.")] = False,
     checkpoint_seconds: Annotated[
         float, typer.Option(min=0.0, help="Training time between two checkpoints of a pack.")
     ] = 30.0,
 ) -> None:
     """Run what is pending of a sweep, then fit its rates. Run it again to resume: what is committed is never redone."""
     with _bad_input_exits():
-        from orchestrator.machine import choose_machine
-        from orchestrator.plan import check_data, check_sweep, make_plan
+        from orchestrator.place import open_place
+        from orchestrator.plan import check_data, check_sweep, make_estimate, make_plan
         from orchestrator.show import make_console
         from storage.files import DataFolder
 
-        _require_local(executor)
+        if detach and executor == "local":
+            _refuse("--detach goes with --executor slurm; local workers end with their launch")
         started = time.monotonic()
         console = make_console()
-        machine = choose_machine(device, workers)
+        again = _again("run", sweep, store, set_, executor, cluster)
         checked = check_sweep(_load_sweep(sweep, set_))
         data = DataFolder(_data_url())
         check_data(checked, data)
         files = _open_files(store)
-        plan = make_plan(checked, files, device=machine.device, workers=machine.workers)
+        place = open_place(executor, device=device, workers=workers, cluster=cluster, sweep=checked.sweep, files=files)
+        plan = make_plan(checked, files, device=place.device, workers=place.workers, submitted=place.submitted)
         _warn(plan.snapshot.problems)
         console.print(_plan_sentence(plan), highlight=False)
         snapshot, outcome = plan.snapshot, None
-        if plan.packs:
-            from orchestrator.launch import launch
+        if plan.packs or plan.underway:
+            from orchestrator.launch import launch, submit
 
-            console.print(f"{machine.workers} worker processes on {machine.device}; store {files.url}", highlight=False)
+            estimate_s = make_estimate(plan, files)
+            place.check(plan, estimate_s)
+            console.print(f"{place.sentence()}; store {files.url}", highlight=False)
+            if detach:
+                count = submit(plan, files, place, estimate_s, data=data.url, checkpoint_s=checkpoint_seconds)
+                console.print(f"{count} packs are on their way; how far: {_again('status', checked.sweep.name, store)}")
+                return
             try:
-                end = launch(plan, files, machine, data=data.url, checkpoint_s=checkpoint_seconds, console=console)
+                end = launch(
+                    plan, files, place, estimate_s, data=data.url, checkpoint_s=checkpoint_seconds, console=console
+                )
             except KeyboardInterrupt:
-                console.print(f"stopped; resume: {_again('run', sweep, store, set_)}", highlight=False)
+                console.print(f"stopped; resume: {again}", highlight=False)
                 raise typer.Exit(130) from None
             snapshot, outcome = end.snapshot, end.outcome
         left = len({trial.trial_id for trial in checked.trials} - snapshot.trial_ids())
@@ -127,11 +142,14 @@ def run(
             console.print(f"picture: {_again('report', checked.sweep.name, store)}", highlight=False)
             return
         if outcome is not None and outcome.interrupted:
-            console.print(
-                f"interrupted with {left} trials to do; resume: {_again('run', sweep, store, set_)}", highlight=False
-            )
+            how = "cancelled" if outcome.cancelled else "left" if executor == "slurm" else "interrupted"
+            console.print(f"{how} with {left} trials to do; resume: {again}", highlight=False)
+            if how == "left":
+                console.print(
+                    f"the jobs go on; end them: {_again('cancel', checked.sweep.name, store)}", highlight=False
+                )
         if outcome is not None and (outcome.failures or not outcome.interrupted):
-            _print_failures(outcome, left, sweep, store, set_)
+            _print_failures(outcome, left, store, again)
         raise typer.Exit(130 if outcome is not None and outcome.interrupted else 1)
 
 
@@ -143,24 +161,26 @@ def plan(
     device: DeviceOption = "auto",
     set_: SetOption = None,
     executor: ExecutorOption = "local",
+    cluster: ClusterOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show what would run and what is done; starts nothing."""
     with _bad_input_exits():
-        from orchestrator.machine import choose_machine
-        from orchestrator.plan import check_data, check_sweep, estimated_hours, make_plan
+        from orchestrator.place import open_place
+        from orchestrator.plan import check_data, check_sweep, estimated_hours, make_estimate, make_plan
         from orchestrator.show import make_console, print_json, print_table
         from storage.files import DataFolder
         from sweeps.packing import estimated_wall_s
         from sweeps.trial import varying_parameters
 
-        _require_local(executor)
-        machine = choose_machine(device, workers)
         checked = check_sweep(_load_sweep(sweep, set_))
         check_data(checked, DataFolder(_data_url()))
         files = _open_files(store)
-        made = make_plan(checked, files, device=machine.device, workers=machine.workers)
-        hours = estimated_hours(made, files)
+        place = open_place(executor, device=device, workers=workers, cluster=cluster, sweep=checked.sweep, files=files)
+        made = make_plan(checked, files, device=place.device, workers=place.workers, submitted=place.submitted)
+        estimate_s = make_estimate(made, files)
+        place.check(made, estimate_s)
+        hours, details = estimated_hours(made, estimate_s), place.details(made, estimate_s)
         if json:
             print_json(
                 {
@@ -169,9 +189,10 @@ def plan(
                     "num_done": len(made.done),
                     "num_pending": made.num_pending,
                     "packs": [{"pack_id": p.pack_id, "trial_ids": p.trial_ids} for p in made.packs],
-                    "workers": machine.workers,
-                    "device": machine.device,
+                    "workers": place.workers,
+                    "device": place.device,
                     "estimated_core_hours": hours,
+                    **details,
                     "problems": [str(problem) for problem in made.snapshot.problems],
                 }
             )
@@ -191,11 +212,18 @@ def plan(
         if len(made.packs) > 40:
             console.print(f"and {len(made.packs) - 40} more packs")
         if hours is not None:
-            wall = hours / min(machine.workers, len(made.packs))
+            wall = hours / min(place.workers, len(made.packs))
             console.print(
-                f"about {hours:.2g} core-hours, {wall:.2g} h with {machine.workers} workers on {machine.device}",
+                f"about {hours:.2g} core-hours, {wall:.2g} h with {place.workers} workers on {place.device}",
                 highlight=False,
             )
+        if details:
+            console.print(place.sentence(), highlight=False)
+        for name, value in details.items():
+            text = f"{value:.2g}" if isinstance(value, float) else value
+            if value is not None:
+                shown = f"\n{text}" if "\n" in str(value) else f" {text}"
+                console.print(f"{name.replace('_', ' ')}:{shown}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -234,6 +262,23 @@ def status(
             if not watch or not open_trials:
                 return
             time.sleep(2)
+
+
+@app.command()
+def cancel(sweep: Annotated[str, typer.Argument(help="A sweep that was launched.")], store: StoreOption = None) -> None:
+    """Stop a sweep wherever it runs: what runs saves its state, what waits is taken out of the queue."""
+    with _bad_input_exits():
+        from orchestrator.cancel import cancel_sweep
+        from orchestrator.show import make_console
+        from storage.specs import newest_specs
+
+        files = _existing_files(store)
+        launched = newest_specs(files)
+        if sweep not in launched:
+            _refuse(
+                f"no sweep {sweep!r} was launched in {files.url}; there is: {', '.join(sorted(launched)) or 'none'}"
+            )
+        cancel_sweep(files, sweep, make_console())
 
 
 @app.command()
@@ -532,11 +577,6 @@ def _data_url() -> str:
     return os.environ.get("DEPTHRATE_DATA") or str(Path.home() / ".cache" / "depthrate")
 
 
-def _require_local(executor: str) -> None:
-    if executor != "local":
-        _refuse(f"executor {executor!r} is not available in this version; allowed: local")
-
-
 def _refuse(message: str) -> NoReturn:
     print(f"depthrate: {message}", file=sys.stderr)
     raise typer.Exit(2)
@@ -597,7 +637,7 @@ def _print_diverged(console: Console, checked: CheckedSweep, snapshot: Snapshot)
         )
 
 
-def _print_failures(outcome: Outcome, left: int, sweep: str, store: str | None, set_: list[str] | None) -> None:
+def _print_failures(outcome: Outcome, left: int, store: str | None, again: str) -> None:
     print(f"depthrate: {left} trials are not done", file=sys.stderr)
     for failure in outcome.failures[:10]:
         first = failure.pack.trial_ids[0] if failure.pack.trials else "?"
@@ -607,14 +647,23 @@ def _print_failures(outcome: Outcome, left: int, sweep: str, store: str | None, 
         )
     if outcome.stopped_early:
         print("  stopped early: several packs failed with the same error", file=sys.stderr)
-    print(f"  try what is left again: {_again('run', sweep, store, set_)}", file=sys.stderr)
+    print(f"  try what is left again: {again}", file=sys.stderr)
 
 
-def _again(verb: str, what: str, store: str | None, set_: list[str] | None = None) -> str:
+def _again(
+    verb: str,
+    what: str,
+    store: str | None,
+    set_: list[str] | None = None,
+    executor: str = "local",
+    cluster: str | None = None,
+) -> str:
     """Return the command line that goes on from here."""
     import shlex
 
     words = ["depthrate", verb, what, *(["--store", store] if store else [])]
+    words += ["--executor", executor] if executor != "local" else []
+    words += ["--cluster", cluster] if cluster else []
     return shlex.join(words + [part for text in set_ or () for part in ("--set", text)])
 
 

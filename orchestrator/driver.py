@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from orchestrator.attempt import AttemptState, heartbeat_s, is_live, new_attempt_id, read_attempt
+from orchestrator.cancel import read_cancel_mark
 from orchestrator.executor import Executor, JobEnd, LaunchOptions, PackJob
 from orchestrator.plan import Plan, halved
 from orchestrator.retry import STOP_AFTER_PACKS, decide
@@ -54,6 +55,8 @@ class Progress:
     trials_done: int
     packs_running: list[tuple[Pack, dict[str, Any]]]
     packs_queued: list[Pack]
+    packs_submitted: list[Pack]
+    """On their way to a machine, as far as we know."""
     waiting_for_others: int
     """Queued packs that another launch is running."""
 
@@ -70,7 +73,10 @@ class Outcome:
 
     failures: list[PackFailure]
     interrupted: bool
+    """Asked to stop, by a signal or by `depthrate cancel`."""
     stopped_early: bool
+    cancelled: bool = False
+    """By `depthrate cancel`."""
 
 
 class Driver:
@@ -85,19 +91,25 @@ class Driver:
         watch: Watcher,
         clock: Callable[[], float] = time.monotonic,
         upkeep: Callable[[Snapshot], object] = lambda snapshot: None,
+        estimate_s: Callable[[Pack], float | None] = lambda pack: None,
     ):
         self.files, self.executor, self.options, self.watch = files, executor, options, watch
         self._clock = clock
+        self._estimate_s = estimate_s
+        """Gives the rough seconds of a pack on one core."""
         self._upkeep = upkeep
         """Sees the store now and then, and compacts it."""
         self.sweep = plan.checked.sweep
         self.queue = deque(_Entry(pack) for pack in plan.packs)
-        self.running: dict[str, _Entry] = {}
+        self.running = {attempt_id: _Entry(pack) for attempt_id, pack in plan.underway.items()}
+        """By the attempt as it was submitted, by this launch or by one that this launch goes on from."""
         self.failures: list[PackFailure] = []
         self.trials_done = len(plan.done)
         self.stopping = False
         self.stopped_early = False
-        self._seen_attempts: set[str] = set()
+        self.cancelled = False
+        self._cancel_mark = read_cancel_mark(files, self.sweep.name)
+        self._seen_attempts = {attempt_path(self.sweep.name, attempt_id) for attempt_id in self.running}
         """Attempts that are this launch's own or have ended."""
         self._next_look = float("-inf")
         self._cache = SnapshotCache()
@@ -105,7 +117,7 @@ class Driver:
         self._others: set[str] = set()
 
     def stop(self) -> None:
-        """Start nothing more, and let what runs save a checkpoint and end."""
+        """Start nothing more; let what runs save a checkpoint and end, or go on without us where it can."""
         if not self.stopping:
             self.stopping = True
             self.executor.stop()
@@ -113,17 +125,32 @@ class Driver:
     def run(self) -> Outcome:
         """Bring every pack to its commit, or give it up."""
         last_read = float("-inf")
-        while self.running or (self.queue and not self.stopping):
+        while (self.running and not self._may_leave()) or (self.queue and not self.stopping):
             if not self.stopping:
                 self._submit(self._clock())
             for end in self.executor.poll(timeout_s=0.2):
                 self._handle(end)
             if self._clock() - last_read >= heartbeat_s(self.files) / 2:
                 last_read = self._clock()
+                self._stop_if_cancelled()
                 self._read_progress()
                 self._tell()
         self._tell()
-        return Outcome(self.failures, self.stopping and not self.stopped_early, self.stopped_early)
+        interrupted = self.stopping and not self.stopped_early
+        return Outcome(self.failures, interrupted, self.stopped_early, self.cancelled)
+
+    def detach(self) -> int:
+        """Submit what is pending once and return how many packs are on their way; the jobs go on without us."""
+        self._submit(self._clock())
+        return len(self.running)
+
+    def _may_leave(self) -> bool:
+        return self.stopping and self.executor.outlives_driver
+
+    def _stop_if_cancelled(self) -> None:
+        if not self.stopping and read_cancel_mark(self.files, self.sweep.name) not in (None, self._cancel_mark):
+            self.cancelled = True
+            self.stop()
 
     def _submit(self, now: float) -> None:
         """Fill the executor; packs that another launch runs wait, and are dropped when it has committed them."""
@@ -133,16 +160,22 @@ class Driver:
             self._look_at_others()
             # a large store takes a while to list: spend at most a twentieth of the launch on it
             self._next_look = now + max(LOOK_AT_OTHERS_S, 20 * (self._clock() - now))
+        jobs = []
         for _ in range(len(self.queue)):
             if len(self.running) >= self.executor.capacity or self.stopping:
-                return
+                break
             entry = self.queue.popleft()
             if now < entry.not_before or self._others.intersection(entry.pack.trial_ids):
                 self.queue.append(entry)
             else:
-                self._start(entry)
+                jobs.append(self._job_of(entry))
+        if jobs:
+            self.executor.submit(jobs)
+        if self.stopping:  # asked to while these were on their way
+            self.executor.stop()
 
-    def _start(self, entry: _Entry) -> None:
+    def _job_of(self, entry: _Entry) -> PackJob:
+        """Return a new attempt of a pack, noted as running."""
         job = PackJob(
             attempt_id=new_attempt_id(),
             sweep=self.sweep.name,
@@ -151,36 +184,42 @@ class Driver:
             trial_ids=entry.pack.trial_ids,
             params=[trial.params for trial in entry.pack.trials],
             options=self.options,
+            estimated_s=self._estimate_s(entry.pack),
         )
         entry.state = None
         self.running[job.attempt_id] = entry
         self._seen_attempts.add(attempt_path(job.sweep, job.attempt_id))
-        self.executor.submit(job)
-        if self.stopping:  # asked to while this job was on its way
-            self.executor.stop()
+        return job
 
     def _handle(self, end: JobEnd) -> None:
         entry = self.running.pop(end.attempt_id)
-        state = read_attempt(self.files, self.sweep.name, end.attempt_id) or {}
+        attempt_id = end.ran_as or end.attempt_id
+        state = read_attempt(self.files, self.sweep.name, attempt_id) or {}
+        if end.kind in ("not_started", "cancelled_all"):
+            self._requeue(entry)
+            if end.kind == "cancelled_all" and not self.stopping:
+                self.cancelled = True
+                self.stop()
+            return
         if end.death is not None and state.get("state", "running") == "running":
-            state = self._record_death(entry, end, state)
+            state = self._record_death(entry, attempt_id, end, state)
         if state.get("state") == "done":
             self.trials_done += len(entry.pack.trials)
         elif state.get("state") == "interrupted":
             self._requeue(entry)
         else:
-            self._retry(entry, end.attempt_id, state)
+            self._retry(entry, attempt_id, state)
 
-    def _record_death(self, entry: _Entry, end: JobEnd, state: dict[str, Any]) -> dict[str, Any]:
+    def _record_death(self, entry: _Entry, attempt_id: str, end: JobEnd, state: dict[str, Any]) -> dict[str, Any]:
         """Write the end of an attempt whose worker could not."""
         known = {
-            "attempt_id": end.attempt_id,
+            "attempt_id": attempt_id,
             "sweep": self.sweep.name,
             "pack_id": entry.pack.pack_id,
             "trial_ids": entry.pack.trial_ids,
             "device": self.options.device,
         }
-        lost = {"state": "lost", "ended_at": time.time(), "error_kind": "worker_lost", "error": end.death}
+        lost = {"state": "lost", "ended_at": time.time(), "error_kind": end.kind, "error": end.death}
         self._write_record(known | state | lost)
         return state | lost
 
@@ -258,16 +297,21 @@ class Driver:
         self.queue = deque(entry for entry in self.queue if entry.pack.trials)
 
     def _read_progress(self) -> None:
+        started = self.executor.running()
         for attempt_id, entry in self.running.items():
-            entry.state = read_attempt(self.files, self.sweep.name, attempt_id)
+            if runs_as := started.get(attempt_id):
+                entry.state = read_attempt(self.files, self.sweep.name, runs_as) or entry.state or {}
+            else:
+                entry.state = None
 
     def _tell(self) -> None:
         waiting = sum(bool(self._others.intersection(entry.pack.trial_ids)) for entry in self.queue)
         self.watch(
             Progress(
                 trials_done=self.trials_done,
-                packs_running=[(entry.pack, entry.state or {}) for entry in self.running.values()],
+                packs_running=[(entry.pack, entry.state) for entry in self.running.values() if entry.state is not None],
                 packs_queued=[entry.pack for entry in self.queue],
+                packs_submitted=[entry.pack for entry in self.running.values() if entry.state is None],
                 waiting_for_others=waiting,
             )
         )

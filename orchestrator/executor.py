@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -33,6 +33,8 @@ class PackJob:
     trial_ids: list[str]
     params: list[Mapping[str, Any]]
     options: LaunchOptions
+    estimated_s: float | None = None
+    """Rough seconds on one core, for those who plan how long a job takes."""
 
     def to_json(self) -> str:
         """Return one line of JSON."""
@@ -50,8 +52,14 @@ class JobEnd:
     """A job is over; what it did stands in the store."""
 
     attempt_id: str
+    """As it was submitted."""
     death: str | None = None
     """How the worker died, if it did not get to write its own end."""
+    kind: str = "worker_lost"
+    """The kind of failure that such a death is (`orchestrator.retry`); also `not_started` (its job ended before its turn)
+    and `cancelled_all` (somebody cancelled everything that was left)."""
+    ran_as: str | None = None
+    """The last attempt, where a scheduler started the job anew under other names."""
 
 
 class Executor(Protocol):
@@ -59,9 +67,15 @@ class Executor(Protocol):
 
     capacity: int
     """Jobs worth submitting at once."""
+    outlives_driver: bool
+    """Whether its jobs go on when the driver ends, so that `stop` leaves them alone."""
 
-    def submit(self, job: PackJob) -> None:
-        """Start a job, now or when there is room."""
+    def submit(self, jobs: Sequence[PackJob]) -> None:
+        """Start jobs, now or when there is room."""
+        ...
+
+    def running(self) -> Mapping[str, str]:
+        """Return the attempts that have started: as submitted -> as they run now."""
         ...
 
     def poll(self, timeout_s: float) -> list[JobEnd]:

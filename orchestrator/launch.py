@@ -13,9 +13,8 @@ from rich.console import Console
 
 from orchestrator.driver import Driver, Outcome
 from orchestrator.executor import LaunchOptions
-from orchestrator.local_executor import LocalExecutor
-from orchestrator.machine import Machine
 from orchestrator.maintain import Upkeep
+from orchestrator.place import Estimate, Place
 from orchestrator.plan import Plan
 from orchestrator.watch import LaunchWatcher
 from storage.files import Files, StoreError
@@ -33,34 +32,18 @@ class LaunchEnd:
 
 
 def launch(
-    plan: Plan, files: Files, machine: Machine, *, data: str, checkpoint_s: float, console: Console
+    plan: Plan, files: Files, place: Place, estimate_s: Estimate, *, data: str, checkpoint_s: float, console: Console
 ) -> LaunchEnd:
-    """Run a plan's packs in local worker processes until all are committed, given up, or Ctrl-C.
+    """Run a plan's packs until all are committed, given up, or Ctrl-C.
 
     Raises:
         StoreError: the store cannot be written, or other processes would not see it.
     """
-    if not files.is_shared:
-        raise StoreError(
-            f"store {files.url!r} lives in one process, and trials run in others; give a folder or a bucket"
-        )
-    files.check_writable()
-    sweep = plan.checked.sweep
-    _delete_checkpoints(plan.stale_checkpoints, files)
-    write_spec(files, sweep.name, sweep.spec_hash(), sweep.spec(), [t.trial_id for t in plan.checked.trials])
-    git_sha, git_dirty = _git_state(_task_folder(sweep.task))
-    options = LaunchOptions(
-        store=_absolute(files),
-        data=data,
-        device=machine.device,
-        checkpoint_s=checkpoint_s,
-        git_sha=git_sha,
-        git_dirty=git_dirty,
-    )
-    executor = LocalExecutor(min(machine.workers, len(plan.packs)), machine.gpus)
+    options = _begin(plan, files, place, data, checkpoint_s)
+    executor = place.executor(plan)
     upkeep = Upkeep(options.store)
     with LaunchWatcher(plan, console) as watcher:
-        driver = Driver(plan, files, executor, options, watcher, upkeep=upkeep.look)
+        driver = Driver(plan, files, executor, options, watcher, upkeep=upkeep.look, estimate_s=estimate_s)
         with _Interrupts(driver, console):
             try:
                 outcome = driver.run()
@@ -75,6 +58,38 @@ def launch(
     committed = snapshot.trial_ids()
     _delete_checkpoints([pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)], files)
     return LaunchEnd(outcome, snapshot)
+
+
+def submit(plan: Plan, files: Files, place: Place, estimate_s: Estimate, *, data: str, checkpoint_s: float) -> int:
+    """Submit a plan's packs to machines that go on without us, and return how many packs are on their way.
+
+    Raises:
+        StoreError: the store cannot be written.
+    """
+    options = _begin(plan, files, place, data, checkpoint_s)
+    executor = place.executor(plan)
+    return Driver(plan, files, executor, options, lambda progress: None, estimate_s=estimate_s).detach()
+
+
+def _begin(plan: Plan, files: Files, place: Place, data: str, checkpoint_s: float) -> LaunchOptions:
+    """Check the store, note the launch in it, and return what all its jobs share."""
+    if not files.is_shared:
+        raise StoreError(
+            f"store {files.url!r} lives in one process, and trials run in others; give a folder or a bucket"
+        )
+    files.check_writable()
+    sweep = plan.checked.sweep
+    _delete_checkpoints(plan.stale_checkpoints, files)
+    write_spec(files, sweep.name, sweep.spec_hash(), sweep.spec(), [t.trial_id for t in plan.checked.trials])
+    git_sha, git_dirty = _git_state(_task_folder(sweep.task))
+    return LaunchOptions(
+        store=_absolute(files),
+        data=data,
+        device=place.device,
+        checkpoint_s=checkpoint_s,
+        git_sha=git_sha,
+        git_dirty=git_dirty,
+    )
 
 
 class _Interrupts:
@@ -93,9 +108,9 @@ class _Interrupts:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._driver.stopping:
             raise KeyboardInterrupt
-        self._console.print(
-            "stopping: each worker saves a checkpoint after its current step (Ctrl-C again to stop at once)"
-        )
+        goes_on = "leaving: the jobs go on without us"
+        stops = "stopping: each worker saves a checkpoint after its current step (Ctrl-C again to stop at once)"
+        self._console.print(goes_on if self._driver.executor.outlives_driver else stops)
         self._driver.stop()
 
 

@@ -40,14 +40,24 @@ class _Worker:
 class LocalExecutor:
     """Packs as worker processes here; a worker that dies is replaced."""
 
+    outlives_driver = False
+
     def __init__(self, workers: int, gpus: Sequence[str] = ()):
         self.capacity = workers
         self._gpus = gpus
         self._workers: dict[int, _Worker] = {}
         self._messages: queue.Queue[tuple[int, subprocess.Popen[str], str | None]] = queue.Queue()
 
-    def submit(self, job: PackJob) -> None:
-        """Give a job to an idle worker, starting one if needed; there must be room."""
+    def submit(self, jobs: Sequence[PackJob]) -> None:
+        """Give each job to an idle worker, starting one if needed; there must be room."""
+        for job in jobs:
+            self._submit(job)
+
+    def running(self) -> dict[str, str]:
+        """Return the attempts that have started: as submitted -> as they run now."""
+        return {worker.job.attempt_id: worker.job.attempt_id for worker in self._workers.values() if worker.job}
+
+    def _submit(self, job: PackJob) -> None:
         slot = next((s for s in range(self.capacity) if s not in self._workers or self._workers[s].job is None), None)
         assert slot is not None, "submitted more jobs than there are workers"
         if slot in self._workers and self._workers[slot].process.poll() is not None:

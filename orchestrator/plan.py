@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,8 @@ class Plan:
     done: set[str]
     packs: list[Pack]
     """Pending trials, longest pack first."""
+    underway: dict[str, Pack]
+    """Attempt -> pack of the jobs that an earlier launch submitted and a scheduler still has."""
     stale_checkpoints: list[str]
     """Packs that left a checkpoint although all their trials are committed."""
 
@@ -70,14 +72,26 @@ def check_data(checked: CheckedSweep, source: DataSource) -> None:
     checked.task.check_data([trial.params for trial in checked.trials], source)
 
 
-def make_plan(checked: CheckedSweep, files: Files, *, device: str = "cpu", workers: int = 1) -> Plan:
-    """Compare the sweep with the store.
+def make_plan(
+    checked: CheckedSweep,
+    files: Files,
+    *,
+    device: str = "cpu",
+    workers: int = 1,
+    submitted: Mapping[str, tuple[str, list[str]]] | None = None,
+) -> Plan:
+    """Compare the sweep with the store, and with what was submitted: attempt -> (pack, trials).
 
     Packs that left a checkpoint are formed again as they were, so that nothing trained is trained anew.
     """
     snapshot = take_snapshot(files)
     committed = snapshot.trial_ids()
     pending = {trial.trial_id: trial for trial in checked.trials if trial.trial_id not in committed}
+    underway = {}
+    for attempt_id, (pack_id, trial_ids) in (submitted or {}).items():
+        theirs = [pending.pop(trial_id) for trial_id in trial_ids if trial_id in pending]
+        if theirs:
+            underway[attempt_id] = Pack(pack_id, tuple(theirs))
     packs = []
     checkpointed = _checkpointed_packs(files)
     for pack_id, members in checkpointed.items():
@@ -88,7 +102,7 @@ def make_plan(checked: CheckedSweep, files: Files, *, device: str = "cpu", worke
     packs.sort(key=lambda pack: -estimated_wall_s(pack, checked.task))
     done = committed & {trial.trial_id for trial in checked.trials}
     stale = [pack_id for pack_id, members in checkpointed.items() if committed.issuperset(members)]
-    return Plan(checked, snapshot, done, packs, stale)
+    return Plan(checked, snapshot, done, packs, underway, stale)
 
 
 def halved(pack: Pack) -> list[Pack]:
@@ -97,17 +111,26 @@ def halved(pack: Pack) -> list[Pack]:
     return [make_pack(pack.trials[:middle]), make_pack(pack.trials[middle:])]
 
 
-def estimated_hours(plan: Plan, files: Files) -> float | None:
-    """Return the core-hours of what is pending, from trials of this task already measured; null without any estimate."""
+def estimated_hours(plan: Plan, estimate_s: Callable[[Pack], float | None]) -> float | None:
+    """Return the core-hours of what is pending; None without any estimate."""
+    seconds = [estimate_s(pack) for pack in plan.packs]
+    return None if None in seconds else sum(s for s in seconds if s is not None) / 3600
+
+
+def make_estimate(plan: Plan, files: Files) -> Callable[[Pack], float | None]:
+    """Return what gives a pack's rough seconds on one core, from trials of this task already measured where there are any."""
     task = plan.checked.task
     sample = sample_trials(files, plan.snapshot, SAMPLE) if plan.packs else no_rows()
     rows = sample.select(["task", "wall_s", "params"]).to_pylist()
-    measured = [row for row in rows if row["task"] == task.name and row["wall_s"] is not None]
-    seconds = sum(estimated_wall_s(pack, task) for pack in plan.packs)
-    if measured:
-        ratios = [row["wall_s"] / _estimate_s(task, json.loads(row["params"])) for row in measured]
-        return seconds * statistics.median(ratios) / 3600
-    return None if task.estimate_s is None else seconds / 3600
+    ratios = [
+        row["wall_s"] / _estimate_s(task, json.loads(row["params"]))
+        for row in rows
+        if row["task"] == task.name and row["wall_s"] is not None
+    ]
+    if not ratios and task.estimate_s is None:
+        return lambda pack: None
+    factor = statistics.median(ratios) if ratios else 1.0
+    return lambda pack: factor * estimated_wall_s(pack, task)
 
 
 def _estimate_s(task: Task, params: Mapping[str, Any]) -> float:

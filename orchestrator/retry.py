@@ -12,6 +12,9 @@ LIMITS = {
     "table": 0,  # a task that returns no table will not return one next time
     "store": 3,  # a disk that was full, a server that was away
     "worker_lost": 3,  # a process that was killed resumes from its checkpoint
+    "node_lost": 50,  # preemption, a node that failed: not the pack's doing
+    "timeout": 3,  # a time limit that came without a checkpoint having been saved on the way
+    "cancelled": 1,  # one job cancelled by hand; the same pack twice means it
     "out_of_memory": 1,  # only counted for a pack of one: larger packs are halved
 }
 STOP_AFTER_PACKS = 3

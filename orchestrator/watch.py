@@ -84,8 +84,10 @@ class LaunchWatcher:
         elapsed = time.monotonic() - self._started
         trials = progress.trials_done - self._done_before
         left = self._seconds_left(progress, elapsed)
+        waiting = len(progress.packs_submitted)
         parts = [f", {trials / elapsed:.2g} trials/s" if trials and elapsed > 0 else ""]
         parts.append(f", {_duration(left)} left" if left is not None else "")
+        parts.append(f", {len(progress.packs_running)} packs running, {waiting} submitted" if waiting else "")
         parts.append(
             f", {progress.waiting_for_others} packs wait for another launch" if progress.waiting_for_others else ""
         )
@@ -94,7 +96,7 @@ class LaunchWatcher:
     def _seconds_left(self, progress: LaunchProgress, elapsed: float) -> float | None:
         """Scale the time so far by the estimated work left over the work done, running packs by their steps."""
         task = self._plan.checked.task
-        left = sum(estimated_wall_s(pack, task) for pack in progress.packs_queued)
+        left = sum(estimated_wall_s(pack, task) for pack in [*progress.packs_queued, *progress.packs_submitted])
         for pack, state in progress.packs_running:
             left += estimated_wall_s(pack, task) * (1 - self._share_done(pack, state))
         done = self._work - left

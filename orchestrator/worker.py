@@ -12,7 +12,6 @@ import logging
 import os
 import resource
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -98,6 +97,7 @@ class WorkerContext:
             self.files.write(checkpoint_path(pack_id, self.name), content)
             members = {"trial_ids": self.job.trial_ids, "wall_s": wall_s}
             self.files.write(checkpoint_trials_path(pack_id), json.dumps(members).encode())
+            self.state.checkpoints += 1
         except OSError as error:
             log.warning("checkpoint not written: %s", error)
 
@@ -216,7 +216,7 @@ class PackRun:
             "git_sha": self.job.options.git_sha,
             "git_dirty": self.job.options.git_dirty,
             "versions": json.dumps(_versions()),
-            "host": socket.gethostname(),
+            "host": self.state.host,
             "job_id": self.state.job_id,
             "params": json.dumps(self.job.params[result.index], sort_keys=True),
         }
@@ -346,7 +346,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     stop = StopFlag()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set("asked to stop"))
+    for number in (signal.SIGTERM, signal.SIGUSR2):  # SLURM signals every process of a job
+        signal.signal(number, lambda *_: stop.set("asked to stop"))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while not stop.is_set and (line := sys.stdin.readline()):
         job = PackJob.from_json(line)

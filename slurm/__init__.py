@@ -1,1 +1,1 @@
-"""How to speak to SLURM. Nothing is here yet: `--executor slurm` is refused with a message."""
+"""How to speak to SLURM: what to ask for, submit, states, signals. Nothing here knows sweeps or stores."""

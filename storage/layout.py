@@ -1,10 +1,12 @@
 """Every path of a store, one function each.
 
 sweeps/<sweep>/<spec hash>.json, <spec hash>.trials                 each spec launched, whole, and its trials' identities
+sweeps/<sweep>/cancel                                               when `depthrate cancel` was last called
 trials|metrics|curves|features/sweep=<sweep>/<attempt>[-<part>].parquet
 attempts/sweep=<sweep>/<attempt>.json, <attempt>.log                state, heartbeat, host, job, error; what it printed
 trials|metrics|curves|features|attempts/sweep=<sweep>/compact_<id>[-<part>].parquet   many of these in one
 manifest/sweep=<sweep>/<id>.json                                    makes them count, and says what they replace
+jobs/sweep=<sweep>/<submission>.json                                what a scheduler was given; deleted when it is over
 columns/<table>/<type>=<column>                                     the type of each column that tasks added
 checkpoints/<pack>/pack.json, <name>.ckpt                           deleted after the commit
 fits/sweep=<sweep>/fits.parquet                                     the newest fits of a sweep
@@ -64,6 +66,16 @@ def checkpoint_trials_path(pack_id: str) -> str:
 def fits_path(sweep: str) -> str:
     """Return where a sweep's newest fits are kept."""
     return f"fits/sweep={sweep}/fits.parquet"
+
+
+def cancel_path(sweep: str) -> str:
+    """Return where it is written that a sweep's launches are to stop."""
+    return f"sweeps/{sweep}/cancel"
+
+
+def submission_path(sweep: str, name: str) -> str:
+    """Return where a launch writes which jobs it has given to a scheduler."""
+    return f"jobs/sweep={sweep}/{name}.json"
 
 
 def trial_ids_path(sweep: str, spec_hash: str) -> str:

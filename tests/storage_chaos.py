@@ -173,8 +173,8 @@ class Chaos:
         self.running[name].kill()
         self.running[name].wait()
 
-    def run(self, seconds: float) -> None:
-        """Let the crowd loose, and kill and replace its members at random.
+    def run(self, seconds: float, pause_s: float) -> None:
+        """Let the crowd loose, and kill and replace its members at random, one every `pause_s` seconds or so.
 
         A busy machine gets up to ten times as long, and kills grow rarer, for the little work that makes counts mean
         anything.
@@ -185,7 +185,7 @@ class Chaos:
             self.start(name)
         start = time.monotonic()
         while (passed := time.monotonic() - start) < seconds or (passed < 10 * seconds and not self.has_worked()):
-            time.sleep(rng.uniform(0.3, 2.0) * max(1.0, passed / seconds))
+            time.sleep(rng.uniform(0.3, 1.7) * pause_s * max(1.0, passed / seconds))
             name = rng.choice(names[:WRITERS] if rng.random() < 0.8 else names[WRITERS:])
             self.kill(name)
             self.kills[name.partition("-")[0]] += 1
@@ -239,12 +239,14 @@ def report(chaos: Chaos) -> dict[str, Any]:
     }
 
 
-def run_chaos(store: str, seconds: float, seed: int, environment: dict[str, str]) -> dict[str, Any]:
+def run_chaos(
+    store: str, seconds: float, seed: int, environment: dict[str, str], pause_s: float = 1.0
+) -> dict[str, Any]:
     """Run the crowd on an empty store and return the counts."""
     with tempfile.TemporaryDirectory() as folder:
         chaos = Chaos(store, Path(folder), seed, environment)
         try:
-            chaos.run(seconds)
+            chaos.run(seconds, pause_s)
         finally:
             for process in chaos.running.values():
                 process.kill()
@@ -257,6 +259,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--pause", type=float, default=1.0, help="mean seconds between two kills")
     parser.add_argument("--store")
     parser.add_argument("--s3", action="store_true")
     parser.add_argument("--role", help=argparse.SUPPRESS)
@@ -282,7 +285,7 @@ def main() -> None:
             environment, store = server.environment, server.new_url()
             os.environ.update(environment)
         store = store or stack.enter_context(tempfile.TemporaryDirectory())
-        counts = run_chaos(store, given.seconds, given.seed, environment)
+        counts = run_chaos(store, given.seconds, given.seed, environment, given.pause)
     print(json.dumps(counts, indent=1))
     sys.exit(any(counts[key] for key in ("faults_of_readers", "faults_at_the_end", "damage_at_the_end")))
 

@@ -1,0 +1,55 @@
+"""`depthrate cancel`: a mark in the store that every launch of the sweep sees, and the end of its jobs."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+
+from rich.console import Console
+
+from orchestrator.submissions import read_submissions
+from storage.files import Files
+from storage.layout import cancel_path
+
+
+def read_cancel_mark(files: Files, sweep: str) -> bytes | None:
+    """Return the mark of the last cancellation, new with each; None if there was none or the store does not answer."""
+    try:
+        return files.read(cancel_path(sweep))
+    except OSError:
+        return None
+
+
+def cancel_sweep(files: Files, sweep: str, console: Console) -> None:
+    """Ask all launches of a sweep that run now to stop, and cancel the jobs it has on a SLURM cluster.
+
+    Raises:
+        SlurmError: there are such jobs and the controller does not answer.
+    """
+    files.write(cancel_path(sweep), secrets.token_hex(8).encode())
+    cancelled = _cancel_jobs(files, sweep, console) if read_submissions(files, [sweep]) else 0
+    if cancelled:
+        console.print(
+            f"{cancelled} jobs of {sweep} are cancelled; running ones save their state first", highlight=False
+        )
+    console.print(f"launches of {sweep} stop within seconds; go on later with depthrate run", highlight=False)
+
+
+def _cancel_jobs(files: Files, sweep: str, console: Console) -> int:
+    from orchestrator.place import jobs_of_sweep
+    from slurm.limits import read_limits
+    from slurm.submit import cancel_jobs
+
+    cluster = read_limits().cluster
+    submissions, states = jobs_of_sweep(files, sweep, cluster)
+    elsewhere = Counter(each.cluster for each in read_submissions(files, [sweep]) if each.cluster != cluster)
+    for other in elsewhere:
+        console.print(f"jobs on cluster {other} are not touched: call this there", highlight=False)
+    alive = [
+        job_id
+        for each in submissions
+        for job_id, _ in each.jobs()
+        if job_id in states and states[job_id].phase != "over"
+    ]
+    cancel_jobs(alive)
+    return len(alive)

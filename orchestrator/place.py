@@ -1,0 +1,212 @@
+"""Where packs run: what `--executor` and its options stand for, checked before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from orchestrator.executor import Executor
+from orchestrator.local_executor import LocalExecutor
+from orchestrator.machine import Machine, MachineError, choose_machine
+from sweeps.packing import Pack
+from sweeps.sweep import Sweep
+
+if TYPE_CHECKING:
+    from orchestrator.plan import Plan
+    from orchestrator.slurm_executor import SlurmExecutor
+    from orchestrator.submissions import Submission
+    from slurm.limits import Limits
+    from slurm.profile import Profile
+    from storage.files import Files
+
+EXECUTORS = ("local", "slurm")
+Estimate = Callable[[Pack], float | None]
+
+
+class PlaceError(ValueError):
+    """The executor that was asked for is unknown, or its options do not fit it."""
+
+
+class Place(Protocol):
+    """Machines that run packs."""
+
+    @property
+    def device(self) -> str:
+        """What packs compute on: cpu or cuda."""
+        ...
+
+    @property
+    def workers(self) -> int:
+        """Packs that may run at once."""
+        ...
+
+    @property
+    def submitted(self) -> Mapping[str, tuple[str, list[str]]]:
+        """Attempt -> (pack, trials) of what earlier launches submitted and is still on its way."""
+        ...
+
+    def executor(self, plan: Plan) -> Executor:
+        """Return what runs the plan's packs."""
+        ...
+
+    def check(self, plan: Plan, estimate_s: Estimate) -> None:
+        """Refuse a plan that this place would not run; nothing is started.
+
+        Raises:
+            ValueError: naming the limit.
+        """
+        ...
+
+    def sentence(self) -> str:
+        """Say where packs run."""
+        ...
+
+    def details(self, plan: Plan, estimate_s: Estimate) -> dict[str, Any]:
+        """Return what `depthrate plan` adds about this place: name -> text or number."""
+        ...
+
+
+@dataclass
+class LocalPlace:
+    """This machine."""
+
+    machine: Machine
+    submitted: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
+
+    @property
+    def device(self) -> str:
+        """What workers compute on."""
+        return self.machine.device
+
+    @property
+    def workers(self) -> int:
+        """Worker processes."""
+        return self.machine.workers
+
+    def executor(self, plan: Plan) -> Executor:
+        """Return worker processes, no more than there are packs."""
+        return LocalExecutor(min(self.machine.workers, len(plan.packs)), self.machine.gpus)
+
+    def check(self, plan: Plan, estimate_s: Estimate) -> None:
+        """Accept everything: this machine has no limits that we know."""
+
+    def sentence(self) -> str:
+        """Say how many workers there are."""
+        return f"{self.workers} worker processes on {self.device}"
+
+    def details(self, plan: Plan, estimate_s: Estimate) -> dict[str, Any]:
+        """Return nothing more."""
+        return {}
+
+
+class SlurmPlace:
+    """A SLURM cluster, and the jobs of earlier launches that it still has."""
+
+    def __init__(self, profile: Profile, limits: Limits, device: str, sweep: Sweep, files: Files):
+        from orchestrator.slurm_executor import GUESSED_PARALLEL, SlurmExecutor
+
+        self.profile, self.limits, self.device = profile, limits, device
+        self.workers = (profile.array_parallelism or GUESSED_PARALLEL) * profile.slots
+        self._files, self._sweep = files, sweep.name
+        self._executor: SlurmExecutor = SlurmExecutor(profile, limits, files, sweep.name)
+        submissions, states = jobs_of_sweep(files, sweep.name, limits.cluster)
+        self.submitted = self._executor.adopt(submissions, states)
+
+    def executor(self, plan: Plan) -> Executor:
+        """Return what submits jobs and watches them."""
+        return self._executor
+
+    def check(self, plan: Plan, estimate_s: Estimate) -> None:
+        """Refuse what exceeds a limit of the cluster.
+
+        Raises:
+            SlurmError: naming the limit.
+        """
+        self.limits.check(self.profile, len(self._bundles(plan, estimate_s)))
+
+    def sentence(self) -> str:
+        """Say which cluster and what each job asks for."""
+        profile, partition = self.profile, self.limits.partition_of(self.profile)
+        asked = f"{profile.gpus} GPUs, " if profile.gpus else ""
+        asked += f"{profile.cpus} CPUs, {profile.mem_gb:g} GB, {profile.walltime_min} min"
+        text = f"SLURM cluster {self.limits.cluster}, partition {partition.name}; each job: {asked}; packs on {self.device}"
+        return text + (f"; {len(self.submitted)} packs are already there" if self.submitted else "")
+
+    def details(self, plan: Plan, estimate_s: Estimate) -> dict[str, Any]:
+        """Return the jobs, the cost in job-hours, and the batch script."""
+        from orchestrator.slurm_executor import jobs_folder
+        from slurm.submit import batch_script
+
+        bundles = self._bundles(plan, estimate_s)
+        seconds = [estimate_s(pack) for pack in plan.packs]
+        hours = None if None in seconds else sum(s for s in seconds if s) / 3600 / self.profile.slots
+        per_array = min(len(bundles), self.limits.array_size)
+        folder = jobs_folder(self.profile, self._files, self._sweep)
+        return {
+            "jobs": len(bundles),
+            "arrays": -(-len(bundles) // self.limits.array_size),
+            "already_submitted": len(self.submitted),
+            "estimated_job_hours": hours,
+            "gpu_hours": None if hours is None else hours * self.profile.gpus,
+            "batch_script": batch_script(self.profile, f"depthrate-{self._sweep}", per_array, folder)
+            if bundles
+            else "",
+        }
+
+    def _bundles(self, plan: Plan, estimate_s: Estimate) -> list[list[Pack]]:
+        from orchestrator.slurm_executor import bundle
+
+        return bundle(plan.packs, [estimate_s(pack) for pack in plan.packs], self.profile)
+
+
+def open_place(
+    executor: str, *, device: str, workers: int | None, cluster: str | None, sweep: Sweep, files: Files
+) -> Place:
+    """Return the place that `--executor` and its options mean.
+
+    Raises:
+        ValueError: `PlaceError`, `MachineError` or `SlurmError` for what is unknown, not there, or does not fit.
+    """
+    if executor not in EXECUTORS:
+        raise PlaceError(f"executor {executor!r} is not available in this version; allowed: {', '.join(EXECUTORS)}")
+    if executor == "local":
+        if cluster is not None:
+            raise PlaceError("--cluster goes with --executor slurm; the local executor needs none")
+        return LocalPlace(choose_machine(device, workers))
+    from slurm.limits import read_limits
+    from slurm.profile import load_profile
+
+    profile = load_profile(cluster)
+    if workers is not None:
+        if workers < 1:
+            raise MachineError(f"workers is {workers}; give at least 1")
+        profile = replace(profile, array_parallelism=workers)
+    if device not in ("auto", "cpu", "cuda"):
+        raise MachineError(f"device {device!r} is unknown; allowed: auto, cpu, cuda")
+    if device == "cuda" and not profile.gpus:
+        raise PlaceError("device is cuda, but the cluster file asks for no GPU; set gpus = 1 in it")
+    chosen = "cuda" if profile.gpus and device != "cpu" else "cpu"
+    limits = read_limits()
+    limits.check(profile, 0)
+    return SlurmPlace(profile, limits, chosen, sweep, files)
+
+
+def jobs_of_sweep(files: Files, sweep: str, cluster: str) -> tuple[list[Submission], dict[str, Any]]:
+    """Return what was submitted to this cluster for a sweep, and job -> state as the controller knows it.
+
+    Raises:
+        SlurmError: the controller does not answer.
+    """
+    from orchestrator.submissions import read_submissions
+    from slurm.states import live_job_ids, squeue_states
+
+    submissions = [each for each in read_submissions(files, [sweep]) if each.cluster == cluster]
+    nameless = {each.name: each for each in submissions if not each.job_ids}
+    if nameless:  # their launch died between sbatch and its answer
+        for name, array_id in live_job_ids(nameless).items():
+            found = nameless[name]
+            many = len(found.packs) > 1
+            found.job_ids = [f"{array_id}_{i}" for i in range(len(found.packs))] if many else [array_id]
+    arrays = sorted({job_id.partition("_")[0] for each in submissions for job_id in each.job_ids})
+    return submissions, squeue_states(arrays) if arrays else {}

@@ -1,0 +1,327 @@
+"""Packs as SLURM job arrays: bundle, submit, watch with one query a look, and tell the driver how each pack ended.
+
+A job goes on without us. What it did stands in the store; what the scheduler says only matters for packs whose attempt
+has not written its own end, and a pack counts as lost only when its heartbeat has stopped too.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from orchestrator.attempt import heartbeat_s, new_attempt_id, nth_attempt_id, read_attempt
+from orchestrator.executor import JobEnd, PackJob
+from orchestrator.slurm_job import run_bundle
+from orchestrator.submissions import Submission, SubmittedPack
+from slurm.command import SlurmError
+from slurm.limits import Limits
+from slurm.profile import Profile
+from slurm.states import JobState, sacct_states, squeue_states
+from slurm.submit import submit_array
+from storage.files import Files
+
+log = logging.getLogger("depthrate")
+P = TypeVar("P")
+SOONEST_S, LATEST_S = 2.0, 60.0
+"""Between two looks at the queue: soon after something changed, ever more seldom while nothing does."""
+SILENT_BEATS = 4
+"""Heartbeats that a worker may miss before its silence counts."""
+UNKNOWN_S = 20.0
+"""How long a job may be unknown to squeue and sacct alike before its silence counts."""
+GUESSED_PARALLEL = 16
+"""Jobs that a cluster is taken to run at once where the profile does not say."""
+BAD_NODE_AT = 3
+"""Packs that a node must fail, with no pack done on it, before it is left out."""
+_MEMORY = re.compile(r"oom[-_ ]?kill|exceeded .*memory limit|out of memory", re.IGNORECASE)
+
+
+@dataclass
+class _Job:
+    """A job of an array, and its packs that have not ended."""
+
+    job_id: str
+    submission: Submission
+    packs: list[SubmittedPack]
+    state: JobState = field(default_factory=lambda: JobState("PENDING"))
+    unknown_since: float | None = None
+    current: dict[str, str] = field(default_factory=dict)
+    """Attempt as submitted -> attempt that runs, of packs that have started."""
+
+
+def bundle(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile) -> list[list[P]]:
+    """Put packs into jobs of about `job_min` minutes, the longest packs first and apart, as many jobs as may run at once.
+
+    Packs whose cost is unknown get a job each.
+    """
+    known = [(pack, cost_s) for pack, cost_s in zip(packs, seconds, strict=True) if cost_s is not None]
+    alone = [[pack] for pack, cost_s in zip(packs, seconds, strict=True) if cost_s is None]
+    if not known:
+        return alone
+    length_s = 60 * min(profile.job_min, 0.8 * profile.walltime_min) * profile.slots
+    at_once = (profile.array_parallelism or GUESSED_PARALLEL) * profile.slots
+    needed = len(known) if length_s == 0 else math.ceil(sum(cost_s for _, cost_s in known) / length_s)
+    count = min(len(known), max(at_once, needed))
+    heap = [(0.0, index) for index in range(count)]
+    bundles: list[list[P]] = [[] for _ in range(count)]
+    for pack, cost_s in sorted(known, key=lambda each: -each[1]):
+        filled_s, index = heapq.heappop(heap)
+        bundles[index].append(pack)
+        heapq.heappush(heap, (filled_s + cost_s, index))
+    return bundles + alone
+
+
+class SlurmExecutor:
+    """Jobs on a SLURM cluster."""
+
+    capacity = 1_000_000
+    outlives_driver = True
+
+    def __init__(
+        self,
+        profile: Profile,
+        limits: Limits,
+        files: Files,
+        sweep: str,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.profile, self.limits, self.files, self.sweep = profile, limits, files, sweep
+        self._clock = clock
+        self._jobs: dict[str, _Job] = {}
+        self._next_look = float("-inf")
+        self._pause_s = SOONEST_S
+        self._failed_on: Counter[str] = Counter()
+        self._done_on: Counter[str] = Counter()
+        self.excluded: list[str] = []
+        """Nodes that failed too often."""
+        self._is_deaf = False
+
+    def adopt(self, submissions: Sequence[Submission], states: dict[str, JobState]) -> dict[str, tuple[str, list[str]]]:
+        """Watch the jobs of earlier launches that are not over, and return attempt -> (pack, trials) of what they hold."""
+        adopted: dict[str, tuple[str, list[str]]] = {}
+        for submission in submissions:
+            jobs = [(job_id, packs) for job_id, packs in submission.jobs() if is_alive(states.get(job_id))]
+            for job_id, packs in jobs:
+                self._jobs[job_id] = _Job(job_id, submission, list(packs), states[job_id])
+                adopted |= {pack.attempt_id: (pack.pack_id, pack.trial_ids) for pack in packs}
+            if not jobs and submission.job_ids:
+                submission.delete(self.files)
+        return adopted
+
+    def submit(self, jobs: Sequence[PackJob]) -> None:
+        """Submit packs as arrays, none longer than the cluster allows.
+
+        Raises:
+            SlurmError: sbatch refused.
+        """
+        bundles = bundle(jobs, [job.estimated_s for job in jobs], self.profile)
+        for start in range(0, len(bundles), self.limits.array_size):
+            self._submit_array(bundles[start : start + self.limits.array_size])
+        self._look_soon()
+
+    def _submit_array(self, bundles: list[list[PackJob]]) -> None:
+        name = f"depthrate-{self.sweep}-{new_attempt_id()}"
+        folder = jobs_folder(self.profile, self.files, self.sweep) / name
+        packs = [[SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids) for job in each] for each in bundles]
+        submission = Submission(name, self.sweep, self.limits.cluster, str(folder), packs)
+        submission.write(self.files)  # first, so that a job can always be found again by its name
+        try:
+            arguments = [[job.to_json() for job in each] for each in bundles]
+            submission.job_ids = submit_array(self.profile, name, folder, run_bundle, arguments, self.excluded)
+        except SlurmError:
+            submission.delete(self.files)
+            raise
+        submission.write(self.files)
+        for job_id, members in submission.jobs():
+            self._jobs[job_id] = _Job(job_id, submission, list(members))
+
+    def running(self) -> dict[str, str]:
+        """Return the attempts that have started: as submitted -> as they run now."""
+        return {given: now for job in self._jobs.values() for given, now in job.current.items()}
+
+    def poll(self, timeout_s: float) -> list[JobEnd]:
+        """Wait up to `timeout_s`, look at the queue if it is time, and return the packs that ended."""
+        time.sleep(timeout_s)
+        if not self._jobs or self._clock() < self._next_look:
+            return []
+        before = {job_id: job.state.state for job_id, job in self._jobs.items()}
+        ends = self._look()
+        if ends or before != {job_id: job.state.state for job_id, job in self._jobs.items()}:
+            self._pause_s = SOONEST_S
+        else:
+            self._pause_s = min(LATEST_S, self._pause_s * 1.3)
+        self._next_look = self._clock() + self._pause_s
+        return ends
+
+    def stop(self) -> None:
+        """Do nothing: the jobs go on, and the next launch goes on from them."""
+
+    def close(self) -> None:
+        """Do nothing: see `stop`."""
+
+    def _look_soon(self) -> None:
+        self._pause_s = SOONEST_S
+        self._next_look = self._clock() + SOONEST_S
+
+    def _look(self) -> list[JobEnd]:
+        if not self._ask():
+            return []
+        ends = []
+        for job in list(self._jobs.values()):
+            ends += self._ended_packs(job)
+            if not job.packs:
+                self._forget(job)
+        if self._was_cancelled_whole(ends):
+            ends = [JobEnd(end.attempt_id, end.death, "cancelled_all", end.ran_as) for end in ends]
+        return ends
+
+    def _ask(self) -> bool:
+        """Update the jobs' states and return whether the scheduler answered."""
+        arrays = sorted({job_id.partition("_")[0] for job_id in self._jobs})
+        try:
+            states = squeue_states(arrays)
+        except SlurmError as error:
+            if not self._is_deaf:
+                log.warning("the queue cannot be seen, jobs go on meanwhile: %s", error)
+            self._is_deaf = True
+            return False
+        self._is_deaf = False
+        missing = [job_id for job_id in self._jobs if job_id not in states]
+        if missing:
+            try:
+                found = sacct_states(sorted({job_id.partition("_")[0] for job_id in missing}))
+                # what the accounting still calls alive, the controller knows better: it has forgotten it
+                states |= {
+                    job_id: found[job_id] for job_id in missing if job_id in found and found[job_id].phase == "over"
+                }
+            except SlurmError as error:
+                log.info("no accounting: %s", error)
+        now = self._clock()
+        for job_id, job in self._jobs.items():
+            if job_id in states:
+                known = states[job_id]
+                restarts = job.state.restarts if known.restarts is None else known.restarts
+                job.state = JobState(known.state, restarts, known.node or job.state.node, known.reason)
+                job.unknown_since = None
+            else:
+                job.unknown_since = job.unknown_since or now
+        return True
+
+    def _ended_packs(self, job: _Job) -> list[JobEnd]:
+        """Take the packs that ended out of a job, and return how."""
+        is_over = job.state.phase == "over"
+        if job.unknown_since is not None:
+            is_over = self._clock() - job.unknown_since >= UNKNOWN_S
+        if job.state.phase == "waiting" and not is_over:
+            if job.state.restarts == 0:
+                return []
+            job.current.clear()
+        ends: list[JobEnd] = []
+        left = []
+        for position, pack in enumerate(job.packs):
+            if not is_over and position >= self.profile.slots + len(ends):
+                left += job.packs[position:]  # packs run in order: these cannot have started
+                break
+            end = self._end_of(job, pack, is_over)
+            if end is None:
+                left.append(pack)
+            else:
+                ends.append(end)
+                job.current.pop(pack.attempt_id, None)
+        job.packs = left
+        return ends
+
+    def _end_of(self, job: _Job, pack: SubmittedPack, is_over: bool) -> JobEnd | None:
+        attempt_id, record = self._newest_record(pack, job.state.restarts or 0)
+        state = record.get("state")
+        if state in ("done", "failed", "lost") or (state == "interrupted" and is_over):
+            self._count(job, state == "done")
+            return JobEnd(pack.attempt_id, ran_as=attempt_id)
+        if state is not None:
+            job.current[pack.attempt_id] = attempt_id
+        if not is_over:
+            return None
+        silent_s = time.time() - record.get("heartbeat_at", 0.0)
+        if state == "running" and silent_s < SILENT_BEATS * heartbeat_s(self.files):
+            return None  # the scheduler says it is over, its heartbeat says it is not
+        how = (
+            f"job {job.job_id} ended as {job.state.state}" if job.unknown_since is None else f"job {job.job_id} is gone"
+        )
+        how += f" on {job.state.node}" if job.state.node else ""
+        kind = self._kind(job)
+        if state is None and kind in ("worker_lost", "timeout") and job.state.state in ("COMPLETED", "TIMEOUT"):
+            kind = "not_started"  # the job had no time left for this pack
+        elif kind in ("worker_lost", "node_lost"):
+            self._count(job, False)
+        return JobEnd(pack.attempt_id, how, kind, attempt_id)
+
+    def _newest_record(self, pack: SubmittedPack, restarts: int) -> tuple[str, dict[str, Any]]:
+        """Return (attempt, record) of a pack's last start that left one."""
+        for restart in range(restarts + 1, -1, -1):  # one more than we know of: it may have just been started anew
+            attempt_id = nth_attempt_id(pack.attempt_id, restart)
+            record = read_attempt(self.files, self.sweep, attempt_id)
+            if record is not None:
+                return attempt_id, record
+        return pack.attempt_id, {}
+
+    def _kind(self, job: _Job) -> str:
+        """Return the kind of failure of a job that is over, also where the scheduler hides that memory ran out."""
+        if job.unknown_since is not None:
+            return "worker_lost"
+        if job.state.kind == "worker_lost" and _MEMORY.search(printed_by(job.submission, job.job_id)):
+            return "out_of_memory"
+        return job.state.kind
+
+    def _count(self, job: _Job, done: bool) -> None:
+        """Note how a node does, and leave it out if all it does is fail."""
+        node = job.state.node
+        if not node:
+            return
+        (self._done_on if done else self._failed_on)[node] += 1
+        others_work = any(count for other, count in self._done_on.items() if other != node)
+        if self._failed_on[node] >= BAD_NODE_AT and not self._done_on[node] and others_work:
+            if node not in self.excluded:
+                self.excluded.append(node)
+                log.warning(
+                    "node %s failed %d packs and did none: jobs avoid it from now on", node, self._failed_on[node]
+                )
+
+    def _was_cancelled_whole(self, ends: list[JobEnd]) -> bool:
+        """Whether somebody cancelled everything that was left, which is no accident of one job."""
+        return len(ends) > 1 and not self._jobs and all(end.kind == "cancelled" for end in ends)
+
+    def _forget(self, job: _Job) -> None:
+        del self._jobs[job.job_id]
+        if not any(other.submission is job.submission for other in self._jobs.values()):
+            try:
+                job.submission.delete(self.files)
+            except OSError as error:
+                log.warning("%s is over but cannot be taken off the books: %s", job.submission.name, error)
+
+
+def is_alive(state: JobState | None) -> bool:
+    """Whether a job waits or runs, as far as the controller knows."""
+    return state is not None and state.phase != "over"
+
+
+def jobs_folder(profile: Profile, files: Files, sweep: str) -> Path:
+    """Return the folder of what jobs are made of and print; all nodes must see it."""
+    if profile.folder:
+        return Path(profile.folder).expanduser() / sweep
+    return Path(files.root) / "slurm" / sweep if files.is_local else Path.home() / ".depthrate" / "slurm" / sweep
+
+
+def printed_by(submission: Submission, job_id: str) -> str:
+    """Return the end of what a job printed to its error output."""
+    try:
+        paths = sorted(Path(submission.folder).glob(f"{job_id}_*log.err"))
+        return "".join(path.read_text(errors="replace")[-20_000:] for path in paths)
+    except OSError:
+        return ""

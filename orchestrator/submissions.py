@@ -1,0 +1,62 @@
+"""What was given to a scheduler, kept in the store, so that anybody can look after it, cancel it, or go on from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+from storage.files import Files
+from storage.layout import submission_path
+
+
+@dataclass(frozen=True)
+class SubmittedPack:
+    """A pack in a job, as it was submitted."""
+
+    attempt_id: str
+    pack_id: str
+    trial_ids: list[str]
+
+
+@dataclass
+class Submission:
+    """One array of jobs; it is in the store before the scheduler has it, so that no job is ever unknown."""
+
+    name: str
+    """The name of its jobs, which no other submission has."""
+    sweep: str
+    cluster: str
+    folder: str
+    """What the jobs print is below it."""
+    packs: list[list[SubmittedPack]]
+    """Of each job, in the array's order."""
+    job_ids: list[str] = field(default_factory=list)
+    """Empty until the scheduler has answered."""
+
+    def write(self, files: Files) -> None:
+        """Put it into the store."""
+        files.write(submission_path(self.sweep, self.name), json.dumps(asdict(self)).encode())
+
+    def delete(self, files: Files) -> None:
+        """Forget it: all its jobs are over."""
+        files.delete_many([submission_path(self.sweep, self.name)])
+
+    def jobs(self) -> list[tuple[str, list[SubmittedPack]]]:
+        """Return (job, packs)."""
+        return list(zip(self.job_ids, self.packs, strict=True)) if self.job_ids else []
+
+
+def read_submissions(files: Files, sweeps: Sequence[str]) -> list[Submission]:
+    """Return what was submitted for these sweeps and is not known to be over; unreadable files are passed over."""
+    folders = [submission_path(sweep, "").rpartition("/")[0] for sweep in sweeps]
+    found = []
+    for _, content in files.read_many(path for path in files.list_many(folders) if path.endswith(".json")):
+        try:
+            if not isinstance(content, OSError):
+                fields = json.loads(content)
+                packs = [[SubmittedPack(**pack) for pack in job] for job in fields["packs"]]
+                found.append(Submission(**{**fields, "packs": packs}))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return sorted(found, key=lambda submission: submission.name)

@@ -1,0 +1,132 @@
+"""What a cluster allows, asked of the cluster itself, and the refusal of what exceeds it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from slurm.command import SlurmError, fields_of, run_command
+from slurm.profile import Profile
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition and the largest node in it."""
+
+    name: str
+    is_default: bool
+    is_up: bool
+    max_min: float | None
+    """Longest time limit in minutes; None: no limit."""
+    cpus: int
+    mem_gb: float
+    gpus: int
+    nodes: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a cluster allows."""
+
+    cluster: str
+    max_array_size: int
+    max_jobs: int
+    partitions: dict[str, Partition]
+
+    @property
+    def array_size(self) -> int:
+        """Most jobs that one array may have."""
+        return max(1, min(self.max_array_size - 1, self.max_jobs))
+
+    def partition_of(self, profile: Profile) -> Partition:
+        """Return the partition that jobs of this profile go to.
+
+        Raises:
+            SlurmError: there is no such partition, or no default one.
+        """
+        if profile.partition is None:
+            found = next((p for p in self.partitions.values() if p.is_default), None)
+            if found is None:
+                raise SlurmError(f"this cluster has no default partition; set partition to one of {self._names()}")
+            return found
+        if profile.partition not in self.partitions:
+            raise SlurmError(f"partition {profile.partition!r} is unknown here; this cluster has {self._names()}")
+        return self.partitions[profile.partition]
+
+    def _names(self) -> str:
+        return ", ".join(sorted(self.partitions))
+
+    def check(self, profile: Profile, num_jobs: int) -> None:
+        """Refuse what this cluster would not run.
+
+        Raises:
+            SlurmError: naming the limit and what was asked.
+        """
+        partition = self.partition_of(profile)
+        where = f"partition {partition.name}"
+        if not partition.is_up:
+            raise SlurmError(f"{where} is not up; jobs would wait there until an administrator changes that")
+        if partition.max_min is not None and profile.walltime_min > partition.max_min:
+            raise SlurmError(f"walltime_min is {profile.walltime_min}; {where} allows {partition.max_min:g} minutes")
+        for key, asked, largest in (
+            ("gpus", profile.gpus, partition.gpus),
+            ("cpus", profile.cpus, partition.cpus),
+            ("mem_gb", profile.mem_gb, partition.mem_gb),
+        ):
+            if asked > largest:
+                raise SlurmError(f"{key} is {asked:g}; the largest node of {where} has {largest:g}")
+        if num_jobs > self.max_jobs:
+            raise SlurmError(
+                f"{num_jobs} jobs are more than this cluster holds at once (MaxJobCount={self.max_jobs}); raise job_min"
+            )
+
+
+def read_limits() -> Limits:
+    """Ask the cluster what it allows.
+
+    Raises:
+        SlurmError: its controller does not answer.
+    """
+    config = dict(
+        (key.strip(), value.strip())
+        for key, separator, value in (
+            line.partition("=") for line in run_command(["scontrol", "show", "config"]).splitlines()
+        )
+        if separator
+    )
+    nodes = [fields_of(line) for line in run_command(["scontrol", "--oneliner", "show", "node"]).splitlines()]
+    partitions = {}
+    for line in run_command(["scontrol", "--oneliner", "show", "partition"]).splitlines():
+        fields = fields_of(line)
+        name = fields["PartitionName"]
+        members = [node for node in nodes if name in node.get("Partitions", "").split(",")]
+        partitions[name] = Partition(
+            name=name,
+            is_default=fields.get("Default") == "YES",
+            is_up=fields.get("State") == "UP",
+            max_min=minutes_of(fields.get("MaxTime", "UNLIMITED")),
+            cpus=max((int(node.get("CPUTot", 0)) for node in members), default=0),
+            mem_gb=max((int(node.get("RealMemory", 0)) / 1024 for node in members), default=0.0),
+            gpus=max((_gpus_of(node.get("Gres", "")) for node in members), default=0),
+            nodes=len(members),
+        )
+    return Limits(config["ClusterName"], int(config["MaxArraySize"]), int(config["MaxJobCount"]), partitions)
+
+
+def minutes_of(text: str) -> float | None:
+    """Return the minutes in SLURM's `[days-]hours:minutes:seconds`; None for no limit."""
+    if text in ("UNLIMITED", "INFINITE", "NOT_SET", "None", "n/a"):
+        return None
+    days, _, clock = text.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if days:
+        parts += [0] * (3 - len(parts))  # days-hours[:minutes[:seconds]]
+    elif len(parts) < 3:
+        parts = [0, *parts, *[0] * (2 - len(parts))]  # minutes[:seconds]
+    hours, minutes, seconds = parts
+    return int(days or 0) * 1440 + hours * 60 + minutes + seconds / 60
+
+
+def _gpus_of(gres: str) -> int:
+    """Return the GPUs in a node's `gpu[:type]:count(...)[,...]`."""
+    return sum(int(count) for count in re.findall(r"(?:^|,)gpu(?::[^:,(]+)?:(\d+)", gres))

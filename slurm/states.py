@@ -1,0 +1,122 @@
+"""The states of jobs: one squeue a look, sacct only for what squeue no longer knows, and both may fail for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from slurm.command import SlurmError, run_command
+
+Phase = Literal["waiting", "running", "over"]
+STATES: dict[str, tuple[Phase, str | None]] = {
+    # state -> what it is, and if it is over: the kind of failure where the job's work is not done
+    "PENDING": ("waiting", None),
+    "CONFIGURING": ("waiting", None),
+    "REQUEUED": ("waiting", None),
+    "REQUEUE_HOLD": ("waiting", None),
+    "REQUEUE_FED": ("waiting", None),
+    "SPECIAL_EXIT": ("waiting", None),
+    "RESV_DEL_HOLD": ("waiting", None),
+    "RUNNING": ("running", None),
+    "COMPLETING": ("running", None),
+    "SIGNALING": ("running", None),
+    "STAGE_OUT": ("running", None),
+    "STOPPED": ("running", None),
+    "SUSPENDED": ("running", None),
+    "RESIZING": ("running", None),
+    "COMPLETED": ("over", "worker_lost"),
+    "FAILED": ("over", "worker_lost"),
+    "BOOT_FAIL": ("over", "node_lost"),
+    "NODE_FAIL": ("over", "node_lost"),
+    "PREEMPTED": ("over", "node_lost"),
+    "REVOKED": ("over", "node_lost"),
+    "LAUNCH_FAILED": ("over", "node_lost"),
+    "RECONFIG_FAIL": ("over", "node_lost"),
+    "TIMEOUT": ("over", "timeout"),
+    "OUT_OF_MEMORY": ("over", "out_of_memory"),
+    "CANCELLED": ("over", "cancelled"),
+    "DEADLINE": ("over", "cancelled"),
+}
+_COLUMNS = ("ArrayJobID:24", "ArrayTaskID:24", "JobID:24", "State:24", "RestartCnt:12", "NodeList:120", "Reason:120")
+_FORMAT = ",".join(_COLUMNS)
+_WIDTHS = [int(column.partition(":")[2]) for column in _COLUMNS]
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What the scheduler says of one job."""
+
+    state: str
+    restarts: int | None = None
+    """How often it was started anew; None where unknown (sacct)."""
+    node: str = ""
+    reason: str = ""
+
+    @property
+    def phase(self) -> Phase:
+        """Waiting, running or over; a state we do not know is taken for running, since giving a job up doubles work."""
+        return STATES.get(self.state, ("running", None))[0]
+
+    @property
+    def kind(self) -> str:
+        """The kind of failure, for a job that is over and has not done its work."""
+        return STATES[self.state][1] or "worker_lost"
+
+
+def squeue_states(array_ids: Sequence[str]) -> dict[str, JobState]:
+    """Return job -> state of all jobs of these submissions that the controller still knows, ended ones included.
+
+    Raises:
+        SlurmError: the controller does not answer.
+    """
+    try:
+        printed = run_command(
+            ["squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join(array_ids)}", f"--Format={_FORMAT}"]
+        )
+    except SlurmError as error:
+        if "Invalid job id" in str(error):  # it knows none of them any more
+            return {}
+        raise
+    found = {}
+    for line in printed.splitlines():
+        array_id, task, job_id, state, restarts, node, reason = _cells(line)
+        name = job_id if task in ("N/A", "") else f"{array_id}_{task}"
+        found[name] = JobState(state, int(restarts or 0), node, reason)
+    return found
+
+
+def sacct_states(array_ids: Sequence[str]) -> dict[str, JobState]:
+    """Return job -> last state of these submissions, as the accounting has it; it lags and may be missing altogether.
+
+    Raises:
+        SlurmError: it does not answer, or this cluster has none.
+    """
+    which = f"--jobs={','.join(array_ids)}"
+    printed = run_command(["sacct", "-n", "--parsable2", "--allocations", which, "--format=JobID,State,NodeList"])
+    found = {}
+    for line in printed.splitlines():
+        job_id, state, node = line.split("|")
+        found[job_id] = JobState(state.split()[0] if state else "", node=node)  # "CANCELLED by 1000"
+    return found
+
+
+def live_job_ids(names: Iterable[str]) -> dict[str, str]:
+    """Return job name -> array id of the jobs that the controller has under these names.
+
+    Raises:
+        SlurmError: the controller does not answer.
+    """
+    printed = run_command(
+        ["squeue", "--noheader", "--states=all", f"--name={','.join(names)}", "--Format=Name:200,ArrayJobID:24"]
+    )
+    rows = [(line[:200].strip(), line[200:].strip()) for line in printed.splitlines()]
+    return dict(rows)
+
+
+def _cells(line: str) -> list[str]:
+    cells, start = [], 0
+    for width in _WIDTHS:
+        cells.append(line[start : start + width].strip())
+        start += width
+    return cells

@@ -1,0 +1,106 @@
+"""Submit jobs as arrays, through submitit; cancel them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm.command import SlurmError, run_command
+from slurm.profile import Profile
+
+if TYPE_CHECKING:
+    import submitit
+
+PARALLEL = 10_000
+"""Jobs of an array that run at once where the profile sets no limit."""
+MEGABYTES = 1024
+
+
+def sbatch_parameters(profile: Profile, name: str, exclude: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what submitit is told, from a profile."""
+    memory_mb = round(profile.mem_gb * MEGABYTES)
+    excluded = sorted({*profile.exclude, *exclude})
+    return {
+        "job_name": name,
+        "partition": profile.partition,
+        "account": profile.account,
+        "qos": profile.qos,
+        "constraint": profile.constraint,
+        "exclude": ",".join(excluded) or None,
+        "gpus_per_node": profile.gpus or None,
+        "cpus_per_task": profile.cpus,
+        "mem": f"{memory_mb}M",
+        "time": profile.walltime_min,
+        "array_parallelism": profile.array_parallelism or PARALLEL,
+        "signal_delay_s": profile.warning_s,
+        "wckey": None,
+        "setup": [
+            *profile.setup,
+            "export PYTHONSAFEPATH=1",  # a user's own tasks.py in the working folder must not shadow ours
+            f"export DEPTHRATE_WARNING_S={profile.warning_s}",
+            "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1",
+        ],
+        # a job that we send back to the queue must be one that may go back there
+        "additional_parameters": {"requeue": True, **profile.extra},
+        # srun asks for CPUs anew unless told
+        "srun_args": [f"--cpus-per-task={profile.cpus}"],
+    }
+
+
+def batch_script(profile: Profile, name: str, num_jobs: int, folder: Path, exclude: Sequence[str] = ()) -> str:
+    """Return the text that sbatch would get, for people to look at before anything is submitted."""
+    executor = _executor(profile, name, folder, exclude)
+    if num_jobs > 1:
+        executor.parameters["map_count"] = num_jobs
+    text: str = executor._make_submission_file_text(executor._submitit_command_str, "")
+    return text
+
+
+def submit_array(
+    profile: Profile,
+    name: str,
+    folder: Path,
+    function: Callable[[list[str]], None],
+    arguments: Sequence[list[str]],
+    exclude: Sequence[str] = (),
+) -> list[str]:
+    """Submit one array with a job for each of `arguments`, and return the jobs' ids; the caller splits at the limits.
+
+    Raises:
+        SlurmError: sbatch refused; nothing of this array is submitted.
+    """
+    import submitit
+
+    folder.mkdir(parents=True, exist_ok=True)
+    executor = _executor(profile, name, folder, exclude)
+    try:
+        jobs = executor.map_array(function, arguments)
+    except submitit.core.utils.FailedJobError as error:
+        raise SlurmError(f"sbatch refused the jobs: {error}; the script is in {folder}") from None
+    except submitit.core.utils.FailedSubmissionError as error:
+        raise SlurmError(f"sbatch gave no job: {error}") from None
+    return [job.job_id for job in jobs]
+
+
+def cancel_jobs(job_ids: Sequence[str]) -> None:
+    """Cancel jobs, running or not; running ones are told first and get the cluster's KillWait to save their state.
+
+    Raises:
+        SlurmError: the controller does not answer.
+    """
+    for start in range(0, len(job_ids), 500):  # a command line has an end
+        run_command(["scancel", "--quiet", *job_ids[start : start + 500]])
+
+
+def _executor(profile: Profile, name: str, folder: Path, exclude: Sequence[str]) -> submitit.SlurmExecutor:
+    try:
+        import submitit
+    except ImportError:
+        raise SlurmError("--executor slurm needs submitit: pip install 'depthrate[slurm]'") from None
+    try:
+        executor = submitit.SlurmExecutor(folder=folder, python=profile.python)
+    except RuntimeError as error:
+        raise SlurmError(f"{error}; log in to a node that submits jobs") from None
+    executor.update_parameters(**sbatch_parameters(profile, name, exclude))
+    return executor
