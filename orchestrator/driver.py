@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from orchestrator.attempt import AttemptState, heartbeat_s, is_live, new_attempt_id, read_attempt
 from orchestrator.cancel import read_cancel_mark
-from orchestrator.executor import Executor, JobEnd, LaunchOptions, PackJob
+from orchestrator.executor import Executor, JobEnd, LaunchOptions, PackJob, SubmitError
 from orchestrator.plan import Plan, halved
 from orchestrator.retry import STOP_AFTER_PACKS, decide
 from storage.files import Files, StoreError
@@ -24,6 +24,8 @@ from sweeps.packing import Pack
 log = logging.getLogger("depthrate")
 STORE_PAUSE_S = 2.5
 """Before a pack that the store refused is tried again: this, doubled with every failure."""
+SUBMIT_PAUSE_S = 30.0
+"""Before a scheduler that took nothing is asked again."""
 LOOK_AT_OTHERS_S = 5.0
 """Seconds between two looks at what other launches run and have committed."""
 
@@ -111,6 +113,7 @@ class Driver:
         self._cancel_mark = read_cancel_mark(files, self.sweep.name)
         self._seen_attempts = {attempt_path(self.sweep.name, attempt_id) for attempt_id in self.running}
         """Attempts that are this launch's own or have ended."""
+        self._has_submitted = False
         self._next_look = float("-inf")
         self._cache = SnapshotCache()
         self._last_committed = set(plan.done)
@@ -170,9 +173,23 @@ class Driver:
             else:
                 jobs.append(self._job_of(entry))
         if jobs:
-            self.executor.submit(jobs)
+            self._submit_jobs(jobs)
         if self.stopping:  # asked to while these were on their way
             self.executor.stop()
+
+    def _submit_jobs(self, jobs: list[PackJob]) -> None:
+        """Hand jobs over; where a scheduler has taken some before, one that is away is asked again later."""
+        try:
+            self.executor.submit(jobs)
+        except SubmitError as error:
+            entries = [self.running.pop(job.attempt_id) for job in error.left]
+            if not self.running and not self._has_submitted:
+                raise
+            log.warning("%d packs wait to be submitted again: %s", len(entries), error)
+            for entry in entries:
+                entry.not_before = self._clock() + SUBMIT_PAUSE_S
+            self.queue.extend(entries)
+        self._has_submitted = True
 
     def _job_of(self, entry: _Entry) -> PackJob:
         """Return a new attempt of a pack, noted as running."""
@@ -205,10 +222,10 @@ class Driver:
             state = self._record_death(entry, attempt_id, end, state)
         if state.get("state") == "done":
             self.trials_done += len(entry.pack.trials)
-        elif state.get("state") == "interrupted":
+        elif state.get("state") == "interrupted" and end.kind != "cancelled":
             self._requeue(entry)
         else:
-            self._retry(entry, attempt_id, state)
+            self._retry(entry, attempt_id, {"error_kind": end.kind, "error": end.death} | _known(state))
 
     def _record_death(self, entry: _Entry, attempt_id: str, end: JobEnd, state: dict[str, Any]) -> dict[str, Any]:
         """Write the end of an attempt whose worker could not."""
@@ -229,7 +246,7 @@ class Driver:
             AttemptState.of(fields).write(self.files)
 
     def _retry(self, entry: _Entry, attempt_id: str, state: dict[str, Any]) -> None:
-        kind = state.get("error_kind") or "worker_lost"
+        kind = state["error_kind"]
         entry.failures[kind] += 1
         # a pack that runs in turn may have committed some of its trials before it failed
         entry.pack = self._without(entry.pack, self._committed())
@@ -262,7 +279,7 @@ class Driver:
 
     def _give_up(self, entry: _Entry, attempt_id: str, state: dict[str, Any]) -> None:
         """Report a pack; the same error from several packs stops the launch, since the others would fail alike."""
-        error = state.get("error") or "the attempt left no record"
+        error = state["error"] or "the attempt left no record"
         self.failures.append(PackFailure(entry.pack, attempt_id, error))
         same = sum(failure.error == error for failure in self.failures)
         if same >= STOP_AFTER_PACKS and self.queue and not self.stopping:
@@ -315,3 +332,7 @@ class Driver:
                 waiting_for_others=waiting,
             )
         )
+
+
+def _known(state: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in state.items() if value is not None}

@@ -62,6 +62,14 @@ class JobEnd:
     """The last attempt, where a scheduler started the job anew under other names."""
 
 
+class SubmitError(ValueError):
+    """A scheduler did not take jobs; those in `left` are not on their way."""
+
+    def __init__(self, message: str, left: Sequence[PackJob]):
+        super().__init__(message)
+        self.left = left
+
+
 class Executor(Protocol):
     """Runs jobs somewhere. Only the driver's thread calls it."""
 
@@ -71,7 +79,11 @@ class Executor(Protocol):
     """Whether its jobs go on when the driver ends, so that `stop` leaves them alone."""
 
     def submit(self, jobs: Sequence[PackJob]) -> None:
-        """Start jobs, now or when there is room."""
+        """Start jobs, now or when there is room.
+
+        Raises:
+            SubmitError: a scheduler refused some of them or is away.
+        """
         ...
 
     def running(self) -> Mapping[str, str]:

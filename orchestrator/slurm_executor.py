@@ -13,12 +13,12 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.attempt import heartbeat_s, new_attempt_id, nth_attempt_id, read_attempt
-from orchestrator.executor import JobEnd, PackJob
+from orchestrator.executor import JobEnd, PackJob, SubmitError
 from orchestrator.slurm_job import run_bundle
 from orchestrator.submissions import Submission, SubmittedPack
 from slurm.command import SlurmError
@@ -36,6 +36,8 @@ SILENT_BEATS = 4
 """Heartbeats that a worker may miss before its silence counts."""
 UNKNOWN_S = 20.0
 """How long a job may be unknown to squeue and sacct alike before its silence counts."""
+CANCELLED_S = 12.0
+"""After a job was cancelled, how long others have to follow before it is submitted again."""
 GUESSED_PARALLEL = 16
 """Jobs that a cluster is taken to run at once where the profile does not say."""
 BAD_NODE_AT = 3
@@ -102,6 +104,8 @@ class SlurmExecutor:
         self.excluded: list[str] = []
         """Nodes that failed too often."""
         self._is_deaf = False
+        self._cancelled: list[JobEnd] = []
+        self._cancelled_at = 0.0
 
     def adopt(self, submissions: Sequence[Submission], states: dict[str, JobState]) -> dict[str, tuple[str, list[str]]]:
         """Watch the jobs of earlier launches that are not over, and return attempt -> (pack, trials) of what they hold."""
@@ -119,11 +123,14 @@ class SlurmExecutor:
         """Submit packs as arrays, none longer than the cluster allows.
 
         Raises:
-            SlurmError: sbatch refused.
+            SubmitError: sbatch refused.
         """
         bundles = bundle(jobs, [job.estimated_s for job in jobs], self.profile)
         for start in range(0, len(bundles), self.limits.array_size):
-            self._submit_array(bundles[start : start + self.limits.array_size])
+            try:
+                self._submit_array(bundles[start : start + self.limits.array_size])
+            except SlurmError as error:
+                raise SubmitError(str(error), [job for each in bundles[start:] for job in each]) from None
         self._look_soon()
 
     def _submit_array(self, bundles: list[list[PackJob]]) -> None:
@@ -149,7 +156,7 @@ class SlurmExecutor:
     def poll(self, timeout_s: float) -> list[JobEnd]:
         """Wait up to `timeout_s`, look at the queue if it is time, and return the packs that ended."""
         time.sleep(timeout_s)
-        if not self._jobs or self._clock() < self._next_look:
+        if not (self._jobs or self._cancelled) or self._clock() < self._next_look:
             return []
         before = {job_id: job.state.state for job_id, job in self._jobs.items()}
         ends = self._look()
@@ -178,9 +185,7 @@ class SlurmExecutor:
             ends += self._ended_packs(job)
             if not job.packs:
                 self._forget(job)
-        if self._was_cancelled_whole(ends):
-            ends = [JobEnd(end.attempt_id, end.death, "cancelled_all", end.ran_as) for end in ends]
-        return ends
+        return self._hold_cancelled(ends)
 
     def _ask(self) -> bool:
         """Update the jobs' states and return whether the scheduler answered."""
@@ -241,9 +246,13 @@ class SlurmExecutor:
     def _end_of(self, job: _Job, pack: SubmittedPack, is_over: bool) -> JobEnd | None:
         attempt_id, record = self._newest_record(pack, job.state.restarts or 0)
         state = record.get("state")
-        if state in ("done", "failed", "lost") or (state == "interrupted" and is_over):
+        if state in ("done", "failed", "lost"):
             self._count(job, state == "done")
             return JobEnd(pack.attempt_id, ran_as=attempt_id)
+        if state == "interrupted" and is_over:
+            by_hand = job.unknown_since is None and job.state.kind == "cancelled"
+            how = f"job {job.job_id} was cancelled" if by_hand else None
+            return JobEnd(pack.attempt_id, how, "cancelled" if by_hand else "worker_lost", attempt_id)
         if state is not None:
             job.current[pack.attempt_id] = attempt_id
         if not is_over:
@@ -293,9 +302,22 @@ class SlurmExecutor:
                     "node %s failed %d packs and did none: jobs avoid it from now on", node, self._failed_on[node]
                 )
 
-    def _was_cancelled_whole(self, ends: list[JobEnd]) -> bool:
-        """Whether somebody cancelled everything that was left, which is no accident of one job."""
-        return len(ends) > 1 and not self._jobs and all(end.kind == "cancelled" for end in ends)
+    def _hold_cancelled(self, ends: list[JobEnd]) -> list[JobEnd]:
+        """Keep cancelled packs back until it is clear whether somebody cancelled one job or everything that was left."""
+        others = [end for end in ends if end.kind != "cancelled"]
+        cancelled = [end for end in ends if end.kind == "cancelled"]
+        if cancelled:
+            self._cancelled += cancelled
+            self._cancelled_at = self._clock()
+        if self._cancelled and not self._jobs:
+            everything = len(self._cancelled) > 1 and not others
+            kind = "cancelled_all" if everything else "cancelled"
+            others += [replace(end, kind=kind) for end in self._cancelled]
+            self._cancelled = []
+        elif self._clock() - self._cancelled_at >= CANCELLED_S:
+            others += self._cancelled
+            self._cancelled = []
+        return others
 
     def _forget(self, job: _Job) -> None:
         del self._jobs[job.job_id]

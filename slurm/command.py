@@ -28,7 +28,7 @@ def run_command(arguments: Sequence[str], timeout_s: float = TIMEOUT_S) -> str:
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{arguments[0]} did not answer within {timeout_s:g} s") from None
     if done.returncode:
-        said = (done.stderr or done.stdout).strip()
+        said = ((done.stderr or done.stdout).strip().splitlines() or ["nothing"])[-1]
         raise SlurmError(f"{' '.join(arguments[:3])} failed with code {done.returncode}: {said}")
     return done.stdout
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import re
 import tomllib
 import types
@@ -62,9 +63,11 @@ _ALLOWED: dict[str, tuple[float, float]] = {
     "signal_s": (5, 86_400),
 }
 _OWNED = frozenset(
-    ("array", "job-name", "output", "error", "open-mode", "requeue", "no-requeue", "signal", "nodes", "ntasks")
-    + ("ntasks-per-node", "time", "partition", "account", "qos", "constraint", "exclude", "gpus-per-node")
-    + ("cpus-per-task", "mem", "parsable", "wrap")
+    [
+        *("array", "job-name", "output", "error", "open-mode", "requeue", "no-requeue", "signal", "parsable", "wrap"),
+        *("nodes", "ntasks", "ntasks-per-node", "time", "partition", "account", "qos", "constraint", "exclude"),
+        *("gpus-per-node", "cpus-per-task", "mem"),
+    ]
 )
 """sbatch options that have a key of their own or that the submission needs as it sets them."""
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?")
@@ -121,8 +124,8 @@ def _checked(key: str, value: Any, hint: Any, where: str) -> Any:
         raise SlurmError(f"{where}: {key} is {value!r}; give a {names}")
     if isinstance(value, str) and not value.strip():
         raise SlurmError(f"{where}: {key} is empty; give a text or leave the key out")
-    low, high = _ALLOWED.get(key, (None, None))
-    if low is not None and high is not None and not low <= float(value) <= high:
+    low, high = _ALLOWED.get(key, (-math.inf, math.inf))
+    if isinstance(value, int | float) and not low <= value <= high:
         raise SlurmError(f"{where}: {key} is {value}; allowed: {low} to {high}")
     return value
 

@@ -1,0 +1,232 @@
+"""Cluster files, limits, states, bundles and the batch script; no SLURM is needed."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.slurm_executor import bundle
+from slurm import states
+from slurm.command import SlurmError, run_command
+from slurm.limits import Limits, Partition, minutes_of, read_limits
+from slurm.profile import Profile, load_profile, make_profile
+from slurm.states import JobState, sacct_states, squeue_states
+from slurm.submit import batch_script
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = """\
+#!/bin/bash
+
+# Parameters
+#SBATCH --account=theory
+#SBATCH --array=0-6%3
+#SBATCH --constraint='a100|h100'
+#SBATCH --cpus-per-task=4
+#SBATCH --error={folder}/%A_%a_0_log.err
+#SBATCH --exclude=n3,n9
+#SBATCH --gpus-per-node=1
+#SBATCH --job-name=depthrate-wd
+#SBATCH --mail-type=FAIL
+#SBATCH --mem=16384M
+#SBATCH --nodes=1
+#SBATCH --open-mode=append
+#SBATCH --output={folder}/%A_%a_0_log.out
+#SBATCH --partition=gpu
+#SBATCH --qos=long
+#SBATCH --requeue
+#SBATCH --signal=USR2@120
+#SBATCH --time=240
+
+# setup
+module load cuda/12.4
+export PYTHONSAFEPATH=1
+export DEPTHRATE_WARNING_S=120
+export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+# command
+export SUBMITIT_EXECUTOR=slurm
+srun --unbuffered --output {folder}/%A_%a_%t_log.out --error {folder}/%A_%a_%t_log.err --cpus-per-task=4 /venv/bin/python \
+-u -m submitit.core._submit {folder}
+"""
+LIMITS = Limits(
+    cluster="lab",
+    max_array_size=101,
+    max_jobs=2000,
+    partitions={
+        "main": Partition("main", True, True, 120.0, cpus=8, mem_gb=16.0, gpus=2, nodes=4),
+        "off": Partition("off", False, False, None, cpus=8, mem_gb=16.0, gpus=2, nodes=4),
+    },
+)
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Put scripts in front of the PATH that print what is given."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+    def add(name: str, text: str, code: int = 0) -> None:
+        (folder / f"{name}.txt").write_text(text)
+        where = ">&2" if code else ""
+        (folder / name).write_text(f"#!/bin/sh\ncat {folder}/{name}.txt {where}\nexit {code}\n")
+        (folder / name).chmod(stat.S_IRWXU)
+
+    return add
+
+
+def test_the_batch_script(programs: Any, tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    programs("srun", "")
+    content = {
+        **{"partition": "gpu", "account": "theory", "qos": "long", "constraint": "a100|h100", "exclude": ["n9"]},
+        **{"gpus": 1, "cpus": 4, "mem_gb": 16, "walltime_min": 240, "array_parallelism": 3},
+        **{"setup": ["module load cuda/12.4"], "extra": ["--mail-type=FAIL"], "python": "/venv/bin/python"},
+    }
+    script = batch_script(make_profile(content, "x.toml"), "depthrate-wd", 7, tmp_path, exclude=["n3"])
+    assert script == GOLDEN.format(folder=tmp_path)
+
+
+def test_the_example_is_a_profile() -> None:
+    profile = load_profile(str(ROOT / "slurm" / "example.toml"))
+    assert (profile.gpus, profile.cpus, profile.mem_gb, profile.walltime_min) == (1, 4, 16.0, 240)
+    commented = [
+        line[2:].replace("# ", "", 1) if line.startswith("# # ") else line[2:]
+        for line in (ROOT / "slurm" / "example.toml").read_text().splitlines()
+        if line.startswith("# ") and " = " in line
+    ]
+    assert len(commented) > 10
+    for line in commented:
+        import tomllib
+
+        make_profile(tomllib.loads(line), line)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"partion": "gpu"}, "unknown key 'partion'; did you mean 'partition'?"),
+        ({"gpus": "one"}, "gpus is 'one'; give a whole number"),
+        ({"gpus": True}, "gpus is True; give a whole number"),
+        ({"gpus": -1}, "gpus is -1; allowed: 0 to 64"),
+        ({"walltime_min": 1.5}, "walltime_min is 1.5; give a whole number"),
+        ({"mem_gb": "4G"}, "mem_gb is '4G'; give a number"),
+        ({"partition": ""}, "partition is empty"),
+        ({"setup": [1]}, "setup is [1]; give a list of texts"),
+        ({"extra": ["-p gpu"]}, "extra has '-p gpu'; write sbatch's long options"),
+        ({"extra": {"array": "0-3"}}, "extra sets --array, which depthrate sets itself"),
+        ({"extra": 3}, "extra is 3; give a list"),
+    ],
+)
+def test_a_wrong_cluster_file_is_refused(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(SlurmError, match="x.toml") as caught:
+        make_profile(content, "x.toml")
+    assert message in str(caught.value)
+
+
+def test_a_cluster_file_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(SlurmError, match=r"slurm/example\.toml is one to copy"):
+        load_profile(str(tmp_path / "missing.toml"))
+    (tmp_path / "bad.toml").write_text("gpus: 1")
+    with pytest.raises(SlurmError, match="is not TOML"):
+        load_profile(str(tmp_path / "bad.toml"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"partition": "gpu"}, "partition 'gpu' is unknown here; this cluster has main, off"),
+        ({"partition": "off"}, "partition off is not up"),
+        ({"walltime_min": 121}, "walltime_min is 121; partition main allows 120 minutes"),
+        ({"gpus": 3}, "gpus is 3; the largest node of partition main has 2"),
+        ({"mem_gb": 16.5}, "mem_gb is 16.5; the largest node of partition main has 16"),
+    ],
+)
+def test_limits(changes: dict[str, Any], message: str) -> None:
+    LIMITS.check(Profile(), 2000)
+    with pytest.raises(SlurmError) as caught:
+        LIMITS.check(Profile(**changes), 1)
+    assert message in str(caught.value)
+
+
+def test_too_many_jobs() -> None:
+    with pytest.raises(SlurmError, match=r"2001 jobs are more than .*MaxJobCount=2000"):
+        LIMITS.check(Profile(), 2001)
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("30", 30), ("1:30", 1.5), ("2:00:00", 120), ("1-00:00:00", 1440), ("7-12", 7 * 1440 + 720), ("UNLIMITED", None)],
+)
+def test_durations(text: str, minutes: float | None) -> None:
+    assert minutes_of(text) == minutes
+
+
+def test_limits_are_read_from_the_cluster(programs: Any) -> None:
+    script = """\
+case "$*" in
+"show config") printf 'ClusterName             = big\\nMaxArraySize            = 1001\\nMaxJobCount             = 10000\\n';;
+*node) echo 'NodeName=a1 CPUTot=64 RealMemory=512000 Gres=gpu:a100:4(S:0-1),tmpdir:1 Partitions=gpu,all';;
+*partition) echo 'PartitionName=gpu Default=NO MaxTime=2-00:00:00 State=UP'
+            echo 'PartitionName=all Default=YES MaxTime=UNLIMITED State=UP';;
+esac
+"""
+    programs("scontrol", "")
+    import shutil
+
+    Path(shutil.which("scontrol") or "").write_text("#!/bin/sh\n" + script)
+    limits = read_limits()
+    assert (limits.cluster, limits.array_size, limits.max_jobs) == ("big", 1000, 10000)
+    gpu = limits.partition_of(Profile(partition="gpu"))
+    assert (gpu.max_min, gpu.cpus, gpu.mem_gb, gpu.gpus) == (2880, 64, 500.0, 4)
+    assert limits.partition_of(Profile()).name == "all"
+
+
+def test_states_of_an_array(programs: Any) -> None:
+    widths = [int(column.partition(":")[2]) for column in states._COLUMNS]
+    rows = [
+        ("7", "0", "8", "RUNNING", "0", "n1", "None"),
+        ("7", "1", "9", "PENDING", "2", "", "Priority"),
+        ("12", "N/A", "12", "NODE_FAIL", "0", "n2", "NonZeroExitCode"),
+    ]
+    programs("squeue", "\n".join("".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) for row in rows))
+    assert squeue_states(["7", "12"]) == {
+        "7_0": JobState("RUNNING", 0, "n1", "None"),
+        "7_1": JobState("PENDING", 2, "", "Priority"),
+        "12": JobState("NODE_FAIL", 0, "n2", "NonZeroExitCode"),
+    }
+    programs("squeue", "slurm_load_jobs error: Invalid job id specified", code=1)
+    assert squeue_states(["7"]) == {}
+    programs("sacct", "7_0|CANCELLED by 0|n1\n7_1|TIMEOUT|n2\n")
+    found = sacct_states(["7"])
+    assert [(s.phase, s.kind) for s in found.values()] == [("over", "cancelled"), ("over", "timeout")]
+    assert JobState("NEW_IN_25").phase == "running", "what we do not know is not given up"
+
+
+def test_a_scheduler_that_is_away(programs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs("squeue", "error\nUnable to contact slurm controller", code=1)
+    with pytest.raises(SlurmError, match="squeue .* failed with code 1: Unable to contact slurm controller"):
+        squeue_states(["7"])
+    with pytest.raises(SlurmError, match="sbank is not on the PATH"):
+        run_command(["sbank"])
+
+
+def test_bundles_fill_jobs_longest_first() -> None:
+    profile = Profile(walltime_min=100, job_min=10, array_parallelism=2)
+    costs = [60.0 * minutes for minutes in (1, 2, 3, 9, 4, 5, 8, 1)]
+    jobs = bundle(range(8), costs, profile)
+    lengths = sorted(sum(costs[pack] for pack in job) / 60 for job in jobs)
+    assert sorted(pack for job in jobs for pack in job) == list(range(8))
+    assert len(jobs) == 4 and lengths[-1] <= 10 and lengths[0] >= 6
+    assert all([costs[pack] for pack in job] == sorted((costs[pack] for pack in job), reverse=True) for job in jobs)
+
+
+def test_small_packs_share_few_jobs_but_all_machines_work() -> None:
+    profile = Profile(job_min=30, array_parallelism=8)
+    assert [len(job) for job in bundle(range(200), [0.1] * 200, profile)] == [25] * 8
+    assert len(bundle(range(3), [0.1] * 3, profile)) == 3
+    assert len(bundle(range(5), [None] * 5, profile)) == 5, "a job each where the cost is unknown"
+    assert len(bundle(range(5), [1.0] * 5, Profile(job_min=0))) == 5
