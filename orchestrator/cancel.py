@@ -7,7 +7,7 @@ from collections import Counter
 
 from rich.console import Console
 
-from orchestrator.submissions import read_submissions
+from orchestrator.submissions import jobs_of_sweep, read_submissions
 from storage.files import Files
 from storage.layout import cancel_path
 
@@ -36,7 +36,6 @@ def cancel_sweep(files: Files, sweep: str, console: Console) -> None:
 
 
 def _cancel_jobs(files: Files, sweep: str, console: Console) -> int:
-    from orchestrator.place import jobs_of_sweep
     from slurm.limits import read_limits
     from slurm.submit import cancel_jobs
 

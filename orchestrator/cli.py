@@ -237,6 +237,7 @@ def status(
     with _bad_input_exits():
         from orchestrator.show import make_console, print_json, print_table
         from orchestrator.status import STATES, sweep_status
+        from orchestrator.submissions import job_counts
         from storage.snapshot import SnapshotCache, take_snapshot
 
         files = _existing_files(store)
@@ -245,13 +246,17 @@ def status(
         while True:
             snapshot = take_snapshot(files, cache=cache)
             states = [sweep_status(name, trial_ids, snapshot, files) for name, trial_ids in planned.items()]
+            jobs = {name: counts for name in planned if (counts := job_counts(files, name)) is not None}
             if json:
-                print_json([state.to_json() for state in states])
+                print_json([state.to_json() | {"slurm_jobs": jobs.get(state.name)} for state in states])
             else:
                 if watch and console.is_terminal:
                     console.clear()
                 rows = [[s.name, len(s.states), *s.counts().values(), round(s.trial_hours(), 3)] for s in states]
                 print_table(console, ["sweep", "trials", *STATES, "trial-hours"], rows)
+                for name, counts in jobs.items():
+                    text = f"{name}: {counts['waiting']} SLURM jobs wait, {counts['running']} run"
+                    console.print(text, highlight=False, markup=False)
                 for state in states:
                     for message, count in state.errors().most_common(5):
                         console.print(

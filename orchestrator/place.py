@@ -15,7 +15,6 @@ from sweeps.sweep import Sweep
 if TYPE_CHECKING:
     from orchestrator.plan import Plan
     from orchestrator.slurm_executor import SlurmExecutor
-    from orchestrator.submissions import Submission
     from slurm.limits import Limits
     from slurm.profile import Profile
     from storage.files import Files
@@ -110,6 +109,8 @@ class SlurmPlace:
         self.workers = (profile.array_parallelism or GUESSED_PARALLEL) * profile.slots
         self._files, self._sweep = files, sweep.name
         self._executor: SlurmExecutor = SlurmExecutor(profile, limits, files, sweep.name)
+        from orchestrator.submissions import jobs_of_sweep
+
         submissions, states = jobs_of_sweep(files, sweep.name, limits.cluster)
         self.submitted = self._executor.adopt(submissions, states)
 
@@ -190,23 +191,3 @@ def open_place(
     limits = read_limits()
     limits.check(profile, 0)
     return SlurmPlace(profile, limits, chosen, sweep, files)
-
-
-def jobs_of_sweep(files: Files, sweep: str, cluster: str) -> tuple[list[Submission], dict[str, Any]]:
-    """Return what was submitted to this cluster for a sweep, and job -> state as the controller knows it.
-
-    Raises:
-        SlurmError: the controller does not answer.
-    """
-    from orchestrator.submissions import read_submissions
-    from slurm.states import live_job_ids, squeue_states
-
-    submissions = [each for each in read_submissions(files, [sweep]) if each.cluster == cluster]
-    nameless = {each.name: each for each in submissions if not each.job_ids}
-    if nameless:  # their launch died between sbatch and its answer
-        for name, array_id in live_job_ids(nameless).items():
-            found = nameless[name]
-            many = len(found.packs) > 1
-            found.job_ids = [f"{array_id}_{i}" for i in range(len(found.packs))] if many else [array_id]
-    arrays = sorted({job_id.partition("_")[0] for each in submissions for job_id in each.job_ids})
-    return submissions, squeue_states(arrays) if arrays else {}

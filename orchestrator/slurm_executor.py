@@ -61,23 +61,24 @@ class _Job:
 def bundle(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile) -> list[list[P]]:
     """Put packs into jobs of about `job_min` minutes, the longest packs first and apart, as many jobs as may run at once.
 
-    Packs whose cost is unknown get a job each.
+    Where a cost is unknown all packs count alike, in four rounds of jobs: one that takes longer than its time limit goes on
+    in the next, so nothing is lost by that.
     """
-    known = [(pack, cost_s) for pack, cost_s in zip(packs, seconds, strict=True) if cost_s is not None]
-    alone = [[pack] for pack, cost_s in zip(packs, seconds, strict=True) if cost_s is None]
-    if not known:
-        return alone
-    length_s = 60 * min(profile.job_min, 0.8 * profile.walltime_min) * profile.slots
     at_once = (profile.array_parallelism or GUESSED_PARALLEL) * profile.slots
-    needed = len(known) if length_s == 0 else math.ceil(sum(cost_s for _, cost_s in known) / length_s)
-    count = min(len(known), max(at_once, needed))
+    length_s = 60 * min(profile.job_min, 0.8 * profile.walltime_min) * profile.slots
+    costs_s = [cost_s for cost_s in seconds if cost_s is not None]
+    if len(costs_s) < len(packs):
+        costs_s, needed = [1.0] * len(packs), 4 * at_once
+    else:
+        needed = math.ceil(sum(costs_s) / max(length_s, 1e-9))
+    count = len(packs) if length_s == 0 else min(len(packs), max(at_once, needed))
     heap = [(0.0, index) for index in range(count)]
     bundles: list[list[P]] = [[] for _ in range(count)]
-    for pack, cost_s in sorted(known, key=lambda each: -each[1]):
+    for pack, cost_s in sorted(zip(packs, costs_s, strict=True), key=lambda each: -each[1]):
         filled_s, index = heapq.heappop(heap)
         bundles[index].append(pack)
         heapq.heappush(heap, (filled_s + cost_s, index))
-    return bundles + alone
+    return bundles
 
 
 class SlurmExecutor:
@@ -247,7 +248,8 @@ class SlurmExecutor:
         attempt_id, record = self._newest_record(pack, job.state.restarts or 0)
         state = record.get("state")
         if state in ("done", "failed", "lost"):
-            self._count(job, state == "done")
+            if state != "failed":  # an exception in the task is no node's doing
+                self._count(job, state == "done")
             return JobEnd(pack.attempt_id, ran_as=attempt_id)
         if state == "interrupted" and is_over:
             by_hand = job.unknown_since is None and job.state.kind == "cancelled"
@@ -264,7 +266,9 @@ class SlurmExecutor:
             f"job {job.job_id} ended as {job.state.state}" if job.unknown_since is None else f"job {job.job_id} is gone"
         )
         how += f" on {job.state.node}" if job.state.node else ""
-        kind = self._kind(job)
+        printed = printed_by(job.submission, job.job_id)
+        how += f": {_last_words(printed)}" if printed.strip() else ""
+        kind = self._kind(job, printed)
         if state is None and kind in ("worker_lost", "timeout") and job.state.state in ("COMPLETED", "TIMEOUT"):
             kind = "not_started"  # the job had no time left for this pack
         elif kind in ("worker_lost", "node_lost"):
@@ -280,11 +284,11 @@ class SlurmExecutor:
                 return attempt_id, record
         return pack.attempt_id, {}
 
-    def _kind(self, job: _Job) -> str:
+    def _kind(self, job: _Job, printed: str) -> str:
         """Return the kind of failure of a job that is over, also where the scheduler hides that memory ran out."""
         if job.unknown_since is not None:
             return "worker_lost"
-        if job.state.kind == "worker_lost" and _MEMORY.search(printed_by(job.submission, job.job_id)):
+        if job.state.kind == "worker_lost" and _MEMORY.search(printed):
             return "out_of_memory"
         return job.state.kind
 
@@ -326,6 +330,13 @@ class SlurmExecutor:
                 job.submission.delete(self.files)
             except OSError as error:
                 log.warning("%s is over but cannot be taken off the books: %s", job.submission.name, error)
+
+
+def _last_words(printed: str) -> str:
+    """Return the last lines of what a job printed, without what SLURM's own programs say about its end."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    own = [line for line in lines if not line.startswith(("srun:", "slurmstepd"))]
+    return " / ".join((own or lines)[-3:])
 
 
 def is_alive(state: JobState | None) -> bool:

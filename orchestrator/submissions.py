@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 from storage.files import Files
 from storage.layout import submission_path
+
+if TYPE_CHECKING:
+    from slurm.states import JobState
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Submission:
 
 def read_submissions(files: Files, sweeps: Sequence[str]) -> list[Submission]:
     """Return what was submitted for these sweeps and is not known to be over; unreadable files are passed over."""
+    if not sweeps:
+        return []
     folders = [submission_path(sweep, "").rpartition("/")[0] for sweep in sweeps]
     found = []
     for _, content in files.read_many(path for path in files.list_many(folders) if path.endswith(".json")):
@@ -60,3 +66,38 @@ def read_submissions(files: Files, sweeps: Sequence[str]) -> list[Submission]:
         except (ValueError, KeyError, TypeError):
             continue
     return sorted(found, key=lambda submission: submission.name)
+
+
+def jobs_of_sweep(files: Files, sweep: str, cluster: str) -> tuple[list[Submission], dict[str, JobState]]:
+    """Return what was submitted to this cluster for a sweep, and job -> state as the controller knows it.
+
+    Raises:
+        SlurmError: the controller does not answer.
+    """
+    from slurm.states import live_job_ids, squeue_states
+
+    submissions = [each for each in read_submissions(files, [sweep]) if each.cluster == cluster]
+    nameless = {each.name: each for each in submissions if not each.job_ids}
+    if nameless:  # their launch died between sbatch and its answer
+        for name, array_id in live_job_ids(nameless).items():
+            found = nameless[name]
+            many = len(found.packs) > 1
+            found.job_ids = [f"{array_id}_{i}" for i in range(len(found.packs))] if many else [array_id]
+    arrays = sorted({job_id.partition("_")[0] for each in submissions for job_id in each.job_ids})
+    return submissions, squeue_states(arrays) if arrays else {}
+
+
+def job_counts(files: Files, sweep: str) -> dict[str, int] | None:
+    """Return how many of a sweep's SLURM jobs wait and run; None where it has none, or SLURM does not say."""
+    if not read_submissions(files, [sweep]):
+        return None
+    from slurm.command import SlurmError
+    from slurm.limits import read_limits
+
+    try:
+        submissions, states = jobs_of_sweep(files, sweep, read_limits().cluster)
+    except SlurmError:
+        return None
+    ours = {job_id for each in submissions for job_id in each.job_ids}
+    phases = [states[job_id].phase for job_id in ours if job_id in states]
+    return {"waiting": phases.count("waiting"), "running": phases.count("running")}

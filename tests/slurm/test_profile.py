@@ -228,5 +228,8 @@ def test_small_packs_share_few_jobs_but_all_machines_work() -> None:
     profile = Profile(job_min=30, array_parallelism=8)
     assert [len(job) for job in bundle(range(200), [0.1] * 200, profile)] == [25] * 8
     assert len(bundle(range(3), [0.1] * 3, profile)) == 3
-    assert len(bundle(range(5), [None] * 5, profile)) == 5, "a job each where the cost is unknown"
+    assert [len(job) for job in bundle(range(64), [None] * 64, profile)] == [2] * 32, (
+        "four rounds where costs are unknown"
+    )
+    assert len(bundle(range(5), [1.0, None, 1.0, 1.0, 1.0], Profile(job_min=0))) == 5
     assert len(bundle(range(5), [1.0] * 5, Profile(job_min=0))) == 5

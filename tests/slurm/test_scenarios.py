@@ -271,13 +271,13 @@ def test_what_exceeds_a_limit_is_refused_before_anything_is_submitted(bench: Ben
         assert message in bench.run("run", code=2) and message in bench.run("plan", code=2)
         bench.profile = usual
     bench.sweep(grid={"depth": list(range(2001, 4003))})
-    bench.profile |= {"array_parallelism": 2000}
+    bench.profile |= {"job_min": 0, "array_parallelism": 2000}
     assert "2002 jobs are more than this cluster holds at once (MaxJobCount=2000)" in bench.run("run", code=2)
     assert not bench.queue() and not bench.files.list()
 
 
 def test_many_packs_are_split_at_the_largest_array(bench: Bench) -> None:
     bench.sweep("cursed", grid={"depth": list(range(10, 115))})
-    bench.profile |= {"array_parallelism": 120}
+    bench.profile |= {"job_min": 0, "array_parallelism": 120}
     plan = json.loads(bench.run("plan", "--json"))
     assert plan["jobs"] == 105 and plan["arrays"] == 2 and "--array=0-99%100" in plan["batch_script"]
