@@ -255,7 +255,9 @@ def status(
                 rows = [[s.name, len(s.states), *s.counts().values(), round(s.trial_hours(), 3)] for s in states]
                 print_table(console, ["sweep", "trials", *STATES, "trial-hours"], rows)
                 for name, counts in jobs.items():
-                    text = f"{name}: {counts['waiting']} SLURM jobs wait, {counts['running']} run"
+                    reasons = ", ".join(f"{reason} {count}" for reason, count in counts["reasons"].items())
+                    text = f"{name}: {counts['waiting']} SLURM jobs wait" + (f" ({reasons})" if reasons else "")
+                    text += f", {counts['running']} run"
                     console.print(text, highlight=False, markup=False)
                 for state in states:
                     for message, count in state.errors().most_common(5):

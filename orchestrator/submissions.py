@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from storage.files import Files
 from storage.layout import submission_path
@@ -87,8 +88,8 @@ def jobs_of_sweep(files: Files, sweep: str, cluster: str) -> tuple[list[Submissi
     return submissions, squeue_states(arrays) if arrays else {}
 
 
-def job_counts(files: Files, sweep: str) -> dict[str, int] | None:
-    """Return how many of a sweep's SLURM jobs wait and run; None where it has none, or SLURM does not say."""
+def job_counts(files: Files, sweep: str) -> dict[str, Any] | None:
+    """Return how many of a sweep's SLURM jobs wait and run, and why they wait; None where it has none or SLURM is silent."""
     if not read_submissions(files, [sweep]):
         return None
     from slurm.command import SlurmError
@@ -99,5 +100,9 @@ def job_counts(files: Files, sweep: str) -> dict[str, int] | None:
     except SlurmError:
         return None
     ours = {job_id for each in submissions for job_id in each.job_ids}
-    phases = [states[job_id].phase for job_id in ours if job_id in states]
-    return {"waiting": phases.count("waiting"), "running": phases.count("running")}
+    known = [states[job_id] for job_id in ours if job_id in states]
+    return {
+        "waiting": sum(state.phase == "waiting" for state in known),
+        "running": sum(state.phase == "running" for state in known),
+        "reasons": dict(Counter(state.reason for state in known if state.phase == "waiting").most_common()),
+    }
