@@ -15,7 +15,7 @@ from storage.snapshot import Snapshot, sample_trials, take_snapshot
 from sweeps.packing import Pack, estimated_wall_s, make_pack, pack_trials
 from sweeps.sweep import Sweep, check_fits
 from sweeps.trial import Trial
-from tasks.datasets import DataSource
+from tasks.data_files import DataSource
 from tasks.task import Task
 
 SAMPLE = 1000

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tasks.schema import ParameterError, ParameterSchema, nearest, schema_of_function
 
 if TYPE_CHECKING:
-    from tasks.datasets import DataSource  # imports numpy
+    from tasks.data_files import DataSource
 
 Params = Mapping[str, Any]
 Tables = Mapping[str, Any]

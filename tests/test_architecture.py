@@ -27,7 +27,7 @@ HOMES = {
     "optuna": "orchestrator/search.py",
     "plotly": "orchestrator/report",
 }
-TORCH_FREE = ("schema", "task", "theory", "datasets", "collapse_schema", "fit")
+TORCH_FREE = ("schema", "task", "theory", "data_files", "image_files", "reviews", "datasets", "collapse_schema", "fit")
 FILES = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
 
 

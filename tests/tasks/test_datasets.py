@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.datasets import DatasetError, check_dataset, load_dataset, read_idx
+from tasks.data_files import DatasetError
+from tasks.datasets import check_dataset, load_dataset
+from tasks.image_files import read_idx
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
@@ -21,10 +23,14 @@ class Folder:
     url: str
 
     def find(self, folder, names):
-        return next((f"{folder}/{name}" for name in names if (Path(self.url) / folder / name).is_file()), None)
+        paths = [f"{folder}/{name}" if folder else name for name in names]
+        return next((path for path in paths if (Path(self.url) / path).is_file()), None)
 
     def read(self, path):
         return (Path(self.url) / path).read_bytes()
+
+    def open(self, path):
+        return (Path(self.url) / path).open("rb")
 
 
 def idx(array, type_code=0x08, kind=">u1"):
