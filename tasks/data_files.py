@@ -15,6 +15,15 @@ class DatasetError(ValueError):
     """A data set is missing or damaged; the message names the file, what was expected and the remedy."""
 
 
+class IncompleteDatasetError(DatasetError):
+    """Some files of a data set are there, others are not."""
+
+    def __init__(self, message: str, missing: Sequence[str]):
+        super().__init__(message)
+        self.missing = list(missing)
+        """Paths that were not found."""
+
+
 class DataSource(Protocol):
     """Where data sets are read from: a folder or any other place with files in folders."""
 
@@ -73,22 +82,26 @@ def locate(name: str, layouts: Sequence[Layout], source: DataSource, homepage: s
     Raises:
         DatasetError: none is there, or one lacks files; the message says where it looked and how to get them.
     """
+    incomplete: IncompleteDatasetError | None = None
     for layout in layouts:
         found = {file: source.find(layout.folder, [file, file + ".gz"]) for file in layout.files}
         paths = {file: path for file, path in found.items() if path is not None}
         if layout.files and len(paths) == len(found):
             return Located(layout, paths)
         if paths:
-            missing = ", ".join(f"{layout.folder}/{file}" for file in found if file not in paths)
-            raise DatasetError(
-                f"data set {name!r} in {source.url} is not complete: {missing} not found beside "
-                f"{next(iter(paths.values()))}; {_remedy(name, layouts, homepage)}"
+            missing = [f"{layout.folder}/{file}" for file in found if file not in paths]
+            incomplete = incomplete or IncompleteDatasetError(
+                f"data set {name!r} in {source.url} is not complete: {', '.join(missing)} not found beside "
+                f"{next(iter(paths.values()))}; {_remedy(name, layouts, homepage)}",
+                missing,
             )
         if layout.archive:
             names = [layout.archive, layout.archive.removesuffix(".gz")]
             archive = source.find("", names) or source.find(layout.folder, names)
             if archive is not None:
                 return Located(layout, {}, archive)
+    if incomplete is not None:
+        raise incomplete
     looked = ", or ".join(layout.describe() for layout in layouts)
     raise DatasetError(
         f"data set {name!r} not found: looked for {looked} in {source.url}; {_remedy(name, layouts, homepage)}"
@@ -167,4 +180,5 @@ def naming(origin: str) -> Iterator[None]:
     try:
         yield
     except (EOFError, OSError, zlib.error, tarfile.TarError) as error:
-        raise DatasetError(f"{origin} is damaged ({error}); get it again") from error
+        reason = str(error).partition("\n")[0]  # tarfile tells of every compression it tried
+        raise DatasetError(f"{origin} is damaged ({reason}); get it again") from error

@@ -9,6 +9,7 @@ Shapes: N reviews, S tokens of context, M tokens of all reviews.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import itertools
@@ -130,7 +131,7 @@ def _read_cached(path: Path) -> Corpus | None:
             raise ValueError("its checksum is wrong")
         with np.load(io.BytesIO(payload), allow_pickle=False) as arrays:
             return Corpus(arrays["tokens_M"], arrays["ends_N"], arrays["labels_N"])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError) as error:
         logging.getLogger(__name__).warning("cache %s cannot be used (%s); the reviews are read anew", path, error)
@@ -148,5 +149,6 @@ def _write_cached(path: Path, corpus: Corpus) -> None:
         aside.write_bytes(hashlib.sha256(payload).digest() + payload)
         os.replace(aside, path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
         logging.getLogger(__name__).warning("tokenised reviews cannot be kept in %s (%s)", path.parent, error)
