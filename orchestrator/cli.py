@@ -102,7 +102,9 @@ def run(
         data = DataFolder(_data_url())
         check_data(checked, data)
         files = _open_files(store)
-        plan = make_plan(checked, files, device=machine.device, workers=machine.workers)
+        plan = make_plan(
+            checked, files, device=machine.device, workers=machine.workers, memory_bytes=machine.memory_bytes
+        )
         _warn(plan.snapshot.problems)
         console.print(_plan_sentence(plan), highlight=False)
         snapshot, outcome = plan.snapshot, None
@@ -161,7 +163,9 @@ def plan(
         checked = check_sweep(_load_sweep(sweep, set_))
         check_data(checked, DataFolder(_data_url()))
         files = _open_files(store)
-        made = make_plan(checked, files, device=machine.device, workers=machine.workers)
+        made = make_plan(
+            checked, files, device=machine.device, workers=machine.workers, memory_bytes=machine.memory_bytes
+        )
         hours = estimated_hours(made, files)
         if json:
             print_json(

@@ -70,8 +70,15 @@ def check_data(checked: CheckedSweep, source: DataSource) -> None:
     checked.task.check_data([trial.params for trial in checked.trials], source)
 
 
-def make_plan(checked: CheckedSweep, files: Files, *, device: str = "cpu", workers: int = 1) -> Plan:
-    """Compare the sweep with the store.
+def make_plan(
+    checked: CheckedSweep,
+    files: Files,
+    *,
+    device: str = "cpu",
+    workers: int = 1,
+    memory_bytes: float | None = None,
+) -> Plan:
+    """Compare the sweep with the store; `memory_bytes` is what one worker may use.
 
     Packs that left a checkpoint are formed again as they were, so that nothing trained is trained anew.
     """
@@ -84,7 +91,7 @@ def make_plan(checked: CheckedSweep, files: Files, *, device: str = "cpu", worke
         again = [pending.pop(trial_id) for trial_id in members if trial_id in pending]
         if again:
             packs.append(Pack(pack_id, tuple(again)))
-    packs += pack_trials(pending.values(), checked.task, device=device, workers=workers)
+    packs += pack_trials(pending.values(), checked.task, device=device, workers=workers, memory_bytes=memory_bytes)
     packs.sort(key=lambda pack: -estimated_wall_s(pack, checked.task))
     done = committed & {trial.trial_id for trial in checked.trials}
     stale = [pack_id for pack_id, members in checkpointed.items() if committed.issuperset(members)]

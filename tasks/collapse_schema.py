@@ -12,6 +12,8 @@ from tasks.task import Params, Task, TaskContext, TrialResult
 from tasks.theory import gufm_limit
 
 DEFAULT_STEPS = 12_000
+PROCESS_BYTES, SKLEARN_BYTES, READING_TEXT_BYTES = 315e6, 80e6, 60e6
+"""Of a worker that has imported torch and trained something; of scikit-learn; of the reviews' tokens."""
 DEFAULT_CONTEXT_LENGTH = 64
 DEFAULT_VOCABULARY_SIZE = 5000
 EVALUATION_ROWS = 8192
@@ -406,21 +408,65 @@ def _products(params: Params) -> float:
 
 
 def max_pack_size(params: Params, device: str) -> int:
-    """Return how many trials of a shape to fuse: on a CPU up to 16 while a step has some 4,000 rows (measured).
+    """Return how many trials of a shape to fuse for speed: on a CPU up to 16 while a step has some 4,000 rows (measured)."""
+    most, step_rows = (128, 2_000_000) if device == "cuda" else (16, 4096)
+    return int(max(1, min(most, step_rows // _rows(params))))
 
-    A rough bound on memory keeps wide and deep networks apart: activations of a step or an evaluation, and the
-    parameters with their gradients, moments and float64 copies.
+
+def num_parameters(params: Params) -> int:
+    """Return the number of parameters of one trial."""
+    info, width, classes = DATASETS[params["dataset"]], params["width"], num_classes(params)
+    last = classes * width + (classes if has_last_bias(params) else 0)
+    inputs = 0 if info.image_shape is None else math.prod(info.image_shape)
+    if not is_transformer(params):
+        linear = 1 if params["arch"] == "rn1" else 2
+        return int((inputs + 1) * width + (params["depth"] - 1) * linear * (width + 1) * width + last)
+    attention, mlp = (int(digit) for digit in params["arch"][1:])
+    columns = vocabulary_size(params) if info.is_text else inputs // num_positions(params)
+    block = 2 * attention * width**2 + mlp * (width + 1) * width
+    return int((columns + num_positions(params)) * width + params["depth"] * block + last)
+
+
+def memory_bytes(params: Params, num_trials: int, device: str) -> float:
+    """Return the peak memory of a pack: of the process on a CPU, of torch's tensors on a GPU.
+
+    The counts of tensors were read off the code and fitted to measured peaks of processes on a CPU (LOG.md); on a GPU
+    they have not been compared with anything.
     """
-    rows = max(_rows(params), min(num_samples(params) * num_positions(params), EVALUATION_ROWS))
-    blocks = params["depth"] * math.ceil(_products(params))
-    trial_bytes = 16 * rows * params["width"] * (blocks + 1) + 60 * params["width"] ** 2 * (blocks + 1)
-    most, step_rows, memory_bytes = (128, 2_000_000, 4e10) if device == "cuda" else (16, 4096, 2e9)
-    return int(max(1, min(most, step_rows // _rows(params), memory_bytes // trial_bytes)))
+    info, samples, positions = DATASETS[params["dataset"]], num_samples(params), num_positions(params)
+    number = 8 if params["dtype"] == "float64" else 4
+    inputs = context_length(params) if info.image_shape is None else math.prod(info.image_shape)
+    parameters = num_trials * num_parameters(params)
+    kept = 6 if params["optimizer"] == "adam" else 5  # weights, moments, decay and two buffers
+    steady = samples * inputs * (8 if info.is_text else number) + kept * number * parameters
+    # of a step: its gradients twice, what each block keeps for the backward pass, the inputs of a drawn batch
+    rows = num_trials * max(_rows(params), min(samples * positions, EVALUATION_ROWS))
+    blocks = params["depth"] * _tensors_of_a_block(params) + 4
+    step = 2 * number * parameters + number * rows * params["width"] * blocks
+    if params["batch_size"] is not None:
+        step += num_trials * params["batch_size"] * inputs * number
+    # of an evaluation: gradient, weights, decay and products in float64; of a measurement: features three times
+    widest = params["width"] if is_transformer(params) else max(inputs, params["width"])
+    peak = steady + step + 5 * 8 * parameters + 3 * 8 * samples * widest
+    if device == "cuda":
+        return float(peak)
+    files = READING_TEXT_BYTES if info.is_text else 2 * info.num_samples * inputs + samples * inputs * number
+    return float(PROCESS_BYTES + (SKLEARN_BYTES if params["dataset"] == "digits" else 0) + max(peak, files))
+
+
+def _tensors_of_a_block(params: Params) -> float:
+    """Return what one block holds during a step, in units of its rows x width."""
+    if not is_transformer(params):
+        return 4.0 if params["arch"] == "rn1" else 5.0
+    attention, mlp = (int(digit) for digit in params["arch"][1:])
+    return 4 + 2 * attention + mlp + 3 * num_positions(params) / params["width"]
 
 
 def estimate_s(params: Params) -> float:
     """Return the rough seconds of a trial on one core: steps x products x (a fixed part + what grows with the rows)."""
-    products = params["depth"] * _products(params) + 2
+    shape = DATASETS[params["dataset"]].image_shape
+    inputs = 0 if shape is None else math.prod(shape) / num_positions(params)
+    products = params["depth"] * _products(params) + 1 + inputs / params["width"]
     seconds_per_unit = 2.5e-10  # measured on the quickstart's packs
     return seconds_per_unit * num_steps(params) * products * (1e5 + _rows(params) * params["width"] ** 2)
 
@@ -444,5 +490,6 @@ COLLAPSE = Task(
     check_data=check_data,
     max_pack_size=max_pack_size,
     measured=measured,
+    memory_bytes=memory_bytes,
     estimate_s=estimate_s,
 )

@@ -12,11 +12,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import itertools
 import logging
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,15 +63,20 @@ def tokenize(text: str) -> list[str]:
 
 def build_corpus(reviews: Iterable[tuple[int, str]]) -> Corpus:
     """Number the tokens of (label, text) pairs, in the order given."""
+    first_seen: dict[str, int] = {}
     labels, texts = [], []
     for label, text in reviews:
-        labels.append(label)
-        texts.append(tokenize(text))
-    counts = Counter(itertools.chain.from_iterable(texts))
-    ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    number = {word: FIRST_WORD + rank for rank, word in enumerate(ranked)}
-    tokens_M = np.fromiter((number[word] for text in texts for word in text), dtype=np.int32)
-    return Corpus(tokens_M, np.cumsum([len(text) for text in texts], dtype=np.int64), np.array(labels, dtype=np.int64))
+        labels.append(label)  # as numbers at once: the words of all reviews as Python texts would take half a gigabyte
+        texts.append(
+            np.array([first_seen.setdefault(word, len(first_seen)) for word in tokenize(text)], dtype=np.int32)
+        )
+    seen_M = np.concatenate(texts)
+    words, counts = list(first_seen), np.bincount(seen_M, minlength=len(first_seen))
+    ranked = sorted(range(len(words)), key=lambda index: (-counts[index], words[index]))
+    number = np.empty(len(words), dtype=np.int32)
+    number[ranked] = np.arange(FIRST_WORD, FIRST_WORD + len(words))
+    ends_N = np.cumsum([len(text) for text in texts], dtype=np.int64)
+    return Corpus(number[seen_M], ends_N, np.array(labels, dtype=np.int64))
 
 
 def load_corpus(opened: IO[bytes], origin: str) -> Corpus:
