@@ -30,6 +30,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+data_app = typer.Typer(help="The data sets: what is here, and getting what is not.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
 _OUR_PACKAGES = ("orchestrator", "tasks", "sweeps", "storage", "slurm")
 
 SweepArgument = Annotated[str, typer.Argument(help="A sweep file, or the name of a shipped or launched sweep.")]
@@ -107,7 +109,14 @@ def run(
         check_data(checked, data)
         files = _open_files(store)
         place = open_place(executor, device=device, workers=workers, cluster=cluster, sweep=checked.sweep, files=files)
-        plan = make_plan(checked, files, device=place.device, workers=place.workers, submitted=place.submitted)
+        plan = make_plan(
+            checked,
+            files,
+            device=place.device,
+            workers=place.workers,
+            submitted=place.submitted,
+            memory_bytes=place.memory_bytes,
+        )
         _warn(plan.snapshot.problems)
         console.print(_plan_sentence(plan), highlight=False)
         snapshot, outcome = plan.snapshot, None
@@ -177,7 +186,14 @@ def plan(
         check_data(checked, DataFolder(_data_url()))
         files = _open_files(store)
         place = open_place(executor, device=device, workers=workers, cluster=cluster, sweep=checked.sweep, files=files)
-        made = make_plan(checked, files, device=place.device, workers=place.workers, submitted=place.submitted)
+        made = make_plan(
+            checked,
+            files,
+            device=place.device,
+            workers=place.workers,
+            submitted=place.submitted,
+            memory_bytes=place.memory_bytes,
+        )
         estimate_s = make_estimate(made, files)
         place.check(made, estimate_s)
         hours, details = estimated_hours(made, estimate_s), place.details(made, estimate_s)
@@ -508,6 +524,38 @@ def tasks(name: Annotated[str | None, typer.Argument(help="A task: its name, or 
             for p in task.schema.values()
         ]
         print_table(console, ["parameter", "allowed", "default", "fusible", "meaning"], rows)
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """Show which data sets are at DEPTHRATE_DATA, and which files of them are read."""
+    with _bad_input_exits():
+        from orchestrator.data import list_datasets
+        from orchestrator.show import make_console, print_table
+        from storage.files import DataFolder
+
+        data = DataFolder(_data_url())
+        console = make_console()
+        console.print(f"data sets at {data.url} (DEPTHRATE_DATA)", highlight=False)
+        rows = [[d.name, d.num_samples, d.num_classes, d.what, d.state, d.where] for d in list_datasets(data)]
+        print_table(console, ["data set", "samples", "classes", "a sample", "state", "where"], rows)
+
+
+@data_app.command("fetch")
+def data_fetch(name: Annotated[str, typer.Argument(help="A data set: its name in depthrate data list.")]) -> None:
+    """Download a data set from its publisher to DEPTHRATE_DATA, checksums checked."""
+    with _bad_input_exits():
+        from orchestrator.data import DownloadError, fetch_dataset
+        from storage.files import DataFolder
+
+        data = DataFolder(_data_url())
+        try:
+            for path in fetch_dataset(name, data):
+                print(f"got {data.files.full_path(path)}")
+        except DownloadError as error:
+            print(f"depthrate: {error}", file=sys.stderr)
+            raise typer.Exit(1) from None
+        print(f"{name} is at {data.url}")
 
 
 def _load_sweep(given: str, set_: list[str] | None) -> Sweep:

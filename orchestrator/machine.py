@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import shutil
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
+
+USABLE_SHARE = 0.8
+"""Of the memory: the rest is for the system, the driver, and what a prediction is off by."""
 
 
 class MachineError(ValueError):
@@ -21,6 +26,8 @@ class Machine:
     workers: int
     gpus: tuple[str, ...] = ()
     """As CUDA_VISIBLE_DEVICES names them."""
+    memory_bytes: float | None = None
+    """What one worker may use: its share of the memory, or its GPU's, less a fifth; null where it cannot be found."""
 
 
 def choose_machine(device: str, workers: int | None) -> Machine:
@@ -39,8 +46,33 @@ def choose_machine(device: str, workers: int | None) -> Machine:
             "device is cuda, but there is no GPU that torch can use; check nvidia-smi and the torch build"
         )
     if gpus:
-        return Machine("cuda", workers or len(gpus), gpus)
-    return Machine("cpu", workers or len(os.sched_getaffinity(0)))
+        workers = workers or len(gpus)
+        total = gpu_memory_bytes()
+        sharing = -(-workers // len(gpus))
+        return Machine("cuda", workers, gpus, None if total is None else USABLE_SHARE * total / sharing)
+    workers = workers or len(os.sched_getaffinity(0))
+    total = main_memory_bytes()
+    return Machine("cpu", workers, memory_bytes=None if total is None else USABLE_SHARE * total / workers)
+
+
+def main_memory_bytes(limit_file: str = "/sys/fs/cgroup/memory.max") -> float | None:
+    """Return the memory of this machine, or of the control group we are in where that is less; null if neither is known."""
+    known = []
+    with contextlib.suppress(ValueError, OSError):  # no such name on some systems
+        known.append(float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE"))
+    with contextlib.suppress(ValueError, OSError):  # no such file, or `max`
+        known.append(float(Path(limit_file).read_text()))
+    return min(known, default=None)
+
+
+def gpu_memory_bytes() -> float | None:
+    """Return the memory of the smallest GPU here; null if nvidia-smi does not say."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        printed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
+        return min((float(line) * 2**20 for line in printed.splitlines()), default=None)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
 
 
 def gpu_names() -> list[str]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from slurm.profile import Profile
     from storage.files import Files
 
+SHARE = 0.8
+"""Of a job's memory that its packs are planned to use; SLURM ends jobs that use more than all of it."""
 EXECUTORS = ("local", "slurm")
 Estimate = Callable[[Pack], float | None]
 
@@ -38,6 +40,11 @@ class Place(Protocol):
     @property
     def workers(self) -> int:
         """Packs that may run at once."""
+        ...
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """Memory that one pack may use, if that is known."""
         ...
 
     @property
@@ -83,6 +90,11 @@ class LocalPlace:
         """Worker processes."""
         return self.machine.workers
 
+    @property
+    def memory_bytes(self) -> float | None:
+        """Memory of one worker."""
+        return self.machine.memory_bytes
+
     def executor(self, plan: Plan) -> Executor:
         """Return worker processes, no more than there are packs."""
         return LocalExecutor(min(self.machine.workers, len(plan.packs)), self.machine.gpus)
@@ -107,6 +119,7 @@ class SlurmPlace:
 
         self.profile, self.limits, self.device = profile, limits, device
         self.workers = (profile.array_parallelism or GUESSED_PARALLEL) * profile.slots
+        self.memory_bytes = None if device == "cuda" else SHARE * profile.mem_gb * 2**30 / profile.slots
         self._files, self._sweep = files, sweep.name
         self._executor: SlurmExecutor = SlurmExecutor(profile, limits, files, sweep.name)
         from orchestrator.submissions import jobs_of_sweep

@@ -15,7 +15,7 @@ from storage.snapshot import Snapshot, sample_trials, take_snapshot
 from sweeps.packing import Pack, estimated_wall_s, make_pack, pack_trials
 from sweeps.sweep import Sweep, check_fits
 from sweeps.trial import Trial
-from tasks.datasets import DataSource
+from tasks.data_files import DataSource
 from tasks.task import Task
 
 SAMPLE = 1000
@@ -79,8 +79,11 @@ def make_plan(
     device: str = "cpu",
     workers: int = 1,
     submitted: Mapping[str, tuple[str, list[str]]] | None = None,
+    memory_bytes: float | None = None,
 ) -> Plan:
     """Compare the sweep with the store, and with what was submitted: attempt -> (pack, trials).
+
+    `memory_bytes` is what one worker may use.
 
     Packs that left a checkpoint are formed again as they were, so that nothing trained is trained anew.
     """
@@ -98,7 +101,7 @@ def make_plan(
         again = [pending.pop(trial_id) for trial_id in members if trial_id in pending]
         if again:
             packs.append(Pack(pack_id, tuple(again)))
-    packs += pack_trials(pending.values(), checked.task, device=device, workers=workers)
+    packs += pack_trials(pending.values(), checked.task, device=device, workers=workers, memory_bytes=memory_bytes)
     packs.sort(key=lambda pack: -estimated_wall_s(pack, checked.task))
     done = committed & {trial.trial_id for trial in checked.trials}
     stale = [pack_id for pack_id, members in checkpointed.items() if committed.issuperset(members)]

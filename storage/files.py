@@ -329,10 +329,14 @@ class DataFolder:
         return self.files.url
 
     def find(self, folder: str, names: list[str]) -> str | None:
-        """Return the path of the first of `names` that exists in `folder`, or None."""
-        paths = [f"{folder}/{name}" for name in names]
+        """Return the path of the first of `names` that exists in `folder` (`` for the place itself), or None."""
+        paths = [f"{folder}/{name}" if folder else name for name in names]
         return next((path for path in paths if self.files.size(path) is not None), None)
 
     def read(self, path: str) -> bytes:
         """Return the bytes of a file that `find` gave."""
         return self.files.read(path)
+
+    def open(self, path: str) -> IO[bytes]:
+        """Open a file that `find` gave, for reading in parts."""
+        return self.files.open(path)

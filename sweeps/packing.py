@@ -31,11 +31,19 @@ def make_pack(trials: Sequence[Trial]) -> Pack:
     return Pack(digest[:16], tuple(trials))
 
 
-def pack_trials(trials: Iterable[Trial], task: Task, *, device: str = "cpu", workers: int = 1) -> list[Pack]:
+def pack_trials(
+    trials: Iterable[Trial],
+    task: Task,
+    *,
+    device: str = "cpu",
+    workers: int = 1,
+    memory_bytes: float | None = None,
+) -> list[Pack]:
     """Group trials into packs, longest first.
 
-    A fused task's packs hold one shape each, cut evenly at the size the task advises, and no larger than leaves every
-    worker one. A task that runs its trials in turn gets packs small enough that every worker has several.
+    A fused task's packs hold one shape each, cut evenly at the size the task advises, no larger than leaves every
+    worker one, and no larger than fits into the `memory_bytes` that a worker has (a single trial is always tried). A
+    task that runs its trials in turn gets packs small enough that every worker has several.
     """
     trials = list(trials)
     if not trials:
@@ -45,8 +53,19 @@ def pack_trials(trials: Iterable[Trial], task: Task, *, device: str = "cpu", wor
         # every worker should have a pack; one whose trials run in turn can be cut smaller at no cost
         share = math.ceil(len(trials) / (workers if task.fused else 4 * workers))
         most = min(task.max_pack_size(group[0].params, device), share)
+        if task.fused and memory_bytes is not None:
+            most = _most_that_fit(group[0], task, device, most, memory_bytes)
         packs += [make_pack(part) for part in _cut_evenly(group, most)]
     return sorted(packs, key=lambda pack: -estimated_wall_s(pack, task))
+
+
+def _most_that_fit(trial: Trial, task: Task, device: str, most: int, memory_bytes: float) -> int:
+    """Return the largest number of trials of this shape, up to `most`, whose predicted peak fits; at least 1."""
+    if task.memory_bytes is None:
+        return most
+    while most > 1 and task.memory_bytes(trial.params, most, device) > memory_bytes:
+        most -= 1
+    return most
 
 
 def estimated_wall_s(pack: Pack, task: Task) -> float:

@@ -107,7 +107,7 @@ def find_sweep_file(given: str) -> Path:
     path = Path(given)
     if path.is_file():
         return path
-    shipped = {file.stem: file for file in SHIPPED.glob("*.yaml")}
+    shipped = {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in SHIPPED.rglob("*.yaml")}
     if given in shipped:
         return shipped[given]
     if path.is_dir():

@@ -1,4 +1,4 @@
-"""The task `collapse`: train a pack of residual networks fused, measure every layer at log-spaced steps.
+"""The task `collapse`: train a pack of networks fused, measure every layer at log-spaced steps.
 
 Shapes: T trials, N samples sorted by class, I input dimensions, D feature dimensions, K classes.
 """
@@ -6,6 +6,7 @@ Shapes: T trials, N samples sorted by class, I input dimensions, D feature dimen
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import io
 import logging
@@ -18,19 +19,25 @@ import torch
 from torch import Tensor
 
 from tasks.collapse_schema import (
+    context_length,
     has_last_bias,
+    is_transformer,
     learning_rate,
     log_spaced_steps,
     measured_steps,
+    num_positions,
     num_steps,
     objective_limit,
+    patch_size,
+    vocabulary_size,
     weight_decay_last,
 )
-from tasks.datasets import Dataset, load_dataset
+from tasks.datasets import DATASETS, Dataset, cut_into_patches, load_dataset
 from tasks.measure import ClassGeometry, class_geometry, class_means, weight_alignment
-from tasks.networks import ResidualNetwork
+from tasks.networks import Network, ResidualNetwork
 from tasks.task import Interrupted, Params, TaskContext, TrialResult
 from tasks.train import FusedTrainer, Hyperparameters, TrainingPlan
+from tasks.transformers import Transformer
 
 CHECKPOINT_FORMAT = 1
 DIVERGENCE_CHECK_STEPS = 10
@@ -71,15 +78,9 @@ class _CollapsePack:
         shared = trials[0]
         if context.device == "cuda" and not torch.cuda.is_available():
             raise RuntimeError("device is cuda, but torch sees no GPU; run with --device cpu")
-        self.dataset = load_dataset(
-            shared["dataset"],
-            context.data,
-            samples_per_class=shared["samples_per_class"],
-            data_seed=shared["data_seed"],
-            normalize=shared["normalize"],
-        )
+        self.dataset = _load(shared, context)
         dtype = getattr(torch, shared["dtype"])
-        self.x_NI = torch.from_numpy(self.dataset.x_ND).to(context.device, dtype)
+        self.x_NI = torch.from_numpy(self.dataset.x_ND).to(context.device)
         self.class_counts_K = torch.from_numpy(self.dataset.class_counts_K).to(context.device)
         self.num_steps = num_steps(shared, len(self.x_NI))
         self.measured_steps = set(measured_steps(shared, self.num_steps))
@@ -206,26 +207,28 @@ class _CollapsePack:
                 self.metrics[index] += self._layers(position, step, self.trials[index]["rank_tol"])
 
     def _layers(self, position: int, step: int, rank_tol: float) -> list[dict[str, Any]]:
-        """Measure one trial, layer by layer: 0 is the network's input, depth its last feature.
+        """Measure one trial, layer by layer: depth is its last feature, 0 its input, or in a transformer its embedding.
 
-        relative_position is the length of the path through the layers from 1 on, over the whole path's (P3, section IV);
+        relative_position is the length of the path through the layers of width D, over the whole path's (P3, section IV);
         in pre-LN networks all layers are read after LayerNorm, as the next linear map reads them.
         """
         weight_TKD = self.trainer.parameters()["W_L"][position : position + 1]
-        x_TNI = self.x_NI.unsqueeze(0)
-        if self._input_geometry is None:
-            self._input_geometry = class_geometry(x_TNI, self.class_counts_K, rank_tol)
-        rows = [_row(step, 0, self._input_geometry, self._alignment(x_TNI, weight_TKD))]
-        path, previous_TND = [0.0], None
-        for layer, h_TND in enumerate(self.trainer.features(position), start=1):
+        rows, path, previous_TND = [], [0.0], None
+        first = self.trainer.network.first_layer
+        if first == 1:
+            x_TNI = self.x_NI.unsqueeze(0)
+            if self._input_geometry is None:
+                self._input_geometry = class_geometry(x_TNI, self.class_counts_K, rank_tol)
+            rows.append(_row(step, 0, self._input_geometry, self._alignment(x_TNI, weight_TKD)))
+        for layer, h_TND in enumerate(self.trainer.features(position), start=first):
             geometry = class_geometry(h_TND, self.class_counts_K, rank_tol)
             rows.append(_row(step, layer, geometry, self._alignment(h_TND, weight_TKD)))
             if previous_TND is not None:
                 path.append(path[-1] + (h_TND - previous_TND).double().norm(dim=-1).sum().item())
             previous_TND = h_TND
-        for row, length in zip(rows[1:], path, strict=True):
+        for row, length in zip(rows[first:], path, strict=True):
             row["relative_position"] = length / path[-1] if path[-1] > 0 else None
-            row["is_last"] = row["layer"] == len(path)
+        rows[-1]["is_last"] = True
         return rows
 
     def _alignment(self, h_TND: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
@@ -252,7 +255,7 @@ class _CollapsePack:
         count = len(layers)
         return {
             "step": np.full(count * len(chosen), self.num_steps),
-            "layer": np.repeat(np.arange(1, count + 1), len(chosen)),
+            "layer": np.repeat(np.arange(count) + self.trainer.network.first_layer, len(chosen)),
             "kind": [kind] * (count * len(chosen)),
             "label": np.tile(labels, count),
             "sample_index": np.tile(sample_index, count),
@@ -271,7 +274,40 @@ def _unpack(content: bytes) -> dict[str, Any]:
     return saved
 
 
-def _network(params: Params, dataset: Dataset) -> ResidualNetwork:
+def _load(params: Params, context: TaskContext) -> Dataset:
+    """Return the training set as the network reads it: transformers read an image patch by patch."""
+    name = params["dataset"]
+    dataset = load_dataset(
+        name,
+        context.data,
+        samples_per_class=params["samples_per_class"],
+        data_seed=params["data_seed"],
+        normalize=params["normalize"],
+        context_length=context_length(params),
+        vocabulary_size=vocabulary_size(params),
+        dtype=params["dtype"],
+    )
+    shape = DATASETS[name].image_shape
+    if shape is None or not is_transformer(params):
+        return dataset
+    return dataclasses.replace(dataset, x_ND=cut_into_patches(dataset.x_ND, shape, patch_size(params)))
+
+
+def _network(params: Params, dataset: Dataset) -> Network:
+    if is_transformer(params):
+        is_text, positions = DATASETS[params["dataset"]].is_text, num_positions(params)
+        return Transformer(
+            attention_layers=int(params["arch"][1]),
+            mlp_layers=int(params["arch"][2]),
+            pre_norm=params["norm"] == "pre",
+            depth=params["depth"],
+            width=params["width"],
+            positions=positions,
+            patch_dimensions=None if is_text else dataset.x_ND.shape[1] // positions,
+            vocabulary_size=vocabulary_size(params) if is_text else None,
+            num_classes=len(dataset.class_counts_K),
+            last_bias=has_last_bias(params),
+        )
     return ResidualNetwork(
         linear_layers=1 if params["arch"] == "rn1" else 2,
         pre_norm=params["norm"] == "pre",

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
-from tasks.datasets import NUM_CLASSES, NUM_SAMPLES, SMALLEST_CLASS, DataSource, check_dataset
+from tasks.data_files import DataSource
+from tasks.datasets import DATASETS, check_dataset
 from tasks.schema import Parameter, ParameterError, ParameterSchema
 from tasks.task import Params, Task, TaskContext, TrialResult
 from tasks.theory import gufm_limit
 
 DEFAULT_STEPS = 12_000
+PROCESS_BYTES, SKLEARN_BYTES, READING_TEXT_BYTES = 315e6, 80e6, 60e6
+"""Of a worker that has imported torch and trained something; of scikit-learn; of the reviews' tokens."""
+DEFAULT_CONTEXT_LENGTH = 64
+DEFAULT_VOCABULARY_SIZE = 5000
 EVALUATION_ROWS = 8192
-"""Samples evaluated at once: a bound on memory, and the same for every pack so that sums round alike."""
+"""Rows (samples x positions) evaluated at once: a bound on memory, and the same for every pack so that sums round alike."""
 METRICS = (
     "nc1",
     "nc1_pinv",
@@ -32,23 +38,25 @@ SCHEMA = ParameterSchema(
         Parameter(
             name="arch",
             kind="str",
-            choices=("rn1", "rn2"),
-            doc="L-RN1 (one linear layer in a block) or L-RN2 (two)",
+            choices=("rn1", "rn2", "t11", "t12", "t21", "t22"),
+            doc="residual network L-RN1 or L-RN2 (one or two linear layers in a block), or causal transformer L-Txy "
+            "(x matrices for scores and for values, y linear layers in the MLP)",
         ),
         Parameter(name="norm", kind="str", choices=("post", "pre"), default="post", doc="where LayerNorm stands"),
         Parameter(
             name="depth",
             kind="int",
             minimum=1,
-            doc="number of blocks L: depth - 1 residual blocks between the embedding and the last layer",
+            doc="number of blocks L: in rn1 and rn2 depth - 1 residual blocks between the embedding and the last layer, "
+            "in transformers depth blocks of attention and MLP",
         ),
         Parameter(name="width", kind="int", minimum=2, default=64, doc="feature dimension d"),
         Parameter(
             name="dataset",
             kind="str",
-            choices=tuple(NUM_SAMPLES),
+            choices=tuple(DATASETS),
             default="digits",
-            doc="digits comes with scikit-learn; the others are IDX files in DEPTHRATE_DATA",
+            doc="digits comes with scikit-learn; the others are read from DEPTHRATE_DATA (depthrate data list)",
         ),
         Parameter(
             name="samples_per_class",
@@ -56,7 +64,7 @@ SCHEMA = ParameterSchema(
             minimum=1,
             nullable=True,
             default=None,
-            doc="images of each class, drawn by data_seed; null: all",
+            doc="samples of each class, drawn by data_seed; null: all",
         ),
         Parameter(name="data_seed", kind="int", minimum=0, default=0, doc="seed of that draw, the same for all trials"),
         Parameter(
@@ -64,7 +72,32 @@ SCHEMA = ParameterSchema(
             kind="str",
             choices=("global", "per_feature", "none"),
             default="global",
-            doc="subtract mean and divide by standard deviation of the whole training set, of each pixel, or not",
+            doc="subtract mean and divide by standard deviation of the whole training set, of each pixel, or not (images)",
+        ),
+        Parameter(
+            name="patch_size",
+            kind="int",
+            minimum=1,
+            nullable=True,
+            default=None,
+            doc="side of the square patches that transformers cut images into; null: a quarter of the image's side, 16 patches",
+        ),
+        Parameter(
+            name="context_length",
+            kind="int",
+            minimum=1,
+            nullable=True,
+            default=None,
+            doc=f"last tokens of a text that are read, padded in front; null: {DEFAULT_CONTEXT_LENGTH}",
+        ),
+        Parameter(
+            name="vocabulary_size",
+            kind="int",
+            minimum=3,
+            nullable=True,
+            default=None,
+            doc="most frequent tokens that are told apart, padding and unknown among them; "
+            f"null: {DEFAULT_VOCABULARY_SIZE:,}",
         ),
         Parameter(
             name="loss", kind="str", choices=("ce", "mse"), default="ce", doc="cross-entropy or (1/2N)||f - Y||^2"
@@ -133,7 +166,7 @@ SCHEMA = ParameterSchema(
             minimum=0,
             default=0.005,
             fusible=True,
-            doc="lambda of (lambda/2)||theta||^2 on all weights but W_0 and the biases",
+            doc="lambda of (lambda/2)||theta||^2 on all weights but the embeddings W_0, W_e, W_p and the biases",
         ),
         Parameter(
             name="weight_decay_last",
@@ -142,7 +175,7 @@ SCHEMA = ParameterSchema(
             nullable=True,
             default=None,
             fusible=True,
-            doc="lambda of the last layer W_L; null: weight_decay",
+            doc="lambda of the last layer (W_L, in transformers W_{L+1}); null: weight_decay",
         ),
         Parameter(
             name="clip_norm",
@@ -169,7 +202,7 @@ SCHEMA = ParameterSchema(
             kind="str",
             pattern="none|class_means|all|sample:[1-9][0-9]*",
             default="none",
-            doc="features kept at the end, layers 1 to depth: none, class_means, sample:<n per class>, all",
+            doc="features kept at the end, of every layer of width d: none, class_means, all, sample:<n per class>",
         ),
         Parameter(
             name="feature_dtype",
@@ -198,11 +231,49 @@ SCHEMA = ParameterSchema(
 )
 
 
+def num_classes(params: Params) -> int:
+    """Return the number of classes K."""
+    return DATASETS[params["dataset"]].num_classes
+
+
 def num_samples(params: Params) -> int:
     """Return the size N of the training set."""
+    info = DATASETS[params["dataset"]]
     if params["samples_per_class"] is None:
-        return NUM_SAMPLES[params["dataset"]]
-    return int(params["samples_per_class"]) * NUM_CLASSES
+        return info.num_samples
+    return int(params["samples_per_class"]) * info.num_classes
+
+
+def is_transformer(params: Params) -> bool:
+    """Whether the network has attention."""
+    return params["arch"].startswith("t")
+
+
+def context_length(params: Params) -> int:
+    """Return the number of tokens read of a text."""
+    return params["context_length"] or DEFAULT_CONTEXT_LENGTH
+
+
+def vocabulary_size(params: Params) -> int:
+    """Return the number of tokens that are told apart."""
+    return params["vocabulary_size"] or DEFAULT_VOCABULARY_SIZE
+
+
+def patch_size(params: Params) -> int:
+    """Return the side of a patch: what is given, else a quarter of the image's side."""
+    shape = DATASETS[params["dataset"]].image_shape
+    assert shape is not None
+    return params["patch_size"] or shape[-1] // 4
+
+
+def num_positions(params: Params) -> int:
+    """Return the rows S of one sample: 1 in a residual network, patches or tokens in a transformer."""
+    shape = DATASETS[params["dataset"]].image_shape
+    if not is_transformer(params):
+        return 1
+    if shape is None:
+        return context_length(params)
+    return (shape[1] // patch_size(params)) * (shape[2] // patch_size(params))
 
 
 def num_steps(params: Params, samples: int | None = None) -> int:
@@ -238,7 +309,7 @@ def objective_limit(params: Params) -> float | None:
     """Return the objective's limit as depth grows, for balanced classes."""
     return gufm_limit(
         params["loss"],
-        num_classes=NUM_CLASSES,
+        num_classes=num_classes(params),
         width=params["width"],
         weight_decay_last=weight_decay_last(params),
         last_bias=has_last_bias(params),
@@ -280,15 +351,38 @@ def check_trial(params: Params) -> None:
             f"batch_size is {params['batch_size']}, but the training set has {num_samples(params)} samples; "
             "give at most that, or null for full batch"
         )
-    most = SMALLEST_CLASS[params["dataset"]]
+    most = DATASETS[params["dataset"]].smallest_class
     if params["samples_per_class"] is not None and params["samples_per_class"] > most:
         raise ParameterError(
             f"samples_per_class is {params['samples_per_class']}, but the smallest class of {params['dataset']!r} has "
             f"{most} samples; give at most that, or null for all"
         )
+    _check_inputs(params)
     late = [step for step in params["measure_steps"] or () if step > num_steps(params)]
     if late:
         raise ParameterError(f"measure_steps has {late[0]}, but training ends at step {num_steps(params)}")
+
+
+def _check_inputs(params: Params) -> None:
+    """Refuse parameters of patches and texts where there are none, so that no two trials differ in name only."""
+    info, arch, dataset = DATASETS[params["dataset"]], params["arch"], params["dataset"]
+    if info.is_text and not is_transformer(params):
+        raise ParameterError(f"arch is {arch!r}, but {dataset!r} is text; give t11, t12, t21 or t22")
+    for name in ("context_length", "vocabulary_size"):
+        if params[name] is not None and not info.is_text:
+            raise ParameterError(f"{name} is {params[name]}, but {dataset!r} is no text; give null")
+    if params["patch_size"] is None:
+        return
+    if info.image_shape is None or not is_transformer(params):
+        raise ParameterError(
+            f"patch_size is {params['patch_size']}, but {arch!r} on {dataset!r} reads no patches; give null"
+        )
+    side = info.image_shape[-1]
+    if side % params["patch_size"]:
+        divisors = ", ".join(str(size) for size in range(1, side + 1) if side % size == 0)
+        raise ParameterError(
+            f"patch_size is {params['patch_size']}, but images of {dataset!r} have {side} pixels a side; give one of {divisors}"
+        )
 
 
 def check_data(trials: Sequence[Params], source: DataSource) -> None:
@@ -302,27 +396,79 @@ def check_data(trials: Sequence[Params], source: DataSource) -> None:
 
 
 def _rows(params: Params) -> int:
-    return int(params["batch_size"] or num_samples(params))
+    return int(params["batch_size"] or num_samples(params)) * num_positions(params)
+
+
+def _products(params: Params) -> float:
+    """Return the products of a block, in units of one D x D matrix times all rows."""
+    if not is_transformer(params):
+        return 1.0 if params["arch"] == "rn1" else 2.0
+    attention, mlp = (int(digit) for digit in params["arch"][1:])
+    return 2 * attention + mlp + 2 * num_positions(params) / params["width"]
 
 
 def max_pack_size(params: Params, device: str) -> int:
-    """Return how many trials of a shape to fuse: on a CPU up to 16 while a step has some 4,000 rows (measured).
+    """Return how many trials of a shape to fuse for speed: on a CPU up to 16 while a step has some 4,000 rows (measured)."""
+    most, step_rows = (128, 2_000_000) if device == "cuda" else (16, 4096)
+    return int(max(1, min(most, step_rows // _rows(params))))
 
-    A rough bound on memory keeps wide and deep networks apart: activations of a step or an evaluation, and the
-    parameters with their gradients, moments and float64 copies.
+
+def num_parameters(params: Params) -> int:
+    """Return the number of parameters of one trial."""
+    info, width, classes = DATASETS[params["dataset"]], params["width"], num_classes(params)
+    last = classes * width + (classes if has_last_bias(params) else 0)
+    inputs = 0 if info.image_shape is None else math.prod(info.image_shape)
+    if not is_transformer(params):
+        linear = 1 if params["arch"] == "rn1" else 2
+        return int((inputs + 1) * width + (params["depth"] - 1) * linear * (width + 1) * width + last)
+    attention, mlp = (int(digit) for digit in params["arch"][1:])
+    columns = vocabulary_size(params) if info.is_text else inputs // num_positions(params)
+    block = 2 * attention * width**2 + mlp * (width + 1) * width
+    return int((columns + num_positions(params)) * width + params["depth"] * block + last)
+
+
+def memory_bytes(params: Params, num_trials: int, device: str) -> float:
+    """Return the peak memory of a pack: of the process on a CPU, of torch's tensors on a GPU.
+
+    The counts of tensors were read off the code and fitted to measured peaks of processes on a CPU (LOG.md); on a GPU
+    they have not been compared with anything.
     """
-    rows = max(_rows(params), min(num_samples(params), EVALUATION_ROWS))
-    blocks = params["depth"] * (2 if params["arch"] == "rn2" else 1)
-    trial_bytes = 16 * rows * params["width"] * (blocks + 1) + 60 * params["width"] ** 2 * (blocks + 1)
-    most, step_rows, memory_bytes = (128, 2_000_000, 4e10) if device == "cuda" else (16, 4096, 2e9)
-    return int(max(1, min(most, step_rows // _rows(params), memory_bytes // trial_bytes)))
+    info, samples, positions = DATASETS[params["dataset"]], num_samples(params), num_positions(params)
+    number = 8 if params["dtype"] == "float64" else 4
+    inputs = context_length(params) if info.image_shape is None else math.prod(info.image_shape)
+    parameters = num_trials * num_parameters(params)
+    kept = 6 if params["optimizer"] == "adam" else 5  # weights, moments, decay and two buffers
+    steady = samples * inputs * (8 if info.is_text else number) + kept * number * parameters
+    # of a step: its gradients twice, what each block keeps for the backward pass, the inputs of a drawn batch
+    rows = num_trials * max(_rows(params), min(samples * positions, EVALUATION_ROWS))
+    blocks = params["depth"] * _tensors_of_a_block(params) + 4
+    step = 2 * number * parameters + number * rows * params["width"] * blocks
+    if params["batch_size"] is not None:
+        step += num_trials * params["batch_size"] * inputs * number
+    # of an evaluation: gradient, weights, decay and products in float64; of a measurement: features three times
+    widest = params["width"] if is_transformer(params) else max(inputs, params["width"])
+    peak = steady + step + 5 * 8 * parameters + 3 * 8 * samples * widest
+    if device == "cuda":
+        return float(peak)
+    files = READING_TEXT_BYTES if info.is_text else 2 * info.num_samples * inputs + samples * inputs * number
+    return float(PROCESS_BYTES + (SKLEARN_BYTES if params["dataset"] == "digits" else 0) + max(peak, files))
+
+
+def _tensors_of_a_block(params: Params) -> float:
+    """Return what one block holds during a step, in units of its rows x width."""
+    if not is_transformer(params):
+        return 4.0 if params["arch"] == "rn1" else 5.0
+    attention, mlp = (int(digit) for digit in params["arch"][1:])
+    return 4 + 2 * attention + mlp + 3 * num_positions(params) / params["width"]
 
 
 def estimate_s(params: Params) -> float:
-    """Return the rough seconds of a trial on one core: steps x blocks x (a fixed part + the matrix products)."""
-    blocks = params["depth"] * (2 if params["arch"] == "rn2" else 1) + 2
+    """Return the rough seconds of a trial on one core: steps x products x (a fixed part + what grows with the rows)."""
+    shape = DATASETS[params["dataset"]].image_shape
+    inputs = 0 if shape is None else math.prod(shape) / num_positions(params)
+    products = params["depth"] * _products(params) + 1 + inputs / params["width"]
     seconds_per_unit = 2.5e-10  # measured on the quickstart's packs
-    return seconds_per_unit * num_steps(params) * blocks * (1e5 + _rows(params) * params["width"] ** 2)
+    return seconds_per_unit * num_steps(params) * products * (1e5 + _rows(params) * params["width"] ** 2)
 
 
 def run(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
@@ -334,15 +480,16 @@ def run(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]
 
 COLLAPSE = Task(
     name="collapse",
-    version=1,
+    version=2,
     schema=SCHEMA,
     run=run,
     fused=True,
-    doc="Train deep residual networks and measure neural collapse layer by layer.",
+    doc="Train deep residual networks or transformers and measure neural collapse layer by layer.",
     metrics=frozenset(METRICS) | frozenset(CURVES),
     check_trial=check_trial,
     check_data=check_data,
     max_pack_size=max_pack_size,
     measured=measured,
+    memory_bytes=memory_bytes,
     estimate_s=estimate_s,
 )

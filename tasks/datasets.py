@@ -1,59 +1,131 @@
-"""Labelled images as class-sorted numpy arrays, read from their published files. Importable without torch.
+"""Labelled images and texts as class-sorted numpy arrays, read from their published files. Importable without torch.
 
-Shapes: N samples, D input dimensions, K classes.
+Shapes: N samples, D numbers of an image (channels x rows x columns) or tokens of a text, K classes.
 """
 
 from __future__ import annotations
 
-import gzip
-import struct
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-GET_DATA = {
-    "mnist": "the MNIST database of handwritten digits, http://yann.lecun.com/exdb/mnist/",
-    "fashion_mnist": "https://github.com/zalandoresearch/fashion-mnist",
-    "kmnist": "http://codh.rois.ac.jp/kmnist/",
-}
-NUM_SAMPLES = {"digits": 1797, "mnist": 60_000, "fashion_mnist": 60_000, "kmnist": 60_000}
-SMALLEST_CLASS = {"digits": 174, "mnist": 5421, "fashion_mnist": 6000, "kmnist": 6000}
-NUM_CLASSES = 10
-IMAGES_FILE, LABELS_FILE = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
-_IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+from tasks import image_files
+from tasks.data_files import DatasetError, DataSource, Layout, Located, locate, read_files
+
+ROWS_AT_ONCE = 4096
+CIFAR_BATCH = 10_000
+CIFAR100_TRAINING = 50_000
+STL10_TRAINING = 5000
 
 
-class DatasetError(ValueError):
-    """A data set is missing or damaged; the message names the file, what was expected and the remedy."""
+@dataclass(frozen=True, kw_only=True)
+class DatasetInfo:
+    """What is known of a data set before it is read."""
 
-
-class DataSource(Protocol):
-    """Where data sets are read from: a folder or any other place with files in folders."""
+    num_samples: int
+    smallest_class: int
+    num_classes: int = 10
+    image_shape: tuple[int, int, int] | None = None
+    """Channels, rows, columns; null for a text."""
+    homepage: str = ""
+    layouts: tuple[Layout, ...] = ()
+    """Forms in which it is read, the first one preferred; none for what comes with scikit-learn."""
 
     @property
-    def url(self) -> str:
-        """The place, as the user gave it."""
-        ...
+    def is_text(self) -> bool:
+        """Whether its samples are texts."""
+        return self.image_shape is None
 
-    def find(self, folder: str, names: list[str]) -> str | None:
-        """Return the path of the first of `names` that exists in `folder`, or None."""
-        ...
 
-    def read(self, path: str) -> bytes:
-        """Return the bytes of a file that `find` gave."""
-        ...
+def _idx(name: str) -> tuple[Layout, ...]:
+    return (
+        Layout(name, ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")),
+        Layout(name, ("train-images.idx3-ubyte", "train-labels.idx1-ubyte")),
+    )
+
+
+_CIFAR_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
+_CIFAR10_BINARY = Layout(
+    "cifar-10-batches-bin", tuple(f"data_batch_{batch}.bin" for batch in range(1, 6)), "cifar-10-binary.tar.gz"
+)
+_CIFAR10_PYTHON = Layout(
+    "cifar-10-batches-py", tuple(f"data_batch_{batch}" for batch in range(1, 6)), "cifar-10-python.tar.gz"
+)
+DATASETS = {
+    "digits": DatasetInfo(num_samples=1797, smallest_class=174, image_shape=(1, 8, 8)),
+    "mnist": DatasetInfo(
+        num_samples=60_000,
+        smallest_class=5421,
+        image_shape=(1, 28, 28),
+        homepage="http://yann.lecun.com/exdb/mnist/",
+        layouts=_idx("mnist"),
+    ),
+    "fashion_mnist": DatasetInfo(
+        num_samples=60_000,
+        smallest_class=6000,
+        image_shape=(1, 28, 28),
+        homepage="https://github.com/zalandoresearch/fashion-mnist",
+        layouts=_idx("fashion_mnist"),
+    ),
+    "kmnist": DatasetInfo(
+        num_samples=60_000,
+        smallest_class=6000,
+        image_shape=(1, 28, 28),
+        homepage="http://codh.rois.ac.jp/kmnist/",
+        layouts=_idx("kmnist"),
+    ),
+    "cifar10": DatasetInfo(
+        num_samples=50_000,
+        smallest_class=5000,
+        image_shape=(3, 32, 32),
+        homepage=_CIFAR_PAGE,
+        layouts=(_CIFAR10_BINARY, _CIFAR10_PYTHON),
+    ),
+    "cifar10_batch1": DatasetInfo(  # a data set of its own, so that a part never passes for the whole
+        num_samples=CIFAR_BATCH,
+        smallest_class=937,
+        image_shape=(3, 32, 32),
+        homepage=_CIFAR_PAGE,
+        layouts=(
+            Layout(_CIFAR10_BINARY.folder, _CIFAR10_BINARY.files[:1], _CIFAR10_BINARY.archive),
+            Layout(_CIFAR10_PYTHON.folder, _CIFAR10_PYTHON.files[:1], _CIFAR10_PYTHON.archive),
+        ),
+    ),
+    "cifar100": DatasetInfo(
+        num_samples=CIFAR100_TRAINING,
+        smallest_class=500,
+        num_classes=100,
+        image_shape=(3, 32, 32),
+        homepage=_CIFAR_PAGE,
+        layouts=(
+            Layout("cifar-100-binary", ("train.bin",), "cifar-100-binary.tar.gz"),
+            Layout("cifar-100-python", ("train",), "cifar-100-python.tar.gz"),
+        ),
+    ),
+    "stl10": DatasetInfo(
+        num_samples=STL10_TRAINING,
+        smallest_class=500,
+        image_shape=(3, 96, 96),
+        homepage="https://cs.stanford.edu/~acoates/stl10/",
+        layouts=(Layout("stl10_binary", ("train_X.bin", "train_y.bin"), "stl10_binary.tar.gz"),),
+    ),
+    "imdb": DatasetInfo(
+        num_samples=25_000,
+        smallest_class=12_500,
+        num_classes=2,
+        homepage="https://ai.stanford.edu/~amaas/data/sentiment/",
+        layouts=(Layout("aclImdb", (), "aclImdb_v1.tar.gz"),),
+    ),
+}
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images and labels sorted by class, so that each class is one contiguous segment."""
+    """Inputs and labels sorted by class, so that each class is one contiguous segment."""
 
     x_ND: np.ndarray
-    """Normalised inputs, float64."""
+    """Normalised images, or token numbers."""
     labels_N: np.ndarray
     class_counts_K: np.ndarray
 
@@ -63,37 +135,62 @@ class Dataset:
         return bool((self.class_counts_K == self.class_counts_K[0]).all())
 
 
-def check_dataset(name: str, source: DataSource) -> None:
-    """Check that the files of a data set are where they should be.
+def check_dataset(name: str, source: DataSource) -> Located | None:
+    """Return where the files of a data set lie; null for one that comes with scikit-learn.
 
     Raises:
         DatasetError: a file is missing; the message says where it was looked for and how to get it.
     """
-    if name != "digits":
-        for stem in (IMAGES_FILE, LABELS_FILE):
-            _require(name, stem, source)
+    info = DATASETS[name]
+    return locate(name, info.layouts, source, info.homepage) if info.layouts else None
 
 
 def load_dataset(
-    name: str, source: DataSource, *, samples_per_class: int | None, data_seed: int, normalize: str
+    name: str,
+    source: DataSource,
+    *,
+    samples_per_class: int | None,
+    data_seed: int,
+    normalize: str,
+    context_length: int = 0,
+    vocabulary_size: int = 0,
+    dtype: str = "float64",
 ) -> Dataset:
-    """Load a data set, draw `samples_per_class` images of each class, normalise, and sort by class.
+    """Load a data set, draw `samples_per_class` samples of each class, normalise, and sort by class.
 
-    The draw depends on `data_seed` alone, and a smaller draw is a prefix of a larger one.
+    The draw depends on `data_seed` alone, and a smaller draw is a prefix of a larger one. Images are normalised in
+    float64 and given in `dtype`; of texts the last `context_length` tokens are given.
 
     Raises:
         DatasetError: a file is missing or damaged, or a class has too few samples.
     """
-    images_ND, labels_N = _load_digits() if name == "digits" else _load_idx(name, source)
-    indices = _draw(name, labels_N, samples_per_class, data_seed)
-    x_ND = _normalize(images_ND[indices].astype(np.float64), normalize)
-    labels_N = labels_N[indices]
-    return Dataset(x_ND, labels_N, np.bincount(labels_N, minlength=NUM_CLASSES))
+    info, located = DATASETS[name], check_dataset(name, source)
+    if info.is_text:
+        from tasks.reviews import load_corpus
+
+        assert located is not None and located.archive is not None
+        with source.open(located.archive) as opened:
+            corpus = load_corpus(opened, f"{source.url}/{located.archive}")
+        indices = _draw(name, corpus.labels_N, samples_per_class, data_seed)
+        x_ND, labels_N = corpus.contexts(indices, context_length, vocabulary_size), corpus.labels_N[indices]
+    else:
+        images_ND, all_labels_N = _load_images(name, located, source)
+        indices = _draw(name, all_labels_N, samples_per_class, data_seed)
+        x_ND, labels_N = _normalized(images_ND[indices], normalize, np.dtype(dtype)), all_labels_N[indices]
+    return Dataset(x_ND, labels_N, np.bincount(labels_N, minlength=info.num_classes))
+
+
+def cut_into_patches(x_ND: np.ndarray, image_shape: tuple[int, int, int], patch_size: int) -> np.ndarray:
+    """Return images [N, D] with their numbers in the order of their patches: row by row of patches, whole patches in turn."""
+    channels, rows, columns = image_shape
+    down, across = rows // patch_size, columns // patch_size
+    cut = x_ND.reshape(-1, channels, down, patch_size, across, patch_size)
+    return cut.transpose(0, 2, 4, 1, 3, 5).reshape(x_ND.shape)
 
 
 def _draw(name: str, labels_N: np.ndarray, samples_per_class: int | None, data_seed: int) -> np.ndarray:
     segments = []
-    for label in range(NUM_CLASSES):
+    for label in range(DATASETS[name].num_classes):
         members = np.flatnonzero(labels_N == label)
         if samples_per_class is not None:
             if len(members) < samples_per_class:
@@ -107,75 +204,74 @@ def _draw(name: str, labels_N: np.ndarray, samples_per_class: int | None, data_s
     return np.concatenate(segments)
 
 
-def _normalize(x_ND: np.ndarray, normalize: str) -> np.ndarray:
+def _normalized(images_ND: np.ndarray, normalize: str, dtype: np.dtype) -> np.ndarray:
+    """Return images in `dtype`; pixels are whole numbers, so that their sums are exact and the same on every machine."""
+    mean, std = _moments(images_ND, normalize)
+    x_ND = np.empty(images_ND.shape, dtype)
+    for start in range(
+        0, len(images_ND), ROWS_AT_ONCE
+    ):  # in parts: a whole set in float64 would be eight times its file
+        rows = slice(start, start + ROWS_AT_ONCE)
+        x_ND[rows] = (images_ND[rows].astype(np.float64) - mean) / std
+    return x_ND
+
+
+def _moments(images_ND: np.ndarray, normalize: str) -> tuple[np.ndarray | float, np.ndarray | float]:
     if normalize == "none":
-        return x_ND
-    axis = 0 if normalize == "per_feature" else None
-    std = x_ND.std(axis=axis)
-    return (x_ND - x_ND.mean(axis=axis)) / np.where(std > 0, std, 1.0)  # a pixel that is always dark stays 0
+        return 0.0, 1.0
+    sum_D = np.zeros(images_ND.shape[1], np.int64)
+    squares_D = np.zeros_like(sum_D)
+    for start in range(0, len(images_ND), ROWS_AT_ONCE):
+        block = images_ND[start : start + ROWS_AT_ONCE].astype(np.int64)
+        sum_D += block.sum(0)
+        squares_D += (block * block).sum(0)
+    if normalize == "per_feature":
+        count = len(images_ND)
+        std_D = np.sqrt(count * squares_D - sum_D**2) / count
+        return sum_D / count, np.where(std_D > 0, std_D, 1.0)  # a pixel that is always dark stays 0
+    count, total, squares = images_ND.size, int(sum_D.sum()), int(squares_D.sum())
+    std = (count * squares - total**2) ** 0.5 / count  # whole numbers too large for numpy's, not for Python's
+    return total / count, std if std > 0 else 1.0
+
+
+def _load_images(name: str, located: Located | None, source: DataSource) -> tuple[np.ndarray, np.ndarray]:
+    if located is None:
+        return _load_digits()
+    files = read_files(located, source)
+    images_ND, labels_N = _decode(name, files, located.layout)
+    classes = DATASETS[name].num_classes
+    if labels_N.size == 0 or labels_N.min() < 0 or labels_N.max() >= classes:
+        raise DatasetError(f"{', '.join(located.where)} in {source.url}: labels outside 0..{classes - 1}; get it again")
+    if images_ND.dtype.kind not in "iu":
+        raise DatasetError(
+            f"{located.where[0]} in {source.url} holds {images_ND.dtype} pixels; expected bytes; get it again"
+        )
+    return images_ND, labels_N
+
+
+def _decode(name: str, files: Mapping[str, tuple[bytes, str]], layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    is_python = layout.folder.endswith(("-py", "-python"))
+    if name in ("cifar10", "cifar10_batch1"):
+        batches = [
+            image_files.read_cifar_python(*files[file], num_images=CIFAR_BATCH, labels=b"labels")
+            if is_python
+            else image_files.read_cifar_binary(*files[file], num_images=CIFAR_BATCH)
+            for file in layout.files
+        ]
+        images, labels = zip(*batches, strict=True)
+        return np.concatenate(images), np.concatenate(labels)
+    contents = [files[file] for file in layout.files]
+    if name == "cifar100" and is_python:
+        return image_files.read_cifar_python(*contents[0], num_images=CIFAR100_TRAINING, labels=b"fine_labels")
+    if name == "cifar100":
+        return image_files.read_cifar_binary(*contents[0], num_images=CIFAR100_TRAINING, label_bytes=2)
+    if name == "stl10":
+        return image_files.read_stl10_binary(*contents, num_images=STL10_TRAINING)
+    return image_files.read_idx_pair(*contents)
 
 
 def _load_digits() -> tuple[np.ndarray, np.ndarray]:
     from sklearn.datasets import load_digits  # a second and a half to import: only in the process that trains
 
     images, labels = load_digits(return_X_y=True)
-    return images, labels.astype(np.int64)
-
-
-def _load_idx(name: str, source: DataSource) -> tuple[np.ndarray, np.ndarray]:
-    images_path, labels_path = (_require(name, stem, source) for stem in (IMAGES_FILE, LABELS_FILE))
-    images = read_idx(source.read(images_path), f"{source.url}/{images_path}")
-    labels = read_idx(source.read(labels_path), f"{source.url}/{labels_path}")
-    if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
-        raise DatasetError(
-            f"{images_path} holds an array of shape {images.shape} and {labels_path} one of shape {labels.shape}; "
-            f"expected [N, rows, columns] and [N]; get both files again: {GET_DATA[name]}"
-        )
-    if labels.size == 0 or labels.min() < 0 or labels.max() >= NUM_CLASSES:
-        raise DatasetError(f"{labels_path} in {source.url} holds labels outside 0..{NUM_CLASSES - 1}")
-    return images.reshape(len(images), -1), labels.astype(np.int64)
-
-
-def _require(name: str, stem: str, source: DataSource) -> str:
-    names = [stem, stem + ".gz", stem.replace("-idx", ".idx"), stem.replace("-idx", ".idx") + ".gz"]
-    path = source.find(name, names)
-    if path is None:
-        raise DatasetError(
-            f"data set {name!r} not found: looked for {name}/{stem} and {name}/{stem}.gz in {source.url}; "
-            f"get the two training files from {GET_DATA[name]}, put them into a folder {name}/ "
-            "and point DEPTHRATE_DATA at the folder above it"
-        )
-    return path
-
-
-def read_idx(content: bytes, origin: str) -> np.ndarray:
-    """Decode an IDX file, compressed with gzip or not.
-
-    Raises:
-        DatasetError: the content is not IDX, is cut short, or has bytes left over; the message names `origin`.
-    """
-    with _naming(origin):
-        if content[:2] == b"\x1f\x8b":
-            content = gzip.decompress(content)
-        if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_TYPES:
-            raise DatasetError(
-                f"{origin} is not an IDX file (it begins with {content[:4].hex() or 'nothing'}); get it again"
-            )
-        dtype, num_dimensions = np.dtype(_IDX_TYPES[content[2]]), content[3]
-        shape = struct.unpack_from(f">{num_dimensions}I", content, 4)
-        offset = 4 + 4 * num_dimensions
-        expected = offset + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        if len(content) != expected:
-            raise DatasetError(
-                f"{origin} is damaged: its header promises {expected} bytes for shape {list(shape)}, "
-                f"it has {len(content)}; get it again"
-            )
-        return np.frombuffer(content, dtype, offset=offset).reshape(shape)
-
-
-@contextmanager
-def _naming(origin: str) -> Iterator[None]:
-    try:
-        yield
-    except (EOFError, OSError, zlib.error, struct.error) as error:
-        raise DatasetError(f"{origin} is damaged ({error}); get it again") from error
+    return images.astype(np.uint8), labels.astype(np.int64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +30,32 @@ class ParameterSpec:
     """`none` (biases and the embedding), `hidden` (weight_decay) or `last` (weight_decay_last)."""
 
 
+class Network(Protocol):
+    """What trains fused: its parameters, its output, and its features layer by layer."""
+
+    @property
+    def positions(self) -> int:
+        """Rows that one sample adds to a matrix product: 1, or the positions of a transformer."""
+        ...
+
+    @property
+    def first_layer(self) -> int:
+        """The number of the layer that `features` yields first."""
+        ...
+
+    def parameter_specs(self) -> list[ParameterSpec]:
+        """Return the parameters in the order in which they are drawn and stored."""
+        ...
+
+    def features(self, parameters: dict[str, Tensor], x_TNI: Tensor) -> Iterator[Tensor]:
+        """Yield the features [T, N, D] layer by layer."""
+        ...
+
+    def logits(self, parameters: dict[str, Tensor], x_TNI: Tensor) -> Tensor:
+        """Return the output [T, N, K]."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResidualNetwork:
     """L-RN1 or L-RN2, post-LN or pre-LN: the embedding W_0, depth - 1 residual blocks, the last layer W_L.
@@ -44,6 +71,9 @@ class ResidualNetwork:
     input_dimensions: int
     num_classes: int
     last_bias: bool
+    positions = 1
+    first_layer = 1
+    """Layer l is what block l reads, layer depth what the last layer reads."""
 
     def parameter_specs(self) -> list[ParameterSpec]:
         """Return the parameters in the order in which they are drawn and stored."""
@@ -63,44 +93,43 @@ class ResidualNetwork:
 
     def features(self, parameters: dict[str, Tensor], x_TNI: Tensor) -> Iterator[Tensor]:
         """Yield what each linear map reads: layer 1 (the first block's input) to layer depth, each [T, N, D]."""
-        h_TND = _layer_norm(_linear(parameters, "0", x_TNI))
+        h_TND = layer_norm(linear(parameters, "0", x_TNI))
         yield h_TND
         for block in range(1, self.depth):
             if self.pre_norm:
-                h_TND = h_TND + self._block(parameters, block, _layer_norm(h_TND))
-                yield _layer_norm(h_TND)
+                h_TND = h_TND + self._block(parameters, block, layer_norm(h_TND))
+                yield layer_norm(h_TND)
             else:
-                h_TND = _layer_norm(h_TND + self._block(parameters, block, h_TND))
+                h_TND = layer_norm(h_TND + self._block(parameters, block, h_TND))
                 yield h_TND
 
     def logits(self, parameters: dict[str, Tensor], x_TNI: Tensor) -> Tensor:
         """Return the network's output [T, N, K]."""
-        h_TND = _layer_norm(_linear(parameters, "0", x_TNI))
+        h_TND = layer_norm(linear(parameters, "0", x_TNI))
         for block in range(1, self.depth):
             if self.pre_norm:
-                h_TND = h_TND + self._block(parameters, block, _layer_norm(h_TND))
+                h_TND = h_TND + self._block(parameters, block, layer_norm(h_TND))
             else:
-                h_TND = _layer_norm(h_TND + self._block(parameters, block, h_TND))
-        return self.read_out(parameters, _layer_norm(h_TND) if self.pre_norm else h_TND)
-
-    def read_out(self, parameters: dict[str, Tensor], h_TND: Tensor) -> Tensor:
-        """Return the output [T, N, K] from the last layer's features."""
-        if self.last_bias:
-            return _linear(parameters, "L", h_TND)
-        return torch.bmm(h_TND, parameters["W_L"].mT)
+                h_TND = layer_norm(h_TND + self._block(parameters, block, h_TND))
+        return linear(parameters, "L", layer_norm(h_TND) if self.pre_norm else h_TND)
 
     def _block(self, parameters: dict[str, Tensor], block: int, h_TND: Tensor) -> Tensor:
         if self.linear_layers == 1:
-            return torch.relu(_linear(parameters, f"{block}", h_TND))
-        inner_TND = torch.relu(_linear(parameters, f"{block},1", h_TND))
-        return _linear(parameters, f"{block},2", inner_TND)
+            return torch.relu(linear(parameters, f"{block}", h_TND))
+        inner_TND = torch.relu(linear(parameters, f"{block},1", h_TND))
+        return linear(parameters, f"{block},2", inner_TND)
 
 
-def _linear(parameters: dict[str, Tensor], suffix: str, x_TNI: Tensor) -> Tensor:
-    return torch.baddbmm(parameters[f"b_{suffix}"].unsqueeze(1), x_TNI, parameters[f"W_{suffix}"].mT)
+def linear(parameters: dict[str, Tensor], suffix: str, x_TNI: Tensor) -> Tensor:
+    """Return W x + b of each trial, or W x where there is no such bias, [T, N, D]."""
+    weight_TID = parameters[f"W_{suffix}"].mT
+    if f"b_{suffix}" not in parameters:
+        return torch.bmm(x_TNI, weight_TID)
+    return torch.baddbmm(parameters[f"b_{suffix}"].unsqueeze(1), x_TNI, weight_TID)
 
 
-def _layer_norm(x_TND: Tensor) -> Tensor:
+def layer_norm(x_TND: Tensor) -> Tensor:
+    """Subtract the mean over the last axis and divide by the standard deviation; there are no parameters."""
     return F.layer_norm(x_TND, x_TND.shape[-1:], eps=LAYER_NORM_EPS)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tasks.schema import ParameterError, ParameterSchema, nearest, schema_of_function
 
 if TYPE_CHECKING:
-    from tasks.datasets import DataSource  # imports numpy
+    from tasks.data_files import DataSource
 
 Params = Mapping[str, Any]
 Tables = Mapping[str, Any]
@@ -114,6 +114,8 @@ class Task:
     """Raises `DatasetError` when what these trials read is not there."""
     max_pack_size: Callable[[Params, str], int] = field(default=lambda params, device: 16)
     """Most trials of this shape that run well in one pack on a device (cpu or cuda)."""
+    memory_bytes: Callable[[Params, int, str], float] | None = None
+    """Predicted peak memory of a pack of so many trials of this shape on a device; null for a task that does not say."""
     measured: Callable[[Params, int], tuple[Sequence[int], Sequence[int]]] | None = None
     """(steps, layers) that a trial which took so many steps has measured; null for a task that does not say."""
     estimate_s: Callable[[Params], float] | None = None

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tasks.collapse_schema import EVALUATION_ROWS
-from tasks.networks import ResidualNetwork, initial_parameters, split_parameters
+from tasks.networks import Network, initial_parameters, split_parameters
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class FusedTrainer:
 
     def __init__(
         self,
-        network: ResidualNetwork,
+        network: Network,
         plan: TrainingPlan,
         hyperparameters: Sequence[Hyperparameters],
         x_NI: Tensor,
@@ -127,11 +127,12 @@ class FusedTrainer:
         """Return loss, objective, accuracy and the objective's gradient norm over the whole training set."""
         leaves = {name: p.detach().requires_grad_() for name, p in self.parameters().items()}
         num_samples = len(self.x_NI)
+        chunk = self._samples_at_once()
         loss_T = torch.zeros(self.num_trials, dtype=torch.float64, device=self.device)
         correct_T = torch.zeros_like(loss_T)
         gradient_TP = torch.zeros_like(self.theta_TP, dtype=torch.float64)
-        for start in range(0, num_samples, EVALUATION_ROWS):
-            x_TBI, labels_TB = self._shared(slice(start, start + EVALUATION_ROWS))
+        for start in range(0, num_samples, chunk):
+            x_TBI, labels_TB = self._shared(slice(start, start + chunk))
             logits_TBK = self.network.logits(leaves, x_TBI)
             weight = x_TBI.shape[1] / num_samples
             chunk_loss_T = self._losses(logits_TBK, labels_TB) * weight
@@ -146,10 +147,20 @@ class FusedTrainer:
         return Evaluation(loss_T, objective_T, correct_T / num_samples, gradient_TP.square().sum(1).sqrt())
 
     def features(self, trial: int) -> Iterator[Tensor]:
-        """Yield the features [1, N, D] of one trial at layers 1 to depth, in the training dtype."""
+        """Yield the features [1, N, D] of one trial layer by layer, in the training dtype.
+
+        A network with many positions is asked in parts: what it holds of a sample is larger than what it yields.
+        """
         parameters = {name: p[trial : trial + 1] for name, p in self.parameters().items()}
+        x_1NI = self.x_NI.unsqueeze(0)
         with torch.no_grad():
-            yield from self.network.features(parameters, self.x_NI.unsqueeze(0))
+            if self.network.positions == 1:
+                yield from self.network.features(parameters, x_1NI)
+                return
+            chunk = self._samples_at_once()
+            inputs = [x_1NI[:, start : start + chunk] for start in range(0, x_1NI.shape[1], chunk)]
+            parts = [list(self.network.features(parameters, part)) for part in inputs]
+            yield from (torch.cat(layer, dim=1) for layer in zip(*parts, strict=True))
 
     def lr_at(self, step: int) -> list[float]:
         """Return the learning rate of each trial at a step."""
@@ -205,6 +216,9 @@ class FusedTrainer:
         self._momentum_T1 = self._column([h.momentum for h in self.hyperparameters])
         # Two buffers kept between steps: fresh ones of this size cost more in page faults than the arithmetic.
         self._gradient_TP, self._scratch_TP = torch.empty_like(self.theta_TP), torch.empty_like(self.theta_TP)
+
+    def _samples_at_once(self) -> int:
+        return max(1, EVALUATION_ROWS // self.network.positions)
 
     def _column(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64).to(self.plan.dtype).unsqueeze(1).to(self.device)

@@ -26,8 +26,9 @@ HOMES = {
     "ray": "orchestrator/ray_executor.py",
     "optuna": "orchestrator/search.py",
     "plotly": "orchestrator/report",
+    "pooch": "orchestrator/data.py",
 }
-TORCH_FREE = ("schema", "task", "theory", "datasets", "collapse_schema", "fit")
+TORCH_FREE = ("schema", "task", "theory", "data_files", "image_files", "reviews", "datasets", "collapse_schema", "fit")
 FILES = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
 
 

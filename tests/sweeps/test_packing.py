@@ -1,5 +1,7 @@
 """Packs hold trials of one shape, evenly, and every trial once."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,6 +79,15 @@ def test_a_gpu_takes_larger_packs():
 def test_trials_that_run_in_turn_are_shared_out_among_workers(workers, largest):
     packs = pack_trials(trials_of([(2, 8), (3, 8)] * 20), task_of(16, fused=False), workers=workers)
     assert max(len(pack.trials) for pack in packs) == largest
+
+
+@pytest.mark.parametrize(
+    ("memory_bytes", "sizes"), [(None, [8]), (900, [8]), (899, [4, 4]), (350, [2] * 4), (10, [1] * 8)]
+)
+def test_packs_are_cut_so_that_they_fit_into_memory(memory_bytes, sizes):
+    task = dataclasses.replace(task_of(8), memory_bytes=lambda params, num_trials, device: 100.0 + 50 * 2 * num_trials)
+    packs = pack_trials(trials_of([(2, 8)] * 8), task, memory_bytes=memory_bytes)
+    assert sorted(len(pack.trials) for pack in packs) == sizes
 
 
 def test_a_pack_is_named_by_its_trials():

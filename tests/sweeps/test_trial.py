@@ -12,8 +12,8 @@ from sweeps.sweep import load_sweep, sweep_of_spec
 from sweeps.trial import CanonicalWriter, Trial, TrialMaker, canonical_json, trial_id_of, varying_parameters
 
 PARAMS = {"depth": 4, "exponent": 0.5, "seed": 0}
-GOLDEN_QUICKSTART = "736e55631e734dd4"
-GOLDEN_DEFAULTS = "4640c96b10e5194d"
+GOLDEN_QUICKSTART = "bb9e9d7efb60c7de"  # of version 2 of the task
+GOLDEN_DEFAULTS = "7903ba70e113546d"
 GOLDEN_LAW = "88a29750c8bb7a3e"
 
 

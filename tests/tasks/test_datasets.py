@@ -3,28 +3,17 @@
 import gzip
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from own_data import Folder
 
-from tasks.datasets import DatasetError, check_dataset, load_dataset, read_idx
+from tasks.data_files import DatasetError
+from tasks.datasets import check_dataset, load_dataset
+from tasks.image_files import read_idx
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
-
-
-@dataclass(frozen=True)
-class Folder:
-    """A data source over a local folder."""
-
-    url: str
-
-    def find(self, folder, names):
-        return next((f"{folder}/{name}" for name in names if (Path(self.url) / folder / name).is_file()), None)
-
-    def read(self, path):
-        return (Path(self.url) / path).read_bytes()
 
 
 def idx(array, type_code=0x08, kind=">u1"):

@@ -79,14 +79,6 @@ def test_output_and_every_layer_equal_the_definition(linear_layers, pre_norm, de
             np.testing.assert_allclose(logits_TNK[trial, sample].numpy(), output, atol=1e-10)
 
 
-@every_shape
-def test_read_out_of_the_last_features_is_the_output(linear_layers, pre_norm, depth):
-    network = network_of(linear_layers, pre_norm, depth)
-    parameters, x_TNI = random_parameters(network), inputs()
-    *_, last_TND = network.features(parameters, x_TNI)
-    torch.testing.assert_close(network.read_out(parameters, last_TND), network.logits(parameters, x_TNI))
-
-
 @pytest.mark.parametrize(("linear_layers", "pre_norm"), [(1, False), (1, True), (2, False), (2, True)])
 def test_gradients_equal_finite_differences(linear_layers, pre_norm):
     network = network_of(linear_layers, pre_norm, depth=3)

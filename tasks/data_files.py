@@ -1,0 +1,184 @@
+"""Where the files of a data set lie: in a folder, plain or compressed, or in the archive they were published in."""
+
+from __future__ import annotations
+
+import gzip
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Protocol
+
+
+class DatasetError(ValueError):
+    """A data set is missing or damaged; the message names the file, what was expected and the remedy."""
+
+
+class IncompleteDatasetError(DatasetError):
+    """Some files of a data set are there, others are not."""
+
+    def __init__(self, message: str, missing: Sequence[str]):
+        super().__init__(message)
+        self.missing = list(missing)
+        """Paths that were not found."""
+
+
+class DataSource(Protocol):
+    """Where data sets are read from: a folder or any other place with files in folders."""
+
+    @property
+    def url(self) -> str:
+        """The place, as the user gave it."""
+        ...
+
+    def find(self, folder: str, names: list[str]) -> str | None:
+        """Return the path of the first of `names` that exists in `folder` (`` for the place itself), or None."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """Return the bytes of a file that `find` gave."""
+        ...
+
+    def open(self, path: str) -> IO[bytes]:
+        """Open a file that `find` gave, for reading in parts."""
+        ...
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One form in which a data set is published: files of a folder, or an archive that holds that folder."""
+
+    folder: str
+    files: tuple[str, ...]
+    """Empty where only the archive is read."""
+    archive: str | None = None
+    """As published, compressed; the same name without .gz is read too."""
+
+    def describe(self) -> str:
+        """Return what to put where."""
+        parts = [f"{self.folder}/{' and '.join(self.files)} (or .gz)"] if self.files else []
+        return " or ".join(parts + ([self.archive] if self.archive else []))
+
+
+@dataclass(frozen=True)
+class Located:
+    """A data set that was found."""
+
+    layout: Layout
+    paths: Mapping[str, str]
+    """File -> path; empty for an archive."""
+    archive: str | None = None
+
+    @property
+    def where(self) -> list[str]:
+        """The paths that are read."""
+        return [self.archive] if self.archive else list(self.paths.values())
+
+
+def locate(name: str, layouts: Sequence[Layout], source: DataSource, homepage: str) -> Located:
+    """Return where a data set lies: the first of its forms that is there.
+
+    Raises:
+        DatasetError: none is there, or one lacks files; the message says where it looked and how to get them.
+    """
+    incomplete: IncompleteDatasetError | None = None
+    for layout in layouts:
+        found = {file: source.find(layout.folder, [file, file + ".gz"]) for file in layout.files}
+        paths = {file: path for file, path in found.items() if path is not None}
+        if layout.files and len(paths) == len(found):
+            return Located(layout, paths)
+        if paths:
+            missing = [f"{layout.folder}/{file}" for file in found if file not in paths]
+            incomplete = incomplete or IncompleteDatasetError(
+                f"data set {name!r} in {source.url} is not complete: {', '.join(missing)} not found beside "
+                f"{next(iter(paths.values()))}; {_remedy(name, layouts, homepage)}",
+                missing,
+            )
+        if layout.archive:
+            names = [layout.archive, layout.archive.removesuffix(".gz")]
+            archive = source.find("", names) or source.find(layout.folder, names)
+            if archive is not None:
+                return Located(layout, {}, archive)
+    if incomplete is not None:
+        raise incomplete
+    looked = ", or ".join(layout.describe() for layout in layouts)
+    raise DatasetError(
+        f"data set {name!r} not found: looked for {looked} in {source.url}; {_remedy(name, layouts, homepage)}"
+    )
+
+
+def _remedy(name: str, layouts: Sequence[Layout], homepage: str) -> str:
+    return (
+        f"run `depthrate data fetch {name}`, or get it from {homepage}, put {layouts[0].describe()} into a folder and "
+        "point DEPTHRATE_DATA at that folder"
+    )
+
+
+def read_files(located: Located, source: DataSource) -> dict[str, tuple[bytes, str]]:
+    """Return file -> (its content, uncompressed; its place, for messages).
+
+    Raises:
+        DatasetError: a file is damaged, or the archive lacks one.
+    """
+    if located.archive is None:
+        origins = {file: f"{source.url}/{path}" for file, path in located.paths.items()}
+        return {
+            file: (unzipped(source.read(path), origins[file]), origins[file]) for file, path in located.paths.items()
+        }
+    origin = f"{source.url}/{located.archive}"
+    wanted = {f"{located.layout.folder}/{file}": file for file in located.layout.files}
+    contents: dict[str, tuple[bytes, str]] = {}
+    with source.open(located.archive) as opened:
+        for member, content in archive_members(opened, origin):
+            if member in wanted:
+                contents[wanted[member]] = (content(), f"{member} in {origin}")
+                if len(contents) == len(wanted):
+                    return contents
+    missing = ", ".join(member for member, file in wanted.items() if file not in contents)
+    raise DatasetError(f"{origin} lacks {missing}: it is cut short or another archive; get it again")
+
+
+def archive_members(opened: IO[bytes], origin: str) -> Iterator[tuple[str, _Content]]:
+    """Yield (path, what reads its content) of each file in a tar archive, compressed or not.
+
+    Raises:
+        DatasetError: it is no tar archive, or it is damaged.
+    """
+    with naming(origin), tarfile.open(fileobj=opened, mode="r:*") as archive:
+        for member in archive:
+            if member.isfile():
+                yield member.name.removeprefix("./"), _Content(archive, member, origin)
+
+
+@dataclass(frozen=True)
+class _Content:
+    archive: tarfile.TarFile
+    member: tarfile.TarInfo
+    origin: str
+
+    def __call__(self) -> bytes:
+        with naming(self.origin):
+            file = self.archive.extractfile(self.member)
+            assert file is not None
+            return file.read()
+
+
+def unzipped(content: bytes, origin: str) -> bytes:
+    """Return the content of a file, decompressed where it is gzip.
+
+    Raises:
+        DatasetError: it is damaged.
+    """
+    with naming(origin):
+        return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+
+
+@contextmanager
+def naming(origin: str) -> Iterator[None]:
+    """Turn what decoders raise for damaged files into an error that names the file and the remedy."""
+    try:
+        yield
+    except (EOFError, OSError, zlib.error, tarfile.TarError) as error:
+        reason = str(error).partition("\n")[0]  # tarfile tells of every compression it tried
+        raise DatasetError(f"{origin} is damaged ({reason}); get it again") from error

@@ -1,0 +1,84 @@
+"""Predicted memory: the number of parameters exactly, the peak of a real process within a quarter."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.collapse import _network
+from tasks.collapse_schema import COLLAPSE, context_length, memory_bytes, num_parameters
+from tasks.datasets import DATASETS, Dataset
+
+PROCESS = """
+import json, sys
+import orchestrator.worker  # what a worker has loaded before its first pack
+from tasks.collapse import run_pack
+from tasks.collapse_schema import COLLAPSE
+
+class Context:
+    device, data = "cpu", None
+    def progress(self, step, num_steps): pass
+    def should_stop(self): return False
+    def checkpoint_due(self): return False
+    def load_checkpoint(self): return None
+
+params, num_trials = json.loads(sys.argv[1])
+list(run_pack([COLLAPSE.schema.fill({**params, "seed": seed}) for seed in range(num_trials)], Context()))
+print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+def params_of(**changes):
+    return COLLAPSE.schema.fill({"arch": "rn1", "depth": 3, **changes})
+
+
+def shapes():
+    for arch in ("rn1", "rn2", "t11", "t12", "t21", "t22"):
+        for dataset in ("digits", "cifar100", "imdb"):
+            if arch.startswith("t") or dataset != "imdb":
+                yield {"arch": arch, "dataset": dataset}
+                yield {"arch": arch, "dataset": dataset, "depth": 5, "width": 16, "loss": "mse", "norm": "pre"}
+
+
+@pytest.mark.parametrize("shape", list(shapes()), ids=str)
+def test_the_number_of_parameters_is_that_of_the_network(shape):
+    params = params_of(**shape)
+    info = DATASETS[params["dataset"]]
+    inputs = context_length(params) if info.image_shape is None else int(np.prod(info.image_shape))
+    nothing = Dataset(np.zeros((0, inputs)), np.zeros(0), np.zeros(info.num_classes))
+    specs = _network(params, nothing).parameter_specs()
+    assert num_parameters(params) == sum(int(np.prod(spec.shape)) for spec in specs)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+@pytest.mark.parametrize(
+    ("changes", "num_trials"),
+    [
+        ({"arch": "rn2", "depth": 21, "width": 128, "samples_per_class": 60, "optimizer": "adam"}, 6),
+        ({"arch": "t11", "depth": 6, "samples_per_class": 30, "batch_size": 200}, 6),
+        ({"arch": "rn1", "depth": 3, "width": 700, "samples_per_class": 10, "dtype": "float64"}, 6),
+    ],
+    ids=["deep", "transformer", "wide"],
+)
+def test_the_peak_of_a_process_is_predicted_within_a_quarter(changes, num_trials):
+    run = subprocess.run(
+        [sys.executable, "-c", PROCESS, json.dumps([{**changes, "steps": 2, "measure_steps": [0]}, num_trials])],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    measured = int(run.stdout.split()[1]) * 1024
+    assert memory_bytes(params_of(**changes), num_trials, "cpu") == pytest.approx(measured, rel=0.25)
+
+
+def test_a_gpu_holds_the_tensors_only_and_more_trials_need_more():
+    params = params_of(dataset="mnist")
+    on_gpu, on_cpu = (memory_bytes(params, 1, device) for device in ("cuda", "cpu"))
+    assert on_cpu > on_gpu > 60_000 * 784 * 4
+    assert memory_bytes(params, 2, "cuda") > on_gpu
