@@ -490,7 +490,7 @@ def _profiled(
         half_C = t_quantile(free) * stderr_C
         columns |= {"profile_low": exponent_C - half_C, "profile_high": exponent_C + half_C}
     else:
-        columns["profile_low"], columns["profile_high"] = profile.interval(free)
+        columns["profile_low"], columns["profile_high"] = profile.interval(stderr_C, free)
     if model.name not in POWERS:
         return columns
     for name, theory in (("p_half", 0.5), ("p_one", 1.0)):

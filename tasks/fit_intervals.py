@@ -8,6 +8,7 @@ Nonlinear Regression Analysis (1988), 6.1 (profiles); Carroll and Ruppert, Trans
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ CLIP_AT = 2.5
 STEEPEST_SPREAD = 8.0
 """Bound on how fast the variance changes with x: x^8 from one depth to twice that is a factor of 256."""
 MAX_BRACKETS = 30
-BISECTIONS = 40
+MAX_SECANTS = 40
 
 
 @dataclass(frozen=True)
@@ -200,49 +201,69 @@ class Profile:
         lower_RP[:, 0] = upper_RP[:, 0] = theta_RP[:, 0] = held_R
         mean_RG, mass_RG = self.points.mean_CG[curve_R], self.points.mass_CG[curve_R]
         ref_R = self.model.ref_C[curve_R]
-        best_R = np.full(len(a_R), np.inf)
         # from where the fit is, and from no floor: between them the squares can have a second valley
-        for start_RP in (theta_RP, np.concatenate([theta_RP[:, :1], lower_RP[:, 1:]], axis=1)):
-            args = (ref_R, mean_RG, mass_RG)
-            tolerance_R = np.full(len(a_R), 1e-9)
-            found_RP = minimise(self.model.shape, start_RP, *args, lower_RP, upper_RP, tolerance_R)
-            squares_R = sum_of_squares(residuals(self.model.shape, found_RP, *args)[1], mass_RG)
-            best_R = np.minimum(best_R, squares_R)
+        starts = np.concatenate([theta_RP, np.concatenate([theta_RP[:, :1], lower_RP[:, 1:]], axis=1)])
+        twice = np.tile(np.arange(len(a_R)), 2)
+        args = (ref_R[twice], mean_RG[twice], mass_RG[twice])
+        tolerance_R = np.full(len(twice), 1e-9)
+        found_RP = minimise(self.model.shape, starts, *args, lower_RP[twice], upper_RP[twice], tolerance_R)
+        squares_R = sum_of_squares(residuals(self.model.shape, found_RP, *args)[1], args[2])
+        best_R = squares_R.reshape(2, -1).min(0)
         outside_R = held_R != a_R  # the model has no such curve
         return np.where(outside_R, np.inf, best_R + self.points.within_C[curve_R])
 
-    def interval(self, degrees_of_freedom: float) -> tuple[Array, Array]:
+    def interval(self, stderr_C: Array, degrees_of_freedom: float) -> tuple[Array, Array]:
         """Return the exponents [C], [C] at which the F test of the exponent reaches 5 %; NaN where it never does."""
-        num_curves = len(self.theta_CP)
-        limit_C = self.squares_C * (1 + t_quantile(degrees_of_freedom) ** 2 / degrees_of_freedom)
-        curve_R = np.tile(np.arange(num_curves), 2)
-        sign_R = np.repeat([-1.0, 1.0], num_curves)
-        centre_R, limit_R = self.theta_CP[curve_R, 0], limit_C[curve_R]
+        num_curves, t = len(self.theta_CP), t_quantile(degrees_of_freedom)
+        curve_R, sign_R = np.tile(np.arange(num_curves), 2), np.repeat([-1.0, 1.0], num_curves)
+        centre_R = self.theta_CP[curve_R, 0]
         bound_R = np.where(sign_R < 0, self.model.lower_CP[curve_R, 0], self.model.upper_CP[curve_R, 0])
-        inside_R, reach_R = centre_R.copy(), np.maximum(np.abs(centre_R), 0.1) * 0.05
-        outside_R = np.full_like(centre_R, np.nan)
-        open_R = np.ones(len(centre_R), dtype=bool)
+        # the root of the added squares, in its units at the limit: nearly a line in a, from -1 at the best exponent
+        least_R = self.squares_C[curve_R]
+        unit_R = np.maximum(least_R * t**2 / degrees_of_freedom, 1e-24)
+
+        def height(a_R: Array, rows: np.ndarray) -> Array:
+            added_R = np.maximum(self.squares_at(a_R, curve_R[rows]) - least_R[rows], 0.0)
+            return np.asarray(np.sqrt(np.minimum(added_R / unit_R[rows], 1e12)) - 1)
+
+        inside_R, low_R = centre_R.copy(), np.full_like(centre_R, -1.0)
+        outside_R, high_R = np.full_like(centre_R, np.nan), np.full_like(centre_R, np.nan)
+        guess_R = np.nan_to_num(t * stderr_C, nan=0.0)[curve_R]
+        reach_R = np.where(guess_R > 0, 1.1 * guess_R, 0.05 * np.maximum(np.abs(centre_R), 0.1))
+        rows = np.arange(len(centre_R))
         for _ in range(MAX_BRACKETS):
-            rows = np.flatnonzero(open_R)
             if not len(rows):
                 break
+            reached = centre_R[rows] + sign_R[rows] * reach_R[rows]
             tried = np.where(
-                sign_R[rows] < 0,
-                np.maximum(centre_R[rows] - reach_R[rows], bound_R[rows]),
-                np.minimum(centre_R[rows] + reach_R[rows], bound_R[rows]),
+                sign_R[rows] < 0, np.maximum(reached, bound_R[rows]), np.minimum(reached, bound_R[rows])
             )
-            over = self.squares_at(tried, curve_R[rows]) > limit_R[rows]
-            outside_R[rows[over]], inside_R[rows[~over]] = tried[over], tried[~over]
-            open_R[rows] = ~over & (tried != bound_R[rows])
+            value = height(tried, rows)
+            over = value > 0
+            outside_R[rows[over]], high_R[rows[over]] = tried[over], value[over]
+            inside_R[rows[~over]], low_R[rows[~over]] = tried[~over], value[~over]
             reach_R[rows] *= 2
-        closed = np.flatnonzero(np.isfinite(outside_R))
-        for _ in range(BISECTIONS):
-            if not len(closed):
-                break
-            middle = (inside_R[closed] + outside_R[closed]) / 2
-            over = self.squares_at(middle, curve_R[closed]) > limit_R[closed]
-            outside_R[closed[over]], inside_R[closed[~over]] = middle[over], middle[~over]
-            wide = np.abs(outside_R[closed] - inside_R[closed]) > 1e-7 * np.maximum(np.abs(centre_R[closed]), 1e-3)
-            closed = closed[wide]
+            rows = rows[~over & (tried != bound_R[rows])]
+        self._close_in(height, inside_R, low_R, outside_R, high_R)
         ends_R = np.where(np.isfinite(outside_R), inside_R, np.nan)
         return ends_R[:num_curves], ends_R[num_curves:]
+
+    @staticmethod
+    def _close_in(
+        height: Callable[[Array, np.ndarray], Array], inside_R: Array, low_R: Array, outside_R: Array, high_R: Array
+    ) -> None:
+        """Find the root between inside (low < 0) and outside (high > 0), in place: regula falsi, Illinois' variant."""
+        rows = np.flatnonzero(np.isfinite(outside_R))
+        for _ in range(MAX_SECANTS):
+            if not len(rows):
+                break
+            share = np.clip(low_R[rows] / (low_R[rows] - high_R[rows]), 0.0, 1.0)
+            middle = inside_R[rows] + share * (outside_R[rows] - inside_R[rows])
+            value = height(middle, rows)
+            over = value > 0
+            # the end that stays counts half the next time, or it would stay for ever
+            high_R[rows] = np.where(over, value, high_R[rows] / 2)
+            low_R[rows] = np.where(over, low_R[rows] / 2, value)
+            outside_R[rows[over]], inside_R[rows[~over]] = middle[over], middle[~over]
+            inside_R[rows[np.abs(value) < 1e-6]] = middle[np.abs(value) < 1e-6]
+            rows = rows[(np.abs(value) >= 1e-6) & (np.abs(outside_R[rows] - inside_R[rows]) > 1e-12)]
