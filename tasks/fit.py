@@ -325,9 +325,7 @@ def _fit(
     num_points, num_parameters = points.num_points, NUM_PARAMETERS[model.name]
     free = num_points - num_parameters
     theta_CP = _best(model, points)
-    level_C, residual_CG, jacobian_CGP = residuals(
-        model.shape, theta_CP, model.ref_C, points.mean_CG, points.mass_CG
-    )
+    level_C, residual_CG, jacobian_CGP = residuals(model.shape, theta_CP, model.ref_C, points.mean_CG, points.mass_CG)
     influence_CG = influence(jacobian_CGP, points.mass_CG)[:, 0]
     squares_C = points.within_C + sum_of_squares(residual_CG, points.mass_CG)
     exponent_C = theta_CP[:, 0]

@@ -235,9 +235,7 @@ class Profile:
             if not len(rows):
                 break
             reached = centre_R[rows] + sign_R[rows] * reach_R[rows]
-            tried = np.where(
-                sign_R[rows] < 0, np.maximum(reached, bound_R[rows]), np.minimum(reached, bound_R[rows])
-            )
+            tried = np.where(sign_R[rows] < 0, np.maximum(reached, bound_R[rows]), np.minimum(reached, bound_R[rows]))
             value = height(tried, rows)
             over = value > 0
             outside_R[rows[over]], high_R[rows[over]] = tried[over], value[over]

@@ -228,5 +228,3 @@ def _power_log_at(a_R: Array, b_R: Array, drop_R: Array) -> Array:
         over_R = above(middle_R)
         low_R, high_R = np.where(over_R, middle_R, low_R), np.where(over_R, high_R, middle_R)
     return _never_unless(meets_R, low_R)
-
-

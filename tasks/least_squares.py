@@ -20,7 +20,9 @@ MAX_STEPS = 100
 """Of Levenberg-Marquardt; a row takes 5 to 20 unless the points leave the exponent open."""
 
 
-def residuals(shape: Shape, theta_RP: Array, ref_R: Array, mean_RG: Array, mass_RG: Array) -> tuple[Array, Array, Array]:
+def residuals(
+    shape: Shape, theta_RP: Array, ref_R: Array, mean_RG: Array, mass_RG: Array
+) -> tuple[Array, Array, Array]:
     """Return the level [R], the residuals [R, G] and the shape's Jacobian [R, G, P], the level solved for in both."""
     share_RG = mass_RG / mass_RG.sum(1, keepdims=True)
     shape_RG, jacobian_RGP = shape(theta_RP, ref_R)
