@@ -195,7 +195,7 @@ def sweep_of_spec(content: Any, folder: Path | None = None) -> Sweep:
         exclude=_mappings(content.get("exclude"), "exclude"),
         derive=_mapping(content.get("derive"), "derive"),
         seeds=content.get("seeds"),
-        fit=tuple(_fit_request(part) for part in _mappings(content.get("fit"), "fit")),
+        fit=tuple(fit_request(part) for part in _mappings(content.get("fit"), "fit")),
     )
 
 
@@ -445,7 +445,12 @@ def _refuse_twice(first: Mapping[str, Any], second: Mapping[str, Any], first_pla
         raise SweepError(f"parameter {twice[0]!r} is given in {first_place} and in {second_place}; keep one")
 
 
-def _fit_request(part: Mapping[str, Any]) -> FitRequest:
+def fit_request(part: Mapping[str, Any]) -> FitRequest:
+    """Build a request from an entry of `fit:`.
+
+    Raises:
+        SweepError: a key is unknown or has the wrong form.
+    """
     _require_keys(part, ("metric", "x", "by", *_FIT_OPTIONS), "fit")
     by = part.get("by", [])
     if not isinstance(part.get("metric"), str) or not isinstance(part.get("x", "depth"), str):

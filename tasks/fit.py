@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -350,29 +351,19 @@ def _fit(
         columns["log_power"] = theta_CP[:, 1]
     columns |= {"r2": _r2(squares_C, points), "prefactor": _exp(level_C)}
     columns["aicc"] = _aicc(squares_C, num_points, num_parameters + 1 + extra_parameters)
-    values = [dict(zip(columns, map(_finite, row), strict=True)) for row in zip(*columns.values(), strict=True)]
-    shared = {"stderr": None, "ci_low": None, "ci_high": None, "floor": None, "weight": None}
-    return [
-        RateFit(
-            **(
-                shared
-                | row
-                | {"model": model.name, "exponent": float(exponent), "prefactor": float(prefactor)}
-                | {"ci_method": _method(row, resampling), "n_points": num_points}
-            )  # type: ignore[arg-type]
-        )
-        for row, exponent, prefactor in zip(values, exponent_C, columns["prefactor"], strict=True)
-    ]
+    no_curve = {"ci_low": None, "ci_high": None, "floor": None}
+    fits = []
+    for c in range(len(exponent_C)):
+        row: dict[str, Any] = no_curve | {name: _finite(column_C[c]) for name, column_C in columns.items()}
+        no_interval = row["ci_low"] is None and row["ci_high"] is None
+        row["ci_method"] = None if no_interval else "t" if resampling is None else "bca"
+        row |= {"exponent": float(exponent_C[c]), "prefactor": float(columns["prefactor"][c])}
+        fits.append(RateFit(model=model.name, n_points=num_points, weight=None, **row))
+    return fits
 
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
-
-
-def _method(row: dict[str, float | None], resampling: Resampling | None) -> str | None:
-    if row.get("ci_low") is None and row.get("ci_high") is None:
-        return None
-    return "t" if resampling is None else "bca"
 
 
 def _best(model: Model, points: Points) -> Array:

@@ -7,10 +7,14 @@ prefactor; the first is the exponent), S starting points.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from tasks.least_squares import Array, Shape
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
 
 MODELS = ("power", "power_floor", "power_log", "exponential", "log_linear")
 NUM_PARAMETERS = {"power": 2, "power_floor": 3, "power_log": 3, "exponential": 2, "log_linear": 2}
@@ -209,7 +213,7 @@ def log_x_at(model: Model, theta_RP: Array, level_R: Array, ref_R: Array, target
         return _power_log_at(a_R, theta_RP[:, 1], level_R - wanted)
 
 
-def _never_unless(meets_R: Array, log_x_R: Array) -> Array:
+def _never_unless(meets_R: Mask, log_x_R: Array) -> Array:
     return np.where(meets_R, log_x_R, np.inf)
 
 
@@ -219,8 +223,8 @@ def _power_log_at(a_R: Array, b_R: Array, drop_R: Array) -> Array:
     low_R = np.where(falls_R, np.maximum(b_R / np.where(falls_R, a_R, 1.0), 1e-12), 1.0)
     high_R = np.full_like(low_R, 1e4)
 
-    def above(v_R: Array) -> Array:
-        return np.asarray(drop_R - a_R * v_R + b_R * np.log(v_R) > 0)
+    def above(v_R: Array) -> Mask:
+        return np.asarray(drop_R - a_R * v_R + b_R * np.log(v_R) > 0, dtype=np.bool_)
 
     meets_R = falls_R & above(low_R) & ~above(high_R)
     for _ in range(80):

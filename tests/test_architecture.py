@@ -26,8 +26,19 @@ HOMES = {
     "ray": "orchestrator/ray_executor.py",
     "optuna": "orchestrator/search.py",
     "plotly": "orchestrator/report",
+    "matplotlib": "orchestrator/report_export.py",
 }
-TORCH_FREE = ("schema", "task", "theory", "datasets", "collapse_schema", "fit")
+TORCH_FREE = (
+    "schema",
+    "task",
+    "theory",
+    "datasets",
+    "collapse_schema",
+    "fit",
+    "fit_models",
+    "fit_intervals",
+    "least_squares",
+)
 FILES = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
 
 
