@@ -145,7 +145,9 @@ def run(
             )
             _print_diverged(console, checked, snapshot)
         if len(plan.done) + left < len(checked.trials) or left == 0:
-            _fit_and_print(console, checked, files)
+            from orchestrator.rates import fit_and_print
+
+            fit_and_print(console, checked, files)
         if left == 0:
             _remember(files, checked)
             console.print(f"picture: {_again('report', checked.sweep.name, store)}", highlight=False)
@@ -445,19 +447,40 @@ def verify(
 
 
 @app.command()
-def fit(sweep: SweepArgument, store: StoreOption = None, json: JsonOption = False) -> None:
-    """Fit the rates that a sweep asks for, keep them in the store, and print them."""
+def fit(
+    sweep: SweepArgument,
+    store: StoreOption = None,
+    metric: Annotated[str | None, typer.Option("--metric", help="Fit this instead of what the sweep asks for.")] = None,
+    x: Annotated[str | None, typer.Option("--x", help="The parameter to fit over; default: depth.")] = None,
+    by: Annotated[list[str] | None, typer.Option("--by", help="One curve for each value; several times.")] = None,
+    layer: Annotated[int | None, typer.Option("--layer", help="Default: the last; -2 is the one before it.")] = None,
+    where: Annotated[str | None, typer.Option("--where", help="SQL over results: which trials.")] = None,
+    weights: Annotated[str | None, typer.Option("--weights", help="equal, spread or robust.")] = None,
+    x_min: Annotated[str | None, typer.Option("--x-min", help="Lower cut-off: a number, or auto.")] = None,
+    unconverged: Annotated[str | None, typer.Option("--unconverged", help="keep or drop.")] = None,
+    target: Annotated[float | None, typer.Option("--target", help="At which x is this value reached?")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Fit the rates that a sweep asks for, keep them in the store, and print them; with options, others of the moment."""
     with _bad_input_exits():
         from orchestrator.plan import check_sweep
+        from orchestrator.rates import fit_and_print, fit_otherwise
         from orchestrator.show import make_console
+        from sweeps.sweep import parse_yaml
 
         files = _existing_files(store)
         checked = check_sweep(_chosen_sweep(sweep, files))
-        if not checked.sweep.fit:
+        given: dict[str, Any] = {"metric": metric, "x": x, "by": by, "layer": layer, "where": where, "weights": weights}
+        given |= {"x_min": x_min and parse_yaml(x_min), "unconverged": unconverged, "target": target}
+        changes = {name: value for name, value in given.items() if value not in (None, [])}
+        if changes:
+            problems = fit_otherwise(make_console(), checked, files, changes, json)
+        elif not checked.sweep.fit:
             _refuse(
                 f"sweep {checked.sweep.name!r} asks for no fit; add to it, for example, fit: [{{metric: nc1, x: depth}}]"
             )
-        problems = _fit_and_print(make_console(), checked, files, as_json=json)
+        else:
+            problems = fit_and_print(make_console(), checked, files, as_json=json)
         if not json:
             _warn(problems)
 
@@ -467,32 +490,34 @@ def report(
     sweep: SweepArgument,
     store: StoreOption = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")] = Path("report.html"),
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="A folder for each figure as SVG and PDF, its data as CSV.")
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Write it again while the sweep runs, until it is done.")
+    ] = False,
+    every: Annotated[float, typer.Option("--every", min=1.0, help="Seconds between two reports of --watch.")] = 15.0,
 ) -> None:
     """Draw the sweep's report: one HTML file that opens from disk."""
     with _bad_input_exits():
-        from orchestrator.aggregate import fit_curves
         from orchestrator.plan import check_sweep
-        from orchestrator.status import sweep_status
-        from storage.query import Results
+        from orchestrator.report_command import ReportFiles, write_report, write_reports
 
         files = _existing_files(store)
         checked = check_sweep(_chosen_sweep(sweep, files))
         if not output.parent.is_dir():
             _refuse(f"cannot write {output}: folder {output.parent} does not exist")
-        results = Results(files)
-        state = sweep_status(checked.sweep.name, [t.trial_id for t in checked.trials], results.snapshot, files)
-        curves = fit_curves(results, checked.sweep.fit, checked.trials)
-        from orchestrator.report import render_report
-        from orchestrator.report_data import collect_report
-
-        command = ["depthrate", "run", sweep, "--store", files.url]
-        html = render_report(collect_report(checked.sweep, checked.trials, state, results, curves, command))
+        targets = ReportFiles(output, figures, ["depthrate", "run", sweep, "--store", files.url])
         try:
-            output.write_text(html, encoding="utf-8")
+            written = write_reports(checked, files, targets, every) if watch else write_report(checked, files, targets)
         except OSError as error:
-            _refuse(f"cannot write {output}: {error}")
-        _warn(results.problems)
-        print(f"wrote {output} ({len(html) / 1e6:.1f} MB); open it in a browser")
+            _refuse(f"cannot write {error.filename or output}: {error}")
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        _warn(written.problems)
+        print(f"wrote {output} ({written.megabytes:.1f} MB); open it in a browser")
+        if figures:
+            print(f"wrote {written.num_figures} figures to {figures}")
 
 
 @app.command()
@@ -657,28 +682,6 @@ def _remember(files: Files, checked: CheckedSweep) -> None:
     with suppress(OSError):
         trial_ids = [trial.trial_id for trial in checked.trials]
         write_spec(files, checked.sweep.name, checked.sweep.spec_hash(), checked.sweep.spec(), trial_ids)
-
-
-def _fit_and_print(console: Console, checked: CheckedSweep, files: Files, as_json: bool = False) -> Sequence[Problem]:
-    """Fit a sweep's rates, keep and print them, and return what is wrong with the store."""
-    from orchestrator.aggregate import fit_curves
-    from orchestrator.show import print_fits, print_json
-    from storage.fits import write_fits
-    from storage.query import Results
-
-    results = Results(files)
-    curves = fit_curves(results, checked.sweep.fit, checked.trials)
-    rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
-    if rows:
-        try:
-            write_fits(files, checked.sweep.name, rows)
-        except OSError as error:
-            print(f"warning: fits are not kept: {error}", file=sys.stderr)
-    if as_json:
-        print_json(rows)
-    elif curves:
-        print_fits(console, curves)
-    return results.problems
 
 
 def _print_diverged(console: Console, checked: CheckedSweep, snapshot: Snapshot) -> None:

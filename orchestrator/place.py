@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.executor import Executor
 from orchestrator.local_executor import LocalExecutor
-from orchestrator.machine import Machine, MachineError, choose_machine
+from orchestrator.machine import USABLE_SHARE, Machine, MachineError, choose_machine
 from sweeps.packing import Pack
 from sweeps.sweep import Sweep
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from slurm.profile import Profile
     from storage.files import Files
 
-SHARE = 0.8
-"""Of a job's memory that its packs are planned to use; SLURM ends jobs that use more than all of it."""
 EXECUTORS = ("local", "slurm")
 Estimate = Callable[[Pack], float | None]
 
@@ -119,7 +117,7 @@ class SlurmPlace:
 
         self.profile, self.limits, self.device = profile, limits, device
         self.workers = (profile.array_parallelism or GUESSED_PARALLEL) * profile.slots
-        self.memory_bytes = None if device == "cuda" else SHARE * profile.mem_gb * 2**30 / profile.slots
+        self.memory_bytes = None if device == "cuda" else USABLE_SHARE * profile.mem_gb * 2**30 / profile.slots
         self._files, self._sweep = files, sweep.name
         self._executor: SlurmExecutor = SlurmExecutor(profile, limits, files, sweep.name)
         from orchestrator.submissions import jobs_of_sweep

@@ -17,54 +17,79 @@ import pandas as pd
 import yaml
 
 from orchestrator.report_content import STATES, ReportData
-from orchestrator.report_figures import curve_plots, fit_plots, layer_plots
+from orchestrator.report_figures import curve_plots, fit_plots, layer_plots, spectrum_plots
+from orchestrator.report_geometry import gram_plots
 from orchestrator.report_plotly import Plot, figure_html, plotly_script
 from orchestrator.report_style import SCRIPT, STYLE
-from orchestrator.report_tables import fit_table, trial_table
-from orchestrator.report_text import duration_text, escape, fit_sentence, number_text
+from orchestrator.report_tables import failure_table, fit_table, left_out_table, sensitivity_table, trial_table
+from orchestrator.report_text import common_sentence, duration_text, escape, fit_sentence, number_text
 
-__all__ = ["ReportData", "render_report"]
+__all__ = ["ReportData", "all_plots", "render_report"]
 
 
-def render_report(data: ReportData) -> str:
-    """Return the whole report as one HTML text; missing parts are said, never an error."""
+def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
+    """Return the whole report as one HTML text; missing parts are said, never an error.
+
+    With refresh_s the page loads itself again after so many seconds.
+    """
     numbers = itertools.count(1)
-    x = escape(data.x_name)
-    fits = _figures(
-        "At the last step. Small dots: trials; large dots and band: their mean and one standard deviation, both of log "
-        "values; thick line: fitted power law, its exponent and 95 % interval in the legend.",
-        fit_plots(data.fits),
-        numbers,
-        "No fit to draw yet.",
-    )
-    curves = _figures(
-        f"Strong lines: mean over the trials of one {x} (geometric on log axes); light lines: single trials. "
-        "The axis begins at step 1.",
-        curve_plots(data),
-        numbers,
-        "No training curves yet.",
-    )
-    layers = _figures(
-        "At each trial's last step, from the first measured layer (left) to the last (right); lines as above.",
-        layer_plots(data),
-        numbers,
-        "No measurements of more than one layer yet.",
-    )
+    parts = {title: _figures(leads, plots, numbers, empty) for title, leads, plots, empty in _figure_parts(data)}
     body = [
         _summary(data),
         _states(data),
-        _section("Rates", fits),
-        _section("All fits", fit_table(data.fits)),
-        _section("Training", curves),
-        _section("Layer by layer", layers),
-        _section("Trials", trial_table(data)),
+        _section("Rates", parts["Rates"]),
+        _section("All fits", fit_table(data.fits) + sensitivity_table(data.fits)),
+        _section("Left out and in doubt", left_out_table(data.fits)) if data.fits else "",
+        *(_section(title, content) for title, content in parts.items() if title != "Rates"),
+        _section("Trials", failure_table(data) + trial_table(data)),
         _section("How to reproduce", _reproduce(data)),
     ]
-    return _page(data.name, "\n".join(body))
+    return _page(data.name, "\n".join(body), refresh_s)
+
+
+def all_plots(data: ReportData) -> list[Plot]:
+    """Return every figure of the report, in its order."""
+    return [plot for _, _, plots, _ in _figure_parts(data) for plot in plots]
+
+
+def _figure_parts(data: ReportData) -> list[tuple[str, str, list[Plot], str]]:
+    """Return (title, what is drawn, figures, what to say without any) of each part of the page."""
+    x = escape(data.x_name)
+    return [
+        (
+            "Rates",
+            "At the last step. Small dots: trials (ringed: unconverged; triangles below: left out); large dots and band: "
+            "their mean and one standard deviation, both of log values; thick line: fitted power law, its exponent and "
+            "95 % interval in the legend; dashed: the theory's slopes, through the first mean.",
+            fit_plots(data.fits),
+            "No fit to draw yet.",
+        ),
+        (
+            "Training",
+            f"Strong lines: mean over the trials of one {x} (geometric on log axes); light lines: single trials. "
+            "The axis begins at step 1.",
+            curve_plots(data),
+            "No training curves yet.",
+        ),
+        (
+            "Layer by layer",
+            "At each trial's last step, from the first measured layer (left) to the last (right); lines as above.",
+            layer_plots(data),
+            "No measurements of more than one layer yet.",
+        ),
+        (
+            "Geometry of the class means",
+            "At the last step and layer.",
+            spectrum_plots(data) + gram_plots(data),
+            "No singular values or Gram matrices yet.",
+        ),
+    ]
 
 
 def _summary(data: ReportData) -> str:
     sentences = [f"<li>{fit_sentence(curve)}</li>" for curve in data.fits]
+    together = [common_sentence(curve) for curve in data.fits]
+    sentences += [f"<li>{sentence}</li>" for sentence in dict.fromkeys(together) if sentence]
     accuracy = _finite_values(data.results, "accuracy")
     if accuracy.size:
         numbers = f"mean {accuracy.mean():.3f}, lowest {accuracy.min():.3f} of {accuracy.size} trials"
@@ -98,6 +123,10 @@ def _states(data: ReportData) -> str:
         median, longest = duration_text(float(np.median(wall_s))), duration_text(float(wall_s.max()))
         hours = number_text(wall_s.sum() / 3600)
         sentence += f" {hours} trial-hours in all; one trial took {median} (median), {longest} at most."
+    if data.device_hours:
+        held = (f"{number_text(hours)} on {escape(kind)}" for kind, hours in sorted(data.device_hours.items()))
+        sentence += f" Hours that jobs held a device: {', '.join(held)}."
+        sentence += "" if "cuda" in data.device_hours else " No GPU-hours."
     committed = sorted(str(time) for time in data.trials["committed_at"].dropna())
     if committed:
         sentence += f" First commit {escape(committed[0])}, last {escape(committed[-1])}."
@@ -132,16 +161,17 @@ def _section(title: str, content: str) -> str:
     return f"<section><h2>{title}</h2>\n{content}</section>"
 
 
-def _page(name: str, body: str) -> str:
+def _page(name: str, body: str, refresh_s: float | None) -> str:
     scripts = [plotly_script(), SCRIPT]
     # the policy lets these two scripts run and nothing else: no network, and no script that came in with a user's text
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts
     )
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    refresh = "" if refresh_s is None else f'<meta http-equiv="refresh" content="{refresh_s:g}">'
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-        f'content="{policy}"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'content="{policy}"><meta name="viewport" content="width=device-width, initial-scale=1">{refresh}'
         f"<title>{escape(name)} · depthrate</title><style>{STYLE}</style></head><body><main>{body}</main>"
         f"<noscript><p>The figures need JavaScript.</p></noscript>"
         f"<script>{scripts[0]}</script><script>{scripts[1]}</script></body></html>\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,6 +46,10 @@ class ReportData:
     created_at: str
     problems: list[str]
     """Damaged files and the like, shown as a warning."""
+    geometry: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """trial_id, singular_values, class_gram: of the last layer at the last step."""
+    device_hours: dict[str, float] = field(default_factory=dict)
+    """Kind of device (cpu, cuda) -> hours that attempts held one, failed ones included."""
 
     @property
     def parameters(self) -> list[str]:

@@ -69,7 +69,21 @@ def collect_report(
         git=_git(newest),
         created_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         problems=[str(problem) for problem in results.problems],
+        geometry=of_sweep("select trial_id, singular_values, class_gram from results"),
+        device_hours=_device_hours(results, sweep.name),
     )
+
+
+def _device_hours(results: Results, sweep: str) -> dict[str, float]:
+    """Sum up how long attempts ran, by kind of device; one that was killed counts to its last heartbeat."""
+    ended = "coalesce(ended_at, heartbeat_at, started_at)"
+    query = f"select sweep, coalesce(device, 'unknown') as device, {ended} - started_at as seconds from attempts"
+    hours: dict[str, float] = {}
+    for row in results.sql(query).to_arrow_table().to_pylist():
+        if row["sweep"] == sweep and row["seconds"]:
+            kind = str(row["device"]).partition(":")[0]
+            hours[kind] = hours.get(kind, 0.0) + row["seconds"] / 3600
+    return hours
 
 
 def _trial_row(trial: Trial, status: SweepStatus, row: Mapping[str, Any]) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pandas as pd
 
 from orchestrator.aggregate import FittedCurve
 from orchestrator.report_content import ReportData, grouped, sort_key, splits, spread, thin_indices, unique
+from orchestrator.report_geometry import spectrum_frame
 from orchestrator.report_plotly import (
     Axes,
     Plot,
@@ -23,13 +25,16 @@ from orchestrator.report_plotly import (
     value_ticks,
     viridis,
 )
+from orchestrator.report_residuals import residual_plot
 from orchestrator.report_text import (
     CLEAR_AICC,
     MODEL_NAMES,
     best_rival,
+    curve_label,
     escape_for_plotly,
     group_text,
     interval_of,
+    is_number,
     metric_label,
     power_law,
     shorten,
@@ -51,15 +56,17 @@ MAX_LINES = 100
 
 
 def fit_plots(curves: Sequence[FittedCurve]) -> list[Plot]:
-    """Draw one log-log figure per metric and x, one colour per group."""
+    """Draw one log-log figure per metric and x, one colour per group, and the residuals beside it."""
     figures: dict[tuple[str, str], list[FittedCurve]] = {}
     for curve in curves:
-        figures.setdefault((curve.metric, curve.x), []).append(curve)
-    plots = [_fit_plot(metric, x, group) for (metric, x), group in figures.items()]
+        figures.setdefault((curve_label(curve), curve.x), []).append(curve)
+    plots = []
+    for (label, x), group in figures.items():
+        plots += [_fit_plot(label, x, group), residual_plot(group)]
     return [plot for plot in plots if plot is not None]
 
 
-def _fit_plot(metric: str, x: str, curves: list[FittedCurve]) -> Plot | None:
+def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
     groups = [(curve, _positive_points(curve)) for curve in curves]
     groups = [(curve, points) for curve, points in groups if not points.empty]
     groups.sort(key=lambda group: sort_key(tuple(group[0].by.values())))
@@ -73,15 +80,15 @@ def _fit_plot(metric: str, x: str, curves: list[FittedCurve]) -> Plot | None:
     x_values = pd.concat([points["x"] for _, points in shown]).astype(float)
     means, x_max = _mean_table(shown[0][1]), float(x_values.max())
     y_range = _make_room(log_range([y for trace in traces for y in trace["y"] if y], 0.07), means, x_max)
-    traces += _slope_traces(means, x_max, y_range)
+    traces += _slope_traces(means, x_max, y_range) + _left_out_traces([curve for curve, _ in shown], y_range)
     legend_rows = sum(1 + trace["name"].count("<br>") for trace in traces if trace["showlegend"])
-    axes = Axes("x", "y", shorten(x), metric_label(metric), x_log=True, y_log=True)
+    axes = Axes("x", "y", shorten(x), label, x_log=True, y_log=True)
     layout = make_layout(axes, 10 ** np.array(y_range), legend_rows)
     layout["xaxis"] |= value_ticks(x_values) | {"range": log_range(x_values, 0.05)}
     layout["yaxis"] |= {"range": y_range}
     layout["margin"]["r"] = 40  # the names of the reference slopes stand there
     notes = _drawn_notes(len(shown), len(curves), sum(len(c.points) - len(points) for c, points in shown), log=True)
-    return Plot(f"{metric_label(metric)} against {shorten(x)}", traces, layout, legend_rows, notes)
+    return Plot(f"{label} against {shorten(x)}", traces, layout, legend_rows, notes)
 
 
 def _positive_points(curve: FittedCurve) -> pd.DataFrame:
@@ -99,10 +106,14 @@ def _point_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: 
     hover = [f"seed {escape_for_plotly(seed)}, trial {escape_for_plotly(trial)}" for seed, trial in pairs]
     dots = {"color": colour, "size": 5, "opacity": 0.5}
     line, ring = {"color": colour, "width": 1}, {"size": 8, "line": {"color": "white", "width": 1}}
+    falling = points[points["trial_id"].isin(list(curve.unconverged))]
+    open_dots = {"color": colour, "size": 9, "symbol": "circle-open", "line": {"width": 1.2}}
     traces = [
         make_trace(thin["x"], thin["y"], group, mode="markers", marker=dots, text=hover, hoverinfo="x+y+text"),
         make_trace(means["x"], means["mean"], group, mode="lines+markers", line=line, marker=ring, hoverinfo="x+y"),
     ]
+    if len(falling):
+        traces.append(make_trace(falling["x"], falling["y"], group, mode="markers", marker=open_dots))
     if (means["count"] > 1).any():
         x, y = [*means["x"], *means["x"][::-1]], [*means["high"], *means["low"][::-1]]
         traces.insert(0, make_trace(x, y, group, line={"width": 0}, fill="toself", fillcolor=faded(colour, 0.15)))
@@ -161,6 +172,20 @@ def _slope_traces(means: pd.DataFrame, x_max: float, y_range: list[float]) -> li
     return traces
 
 
+def _left_out_traces(curves: Sequence[FittedCurve], y_range: list[float]) -> list[Trace]:
+    """Triangles on the bottom edge at the x of trials without a place on the axes: diverged, zero, negative."""
+    lost = [p for curve in curves for p in curve.left_out if p["reason"] != "below the cut-off" and is_number(p["x"])]
+    lost = [point for point in lost if point["x"] > 0]
+    if not lost:
+        return []
+    bottom = 10 ** (y_range[0] + 0.015 * (y_range[1] - y_range[0]))
+    hover = [escape_for_plotly(f"{point['reason']}, trial {point['trial_id']}") for point in lost[:MAX_POINTS]]
+    marker = {"color": "#b35900", "size": 8, "symbol": "triangle-up"}
+    style = {"mode": "markers", "marker": marker, "text": hover, "hoverinfo": "text", "cliponaxis": False}
+    x = [point["x"] for point in lost[:MAX_POINTS]]
+    return [make_trace(x, [bottom] * len(x), "lost", name="left out", **style)]
+
+
 def _mean_table(points: pd.DataFrame) -> pd.DataFrame:
     """Per x the geometric mean, and it times and over e^(standard deviation of log y)."""
     log_y = pd.Series(np.log(points["y"].astype(float)))
@@ -177,13 +202,38 @@ def curve_plots(data: ReportData) -> list[Plot]:
     for suffix, frame in splits(data.curves):
         for column, scale in CURVES.items():
             axes = Axes("step", column, "Step", f"{metric_label(column)}{suffix}", x_log=True, y_log=scale == "log")
-            plots.append(_lines_plot(data, frame, axes, by))
+            plot = _lines_plot(data, frame, axes, by)
+            limits = _limit_traces(data, frame) if plot is not None and column == "objective" else []
+            plots.append(plot if plot is None else replace(plot, traces=plot.traces + limits))
     last = data.metrics[data.metrics["is_last"].eq(True)] if "is_last" in data.metrics else pd.DataFrame()
     for suffix, frame in splits(last):
         for metric in data.layer_metrics:
             title = f"{metric_label(metric)}, last layer{suffix}"
             plots.append(_lines_plot(data, frame, Axes("step", metric, "Step", title, x_log=True, y_log=True), by))
     return [plot for plot in plots if plot is not None]
+
+
+def _limit_traces(data: ReportData, frame: pd.DataFrame) -> list[Trace]:
+    """The objective's limit for infinite depth, where the task knows it: the objective minus its gap."""
+    if not {"objective", "objective_gap", "step"} <= set(frame):
+        return []
+    limits = (frame["objective"] - frame["objective_gap"]).astype(float)
+    distinct = sorted({float(f"{limit:.9g}") for limit in limits[np.isfinite(limits)]})
+    steps = frame["step"].astype(float)
+    ends = [max(1.0, float(steps.min())), float(steps.max())]
+    line = {"color": GREY, "width": 1.2, "dash": "dash"}
+    traces = [make_trace(ends, [limit, limit], "limit", line=line) for limit in distinct[:MAX_GROUPS]]
+    if traces:
+        traces.append(make_trace([None], [None], "limit", name="limit for infinite depth", line=line))
+    return traces
+
+
+def spectrum_plots(data: ReportData) -> list[Plot]:
+    """Draw the singular values of the last layer's class means, over the largest."""
+    by = [name for name in unique([data.x_name, *data.group_names]) if name in data.trials]
+    axes = Axes("index", "share", "Index", "Singular value / largest", x_log=False, y_log=True)
+    plot = _lines_plot(data, spectrum_frame(data), axes, by)
+    return [] if plot is None else [replace(plot, title="Singular values of the class means, last layer")]
 
 
 def layer_plots(data: ReportData) -> list[Plot]:

@@ -132,7 +132,9 @@ def figure_html(plot: Plot, number: int) -> str:
     style = f'style="--rows:{plot.legend_rows}" role="img" aria-label="{escape(plot.title)}"'
     return (
         f'<figure><div class="plot" {style}></div><script type="application/json" class="plot-data">{content}</script>'
-        f"<figcaption><b>Figure {number}.</b> {escape(caption)}</figcaption></figure>"
+        f"<figcaption><b>Figure {number}.</b> {escape(caption)}"
+        f'<span class="save"><button type="button" data-save="svg">SVG</button>'
+        f'<button type="button" data-save="csv">CSV</button></span></figcaption></figure>'
     )
 
 

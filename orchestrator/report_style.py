@@ -21,6 +21,8 @@ sup { line-height: 0; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 440px), 1fr)); gap: 28px 32px; }
 figure { margin: 0; min-width: 0; break-inside: avoid; }
 figcaption { margin-top: .4em; font-size: .875rem; line-height: 1.45; color: var(--soft); overflow-wrap: anywhere; }
+.save { white-space: nowrap; } .save button { all: unset; cursor: pointer; margin-left: .7em; color: #365c8d; }
+.save button:hover { text-decoration: underline; } .save button:focus-visible { outline: 2px solid #365c8d; }
 .plot { width: 100%; height: calc(330px + var(--rows, 1) * 22px); }
 .scroll { overflow-x: auto; max-height: 70vh; overflow-y: auto; border: 1px solid var(--rule); }
 table { border-collapse: collapse; font-size: .81rem; width: 100%; font-variant-numeric: tabular-nums; }
@@ -40,6 +42,8 @@ dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
   main { max-width: none; padding: 0; } .scroll { max-height: none; overflow: visible; border: 0; }
   .figures { display: block; } figure { margin-bottom: 1.5em; } h2 { break-after: avoid; } tr { break-inside: avoid; }
   table { font-size: .58rem; } th, td { padding: .3em .4em; white-space: normal; } .modebar { display: none; }
+  figure { break-inside: avoid; page-break-inside: avoid; } .save { display: none; }
+  section { break-inside: auto; } .pill { border: 1px solid #bbb; }
   .number { white-space: nowrap; } td .pill { font-size: inherit; } .long { width: auto; }
 }
 """
@@ -54,6 +58,28 @@ SCRIPT = """
     Plotly.newPlot(target, figure.data, figure.layout, config);
     plots.push(target);
   }
+  const save = (name, type, text) => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type }));
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  };
+  const cell = (value) => /[",\n]/.test(String(value ?? "")) ? `"${String(value).replaceAll('"', '""')}"` : value ?? "";
+  const csv = (target) => target.data.flatMap((trace, number) => trace.type === "heatmap"
+    ? trace.z.flatMap((row, i) => row.map((z, j) => [number, trace.name, trace.x[j], trace.y[i], z]))
+    : trace.x.map((x, i) => [number, trace.name, x, trace.y[i], ""]).filter((row) => row[2] !== null));
+  document.querySelectorAll("button[data-save]").forEach((button) => button.addEventListener("click", async () => {
+    const figure = button.closest("figure"), target = figure.querySelector(".plot");
+    const name = figure.querySelector("b").textContent.trim().replace(/\\W+/g, "-").replace(/-$/, "").toLowerCase();
+    if (button.dataset.save === "csv") {
+      const rows = [["trace", "name", "x", "y", "z"], ...csv(target)];
+      save(`${name}.csv`, "text/csv", rows.map((row) => row.map(cell).join(",")).join("\n") + "\n");
+    } else {
+      const url = await Plotly.toImage(target, { format: "svg", width: 640, height: 480 });
+      save(`${name}.svg`, "image/svg+xml", decodeURIComponent(url.slice(url.indexOf(",") + 1)));
+    }
+  }));
   const fit = () => plots.forEach((target) => Plotly.Plots.resize(target));
   addEventListener("beforeprint", fit);
   addEventListener("afterprint", fit);

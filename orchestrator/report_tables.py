@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.aggregate import FittedCurve
+from orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
 from orchestrator.report_content import STATE_COLUMNS, STATES, ReportData
 from orchestrator.report_text import (
     MODEL_NAMES,
+    curve_label,
     escape,
     excluded_text,
     group_text,
     interval_of,
     is_finite,
     is_null,
-    metric_label,
     number_text,
+    p_text,
     signed_text,
     value_text,
 )
@@ -28,10 +29,12 @@ from tasks.fit import RateFit
 MODEL_FORMULAS = {
     "power": "c x<sup>−a</sup>",
     "power_floor": "c x<sup>−a</sup> + floor",
+    "power_log": "c x<sup>−a</sup> (log x)<sup>b</sup>",
     "exponential": "c e<sup>−a x</sup>",
     "log_linear": "c (1 − a log x)",
 }
 MAX_TABLE_ROWS = 500
+MAX_IDS = 20
 MAX_ERROR = 300
 """Characters of an error; the whole is in the logs."""
 
@@ -51,33 +54,125 @@ def fit_table(curves: Sequence[FittedCurve]) -> str:
     rows = [_fit_row(curve, fit) for curve in curves for fit in curve.fits]
     if not rows:
         return "<p>No fits yet.</p>"
-    header = ["metric", "group", "model", "a", "std. error", "95 % interval", "c", "floor"]
-    header += ["R²", "AICc", "weight", "n", "left out"]
+    header = [
+        "metric",
+        "group",
+        "model",
+        "a",
+        "std. error",
+        "95 % interval",
+        "profile interval",
+        "p, a = ½",
+        "p, a = 1",
+    ]
+    header += ["c", "floor", "b", "R²", "AICc", "weight", "n", "left out"]
     models = "; ".join(f"{MODEL_NAMES[model]}: {formula}" for model, formula in MODEL_FORMULAS.items())
     note = (
-        f"Models of a metric y over x, fitted to log y: {models}. Interval of a: bootstrap over the trials at each x, "
-        "or Student's t where no x has two. Weight: Akaike weight among the models of one curve."
+        f"Models of a metric y over x, fitted to log y of every trial: {models}. 95 % interval of a: bootstrap over the "
+        "trials at each x (BCa), or Student's t where no x has two; profile interval: where an F test of a reaches 5 %, "
+        "∞ where the points leave that end open. Weight: Akaike weight among the models of one curve. The table fits "
+        "in the store has the same numbers with all their digits."
     )
-    return f"{_table(header, rows)}<p class=note>{note}</p>"
+    return f"<p class=note>{note}</p>{_table(header, rows)}"
 
 
 def _fit_row(curve: FittedCurve, fit: RateFit) -> list[_Cell]:
     first = fit is curve.fits[0]
     interval = interval_of(fit)
-    weight = "<0.001" if fit.weight is not None and fit.weight < 0.001 else number_text(fit.weight)
+    weight = "—" if fit.weight is None else f"{fit.weight:.1%}" if fit.weight >= 0.001 else "< 0.1%"
+    numbers = [
+        number_text(fit.exponent),
+        number_text(fit.stderr, 2),
+        f"[{number_text(interval[0])}, {number_text(interval[1])}]" if interval else "—",
+        _profile_text(fit),
+        p_text(fit.p_half),
+        p_text(fit.p_one),
+        number_text(fit.prefactor),
+        number_text(fit.floor),
+        number_text(fit.log_power),
+        number_text(fit.r2),
+        "—" if not is_finite(fit.aicc) else signed_text(fit.aicc, ".1f"),
+        weight,
+        str(fit.n_points),
+    ]
     return [
-        _text_cell(f"{metric_label(curve.metric)} over {curve.x}" if first else ""),
-        _text_cell((group_text(curve.by) or "all") if first else ""),
+        _text_cell(curve_label(curve) if first else ""),
+        _text_cell(group_text(curve.by) if first else ""),
         _text_cell(MODEL_NAMES[fit.model]),
-        _Cell(signed_text(fit.exponent, ".3f"), is_number=True),
-        _Cell(number_text(fit.stderr, 2), is_number=True),
-        _text_cell(f"[{signed_text(interval[0], '.3f')}, {signed_text(interval[1], '.3f')}]" if interval else "—"),
-        *(_Cell(number_text(value), is_number=True) for value in (fit.prefactor, fit.floor, fit.r2)),
-        _Cell("—" if not is_finite(fit.aicc) else signed_text(fit.aicc, ".1f"), is_number=True),
-        _Cell(escape(weight), is_number=True),
-        _Cell(str(fit.n_points), is_number=True),
+        *(_Cell(escape(number), is_number=True) for number in numbers),
         _Cell(f"<div class=long>{escape(excluded_text(curve.excluded) or '—') if first else ''}</div>"),
     ]
+
+
+def _profile_text(fit: RateFit) -> str:
+    if fit.profile_low is None and fit.profile_high is None:
+        return "—"
+    low = "−∞" if fit.profile_low is None else number_text(fit.profile_low)
+    return f"[{low}, {'∞' if fit.profile_high is None else number_text(fit.profile_high)}]"
+
+
+def sensitivity_table(curves: Sequence[FittedCurve]) -> str:
+    """Return how the power law's exponent moves when the smallest x are left out; empty where none can be."""
+    curves = [curve for curve in curves if len(curve.sensitivity) > 1]
+    if not curves:
+        return ""
+    rows = []
+    for curve in curves:
+        for index, row in enumerate(curve.sensitivity):
+            low, high = number_text(row["ci_low"]), number_text(row["ci_high"])
+            cells = [number_text(row["exponent"]), f"[{low}, {high}]", str(row["n_points"])]
+            rows.append(
+                [
+                    _text_cell(curve_label(curve) if index == 0 else ""),
+                    _text_cell(group_text(curve.by) if index == 0 else ""),
+                    _text_cell(f"{curve.x} ≥ {row['x_min']:g}"),
+                    *(_Cell(escape(cell), is_number=True) for cell in cells),
+                ]
+            )
+    lead = "The power law's exponent without the smallest values of x: a rate that keeps moving is not yet the limit."
+    table = _table(["metric", "group", "fitted", "a", "95 % interval", "n"], rows)
+    return f"<h3>Without the smallest</h3><p class=note>{lead}</p>{table}"
+
+
+def left_out_table(curves: Sequence[FittedCurve]) -> str:
+    """Return which trials were left out of fits or are in doubt, and why."""
+    reasons: dict[tuple[str, str, str], list[str]] = {}
+    for curve in curves:
+        for point in curve.left_out:
+            key = (curve_label(curve), group_text(curve.by), str(point["reason"]))
+            reasons.setdefault(key, []).append(str(point["trial_id"]))
+        if curve.unconverged:
+            key = (curve_label(curve), group_text(curve.by), f"kept, but unconverged: {UNCONVERGED_RULE}")
+            reasons.setdefault(key, []).extend(sorted(curve.unconverged))
+    if not reasons:
+        return "<p>Nothing: every committed trial is in its fits, and none is unconverged.</p>"
+    rows = [[*map(_text_cell, key[:2]), _long_cell(key[2]), _Cell(str(len(trial_ids)), is_number=True),
+             _Cell(f"<div class=long>{_trial_ids(trial_ids)}</div>")] for key, trial_ids in reasons.items()]  # fmt: skip
+    return _table(["metric", "group", "why", "trials", "which"], rows)
+
+
+def failure_table(data: ReportData) -> str:
+    """Return what failed trials failed with, the most frequent first; empty where none has."""
+    if data.trials.empty or not (data.trials["state"] == "failed").any():
+        return ""
+    failed = data.trials[data.trials["state"] == "failed"]
+    groups = sorted(failed.groupby(failed["error"].map(value_text)), key=lambda group: -len(group[1]))
+    rows = []
+    for error, part in groups[:MAX_TABLE_ROWS]:
+        first = str(part["trial_id"].iloc[0])
+        text = error if len(error) <= MAX_ERROR else f"{error[:MAX_ERROR]} …"
+        command = f"<code>depthrate logs {escape(first)} --store {escape(data.store)}</code>"
+        rows.append([_Cell(str(len(part)), is_number=True), _long_cell(text), _Cell(command)])
+    return f"<h3>Failures</h3>{_table(['trials', 'error', 'see'], rows)}"
+
+
+def _trial_ids(trial_ids: Sequence[str]) -> str:
+    shown = " ".join(f"<code>{escape(trial_id)}</code>" for trial_id in trial_ids[:MAX_IDS])
+    return shown + (f" and {len(trial_ids) - MAX_IDS} more" if len(trial_ids) > MAX_IDS else "")
+
+
+def _long_cell(text: str) -> _Cell:
+    return _Cell(f"<div class=long>{escape(text)}</div>")
 
 
 def trial_table(data: ReportData) -> str:

@@ -27,6 +27,7 @@ LABELS = {
 MODEL_NAMES = {
     "power": "power law",
     "power_floor": "power law with floor",
+    "power_log": "power law with log factor",
     "exponential": "exponential",
     "log_linear": "log-linear",
 }
@@ -39,7 +40,7 @@ MAX_LABEL = 40
 def fit_sentence(curve: FittedCurve) -> str:
     """Say one fitted curve in words, as HTML: the power law first, then what speaks against it."""
     by = group_text(curve.by)
-    start = escape(metric_label(curve.metric)) + (f" at {escape(by)}" if by else "")
+    start = escape(curve_label(curve)) + (f" at {escape(by)}" if by else "")
     power = power_law(curve)
     excluded = excluded_text(curve.excluded)
     left_out = f" Left out: {escape(excluded)}." if excluded else ""
@@ -49,7 +50,58 @@ def fit_sentence(curve: FittedCurve) -> str:
     parts = [f"{_rate_words(power, curve.x)}, {_interval_words(power)}"]
     parts += [f"R² {power.r2:.2f}"] if is_finite(power.r2) else []
     parts += [f"{power.n_points} {trials}"]
-    return f"{start} {', '.join(parts)}; {_preference(power, curve.fits)}.{left_out}"
+    sentence = f"{start} {', '.join(parts)}; {_preference(power, curve.fits)}."
+    return f"{sentence}{_theory_words(power)}{_cut_words(curve)}{_target_words(curve)}{_doubt_words(curve)}{left_out}"
+
+
+def common_sentence(curve: FittedCurve) -> str:
+    """Say whether the groups of a request share their exponent, as HTML; empty where that was not tested."""
+    common = curve.common
+    if common is None:
+        return ""
+    exponent, low, high = (signed_text(-value, ".2f") for value in (common.exponent, common.ci_high, common.ci_low))
+    rate = f"{exponent} [{low}, {high}]"
+    verdict = "do not share one exponent" if common.p_common < 0.05 else "are compatible with one exponent"
+    p = escape(p_text(common.p_common)) if common.p_common < 0.001 else f"= {p_text(common.p_common)}"
+    label = escape(curve_label(curve))
+    return f"{label}: the {common.num_groups} groups {verdict} (F test, p {p}); fitted together {rate}."
+
+
+def _theory_words(power: RateFit) -> str:
+    if power.p_half is None or power.p_one is None:
+        return ""
+    p_half, p_one = (escape(p_text(p)) if p < 0.001 else f"= {p_text(p)}" for p in (power.p_half, power.p_one))
+    return f" Exponent ½: p {p_half}; exponent 1: p {p_one}."
+
+
+def _cut_words(curve: FittedCurve) -> str:
+    """The cut-off, and how far the exponent moves without the smallest x."""
+    words = ""
+    if curve.cutoff is not None and not curve.cutoff.passed:
+        words = " No lower cut-off makes the means lie on a power law: nothing is cut."
+    elif curve.cutoff is not None:
+        words = f" From {escape(curve.x)} = {curve.cutoff.x_min:g} on."
+    if len(curve.sensitivity) < 2:
+        return words
+    whole, row, *_ = curve.sensitivity
+    return f"{words} Without {escape(curve.x)} = {whole['x_min']:g} the exponent is {signed_text(-row['exponent'], '.2f')}."
+
+
+def _target_words(curve: FittedCurve) -> str:
+    power, target = power_law(curve), curve.asked.target
+    if power is None or target is None:
+        return ""
+    goal = f" The power law reaches {number_text(target)}"
+    if power.x_at_target is None:
+        return f"{goal} at no {escape(curve.x)}."
+    high = "∞" if power.x_at_high is None else number_text(power.x_at_high)
+    interval = f" [{number_text(power.x_at_low)}, {high}]" if power.x_at_low is not None else ""
+    return f"{goal} at {escape(curve.x)} = {number_text(power.x_at_target)}{interval}."
+
+
+def _doubt_words(curve: FittedCurve) -> str:
+    count = len(curve.unconverged)
+    return f" {count} of the trials {'is' if count == 1 else 'are'} unconverged." if count else ""
 
 
 def _rate_words(power: RateFit, x: str) -> str:
@@ -110,6 +162,13 @@ def metric_label(metric: str) -> str:
     return LABELS.get(metric, metric)
 
 
+def curve_label(curve: FittedCurve) -> str:
+    """Name a curve's metric, and what of it is not as usual: its layer, its filter."""
+    asked = curve.asked
+    layer = "" if asked.layer is None else f", layer {signed_text(asked.layer, 'd')}"
+    return f"{metric_label(curve.metric)}{layer}{f', where {asked.where}' if asked.where else ''}"
+
+
 def group_text(by: dict[str, Any]) -> str:
     """Name a group, as in `weight_decay = 0.005`."""
     return ", ".join(f"{name} = {value_text(value)}" for name, value in by.items())
@@ -152,6 +211,16 @@ def duration_text(seconds: float) -> str:
 def is_finite(value: float | None) -> TypeGuard[float]:
     """Tell whether the value is there and neither infinite nor NaN."""
     return value is not None and math.isfinite(value)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Tell whether the value is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def p_text(p: float | None) -> str:
+    """Return a p-value: three digits after the point, or that it is smaller."""
+    return "—" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def escape(value: object) -> str:

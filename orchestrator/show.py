@@ -74,17 +74,35 @@ def print_fits(console: Console, curves: Sequence[FittedCurve]) -> None:
         excluded = ", ".join(f"{count} {reason}" for reason, count in curve.excluded.items())
         name = [curve.metric, curve.label()]
         if power is None:
-            rows.append([*name, "no fit", "", None, len(curve.rows), curve.note or "", excluded])
+            rows.append([*name, "no fit", "", None, None, None, len(curve.rows), None, curve.note or "", "", excluded])
             continue
         law = f"{power.prefactor:.3g} {curve.x}^{-power.exponent:.3f}"
-        rows.append([*name, law, _interval(power), power.r2, power.n_points, _preferred(curve), excluded])
-    columns = ["metric", "group", "power law", "exponent a, 95 % interval", "R^2", "trials", "best by AICc", "left out"]
-    kept = [i for i in range(len(columns)) if i not in (1, 7) or any(row[i] for row in rows)]
+        tests = [_p_value(power.p_half), _p_value(power.p_one)]
+        numbers = [power.r2, *tests, power.n_points, len(curve.unconverged) or None]
+        rows.append([*name, law, _interval(power), *numbers, _preferred(curve), _reached(curve), excluded])
+    columns = ["metric", "group", "power law", "exponent a, 95 % interval", "R^2", "p(a=1/2)", "p(a=1)"]
+    columns += ["trials", "unconverged", "best by AICc", "target at", "left out"]
+    optional = [columns.index(name) for name in ("group", "unconverged", "target at", "left out")]
+    kept = [i for i in range(len(columns)) if i not in optional or any(row[i] for row in rows)]
     print_table(
         console,
         [columns[i] for i in kept],
         [[(round(row[i], 3) if isinstance(row[i], float) else row[i]) for i in kept] for row in rows],
     )
+    for curve in _first_of_requests(curves):
+        if curve.common is not None:
+            common = curve.common
+            text = f"{curve.metric}: one exponent for all {common.num_groups} groups: {common.exponent:.3f}"
+            text += f" [{common.ci_low:.3f}, {common.ci_high:.3f}], p = {_p_value(common.p_common)}"
+            console.print(text, highlight=False, markup=False)
+
+
+def _first_of_requests(curves: Sequence[FittedCurve]) -> list[FittedCurve]:
+    return list({str(curve.asked): curve for curve in reversed(curves)}.values())[::-1]
+
+
+def _p_value(p: float | None) -> str:
+    return "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _interval(fit: RateFit) -> str:
@@ -99,6 +117,18 @@ def _preferred(curve: FittedCurve) -> str:
         return ""
     best = max(weighed, key=lambda fit: fit.weight or 0.0)
     return f"{best.model} ({best.weight:.0%})"
+
+
+def _reached(curve: FittedCurve) -> str:
+    """Where the power law meets the target."""
+    power = curve.power
+    if power is None or curve.asked.target is None:
+        return ""
+    if power.x_at_target is None:
+        return "never"
+    high = "inf" if power.x_at_high is None else f"{power.x_at_high:.3g}"
+    low = "" if power.x_at_low is None else f" [{power.x_at_low:.3g}, {high}]"
+    return f"{curve.x} {power.x_at_target:.3g}{low}"
 
 
 def _escape(text: str) -> str:

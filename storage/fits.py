@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from storage.files import Files
 from storage.layout import fits_path
+from storage.parquet import read_parquet
 from storage.schema import FITS
 
 
@@ -19,3 +20,16 @@ def write_fits(files: Files, sweep: str, rows: Sequence[Mapping[str, Any]]) -> N
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=FITS), sink)
     files.write(fits_path(sweep), sink.getvalue())
+
+
+def fits_of(content: bytes) -> pa.Table:
+    """Read a fits file; columns that came later than the file are null.
+
+    Raises:
+        pyarrow.ArrowException: the file is no such table.
+    """
+    table = read_parquet(content)
+    for field in FITS:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table.select(FITS.names).cast(FITS)

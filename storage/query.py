@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from storage.columns import OWN_TYPES
 from storage.files import Files, StoreError, default_store
+from storage.fits import fits_of
 from storage.layout import DATA_TABLES
 from storage.parameters import with_parameter_columns
-from storage.parquet import open_parquet, read_parquet
+from storage.parquet import open_parquet
 from storage.records import read_records
 from storage.schema import ATTEMPTS, CURVES, FITS, METRICS, STANDARD, TRIALS
 from storage.snapshot import (
@@ -263,7 +264,7 @@ class Results:
         tables = [pa.Table.from_batches([], FITS)]
         for path in self.files.list("fits"):
             try:
-                tables.append(read_parquet(self.files.read(path)).select(FITS.names).cast(FITS))
+                tables.append(fits_of(self.files.read(path)))
             except (pa.ArrowException, OSError, ValueError, KeyError) as error:
                 self.problems.append(Problem(path, f"cannot be read ({first_line(error)}); fit the sweep again"))
         return pa.concat_tables(tables)

@@ -23,6 +23,8 @@ _KEYS = ("name", "task", "params", "grid", "zip", "grids", "include", "exclude",
 _GRID_KEYS = ("params", "grid", "zip")
 _OVERRIDDEN = ("params", "grid", "zip", "grids", "include", "derive")
 """Where --set takes out what the file says of a parameter."""
+_FIT_OPTIONS = ("layer", "where", "weights", "x_min", "unconverged", "target")
+_FIT_WORDS = {"weights": ("equal", "spread", "robust"), "unconverged": ("keep", "drop")}
 _RANGES = ("range", "linspace", "logspace")
 
 Combination = dict[str, Any]
@@ -39,6 +41,25 @@ class FitRequest:
     metric: str
     x: str = "depth"
     by: tuple[str, ...] = ()
+    layer: int | None = None
+    """Null for the last; -2 is the one before it."""
+    where: str | None = None
+    """SQL over the trial's row in `results`: which trials the curve is made of."""
+    weights: str = "equal"
+    """equal, spread (the variance may follow a power of x), robust (values far from their seeds are pulled in)."""
+    x_min: float | str | None = None
+    """The lower cut-off: a number, or auto (the smallest x that passes the lack-of-fit test at 5 %)."""
+    unconverged: str = "keep"
+    """keep (and count) or drop trials whose objective still falls."""
+    target: float | None = None
+    """A value of the metric: at which x is it reached?"""
+
+    def spec(self) -> dict[str, Any]:
+        """Return the request as a sweep file would hold it: what differs from the defaults."""
+        extra = {name: getattr(self, name) for name in _FIT_OPTIONS}
+        defaults = {name: getattr(FitRequest, name) for name in _FIT_OPTIONS}
+        content = {"metric": self.metric, "x": self.x, "by": list(self.by)}
+        return content | {name: value for name, value in extra.items() if value != defaults[name]}
 
 
 @dataclass(frozen=True)
@@ -65,7 +86,7 @@ class Sweep:
             content[key] = dict(getattr(self, key))
         for key in ("grids", "include", "exclude"):
             content[key] = [dict(part) for part in getattr(self, key)]
-        content["fit"] = [{"metric": f.metric, "x": f.x, "by": list(f.by)} for f in self.fit]
+        content["fit"] = [request.spec() for request in self.fit]
         return {key: value for key, value in content.items() if value} | (
             {} if self.seeds is None else {"seeds": self.seeds}
         )
@@ -174,7 +195,7 @@ def sweep_of_spec(content: Any, folder: Path | None = None) -> Sweep:
         exclude=_mappings(content.get("exclude"), "exclude"),
         derive=_mapping(content.get("derive"), "derive"),
         seeds=content.get("seeds"),
-        fit=tuple(_fit_request(part) for part in _mappings(content.get("fit"), "fit")),
+        fit=tuple(fit_request(part) for part in _mappings(content.get("fit"), "fit")),
     )
 
 
@@ -424,14 +445,45 @@ def _refuse_twice(first: Mapping[str, Any], second: Mapping[str, Any], first_pla
         raise SweepError(f"parameter {twice[0]!r} is given in {first_place} and in {second_place}; keep one")
 
 
-def _fit_request(part: Mapping[str, Any]) -> FitRequest:
-    _require_keys(part, ("metric", "x", "by"), "fit")
+def fit_request(part: Mapping[str, Any]) -> FitRequest:
+    """Build a request from an entry of `fit:`.
+
+    Raises:
+        SweepError: a key is unknown or has the wrong form.
+    """
+    _require_keys(part, ("metric", "x", "by", *_FIT_OPTIONS), "fit")
     by = part.get("by", [])
     if not isinstance(part.get("metric"), str) or not isinstance(part.get("x", "depth"), str):
         raise SweepError(f"fit entry {dict(part)}: metric and x are names, as in {{metric: nc1, x: depth}}")
     if not isinstance(by, list) or not all(isinstance(name, str) for name in by):
         raise SweepError(f"fit entry {dict(part)}: by is a list of parameter names")
-    return FitRequest(part["metric"], part.get("x", "depth"), tuple(by))
+    options = {name: part[name] for name in _FIT_OPTIONS if part.get(name) is not None}
+    for name, value in options.items():
+        if not _is_fit_option(name, value):
+            raise SweepError(f"fit entry {dict(part)}: {name} is {_kind(value)}; allowed: {_FIT_ALLOWED[name]}")
+    return FitRequest(part["metric"], part.get("x", "depth"), tuple(by), **options)
+
+
+_FIT_ALLOWED = {
+    "layer": "a whole number, counted from the last where it is negative",
+    "where": "an SQL condition, as in 'weight_decay > 0'",
+    "weights": ", ".join(_FIT_WORDS["weights"]),
+    "x_min": "a number above zero, or auto",
+    "unconverged": ", ".join(_FIT_WORDS["unconverged"]),
+    "target": "a number above zero",
+}
+
+
+def _is_fit_option(name: str, value: Any) -> bool:
+    if name in _FIT_WORDS:
+        return value in _FIT_WORDS[name]
+    if name == "where":
+        return isinstance(value, str)
+    if isinstance(value, bool):
+        return False
+    if name == "layer":
+        return isinstance(value, int)
+    return (name == "x_min" and value == "auto") or (isinstance(value, int | float) and 0 < value < math.inf)
 
 
 def _override(content: Any, overrides: Mapping[str, Any]) -> Any:

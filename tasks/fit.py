@@ -1,41 +1,52 @@
-"""How a measurement falls with depth: four curves, fitted by least squares on log y, so that AICc can compare them.
+"""How a measurement falls with depth: curves fitted by least squares on log y of every seed, with their uncertainty.
 
-Shapes: N points, G groups (the distinct x, rising), R rows fitted at once (resamples, or starting points), P shape
-parameters of a curve (all but its prefactor; the first is the exponent), S starting points.
-Sources: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapters 12, 13; Burnham and Anderson, Model
-Selection and Multimodel Inference (2002), section 2.4 (AICc) and 2.9 (weights); Golub and Pereyra (1973) (profiling c).
+Shapes: C curves on one design (the same x), N points, G groups (the distinct x, rising), B resamples, P shape parameters.
+Sources: Efron and Tibshirani, An Introduction to the Bootstrap (1993); Burnham and Anderson, Model Selection and
+Multimodel Inference (2002), section 2.4 (AICc) and 2.9 (weights); Draper and Smith, Applied Regression Analysis (1998),
+2.1 (lack of fit) and 14 (common slopes).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array: TypeAlias = npt.NDArray[np.float64]
+from tasks.fit_intervals import (
+    WEIGHTS,
+    Profile,
+    Resampling,
+    acceleration,
+    bca_interval,
+    clip_outliers,
+    draw,
+    effective_freedom,
+    f_tail,
+    spread_weights,
+    t_quantile,
+)
+from tasks.fit_models import MODELS, NUM_PARAMETERS, POWERS, Model, Points, log_floor, log_x_at, make_model
+from tasks.least_squares import Array, influence, minimise, residuals, sum_of_squares
 
-MODELS = ("power", "power_floor", "exponential", "log_linear")
-NUM_PARAMETERS = {"power": 2, "power_floor": 3, "exponential": 2, "log_linear": 2}
-COVERAGE = 0.95
+__all__ = ["MODELS", "WEIGHTS", "CommonFit", "Cutoff", "FitError", "RateFit", "common_exponent", "cutoff", "fit_many"]
+__all__ += ["fit_rates", "predict", "sensitivity"]
 
 ROUNDING = 1e-12
 """A root mean square in log space below this is rounding: two curves that both hit the points this well are equal."""
-MAX_STEPS = 100
-"""Of Levenberg-Marquardt; a row takes 5 to 20 unless the points leave the exponent open."""
 TOLERANCE = 1e-11
 """A row is done when its step moves the curve by less than this, root mean square in log space."""
 TOLERANCE_RESAMPLED = 1e-3
 """The same for resamples, as a share of the spread between them: ten times finer than 1000 of them can tell."""
-LOG_REACH = 100.0
-"""Bound on a log(x_max / x_min) in power_floor, where the points may leave the exponent open: 43 decades of y."""
-LOG_LARGEST = 500.0
-"""Bound on a |log x| there, so that c stays a float when the x lie close together and far from 1."""
-STEEPEST = 1e6
-"""Bound on log_linear's exponent where positivity sets none (rising y, all x above 1: y = c log x is its limit)."""
+ROWS_AT_ONCE = 1 << 16
+"""Resamples held in memory together."""
+SMALLEST_CUT = 4
+"""Distinct x that the lower cut-off leaves at least."""
+CUT_LEVEL = 0.05
+"""The lower cut-off is the smallest x from which on the lack-of-fit test gives at least this p-value."""
 
 
 class FitError(ValueError):
@@ -49,14 +60,14 @@ class RateFit:
     model: str
     """One of MODELS."""
     exponent: float
-    """a in y = c x^-a, c x^-a + floor, c exp(-a x), c (1 - a log x): positive when y falls with x."""
+    """a in y = c x^-a, c x^-a + floor, c x^-a (log x)^b, c exp(-a x), c (1 - a log x): positive when y falls with x."""
     stderr: float | None
     """Least-squares standard error of the exponent; null without a degree of freedom left, or when it is left open."""
     ci_low: float | None
     ci_high: float | None
     """95 % interval of the exponent."""
     ci_method: str | None
-    """bootstrap (over the values that share one x), or t where no x has two values."""
+    """bca (bootstrap over the values that share one x), or t where no x has two values."""
     prefactor: float
     """c; infinite or zero where it lies outside the range of a float."""
     floor: float | None
@@ -68,28 +79,18 @@ class RateFit:
     weight: float | None
     """Akaike weight among the models fitted to the same points; null where aicc is."""
     n_points: int
-
-
-@dataclass(frozen=True)
-class _Groups:
-    """Points gathered by x. A curve's least squares sees the group means alone: within_squares is the same for all."""
-
-    x_G: Array
-    mean_G: Array  # of log y
-    count_G: Array
-    deviations: list[Array]  # log y - mean, one array a group
-    within_squares: float
-
-
-@dataclass(frozen=True)
-class _Curve:
-    """log y = log c + shape(theta): what a model adds to the shared least squares."""
-
-    shape: Callable[[Array], tuple[Array, Array]]
-    """theta [R, P] -> shape [R, G] and its Jacobian [R, G, P], the latter up to a constant over the groups."""
-    starts_SP: Array
-    lower_P: Array
-    upper_P: Array
+    log_power: float | None = None
+    """b of power_log; null for the others."""
+    profile_low: float | None = None
+    profile_high: float | None = None
+    """95 % interval of the exponent by profile likelihood (F test); an end is null where the points leave it open."""
+    p_half: float | None = None
+    p_one: float | None = None
+    """p-values of a = 1/2 and a = 1, two-sided, by the same test; null for models without such a theory."""
+    x_at_target: float | None = None
+    x_at_low: float | None = None
+    x_at_high: float | None = None
+    """The x at which the curve meets the target asked for, with a 95 % interval; null where it never does."""
 
 
 def fit_rates(
@@ -97,352 +98,421 @@ def fit_rates(
     y_N: npt.ArrayLike,
     *,
     models: Sequence[str] = MODELS,
+    weights: str = "equal",
     num_resamples: int = 1000,
     seed: int = 0,
+    target: float | None = None,
 ) -> list[RateFit]:
     """Fit every model that has fewer parameters than there are distinct x (power always), in the order asked for.
 
     x_N, y_N: [N], positive; the order of the points is of no account. The noise is taken as multiplicative.
-    Raises FitError for fewer than two distinct x, values that are not positive and finite, lengths that differ, a model
-    that is not in MODELS, fewer than one resample.
+    Raises FitError: see `fit_many`.
     """
-    x_N, y_N = np.asarray(x_N, dtype=np.float64), np.asarray(y_N, dtype=np.float64)
-    _check(x_N, y_N, models, num_resamples)
-    groups = _gather(x_N, y_N)
-    repeated = bool((groups.count_G > 1).any())
-    # one set of resamples for all models: their intervals differ by the model, never by luck
-    resampled_RG = _resample_means(groups, num_resamples, np.random.default_rng(seed)) if repeated else None
-    fitted = [m for m in models if m == "power" or NUM_PARAMETERS[m] < len(groups.x_G)]
-    return _with_weights([_fit(model, groups, resampled_RG) for model in fitted])
+    y_N = np.asarray(y_N, dtype=np.float64)
+    options = {"weights": weights, "num_resamples": num_resamples, "seed": seed, "target": target}
+    return fit_many(x_N, y_N[None] if y_N.ndim == 1 else y_N, models=models, **options)[0]  # type: ignore[arg-type]
+
+
+def fit_many(
+    x_N: npt.ArrayLike,
+    y_CN: npt.ArrayLike,
+    *,
+    models: Sequence[str] = MODELS,
+    weights: str = "equal",
+    num_resamples: int = 1000,
+    seed: int = 0,
+    target: float | None = None,
+) -> list[list[RateFit]]:
+    """Fit many curves measured at the same x at once; every curve's fits are those it would have alone.
+
+    x_N: [N]; y_CN: [C, N]; positive. weights: equal; spread (the variance follows a power of x, fitted to the
+    spread at each x); robust (values far from their group's median are pulled in). target: y for x_at_target.
+    power_log is left out where an x is not above 1, or the x lie too close together to tell log x from log log x.
+    Raises FitError for fewer than two distinct x, values that are not positive and finite, lengths that differ, a model
+    or weighting that is not known, fewer than one resample.
+    """
+    x_N, y_CN = np.asarray(x_N, dtype=np.float64), np.asarray(y_CN, dtype=np.float64)
+    _check(x_N, y_CN, models, weights, num_resamples, target)
+    points = _gather(x_N, y_CN, weights)
+    resampling = draw(points, num_resamples, seed)
+    made = [model for model in (make_model(name, points) for name in models) if model is not None]
+    fitted = [_fit(model, points, resampling, int(weights == "spread"), target) for model in made]
+    return [_with_weights(list(fits)) for fits in zip(*fitted, strict=True)]
 
 
 def predict(fit: RateFit, x_N: npt.ArrayLike) -> Array:
     """Return the fitted curve's y at x.
 
-    x_N: any shape, positive; y has the same shape. Beyond the fitted x, log_linear may fall below zero.
+    x_N: any shape, positive; y has the same shape. Beyond the fitted x, log_linear may fall below zero; power_log is
+    NaN below x = 1.
     Raises FitError for an x that is not positive and finite.
     """
     x_N = np.asarray(x_N, dtype=np.float64)
     _check_values("x", x_N)
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
         if fit.model == "exponential":
             return np.asarray(fit.prefactor * np.exp(-fit.exponent * x_N))
         if fit.model == "log_linear":
             return np.asarray(fit.prefactor * (1 - fit.exponent * np.log(x_N)))
+        if fit.model == "power_log":
+            return np.asarray(fit.prefactor * x_N**-fit.exponent * np.log(x_N) ** (fit.log_power or 0.0))
         return np.asarray(fit.prefactor * x_N**-fit.exponent + (fit.floor or 0.0))
 
 
-def _check(x_N: Array, y_N: Array, models: Sequence[str], num_resamples: int) -> None:
+@dataclass(frozen=True)
+class Cutoff:
+    """From which x on a power law is fitted."""
+
+    x_min: float
+    p_lack_of_fit: float | None
+    """p-value of the test that the means at the x kept lie on a power law; null without a degree of freedom."""
+    passed: bool
+    """False where no cut-off passes: then nothing is cut."""
+
+
+def cutoff(x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, weights: str = "equal") -> Cutoff:
+    """Choose the smallest x from which on the power law passes the lack-of-fit F test at 5 %, four distinct x kept.
+
+    Raises FitError: see `fit_many`.
+    """
+    x_N, y_N = np.asarray(x_N, dtype=np.float64), np.asarray(y_N, dtype=np.float64)
+    distinct = np.unique(x_N)
+    tests = []
+    for x_min in distinct[: max(len(distinct) - SMALLEST_CUT + 1, 1)]:
+        p = _lack_of_fit(x_N[x_N >= x_min], y_N[x_N >= x_min], weights)
+        tests.append(Cutoff(float(x_min), p, p is not None and p >= CUT_LEVEL))
+        if p is None or p >= CUT_LEVEL:
+            return tests[-1]
+    return tests[0]
+
+
+def _lack_of_fit(x_N: Array, y_N: Array, weights: str) -> float | None:
+    """Compare the scatter of the means around a power law with the scatter of the values around their means."""
+    _check(x_N, y_N[None], ("power",), weights, 1, None)
+    points = _gather(x_N, y_N[None], weights)
+    line, pure = len(points.x_G) - 2, points.num_points - len(points.x_G)
+    within = float(points.within_C[0])
+    if line < 1 or pure < 1 or within <= points.num_points * ROUNDING**2:
+        return None
+    around = _squares_of_lines(points)[0] - within
+    return float(f_tail((around / line) / (within / pure), line, pure))
+
+
+def sensitivity(
+    x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, weights: str = "equal", num_resamples: int = 1000
+) -> list[dict[str, float | int | None]]:
+    """Fit the power law without the smallest x, the two smallest, and so on while three are left.
+
+    Returns a row a cut: x_min, exponent, ci_low, ci_high, n_points; the first is the whole.
+    """
+    x_N, y_N = np.asarray(x_N, dtype=np.float64), np.asarray(y_N, dtype=np.float64)
+    distinct = np.unique(x_N)
+    rows: list[dict[str, float | int | None]] = []
+    for x_min in distinct[: max(len(distinct) - 2, 1)]:
+        kept = x_N >= x_min
+        (fit,) = fit_rates(x_N[kept], y_N[kept], models=("power",), weights=weights, num_resamples=num_resamples)
+        row = {"x_min": float(x_min), "exponent": fit.exponent, "ci_low": fit.ci_low, "ci_high": fit.ci_high}
+        rows.append({**row, "n_points": fit.n_points})
+    return rows
+
+
+@dataclass(frozen=True)
+class CommonFit:
+    """One exponent for several groups, each with its own prefactor, and whether they have one."""
+
+    exponent: float
+    ci_low: float
+    ci_high: float
+    """95 % interval, Student's t."""
+    p_common: float
+    """p-value of the F test that all groups share the exponent."""
+    num_groups: int
+
+
+def common_exponent(curves: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]], *, weights: str = "equal") -> CommonFit:
+    """Fit one power-law exponent to several curves (x, y), with a prefactor each, and test that it is one.
+
+    The noise is taken to be of one size in all groups (after the weights).
+    Raises FitError for fewer than two curves, too few points for the test, and what `fit_many` refuses.
+    """
+    if len(curves) < 2:
+        raise FitError(f"a common exponent needs at least 2 curves; given {len(curves)}")
+    within = slopes = information = moment = 0.0
+    num_points = 0
+    for x, y in curves:
+        x_N, y_N = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+        _check(x_N, y_N[None], ("power",), weights, 1, None)
+        points = _gather(x_N, y_N[None], weights)
+        share_G = points.mass_CG[0] / points.mass_CG[0].sum()
+        u_G = np.log(points.x_G) - share_G @ np.log(points.x_G)
+        mass_G = points.mass_CG[0]
+        information += float(mass_G @ u_G**2)
+        moment -= float((mass_G * u_G) @ points.mean_CG[0])
+        within += float(_squares_of_lines(points)[0])
+        slopes += float(((mass_G * u_G) @ points.mean_CG[0]) ** 2 / (mass_G @ u_G**2))
+        num_points += points.num_points
+    free = num_points - 2 * len(curves)
+    if free < 1:
+        raise FitError(f"{num_points} points in {len(curves)} curves leave no degree of freedom for the test")
+    exponent = moment / information
+    # the squares that a common slope adds to those around each curve's own
+    added = max(slopes - moment**2 / information, 0.0)
+    q = len(curves) - 1
+    scale = max(within / free, ROUNDING**2)
+    p_common = float(f_tail(added / q / scale, q, free))
+    half = t_quantile(free + q) * math.sqrt(max(within + added, ROUNDING**2) / (free + q) / information)
+    return CommonFit(exponent, exponent - half, exponent + half, p_common, len(curves))
+
+
+# Checking and gathering
+
+
+def _check(
+    x_N: Array, y_CN: Array, models: Sequence[str], weights: str, num_resamples: int, target: float | None
+) -> None:
     unknown = [model for model in models if model not in MODELS]
     if unknown:
         raise FitError(f"unknown models {unknown}; known are {', '.join(MODELS)}")
+    if weights not in WEIGHTS:
+        raise FitError(f"unknown weights {weights!r}; known are {', '.join(WEIGHTS)}")
     if num_resamples < 1:
         raise FitError(f"num_resamples is {num_resamples}; at least 1 is needed")
-    if x_N.ndim != 1 or x_N.shape != y_N.shape:
-        raise FitError(f"x has shape {x_N.shape}, y has shape {y_N.shape}; two lists of one length are needed")
+    if x_N.ndim != 1 or y_CN.ndim != 2 or y_CN.shape[1] != len(x_N):
+        raise FitError(f"x has shape {x_N.shape}, y has shape {y_CN.shape[-1:]}; two lists of one length are needed")
+    if not len(y_CN):
+        raise FitError("there is no curve to fit; give y of at least one")
     _check_values("x", x_N)
-    _check_values("y", y_N)
+    _check_values("y", y_CN)
+    if target is not None and not (math.isfinite(target) and target > 0):
+        raise FitError(f"target is {target}; it must be finite and above zero")
     num_distinct = len(np.unique(x_N))
     if num_distinct < 2:
         raise FitError(f"{len(x_N)} points with {num_distinct} distinct x; at least 2 distinct x are needed for a rate")
 
 
-def _check_values(name: str, values_N: Array) -> None:
-    bad = values_N[~(np.isfinite(values_N) & (values_N > 0))]
+def _check_values(name: str, values: Array) -> None:
+    bad = values[~(np.isfinite(values) & (values > 0))]
     if len(bad):
         raise FitError(
-            f"{name} has {len(bad)} values out of {values_N.size} that can't be fitted, the first is {bad[0]}; all "
+            f"{name} has {len(bad)} values out of {values.size} that can't be fitted, the first is {bad[0]}; all "
             "must be finite and above zero (the fit is in log space): leave such points out and say so"
         )
 
 
-def _gather(x_N: Array, y_N: Array) -> _Groups:
-    order_N = np.lexsort((y_N, x_N))  # sums and draws then don't depend on the order of the points
-    x_G, first_G, count_G = np.unique(x_N[order_N], return_index=True, return_counts=True)
-    parts = np.split(np.log(y_N[order_N]), first_G[1:])
-    mean_G = np.array([part.mean() for part in parts])
-    deviations = [part - mean for part, mean in zip(parts, mean_G, strict=True)]
-    within_squares = sum(float(d @ d) for d in deviations)
-    return _Groups(x_G, mean_G, count_G.astype(np.float64), deviations, within_squares)
+def _gather(x_N: Array, y_CN: Array, weights: str) -> Points:
+    order_N = np.argsort(x_N, kind="stable")
+    x_G, group_N, count_G = np.unique(x_N[order_N], return_inverse=True, return_counts=True)
+    members = [np.flatnonzero(group_N == g) for g in range(len(x_G))]
+    log_y_CN = np.log(y_CN[:, order_N])
+    # sums and draws then don't depend on the order of the points
+    log_y_CN = np.concatenate([np.sort(log_y_CN[:, own], axis=1) for own in members], axis=1)
+    if weights == "robust":
+        log_y_CN = clip_outliers(log_y_CN, group_N)
+    mean_CG = np.stack([log_y_CN[:, own].mean(1) for own in members], axis=1)
+    deviation_CN = log_y_CN - mean_CG[:, group_N]
+    counts_G = count_G.astype(np.float64)
+    weight_CG = np.ones_like(mean_CG)
+    if weights == "spread":
+        weight_CG = spread_weights(x_G, counts_G, group_N, deviation_CN)
+    return Points(x_G, counts_G, group_N, mean_CG, deviation_CN, weight_CG)
 
 
-def _resample_means(groups: _Groups, num_resamples: int, rng: np.random.Generator) -> Array:
-    """Draw each group's mean anew, [R, G]: its values are resampled among themselves, with replacement."""
-    # m values drawn from m have (m-1)/m of the unbiased variance: at three seeds the plain bootstrap would shrink the
-    # interval by a fifth. Deviations stretched by sqrt(m/(m-1)) give the group's mean its unbiased variance s^2/m.
-    pools = [d * math.sqrt(len(d) / (len(d) - 1)) if len(d) > 1 else d for d in groups.deviations]
-    # a lone value shows no spread of its own, which is not the same as having none: it borrows that of the others
-    lone = np.concatenate([pool for pool in pools if len(pool) > 1])
-    means_RG = np.empty((num_resamples, len(pools)))
-    for g, pool in enumerate(pools):
-        source = pool if len(pool) > 1 else lone
-        draws_RM = rng.integers(len(source), size=(num_resamples, len(pool)))
-        means_RG[:, g] = groups.mean_G[g] + source[draws_RM].mean(1)
-    return means_RG
+# Fitting one model
 
 
-def _fit(model: str, groups: _Groups, resampled_RG: Array | None) -> RateFit:
-    curve = _curve(model, groups)
-    theta_P = _best_start(curve, groups)
-    level_R, residual_RG, jacobian_RGP = _residuals(curve, theta_P[None], groups.mean_G[None], groups.count_G)
-    level, exponent = float(level_R[0]), float(theta_P[0])
-
-    num_points, num_parameters = int(groups.count_G.sum()), NUM_PARAMETERS[model]
-    squares = groups.within_squares + float(residual_RG[0] ** 2 @ groups.count_G)
+def _fit(
+    model: Model, points: Points, resampling: Resampling | None, extra_parameters: int, target: float | None
+) -> list[RateFit]:
+    num_points, num_parameters = points.num_points, NUM_PARAMETERS[model.name]
     free = num_points - num_parameters
-    stderr = _stderr(jacobian_RGP[0], groups.count_G, squares / free) if free > 0 else None
-    if resampled_RG is None:
-        low, high, method = _t_interval(exponent, stderr, free)
-    else:
-        starts_RP = np.tile(theta_P, (len(resampled_RG), 1))
-        tolerance = max(TOLERANCE, TOLERANCE_RESAMPLED * float((resampled_RG - groups.mean_G).std()))
-        theta_RP = _least_squares(curve, starts_RP, resampled_RG, groups.count_G, tolerance)
-        tail = _expanded_tail(num_points - len(groups.x_G))
-        low, high = (float(q) for q in np.quantile(theta_RP[:, 0], [tail, 1 - tail]))
-        method = "bootstrap"
-    return RateFit(
-        model=model,
-        exponent=exponent,
-        stderr=stderr,
-        ci_low=low,
-        ci_high=high,
-        ci_method=method,
-        prefactor=_exp(level),
-        floor=_floor(theta_P, level, groups) if model == "power_floor" else None,
-        r2=_r2(squares, groups),
-        aicc=_aicc(squares, num_points, num_parameters + 1),
-        weight=None,
-        n_points=num_points,
+    theta_CP = _best(model, points)
+    level_C, residual_CG, jacobian_CGP = residuals(model.shape, theta_CP, model.ref_C, points.mean_CG, points.mass_CG)
+    influence_CG = influence(jacobian_CGP, points.mass_CG)[:, 0]
+    squares_C = points.within_C + sum_of_squares(residual_CG, points.mass_CG)
+    exponent_C = theta_CP[:, 0]
+    columns: dict[str, Array] = {}
+    stderr_C = np.full_like(exponent_C, np.nan)
+    if free > 0:
+        stderr_C = np.sqrt(squares_C / free * (influence_CG**2 / points.mass_CG).sum(1))
+    columns["stderr"] = stderr_C
+    if resampling is not None:
+        columns |= _resampled(model, points, resampling, theta_CP, level_C, influence_CG, target)
+    elif free > 0:
+        half_C = t_quantile(free) * stderr_C
+        columns |= {"ci_low": exponent_C - half_C, "ci_high": exponent_C + half_C}
+    if free > 0:
+        columns |= _profiled(model, points, theta_CP, squares_C, stderr_C, free)
+    if target is not None:
+        log_x_C = log_x_at(model, theta_CP, level_C, model.ref_C, target)
+        columns["x_at_target"] = _exp(log_x_C)
+    if model.name == "power_floor":
+        columns["floor"] = _exp(log_floor(theta_CP, level_C, model.ref_C))
+    if model.name == "power_log":
+        columns["log_power"] = theta_CP[:, 1]
+    columns |= {"r2": _r2(squares_C, points), "prefactor": _exp(level_C)}
+    columns["aicc"] = _aicc(squares_C, num_points, num_parameters + 1 + extra_parameters)
+    no_curve = {"ci_low": None, "ci_high": None, "floor": None}
+    fits = []
+    for c in range(len(exponent_C)):
+        row: dict[str, Any] = no_curve | {name: _finite(column_C[c]) for name, column_C in columns.items()}
+        no_interval = row["ci_low"] is None and row["ci_high"] is None
+        row["ci_method"] = None if no_interval else "t" if resampling is None else "bca"
+        row |= {"exponent": float(exponent_C[c]), "prefactor": float(columns["prefactor"][c])}
+        fits.append(RateFit(model=model.name, n_points=num_points, weight=None, **row))
+    return fits
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _best(model: Model, points: Points) -> Array:
+    """Return each curve's best shape parameters [C, P]."""
+    if model.basis_GP is not None:
+        return _linear_solution(model.basis_GP, points.mean_CG[:, None], points.mass_CG)[:, 0]
+    num_starts, num_curves, _ = model.starts_SCP.shape
+    curve_R = np.tile(np.arange(num_curves), num_starts)
+    ref_R, mean_RG, mass_RG = model.ref_C[curve_R], points.mean_CG[curve_R], points.mass_CG[curve_R]
+    theta_RP = minimise(
+        model.shape,
+        model.starts_SCP.reshape(len(curve_R), -1),
+        ref_R,
+        mean_RG,
+        mass_RG,
+        model.lower_CP[curve_R],
+        model.upper_CP[curve_R],
+        np.full(len(curve_R), TOLERANCE),
     )
-
-
-# The four curves
-
-
-def _curve(model: str, groups: _Groups) -> _Curve:
-    if model == "power":
-        return _line(np.log(groups.x_G))
-    if model == "exponential":
-        return _line(groups.x_G)
-    return _power_floor(groups) if model == "power_floor" else _log_linear(groups)
-
-
-def _line(u_G: Array) -> _Curve:
-    """log y = log c - a u, theta = (a): ordinary least squares, which the first steps solve to rounding."""
-
-    def shape(theta_RP: Array) -> tuple[Array, Array]:
-        shape_RG = -theta_RP * u_G
-        return shape_RG, np.broadcast_to(-u_G[:, None], (*shape_RG.shape, 1))
-
-    return _Curve(shape, np.zeros((1, 1)), np.array([-np.inf]), np.array([np.inf]))
-
-
-def _power_floor(groups: _Groups) -> _Curve:
-    """y = c (x^-a + t x_ref^-a), theta = (a, tau): t is tau up to 1 and exp(tau - 1) above.
-
-    x_ref is where the power law is lowest: t is the floor in units of its last value. Linear at zero: the squares keep
-    a slope there, so a fit can stop at no floor and leave it again (log t could do neither). Exponential above: where
-    only the first x lie above the floor, log t rises with a along a straight valley.
-    """
-    log_x_G = np.log(groups.x_G)
-    slope, log_x_ref = _power_slope(groups), _log_x_ref(groups)
-    span = log_x_G[-1] - log_x_G[0]
-    v_G = log_x_G - log_x_ref
-
-    def shape(theta_RP: Array) -> tuple[Array, Array]:
-        a_R1, tau_R1 = theta_RP[:, :1], theta_RP[:, 1:]
-        shape_RG = np.logaddexp(-a_R1 * v_G, _log_t(tau_R1))
-        by_a_RG = -v_G * np.exp(-a_R1 * v_G - shape_RG)
-        by_tau_RG = np.exp(np.maximum(tau_R1 - 1, 0.0) - shape_RG)
-        return shape_RG - a_R1 * log_x_ref, np.stack([by_a_RG, by_tau_RG], axis=-1)
-
-    # the power law first; then ever steeper ones that meet their floor at 0.4 of the way back from x_ref
-    steepness = math.copysign(max(abs(slope), 0.1 / span), slope)
-    starts = [(slope, 0.0), *((k * steepness, 1 + 0.4 * k * abs(steepness) * span) for k in (1, 2, 4, 8))]
-    # the power law itself is always inside
-    steepest = max(min(LOG_REACH / span, LOG_LARGEST / np.abs(log_x_G).max()), 2 * abs(slope))
-    lower_P, upper_P = np.array([-steepest, 0.0]), np.array([steepest, 1 + LOG_REACH])
-    return _Curve(shape, np.clip(starts, lower_P, upper_P), lower_P, upper_P)
-
-
-def _log_linear(groups: _Groups) -> _Curve:
-    """log y = log c + log(1 - a log x), theta = (a), positive at each x of the data (and at 1, where it is c)."""
-    log_x_G = np.log(groups.x_G)
-
-    def shape(theta_RP: Array) -> tuple[Array, Array]:
-        value_RG = 1 - theta_RP * log_x_G
-        return np.log(value_RG), (-log_x_G / value_RG)[..., None]
-
-    inside = 1 - 1e-9
-    lower = inside / log_x_G[0] if log_x_G[0] < 0 else -STEEPEST
-    upper = inside / log_x_G[-1] if log_x_G[-1] > 0 else STEEPEST
-    bounds = [bound for bound in (lower, upper) if abs(bound) < STEEPEST]
-    starts = np.array([_power_slope(groups), *(share * bound for bound in bounds for share in (0.5, 0.99))])
-    return _Curve(shape, np.clip(starts, lower, upper)[:, None], np.array([lower]), np.array([upper]))
-
-
-def _power_slope(groups: _Groups) -> float:
-    share_G = groups.count_G / groups.count_G.sum()
-    centred_G = np.log(groups.x_G) - share_G @ np.log(groups.x_G)
-    return -float((share_G * centred_G) @ groups.mean_G / (share_G @ centred_G**2))
-
-
-def _log_x_ref(groups: _Groups) -> float:
-    return math.log(groups.x_G[-1] if _power_slope(groups) >= 0 else groups.x_G[0])
-
-
-def _log_t(tau_R1: Array) -> Array:
-    tiny = 1e-300  # stands for no floor: its log is finite
-    return np.where(tau_R1 < 1, np.log(np.clip(tau_R1, tiny, 1.0)), tau_R1 - 1)
-
-
-def _floor(theta_P: Array, log_c: float, groups: _Groups) -> float:
-    a, tau = (float(value) for value in theta_P)
-    unit = log_c - a * _log_x_ref(groups)
-    return tau * _exp(unit) if tau < 1 else _exp(unit + tau - 1)
-
-
-def _exp(value: float) -> float:
-    with np.errstate(over="ignore", under="ignore"):
-        return float(np.exp(value))
-
-
-# Least squares
-
-
-def _residuals(curve: _Curve, theta_RP: Array, mean_RG: Array, count_G: Array) -> tuple[Array, Array, Array]:
-    """Return log c [R], the residuals [R, G] and the shape's Jacobian [R, G, P], both with log c solved for."""
-    share_G = count_G / count_G.sum()
-    shape_RG, jacobian_RGP = curve.shape(theta_RP)
-    level_R = (mean_RG - shape_RG) @ share_G
-    centred_RGP = jacobian_RGP - np.einsum("g,rgp->rp", share_G, jacobian_RGP)[:, None]
-    return level_R, mean_RG - shape_RG - level_R[:, None], centred_RGP
-
-
-def _squares(residual_RG: Array, count_G: Array) -> Array:
-    return np.asarray(residual_RG**2 @ count_G)
-
-
-def _best_start(curve: _Curve, groups: _Groups) -> Array:
-    means_SG = np.tile(groups.mean_G, (len(curve.starts_SP), 1))
-    theta_SP = _least_squares(curve, curve.starts_SP, means_SG, groups.count_G, TOLERANCE)
-    squares_S = _squares(_residuals(curve, theta_SP, means_SG, groups.count_G)[1], groups.count_G)
+    squares_R = sum_of_squares(residuals(model.shape, theta_RP, ref_R, mean_RG, mass_RG)[1], mass_RG)
+    squares_SC = squares_R.reshape(num_starts, num_curves)
     # the first of equals: power_floor's first start is the power law, so there is no floor unless it helps
-    equal_S = squares_S <= squares_S.min() * (1 + 1e-9) + groups.count_G.sum() * ROUNDING**2
-    return np.asarray(theta_SP[np.argmax(equal_S)])
+    equal_SC = squares_SC <= squares_SC.min(0) * (1 + 1e-9) + points.num_points * ROUNDING**2
+    return np.asarray(theta_RP.reshape(num_starts, num_curves, -1)[equal_SC.argmax(0), np.arange(num_curves)])
 
 
-def _least_squares(curve: _Curve, theta_RP: Array, mean_RG: Array, count_G: Array, tolerance: float) -> Array:
-    """Minimise each row's squares from theta_RP, inside the curve's box: Levenberg-Marquardt, all rows at once."""
-    theta_RP = theta_RP.copy()
-    damping_R = np.full(len(theta_RP), 1e-6)
-    live = np.arange(len(theta_RP))  # the rows not yet done
-    for _ in range(MAX_STEPS):
-        before_RP = theta_RP[live]
-        _, residual_RG, jacobian_RGP = _residuals(curve, before_RP, mean_RG[live], count_G)
-        step_RP = _step(curve, before_RP, residual_RG, jacobian_RGP, count_G, damping_R[live])
-        after_RP = np.clip(before_RP + step_RP, curve.lower_P, curve.upper_P)
-        moved_RG = (jacobian_RGP @ (after_RP - before_RP)[..., None])[..., 0]
-        squares_R, promised_R = _squares(residual_RG, count_G), _squares(residual_RG - moved_RG, count_G)
-        after_R = _squares(_residuals(curve, after_RP, mean_RG[live], count_G)[1], count_G)
-        better_R = after_R <= squares_R * (1 + 1e-12)  # rounding must not turn the last steps away
-        theta_RP[live] = np.where(better_R[:, None], after_RP, before_RP)
-        # a step that gained much less than promised went too far, and without more damping so would the next
-        gain_R = (squares_R - after_R) / np.maximum(squares_R - promised_R, 1e-100)
-        factor_R = np.select([~better_R, gain_R < 0.25, gain_R < 0.75], [30.0, 4.0, 1.0], 0.1)
-        damping_R[live] = np.clip(damping_R[live] * factor_R, 1e-9, 1e15)
-        # steps below 1e-8 of the residuals change the squares by less than their rounding
-        live = live[_squares(moved_RG, count_G) > tolerance**2 * count_G.sum() + 1e-16 * squares_R]
-        if not len(live):
-            break
-    return theta_RP
+def _linear_solution(basis_GP: Array, mean_CBG: Array, mass_CG: Array) -> Array:
+    """Return theta [C, B, P] of a shape linear in theta."""
+    share_CG = mass_CG / mass_CG.sum(1, keepdims=True)
+    centred_CGP = basis_GP - (share_CG @ basis_GP)[:, None]
+    return np.asarray(mean_CBG @ np.swapaxes(influence(centred_CGP, mass_CG), 1, 2))
 
 
-def _step(
-    curve: _Curve, theta_RP: Array, residual_RG: Array, jacobian_RGP: Array, count_G: Array, damping_R: Array
+def _squares_of_lines(points: Points) -> Array:
+    """Return the squares [C] around each curve's power law, those around the group means included."""
+    model = make_model("power", points)
+    assert model is not None
+    theta_CP = _best(model, points)
+    residual_CG = residuals(model.shape, theta_CP, model.ref_C, points.mean_CG, points.mass_CG)[1]
+    return points.within_C + sum_of_squares(residual_CG, points.mass_CG)
+
+
+def _resampled(
+    model: Model,
+    points: Points,
+    resampling: Resampling,
+    theta_CP: Array,
+    level_C: Array,
+    influence_CG: Array,
+    target: float | None,
+) -> dict[str, Array]:
+    """Return the intervals that the bootstrap gives."""
+    num_curves, num_resamples = len(theta_CP), resampling.shares[0].shape[1]
+    acceleration_C, freedom_C = acceleration(influence_CG, points), effective_freedom(influence_CG, points)
+    names = ["ci_low", "ci_high"] + (["x_at_low", "x_at_high"] if target is not None else [])
+    columns = {name: np.empty(num_curves) for name in names}
+    at_once = max(1, ROWS_AT_ONCE // num_resamples)
+    for first in range(0, num_curves, at_once):
+        part = slice(first, min(first + at_once, num_curves))
+        mean_CBG = resampling.means(points, part)
+        theta_CBP = _refit(model, points, part, theta_CP, mean_CBG)
+        columns["ci_low"][part], columns["ci_high"][part] = bca_interval(
+            theta_CP[part, 0], theta_CBP[..., 0], acceleration_C[part], freedom_C[part]
+        )
+        if target is not None:
+            log_x_C = log_x_at(model, theta_CP[part], level_C[part], model.ref_C[part], target)
+            log_x_CB = _resampled_x_at(model, points, part, theta_CBP, mean_CBG, target)
+            low_C, high_C = bca_interval(log_x_C, log_x_CB, np.zeros_like(log_x_C), freedom_C[part])
+            columns["x_at_low"][part], columns["x_at_high"][part] = _exp(low_C), _exp(high_C)
+    return columns
+
+
+def _refit(model: Model, points: Points, part: slice, theta_CP: Array, mean_CBG: Array) -> Array:
+    """Return the shape parameters [C, B, P] of resampled means."""
+    if model.basis_GP is not None:
+        return _linear_solution(model.basis_GP, mean_CBG, points.mass_CG[part])
+    num_resamples, num_groups = mean_CBG.shape[1:]
+    curve_R = np.repeat(np.arange(len(theta_CP))[part], num_resamples)
+    spread_C = (mean_CBG - points.mean_CG[part][:, None]).std((1, 2))
+    tolerance_C = np.maximum(TOLERANCE, TOLERANCE_RESAMPLED * spread_C)
+    theta_RP = minimise(
+        model.shape,
+        theta_CP[curve_R],
+        model.ref_C[curve_R],
+        mean_CBG.reshape(-1, num_groups),
+        points.mass_CG[curve_R],
+        model.lower_CP[curve_R],
+        model.upper_CP[curve_R],
+        np.repeat(tolerance_C, num_resamples),
+    )
+    return theta_RP.reshape(len(mean_CBG), num_resamples, -1)
+
+
+def _resampled_x_at(
+    model: Model, points: Points, part: slice, theta_CBP: Array, mean_CBG: Array, target: float
 ) -> Array:
-    """Return the damped step [R, P]."""
-    weighted_RPG = np.swapaxes(jacobian_RGP * count_G[:, None], 1, 2)
-    gradient_RP = (weighted_RPG @ residual_RG[..., None])[..., 0]
-    normal_RPP = weighted_RPG @ jacobian_RGP
-    diagonal_RP = np.diagonal(normal_RPP, axis1=1, axis2=2).copy()
-    # a parameter at its bound that wants to leave the box stays, and the others move as if it were known
-    pinned_RP = (theta_RP <= curve.lower_P) & (gradient_RP < 0) | (theta_RP >= curve.upper_P) & (gradient_RP > 0)
-    free_RP = ~pinned_RP
-    normal_RPP = normal_RPP * (free_RP[:, :, None] & free_RP[:, None, :])
-    # the share of the trace keeps a parameter without influence (the floor, when a = 0) from running away
-    damped_RP = damping_R[:, None] * (diagonal_RP + 1e-6 * diagonal_RP.sum(1, keepdims=True))
-    system_RPP = normal_RPP + damped_RP[:, :, None] * np.eye(theta_RP.shape[1])
-    return np.linalg.solve(system_RPP, (gradient_RP * free_RP)[..., None])[..., 0]
+    num_curves, num_resamples, num_groups = mean_CBG.shape
+    curve_R = np.repeat(np.arange(len(points.mean_CG))[part], num_resamples)
+    theta_RP, ref_R = theta_CBP.reshape(len(curve_R), -1), model.ref_C[curve_R]
+    mean_RG = mean_CBG.reshape(-1, num_groups)
+    level_R, _, _ = residuals(model.shape, theta_RP, ref_R, mean_RG, points.mass_CG[curve_R])
+    return log_x_at(model, theta_RP, level_R, ref_R, target).reshape(num_curves, num_resamples)
+
+
+def _profiled(
+    model: Model, points: Points, theta_CP: Array, squares_C: Array, stderr_C: Array, free: int
+) -> dict[str, Array]:
+    """Return the profile likelihood's interval and the p-values of a = 1/2 and a = 1."""
+    exponent_C = theta_CP[:, 0]
+    columns: dict[str, Array] = {}
+    profile = Profile(model, points, theta_CP, squares_C)
+    if model.basis_GP is not None:  # the squares are a parabola: Student's t
+        half_C = t_quantile(free) * stderr_C
+        columns |= {"profile_low": exponent_C - half_C, "profile_high": exponent_C + half_C}
+    else:
+        columns["profile_low"], columns["profile_high"] = profile.interval(stderr_C, free)
+    if model.name not in POWERS:
+        return columns
+    for name, theory in (("p_half", 0.5), ("p_one", 1.0)):
+        if model.basis_GP is not None:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                f_C = ((exponent_C - theory) / stderr_C) ** 2
+        else:
+            at_C = profile.squares_at(np.full_like(exponent_C, theory), np.arange(len(exponent_C)))
+            f_C = (at_C - squares_C) / np.maximum(squares_C / free, ROUNDING**2)
+        columns[name] = f_tail(f_C, 1, free)
+    return columns
 
 
 # What the squares say
 
 
-def _stderr(jacobian_GP: Array, count_G: Array, variance: float) -> float | None:
-    """Return the exponent's standard error; null where the points leave it open (the columns are as good as parallel).
-
-    At a floor of zero the floor still counts as fitted: the error is that of power_floor, above the power law's.
-    """
-    root_GP = jacobian_GP * np.sqrt(count_G)[:, None]
-    length_P = np.sqrt((root_GP**2).sum(0))
-    if not length_P.all():
-        return None
-    unit_GP = root_GP / length_P
-    gram_PP = unit_GP.T @ unit_GP
-    if np.linalg.cond(gram_PP) > 1e12:
-        return None
-    return float(math.sqrt(variance * np.linalg.inv(gram_PP)[0, 0]) / length_P[0])
+def _exp(value: Array) -> Array:
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray(np.exp(value))
 
 
-def _expanded_tail(free: int) -> float:
-    """Return the share of resamples beyond each end: Student's quantile read as a normal one (Hesterberg 2015, 5.3).
-
-    A spread estimated from few seeds is uncertain itself: plain 2.5 % tails covered 90 % at three seeds a depth.
-    """
-    return math.erfc(t_quantile(COVERAGE, free) / math.sqrt(2)) / 2
-
-
-def _t_interval(exponent: float, stderr: float | None, free: int) -> tuple[float | None, float | None, str | None]:
-    if stderr is None:
-        return None, None, None
-    half = t_quantile(COVERAGE, free) * stderr
-    return exponent - half, exponent + half, "t"
+def _r2(squares_C: Array, points: Points) -> Array:
+    grand_C = (points.mass_CG * points.mean_CG).sum(1) / points.mass_CG.sum(1)
+    total_C = points.within_C + sum_of_squares(points.mean_CG - grand_C[:, None], points.mass_CG)
+    varies_C = total_C > points.num_points * ROUNDING**2
+    return np.where(varies_C, 1 - squares_C / np.where(varies_C, total_C, 1.0), np.nan)
 
 
-def t_quantile(coverage: float, degrees_of_freedom: int) -> float:
-    """Return the t with P(|T| <= t) = coverage for Student's T, by bisection on the angle atan(t / sqrt(nu)).
-
-    Source: Abramowitz and Stegun, 26.7.3 and 26.7.4: a finite sum of positive terms for whole degrees of freedom.
-    """
-    low, high = 0.0, math.pi / 2
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if _t_probability(middle, degrees_of_freedom) < coverage else (low, middle)
-    return math.sqrt(degrees_of_freedom) * math.tan(low)
-
-
-def _t_probability(angle: float, degrees_of_freedom: int) -> float:
-    """P(|T| <= sqrt(nu) tan(angle))."""
-    odd, cos = degrees_of_freedom % 2, math.cos(angle)
-    term, total = (cos, 0.0) if odd else (1.0, 0.0)
-    for k in range(2 + odd, degrees_of_freedom + 1, 2):
-        total += term
-        term *= cos**2 * (k - 1) / k
-    return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
-
-
-def _r2(squares: float, groups: _Groups) -> float | None:
-    num_points = groups.count_G.sum()
-    grand_mean = groups.count_G @ groups.mean_G / num_points
-    total = groups.within_squares + float(_squares(groups.mean_G - grand_mean, groups.count_G))
-    return 1 - squares / total if total > num_points * ROUNDING**2 else None
-
-
-def _aicc(squares: float, num_points: int, k: int) -> float | None:
+def _aicc(squares_C: Array, num_points: int, k: int) -> Array:
     if num_points - k - 1 <= 0:
-        return None
-    variance = max(squares / num_points, ROUNDING**2)
-    return num_points * math.log(variance) + 2 * k + 2 * k * (k + 1) / (num_points - k - 1)
+        return np.full_like(squares_C, np.nan)
+    variance_C = np.maximum(squares_C / num_points, ROUNDING**2)
+    return np.asarray(num_points * np.log(variance_C) + 2 * k + 2 * k * (k + 1) / (num_points - k - 1))
 
 
 def _with_weights(fits: list[RateFit]) -> list[RateFit]:

@@ -27,8 +27,22 @@ HOMES = {
     "optuna": "orchestrator/search.py",
     "plotly": "orchestrator/report",
     "pooch": "orchestrator/data.py",
+    "matplotlib": "orchestrator/report_export.py",
 }
-TORCH_FREE = ("schema", "task", "theory", "data_files", "image_files", "reviews", "datasets", "collapse_schema", "fit")
+TORCH_FREE = (
+    "schema",
+    "task",
+    "theory",
+    "data_files",
+    "image_files",
+    "reviews",
+    "datasets",
+    "collapse_schema",
+    "fit",
+    "fit_models",
+    "fit_intervals",
+    "least_squares",
+)
 FILES = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
 
 

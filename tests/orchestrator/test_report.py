@@ -86,7 +86,19 @@ def make_data(
         git="0123abc",
         created_at="2025-11-20T23:50:00Z",
         problems=[],
+        geometry=pd.DataFrame([_geometry(trial) for trial in trials]),
+        device_hours={"cpu": 0.31},
     )
+
+
+def _geometry(trial: dict[str, Any]) -> dict[str, Any]:
+    """Four classes that lie almost as a simplex does, the nearer the deeper the network."""
+    means = np.eye(4) + 0.5 + np.diag([0.3, 0, 0, 0]) / trial["depth"]
+    return {
+        "trial_id": trial["trial_id"],
+        "singular_values": np.linalg.svd(means, compute_uv=False),
+        "class_gram": (means.T @ means).ravel(),
+    }
 
 
 @functools.cache
@@ -249,8 +261,9 @@ def test_summary_holds_one_sentence_per_fit_with_its_numbers() -> None:
 
 def test_every_figure_is_valid_plotly() -> None:
     drawn = figures(render_report(plain_data()))
-    # 4 fits; objective, loss, accuracy, gradient norm and three metrics by step; two profiles (nc2a is of W_L alone)
-    assert len(drawn) == 4 + 7 + 2
+    # 4 fits and their residuals; objective, loss, accuracy, gradient norm and three metrics by step; two profiles
+    # (nc2a is of W_L alone); spectra; four Gram matrices
+    assert len(drawn) == 2 * 4 + 1 + 4 + 7 + 2
     for figure in drawn:
         go.Figure(figure)
 

@@ -1,0 +1,65 @@
+"""`depthrate fit`: the rates a sweep asks for, or others of the moment, kept in the store and printed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+
+from orchestrator.aggregate import fit_curves
+from orchestrator.plan import CheckedSweep
+from orchestrator.show import print_fits, print_json
+from storage.files import Files
+from storage.fits import write_fits
+from storage.query import Results
+from storage.snapshot import Problem
+from sweeps.sweep import Sweep, SweepError, check_fits, fit_request
+
+
+def fit_and_print(console: Console, checked: CheckedSweep, files: Files, as_json: bool = False) -> Sequence[Problem]:
+    """Fit a sweep's rates, keep and print them, and return what is wrong with the store."""
+    results = Results(files)
+    curves = fit_curves(results, checked.sweep.fit, checked.trials)
+    rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
+    if rows:
+        try:
+            write_fits(files, checked.sweep.name, rows)
+        except OSError as error:
+            print(f"warning: fits are not kept: {error}", file=sys.stderr)
+    if as_json:
+        print_json(rows)
+    elif curves:
+        print_fits(console, curves)
+    return results.problems
+
+
+def fit_otherwise(
+    console: Console, checked: CheckedSweep, files: Files, changes: Mapping[str, Any], as_json: bool
+) -> Sequence[Problem]:
+    """Fit what the command line asks for and print it; the store's fits stay those of the sweep.
+
+    Raises:
+        SweepError: a metric or parameter is unknown, an option is not allowed.
+    """
+    requests = changed_requests(checked.sweep, changes)
+    check_fits(replace(checked.sweep, fit=requests), checked.task)
+    results = Results(files)
+    curves = fit_curves(results, requests, checked.trials)
+    if as_json:
+        print_json([row for curve in curves for row in curve.table_rows(checked.sweep.name)])
+    else:
+        print_fits(console, curves)
+        console.print("not kept in the store: to keep a fit, write it into the sweep's fit:", highlight=False)
+    return results.problems
+
+
+def changed_requests(sweep: Sweep, changes: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return one new request if a metric is given, else those of the sweep with these options."""
+    if "metric" in changes:
+        return (fit_request(changes),)
+    if not sweep.fit:
+        raise SweepError(f"sweep {sweep.name!r} asks for no fit; say which metric: --metric nc1")
+    return tuple(fit_request({**request.spec(), **changes}) for request in sweep.fit)

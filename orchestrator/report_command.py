@@ -1,0 +1,89 @@
+"""`depthrate report`: collect, draw, write; once, or again and again while the sweep runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.aggregate import fit_curves
+from orchestrator.plan import CheckedSweep
+from orchestrator.report import ReportData, all_plots, render_report
+from orchestrator.report_data import collect_report
+from orchestrator.report_export import export_figures
+from orchestrator.status import sweep_status
+from storage.files import Files
+from storage.query import Results
+from storage.snapshot import Problem
+
+
+@dataclass(frozen=True)
+class ReportFiles:
+    """Where the report goes, and the command that ran the sweep."""
+
+    page: Path
+    figures: Path | None
+    command: list[str]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What came of a report."""
+
+    megabytes: float
+    num_figures: int
+    problems: list[Problem]
+    num_open: int
+    """Trials that are pending or running."""
+
+
+def write_report(checked: CheckedSweep, files: Files, targets: ReportFiles, refresh_s: float | None = None) -> Written:
+    """Write a sweep's report, and its figures if a folder is given; with refresh_s the page loads itself again.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    results = Results(files)
+    data, num_open = _collect(checked, files, results, targets.command)
+    html = render_report(data, refresh_s=refresh_s if num_open else None)
+    # a browser that loads the page again must not meet half of it
+    aside = targets.page.with_name(f".{targets.page.name}.{os.getpid()}")
+    try:
+        aside.write_text(html, encoding="utf-8")
+        os.replace(aside, targets.page)
+    finally:
+        aside.unlink(missing_ok=True)
+    num_figures = 0
+    if targets.figures is not None:
+        num_figures = export_figures(all_plots(data), targets.figures)
+    return Written(len(html.encode()) / 1e6, num_figures, results.problems, num_open)
+
+
+def write_reports(
+    checked: CheckedSweep,
+    files: Files,
+    targets: ReportFiles,
+    every_s: float,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Written:
+    """Write the report every so often until no trial is pending or running.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    while True:
+        written = write_report(checked, files, targets, refresh_s=every_s)
+        if not written.num_open:
+            return written
+        sleep(every_s)
+
+
+def _collect(checked: CheckedSweep, files: Files, results: Results, command: list[str]) -> tuple[ReportData, int]:
+    sweep = checked.sweep
+    state = sweep_status(sweep.name, [trial.trial_id for trial in checked.trials], results.snapshot, files)
+    curves = fit_curves(results, sweep.fit, checked.trials)
+    counts = state.counts()
+    data = collect_report(sweep, checked.trials, state, results, curves, command)
+    return data, counts["pending"] + counts["running"]
