@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 
 def gufm_limit(loss: str, *, num_classes: int, width: int, weight_decay_last: float, last_bias: bool) -> float | None:
@@ -49,3 +50,28 @@ def _cross_entropy_limit(num_classes: int, width: int, weight_decay_last: float)
         low, high = (middle, high) if slope(middle) < 0 else (low, middle)
     tail = (num_classes - 1) * math.exp(-rate * low)
     return math.log1p(tail) + weight_decay_last * num_classes * low**2 / 2
+
+
+def construction_cost(num_blocks: int, weight_decay: float, *, matrices: int, total_change: float) -> float:
+    """Return the regularisation of hidden layers that reach collapse together, each block doing an equal share.
+
+    The change that the blocks make adds up to `total_change` (a norm that depends on the data, not on the depth); a block
+    whose product of `matrices` weights has norm s costs at least (lambda/2) matrices s^(2/matrices), by the inequality of
+    means. So it is lambda c^2 / (2 blocks) for one matrix a block, which vanishes as 1/L, and lambda c for two, which does
+    not, unless lambda falls with L: that is why L-RN2 stays flat under a constant lambda and collapses under lambda / L.
+    The order in L is that of P1's construction (Theorem 4.6); this form of it, with one constant, is ours.
+    """
+    share = total_change / num_blocks
+    return weight_decay / 2 * num_blocks * matrices * share ** (2 / matrices)
+
+
+def anchored_power(x: Sequence[float], y: Sequence[float], exponent: float) -> list[float]:
+    """Return c x^-exponent with c fitted to y by least squares on logs: the line of a predicted rate through measurements.
+
+    Raises:
+        ValueError: a value is not positive, or there is none.
+    """
+    if not x or len(x) != len(y) or min(*x, *y) <= 0:
+        raise ValueError(f"{len(x)} values of x and {len(y)} of y; give as many of each, all positive")
+    mean = math.fsum(math.log(b) + exponent * math.log(a) for a, b in zip(x, y, strict=True)) / len(x)
+    return [math.exp(mean) * a**-exponent for a in x]

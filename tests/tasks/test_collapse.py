@@ -68,6 +68,8 @@ SHAPES = [
     {"optimizer": "adam", "lr": 0.01, "arch": "rn2"},
     {"loss": "mse", "norm": "pre", "lr": 0.01},
     {"depth": 1, "width": 64, "dtype": "float64"},
+    {"arch": "t11", "depth": 2, "lr": 0.01},
+    {"arch": "t22", "norm": "pre", "optimizer": "adam", "lr": 0.01, "patch_size": 4, "batch_size": 9, "loss": "mse"},
 ]
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 DIVERGING = {"lr": 1e30, "seed": 5}
@@ -121,6 +123,15 @@ def test_every_measured_step_has_every_layer(depth):
     rows = [(row["step"], row["layer"], row["is_last"]) for row in result.tables["metrics"]]
     expected = [(step, layer, layer == depth) for step in (3, 17, STEPS) for layer in range(depth + 1)]
     assert rows == expected and measured_steps(params) == [3, 17, STEPS]
+
+
+def test_a_transformer_has_its_embedding_as_layer_0_and_keeps_it():
+    (result,) = run([params_of(arch="t11", depth=2, features="class_means")])
+    rows = [row for row in result.tables["metrics"] if row["step"] == STEPS]
+    assert [(row["layer"], row["is_last"]) for row in rows] == [(0, False), (1, False), (2, True)]
+    assert [row["relative_position"] for row in rows][::2] == [0, 1] and rows[0]["nc3"] is not None
+    features = result.tables["features"]
+    assert sorted(set(features["layer"])) == [0, 1, 2] and features["feature"].shape == (30, 19)
 
 
 def test_steps_are_log_spaced_by_default_and_end_with_the_last():

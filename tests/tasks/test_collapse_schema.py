@@ -8,8 +8,10 @@ from tasks.collapse_schema import (
     learning_rate,
     log_spaced_steps,
     measured_steps,
+    num_positions,
     num_samples,
     num_steps,
+    objective_limit,
     weight_decay_last,
 )
 from tasks.schema import ParameterError
@@ -78,11 +80,43 @@ def test_measured_steps_are_sorted_once_each_with_the_last():
         ({"samples_per_class": 175}, "samples_per_class is 175, but the smallest class of 'digits' has 174"),
         ({"dataset": "mnist", "samples_per_class": 5422}, "smallest class of 'mnist' has 5421"),
         ({"steps": 9, "measure_steps": [3, 10]}, "measure_steps has 10, but training ends at step 9"),
+        ({"dataset": "imdb"}, "arch is 'rn1', but 'imdb' is text; give t11, t12, t21 or t22"),
+        ({"context_length": 8}, "context_length is 8, but 'digits' is no text; give null"),
+        ({"arch": "t11", "vocabulary_size": 8}, "vocabulary_size is 8, but 'digits' is no text; give null"),
+        ({"patch_size": 4}, "patch_size is 4, but 'rn1' on 'digits' reads no patches; give null"),
+        ({"arch": "t11", "dataset": "imdb", "patch_size": 4}, "'t11' on 'imdb' reads no patches"),
+        (
+            {"arch": "t11", "patch_size": 3},
+            "patch_size is 3, but images of 'digits' have 8 pixels a side; give one of 1, 2, 4, 8",
+        ),
     ],
 )
 def test_impossible_combinations_are_refused(changes, message):
     with pytest.raises(ParameterError, match=message):
         COLLAPSE.check_trial(params_of(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "positions"),
+    [
+        ({}, 1),
+        ({"arch": "t11"}, 16),
+        ({"arch": "t22", "patch_size": 4}, 4),
+        ({"arch": "t11", "dataset": "mnist"}, 16),
+        ({"arch": "t11", "dataset": "stl10"}, 16),
+        ({"arch": "t11", "dataset": "imdb"}, 64),
+        ({"arch": "t11", "dataset": "imdb", "context_length": 9}, 9),
+    ],
+)
+def test_the_positions_of_a_sample(changes, positions):
+    assert num_positions(params_of(**changes)) == positions
+    COLLAPSE.check_trial(params_of(**changes))
+
+
+def test_the_limit_is_that_of_the_number_of_classes():
+    limits = [objective_limit(params_of(arch="t11", dataset=name)) for name in ("imdb", "mnist", "cifar100")]
+    assert limits[2] is None  # 100 classes do not fit into 63 dimensions
+    assert limits[1] == pytest.approx(0.02275937, rel=1e-6) and 0 < limits[0] < limits[1]
 
 
 def test_the_largest_possible_values_are_accepted():

@@ -6,7 +6,13 @@ import torch
 import torch.nn.functional as F
 from scipy.optimize import minimize
 
-from tasks.theory import gufm_limit
+from tasks.theory import anchored_power, construction_cost, gufm_limit
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Matrices this small are multiplied fastest by one thread, above all on a busy machine."""
+    torch.set_num_threads(1)
 
 
 def limit(loss="ce", num_classes=10, width=64, weight_decay_last=0.005, last_bias=True):
@@ -92,3 +98,43 @@ def test_without_regularisation_the_limit_is_zero(loss):
 @pytest.mark.parametrize("weight_decay", [1e-12, 1e3])
 def test_extreme_weight_decays_stay_between_zero_and_chance(weight_decay):
     assert 0 < limit(weight_decay_last=weight_decay) < np.log(10)
+
+
+@pytest.mark.parametrize("matrices", [1, 2])
+def test_no_cheaper_weights_make_the_same_change(matrices):
+    """Minimise (lambda/2) sum of squares over norms whose products, one a block, add up to the change."""
+    blocks, weight_decay, change = 4, 0.01, 1.7
+    found = minimize(
+        lambda norms: weight_decay / 2 * (norms**2).sum(),
+        np.random.default_rng(0).uniform(0.5, 1.0, blocks * matrices),
+        constraints={"type": "eq", "fun": lambda n: n.reshape(blocks, matrices).prod(1).sum() - change},
+        bounds=[(1e-9, None)] * (blocks * matrices),
+        tol=1e-12,
+    )
+    expected = construction_cost(blocks, weight_decay, matrices=matrices, total_change=change)
+    assert found.fun == pytest.approx(expected, rel=1e-4)
+
+
+def test_one_matrix_a_block_gets_cheaper_with_depth_and_two_do_not_unless_lambda_falls():
+    def costs(matrices, weight_decay):
+        return [
+            construction_cost(L, weight_decay(L), matrices=matrices, total_change=3.0) * (L if scale else 1)
+            for scale in (False, True)
+            for L in (2, 8, 32)
+        ]
+
+    assert costs(1, lambda L: 0.005)[3:] == pytest.approx([0.0225] * 3)
+    assert costs(2, lambda L: 0.0025)[:3] == pytest.approx([0.0075] * 3)
+    assert costs(2, lambda L: 0.005 / L)[3:] == pytest.approx([0.015] * 3)
+
+
+def test_an_anchored_power_law_goes_through_its_own_points_and_the_middle_of_others():
+    x = [2.0, 5.0, 13.0]
+    assert anchored_power(x, [3 * a**-0.5 for a in x], 0.5) == pytest.approx([3 * a**-0.5 for a in x])
+    assert anchored_power([1.0, 1.0], [2.0, 8.0], 0.5) == pytest.approx([4.0, 4.0])
+
+
+@pytest.mark.parametrize(("x", "y"), [([], []), ([1.0, 2.0], [1.0, 0.0]), ([1.0], [1.0, 2.0])])
+def test_an_anchored_power_law_needs_positive_points(x, y):
+    with pytest.raises(ValueError, match="all positive"):
+        anchored_power(x, y, 0.5)
