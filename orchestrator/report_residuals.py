@@ -35,8 +35,7 @@ def residual_plot(curves: Sequence[FittedCurve]) -> Plot | None:
     layout = make_layout(axes, [], max(legend_rows, 1))
     layout["xaxis"] |= value_ticks(x_values) | {"range": log_range(x_values, 0.05)}
     title = f"Residuals of {label} from the power law"
-    notes = ["0.1 is about 10 %. A bend that all seeds follow is a sign of another law, or of depths too small for it."]
-    return Plot(title, traces, layout, max(legend_rows, 1), notes)
+    return Plot(title, traces, layout, max(legend_rows, 1), [])
 
 
 def _group_traces(curve: FittedCurve, colour: str, group: str, budget: int) -> list[Trace]:
