@@ -48,7 +48,7 @@ def _heat_map(cosine_KK: np.ndarray, name: str, num_trials: int) -> Plot:
     trace = {"type": "heatmap", "x": labels, "y": labels, "z": np.round(cosine_KK, 4).tolist(), "zmin": -1, "zmax": 1}
     trace |= {"colorscale": DIVERGING, "showlegend": False, "name": "", "hoverongaps": False}
     trace |= {"colorbar": {"thickness": 12, "title": {"text": "cosine", "side": "right"}}, "xgap": 1, "ygap": 1}
-    layout = make_layout(Axes("x", "y", "Class", "Class", x_log=False, y_log=False), [], 1)
+    layout = make_layout(Axes("x", "y", "Other class", "Class", x_log=False, y_log=False), [], 1)
     axis = {"showgrid": False, "constrain": "domain", "dtick": 1 if num_classes <= 12 else None}
     layout["xaxis"] |= axis
     layout["yaxis"] |= axis | {"autorange": "reversed", "scaleanchor": "x"}

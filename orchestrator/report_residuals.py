@@ -42,6 +42,7 @@ def _group_traces(curve: FittedCurve, colour: str, group: str, budget: int) -> l
     power = power_law(curve)
     assert power is not None
     points = curve.points.astype({"x": float, "y": float})
+    points = points[(points["x"] > 0) & (points["y"] > 0)]
     points = points.assign(residual=np.log(points["y"]) - np.log(predict(power, points["x"].to_numpy())))
     points = points[np.isfinite(points["residual"])]
     means = points.groupby("x")["residual"].mean()
