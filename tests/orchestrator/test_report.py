@@ -578,7 +578,7 @@ def test_residuals_are_of_the_fitted_power_law() -> None:
 def test_limit_for_infinite_depth_is_drawn_where_the_task_knows_it() -> None:
     curves = plain_data().curves.assign(objective_gap=plain_data().curves["objective"] - 0.0227)
     drawn = figures(render_report(replace(plain_data(), curves=curves)))
-    limits = [trace for figure in drawn for trace in figure["data"] if trace["legendgroup"] == "limit"]
+    limits = [trace for figure in drawn for trace in figure["data"] if trace.get("legendgroup") == "limit"]
     assert [trace["y"] for trace in limits if trace["y"] != [None]] == [[0.0227, 0.0227]]
 
 
