@@ -12,9 +12,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
+import warnings
 
 import numpy as np
-from scipy.optimize import curve_fit
+from scipy.optimize import OptimizeWarning, curve_fit
 
 from tasks.fit import fit_many
 from tasks.fit_models import MODELS
@@ -32,6 +33,7 @@ LOOP_SECONDS = 4.0
 
 def main() -> None:
     """Print a row a model."""
+    warnings.simplefilter("ignore", OptimizeWarning)  # a resample may leave a parameter open
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=int, default=10_000)
     parser.add_argument("--resamples", type=int, default=1_000)
