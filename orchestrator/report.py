@@ -60,7 +60,8 @@ def _figure_parts(data: ReportData) -> list[tuple[str, str, list[Plot], str]]:
             "Rates",
             "At the last step. Small dots: trials (ringed: unconverged; triangles below: left out); large dots and band: "
             "their mean and one standard deviation, both of log values; thick line: fitted power law, its exponent and "
-            "95 % interval in the legend; dashed: the theory's slopes, through the first mean.",
+            "95 % interval in the legend; dashed: the theory's slopes, through the first mean. Residuals: of "
+            "ln y, so 0.1 is about 10 %; a bend that all seeds follow is a sign of another law, or of too small a start.",
             fit_plots(data.fits),
             "No fit to draw yet.",
         ),
@@ -79,7 +80,8 @@ def _figure_parts(data: ReportData) -> list[tuple[str, str, list[Plot], str]]:
         ),
         (
             "Geometry of the class means",
-            "At the last step and layer.",
+            "At the last step and layer: the singular values of the matrix of class means, over the largest; and the cosines "
+            "between the class means once their mean is taken away.",
             spectrum_plots(data) + gram_plots(data),
             "No singular values or Gram matrices yet.",
         ),

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 INCHES = (4.6, 3.4)
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 MARKERS = {"circle": "o", "circle-open": "o", "triangle-up": "^"}
+MAX_LEGEND = 60
+"""Characters; a legend wider than the figure would leave its axes no room."""
 POINTS_PER_PIXEL = 0.75
 STYLE: dict[Any, Any] = {"font.size": 9.0, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
 STYLE |= {"pdf.fonttype": 42, "axes.grid": True, "grid.color": "#e8e8e8", "legend.frameon": False}
@@ -125,7 +127,11 @@ def _dress(axes: Axes, layout: dict[str, Any], *, has_map: bool) -> None:
     if has_map:
         axes.grid(visible=False)
     elif axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+        title = _plain(layout["legend"].get("title", {}).get("text", "")) or None
+        handles, labels = axes.get_legend_handles_labels()
+        columns = 2 if max(map(len, labels)) < 30 else 1
+        labels = [label if len(label) <= MAX_LEGEND else f"{label[:MAX_LEGEND]}…" for label in labels]
+        axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=columns, title=title)
 
 
 def _with_gaps(values: Sequence[float | None]) -> list[float]:

@@ -9,9 +9,11 @@ import pandas as pd
 
 from orchestrator.report_content import ReportData, grouped, spread
 from orchestrator.report_plotly import Axes, Plot, make_layout
-from orchestrator.report_text import escape_for_plotly, value_text
+from orchestrator.report_text import signed_text, value_text
 
 MAX_MAPS = 4
+DIVERGING = [[0, "#2166ac"], [0.25, "#92c5de"], [0.5, "#f7f7f7"], [0.75, "#f4a582"], [1, "#b2182b"]]
+"""ColorBrewer's RdBu from -1 (blue) to 1 (red)."""
 
 
 def spectrum_frame(data: ReportData) -> pd.DataFrame:
@@ -44,9 +46,9 @@ def _heat_map(cosine_KK: np.ndarray, name: str, num_trials: int) -> Plot:
     num_classes = len(cosine_KK)
     labels = list(range(num_classes))
     trace = {"type": "heatmap", "x": labels, "y": labels, "z": np.round(cosine_KK, 4).tolist(), "zmin": -1, "zmax": 1}
-    trace |= {"colorscale": "RdBu", "reversescale": True, "showlegend": False, "name": "", "hoverongaps": False}
+    trace |= {"colorscale": DIVERGING, "showlegend": False, "name": "", "hoverongaps": False}
     trace |= {"colorbar": {"thickness": 12, "title": {"text": "cosine", "side": "right"}}, "xgap": 1, "ygap": 1}
-    layout = make_layout(Axes("x", "y", "Class", "Class", x_log=False, y_log=False), [], 1)
+    layout = make_layout(Axes("x", "y", "Other class", "Class", x_log=False, y_log=False), [], 1)
     axis = {"showgrid": False, "constrain": "domain", "dtick": 1 if num_classes <= 12 else None}
     layout["xaxis"] |= axis
     layout["yaxis"] |= axis | {"autorange": "reversed", "scaleanchor": "x"}
@@ -54,10 +56,9 @@ def _heat_map(cosine_KK: np.ndarray, name: str, num_trials: int) -> Plot:
     off = cosine_KK[~np.eye(num_classes, dtype=bool)]
     notes = [f"Last layer, mean of {num_trials} {'trial' if num_trials == 1 else 'trials'}."]
     if num_classes > 1:
-        notes.append(
-            f"Off the diagonal {off.mean():.3f} ± {off.std():.3f}; a simplex has {-1 / (num_classes - 1):.3f} everywhere."
-        )
-    return Plot(escape_for_plotly(title), [trace], layout, 1, notes)
+        mean, simplex = (signed_text(value, ".3f") for value in (off.mean(), -1 / (num_classes - 1)))
+        notes.append(f"Off the diagonal {mean} ± {off.std():.3f}; a simplex has {simplex} everywhere.")
+    return Plot(title, [trace], layout, 1, notes)
 
 
 def _cosines(data: ReportData) -> list[tuple[str, np.ndarray]]:

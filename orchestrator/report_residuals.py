@@ -35,14 +35,14 @@ def residual_plot(curves: Sequence[FittedCurve]) -> Plot | None:
     layout = make_layout(axes, [], max(legend_rows, 1))
     layout["xaxis"] |= value_ticks(x_values) | {"range": log_range(x_values, 0.05)}
     title = f"Residuals of {label} from the power law"
-    notes = ["0.1 is about 10 %. A bend that all seeds follow is a sign of another law, or of depths too small for it."]
-    return Plot(title, traces, layout, max(legend_rows, 1), notes)
+    return Plot(title, traces, layout, max(legend_rows, 1), [])
 
 
 def _group_traces(curve: FittedCurve, colour: str, group: str, budget: int) -> list[Trace]:
     power = power_law(curve)
     assert power is not None
     points = curve.points.astype({"x": float, "y": float})
+    points = points[(points["x"] > 0) & (points["y"] > 0)]
     points = points.assign(residual=np.log(points["y"]) - np.log(predict(power, points["x"].to_numpy())))
     points = points[np.isfinite(points["residual"])]
     means = points.groupby("x")["residual"].mean()

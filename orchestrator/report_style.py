@@ -5,7 +5,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: #fff; color: var(--ink); }
 body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-main { max-width: 1120px; margin: 0 auto; padding: 24px 20px 64px; }
+main { max-width: 1200px; margin: 0 auto; padding: 24px 20px 64px; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0; overflow-wrap: anywhere; }
 h2 { font-size: 1.25rem; margin: 2.2em 0 .7em; padding-bottom: .25em; border-bottom: 1px solid var(--rule); }
 h3 { font-size: 1rem; margin: 1.4em 0 .4em; }
@@ -25,8 +25,8 @@ figcaption { margin-top: .4em; font-size: .875rem; line-height: 1.45; color: var
 .save button:hover { text-decoration: underline; } .save button:focus-visible { outline: 2px solid #365c8d; }
 .plot { width: 100%; height: calc(330px + var(--rows, 1) * 22px); }
 .scroll { overflow-x: auto; max-height: 70vh; overflow-y: auto; border: 1px solid var(--rule); }
-table { border-collapse: collapse; font-size: .81rem; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .32em .6em; text-align: left; white-space: nowrap; border-bottom: 1px solid #eee; }
+table { border-collapse: collapse; font-size: .78rem; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { padding: .32em .5em; text-align: left; white-space: nowrap; border-bottom: 1px solid #eee; }
 th { position: sticky; top: 0; background: #f6f6f6; font-weight: 600; }
 th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid #365c8d; }
 th[aria-sort=ascending] button::after { content: " \\2191"; }
@@ -65,7 +65,7 @@ SCRIPT = """
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   };
-  const cell = (value) => /[",\n]/.test(String(value ?? "")) ? `"${String(value).replaceAll('"', '""')}"` : value ?? "";
+  const cell = (value) => /[",\\n]/.test(String(value ?? "")) ? `"${String(value).replaceAll('"', '""')}"` : value ?? "";
   const csv = (target) => target.data.flatMap((trace, number) => trace.type === "heatmap"
     ? trace.z.flatMap((row, i) => row.map((z, j) => [number, trace.name, trace.x[j], trace.y[i], z]))
     : trace.x.map((x, i) => [number, trace.name, x, trace.y[i], ""]).filter((row) => row[2] !== null));
@@ -74,7 +74,7 @@ SCRIPT = """
     const name = figure.querySelector("b").textContent.trim().replace(/\\W+/g, "-").replace(/-$/, "").toLowerCase();
     if (button.dataset.save === "csv") {
       const rows = [["trace", "name", "x", "y", "z"], ...csv(target)];
-      save(`${name}.csv`, "text/csv", rows.map((row) => row.map(cell).join(",")).join("\n") + "\n");
+      save(`${name}.csv`, "text/csv", rows.map((row) => row.map(cell).join(",")).join("\\n") + "\\n");
     } else {
       const url = await Plotly.toImage(target, { format: "svg", width: 640, height: 480 });
       save(`${name}.svg`, "image/svg+xml", decodeURIComponent(url.slice(url.indexOf(",") + 1)));

@@ -73,7 +73,14 @@ def fit_table(curves: Sequence[FittedCurve]) -> str:
         "∞ where the points leave that end open. Weight: Akaike weight among the models of one curve. The table fits "
         "in the store has the same numbers with all their digits."
     )
-    return f"<p class=note>{note}</p>{_table(header, rows)}"
+    return f"<p class=note>{note}</p>{_table(*_without_empty(header, rows))}"
+
+
+def _without_empty(header: Sequence[str], rows: Sequence[Sequence[_Cell]]) -> tuple[list[str], list[list[_Cell]]]:
+    """Leave out the columns in which nothing stands."""
+    empty = ("", "—", "<div class=long></div>", "<div class=long>—</div>")
+    kept = [i for i in range(len(header)) if any(row[i].content not in empty for row in rows)]
+    return [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def _fit_row(curve: FittedCurve, fit: RateFit) -> list[_Cell]:
@@ -130,7 +137,7 @@ def sensitivity_table(curves: Sequence[FittedCurve]) -> str:
                 ]
             )
     lead = "The power law's exponent without the smallest values of x: a rate that keeps moving is not yet the limit."
-    table = _table(["metric", "group", "fitted", "a", "95 % interval", "n"], rows)
+    table = _table(*_without_empty(["metric", "group", "fitted", "a", "95 % interval", "n"], rows))
     return f"<h3>Without the smallest</h3><p class=note>{lead}</p>{table}"
 
 
@@ -148,7 +155,7 @@ def left_out_table(curves: Sequence[FittedCurve]) -> str:
         return "<p>Nothing: every committed trial is in its fits, and none is unconverged.</p>"
     rows = [[*map(_text_cell, key[:2]), _long_cell(key[2]), _Cell(str(len(trial_ids)), is_number=True),
              _Cell(f"<div class=long>{_trial_ids(trial_ids)}</div>")] for key, trial_ids in reasons.items()]  # fmt: skip
-    return _table(["metric", "group", "why", "trials", "which"], rows)
+    return _table(*_without_empty(["metric", "group", "why", "trials", "which"], rows))
 
 
 def failure_table(data: ReportData) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.aggregate import fit_curves
 from storage.commit import commit_trials
 from storage.files import Files
-from storage.query import Results
-from storage.schema import task_table
+from storage.query import QueryError, Results
+from storage.schema import FITS, task_table
 from sweeps.sweep import FitRequest
 from sweeps.trial import Trial
 
@@ -94,3 +97,105 @@ def test_a_measured_curve_is_fitted_though_a_parameter_has_its_name(files: Files
     assert results.sql("select distinct loss from results").fetchall() == [("ce",)]
     (curve,) = fit_curves(results, [FitRequest("loss")], trials)
     assert curve.power is not None and curve.power.exponent == pytest.approx(1)
+
+
+def test_a_layer_counts_from_the_end_or_from_the_input(folder: Files) -> None:
+    def metrics(params: Any) -> list[dict[str, Any]]:
+        depth = params["depth"]
+        return [{"layer": layer, "nc1": (layer + 1) / depth} for layer in range(depth + 1)]
+
+    trials = store(folder, [{"depth": d} for d in (2, 4, 8)], metrics)
+    requests = [FitRequest("nc1", layer=layer) for layer in (0, -1, -2, 3)]
+    first, last, before, third = fit_curves(Results(folder), requests, trials)
+    assert [row["y"] for row in first.rows] == [1 / 2, 1 / 4, 1 / 8]
+    assert [row["y"] for row in last.rows] == [3 / 2, 5 / 4, 9 / 8]
+    assert [row["y"] for row in before.rows] == [1, 1, 1]
+    assert [row["y"] for row in third.rows] == [4 / 4, 4 / 8] and third.excluded == {"not measured": 1}
+    assert [row["layer"] for row in before.table_rows("s")] == [-2] * len(before.fits)
+
+
+def test_a_filter_chooses_trials_and_is_not_an_exclusion(folder: Files) -> None:
+    grid = [{"depth": d, "lr": lr} for d in (2, 4, 8) for lr in (0.1, 0.2)]
+    trials = store(folder, grid, lambda p: [{"layer": 1, "nc1": p["lr"] / p["depth"]}])
+    (curve,) = fit_curves(Results(folder), [FitRequest("nc1", where="lr > 0.15 or depth = 2")], trials)
+    assert sorted(row["y"] for row in curve.rows) == pytest.approx([0.025, 0.05, 0.05, 0.1]) and not curve.excluded
+    with pytest.raises(QueryError, match="lrr"):
+        fit_curves(Results(folder), [FitRequest("nc1", where="lrr > 0")], trials)
+
+
+def test_an_x_of_zero_is_left_out_by_name(folder: Files) -> None:
+    grid = [{"weight_decay": w} for w in (0.0, 0.1, 0.2, 0.4)]
+    trials = store(folder, grid, lambda p: [{"layer": 1, "nc1": 1.0 + p["weight_decay"]}])
+    (curve,) = fit_curves(Results(folder), [FitRequest("nc1", x="weight_decay")], trials)
+    assert curve.excluded == {"weight_decay not positive": 1} and curve.power is not None
+    assert [point["x"] for point in curve.left_out] == [0.0]
+
+
+def with_curves(files: Files, heights: dict[int, list[float]]) -> list[Trial]:
+    """Commit a trial a depth whose objective went through these heights at steps 25, 50, 75 and 100."""
+    files.write("attempts/sweep=s/a.json", b"{}")
+    trials = [Trial(f"t{d}", "task", 1, {"depth": d}) for d in heights]
+    tables: dict[str, list[Any]] = {"metrics": [], "curves": []}
+    for trial in trials:
+        depth = trial.params["depth"]
+        steps = [{"step": 25 * (i + 1), "objective": height} for i, height in enumerate(heights[depth])]
+        rows = {"metrics": [{"step": 100, "layer": 1, "nc1": 1 / depth}], "curves": steps}
+        for name, part in rows.items():
+            tables[name].append(task_table(name, part, trial_id=trial.trial_id, attempt_id="a"))
+    commits = [
+        {"trial_id": t.trial_id, "attempt_id": "a", "status": "ok", "params": json.dumps(dict(t.params))}
+        for t in trials
+    ]
+    commit_trials(files, sweep="s", attempt_id="a", part=None, trials=commits, tables=tables)
+    return trials
+
+
+def test_trials_whose_objective_still_falls_are_counted_and_dropped_on_request(folder: Files) -> None:
+    heights = {2: [4, 2, 1, 0.995], 4: [4, 2, 1, 0.985], 8: [4, 2, 1, 1.0], 16: [1, 1, 1, 2]}
+    trials = with_curves(folder, heights)
+    kept, dropped = fit_curves(Results(folder), [FitRequest("nc1"), FitRequest("nc1", unconverged="drop")], trials)
+    assert kept.unconverged == {"t4"} and len(kept.rows) == 4 and not kept.excluded
+    assert kept.table_rows("s")[0]["n_unconverged"] == 1
+    assert dropped.excluded == {"unconverged": 1} and dropped.left_out[0]["trial_id"] == "t4"
+    assert [row["x"] for row in dropped.rows] == [2, 8, 16] and dropped.unconverged == frozenset()
+
+
+def test_groups_are_tested_for_one_exponent(folder: Files) -> None:
+    def metrics(params: Any) -> list[dict[str, Any]]:
+        exponent = {"a": 0.5, "b": 0.5, "c": 1.5}[params["arch"]]
+        return [{"layer": 1, "nc1": params["depth"] ** -exponent * (1 + 0.01 * params["seed"])}]
+
+    grid = [{"depth": d, "arch": a, "seed": s} for d in (2, 4, 8) for a in "abc" for s in (0, 1)]
+    trials = store(folder, grid, metrics)
+    all_three = fit_curves(Results(folder), [FitRequest("nc1", by=("arch",))], trials)
+    two = fit_curves(Results(folder), [FitRequest("nc1", by=("arch",), where="arch <> 'c'")], trials)
+    assert all_three[0].common is not None and all_three[0].common.p_common < 1e-6
+    assert two[0].common is not None and two[0].common.p_common > 0.9
+    assert two[0].common.exponent == pytest.approx(0.5)
+    powers = [row for curve in two for row in curve.table_rows("s") if row["model"] == "power"]
+    assert [row["common_exponent"] for row in powers] == [two[0].common.exponent] * 2
+
+
+def test_cut_off_target_and_sensitivity_are_in_the_table(folder: Files) -> None:
+    def metrics(params: Any) -> list[dict[str, Any]]:
+        bend = 0.5 if params["depth"] == 2 else 1.0
+        return [{"layer": 1, "nc1": bend / params["depth"] * (1 + 0.01 * params["seed"])}]
+
+    grid = [{"depth": d, "seed": s} for d in (2, 4, 8, 16, 32) for s in (0, 1, 2)]
+    trials = store(folder, grid, metrics)
+    (curve,) = fit_curves(Results(folder), [FitRequest("nc1", x_min="auto", target=0.01)], trials)
+    assert curve.excluded == {"below the cut-off": 3} and curve.cutoff is not None and curve.cutoff.x_min == 4
+    row = curve.table_rows("s")[0]
+    assert row["x_min"] == 4 and row["target"] == 0.01 and row["x_at_target"] == pytest.approx(101, rel=1e-2)
+    assert [cut["x_min"] for cut in json.loads(row["sensitivity"])] == [4, 8]
+    (fixed,) = fit_curves(Results(folder), [FitRequest("nc1", x_min=8)], trials)
+    assert fixed.excluded == {"below the cut-off": 6} and len(fixed.rows) == 9
+
+
+def test_fits_of_an_older_version_are_read(folder: Files) -> None:
+    old = pa.table({name: pa.array([None], FITS.field(name).type) for name in FITS.names[:18]})
+    sink = io.BytesIO()
+    pq.write_table(old, sink)
+    folder.write("fits/sweep=s/fits.parquet", sink.getvalue())
+    results = Results(folder)
+    assert results.sql("select count(*), count(p_half) from fits").fetchall() == [(1, 0)] and not results.problems

@@ -226,3 +226,73 @@ def test_these_import_neither_torch_nor_ray(arguments: list[str], done: tuple[Pa
     )
     environment = {**os.environ, "DEPTHRATE_STORE": done[1]}
     subprocess.run([sys.executable, "-c", code, *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+def test_the_page_the_table_the_json_and_the_module_give_one_number(done: tuple[Path, str], tmp_path: Path) -> None:
+    import html
+    import re
+
+    import depthrate
+
+    rows = json.loads(invoke("fit", "tiny", "--store", done[1], "--json")[1])
+    kept = depthrate.open(done[1]).sql("select * from fits where sweep = 'tiny' and model = 'power'").df()
+    points = depthrate.open(done[1]).sql("select depth, nc1 from results where sweep = 'tiny' order by depth").df()
+    (ours, *_) = depthrate.fit_rates(points["depth"], points["nc1"])
+    (nc1,) = [row for row in rows if row["metric"] == "nc1" and row["model"] == "power"]
+    (table,) = kept[kept["metric"] == "nc1"].to_dict("records")
+    for name in ("exponent", "stderr", "ci_low", "ci_high", "prefactor", "profile_low", "p_half", "p_one", "r2"):
+        assert nc1[name] == table[name], name
+        assert nc1[name] == pytest.approx(getattr(ours, name), rel=1e-9), name
+    target = tmp_path / "report.html"
+    assert invoke("report", "tiny", "--store", done[1], "-o", str(target))[0] == 0
+    page = html.unescape(target.read_text())
+    row = next(r for r in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL) if "<td>power law</td>" in r and "NC1" in r)
+    cells = [cell.replace("\u2212", "-") for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)]
+    low, high = (float(end) for end in cells[cells.index("power law") + 3].strip("[]").split(", "))
+    found = [float(cells[cells.index("power law") + 1]), low, high]
+    assert found == pytest.approx([table["exponent"], table["ci_low"], table["ci_high"]], rel=6e-3)
+
+
+def test_fits_of_the_moment_are_printed_and_not_kept(done: tuple[Path, str]) -> None:
+    before = invoke("query", "select * from fits", "--store", done[1], "--json")[1]
+    options = ["--metric", "nc3", "--layer", "-1", "--where", "depth < 9", "--target", "0.01", "--weights", "robust"]
+    code, output = invoke("fit", "tiny", "--store", done[1], *options)
+    assert code == 0 and "layer -1, where depth < 9" in output and "not kept in the store" in output
+    rows = json.loads(invoke("fit", "tiny", "--store", done[1], "--weights", "spread", "--json")[1])
+    assert {row["metric"] for row in rows} == {"nc1", "objective_gap"} and {row["weights"] for row in rows} == {
+        "spread"
+    }
+    assert invoke("query", "select * from fits", "--store", done[1], "--json")[1] == before
+    code, output = invoke("fit", "tiny", "--store", done[1], "--weights", "heavy")
+    assert code == 2 and "weights is the text 'heavy'; allowed: equal, spread, robust" in output
+    code, output = invoke("fit", "tiny", "--store", done[1], "--where", "no_such_column > 1")
+    assert code == 2 and "no_such_column" in output
+
+
+def test_a_report_is_watched_until_the_sweep_is_done(
+    done: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.plan import check_sweep
+    from orchestrator.report_command import ReportFiles, write_reports
+    from storage.files import Files
+    from sweeps.sweep import load_sweep
+
+    path = tmp_path / "report.html"
+    wider = check_sweep(load_sweep(str(done[0]), {"depth": [2, 3, 4]}))
+    seen: list[str] = []
+
+    class Enough(Exception):
+        pass
+
+    def sleep(seconds: float) -> None:
+        seen.append(path.read_text())
+        if len(seen) == 2:
+            raise Enough
+
+    with pytest.raises(Enough):
+        write_reports(wider, Files(done[1]), ReportFiles(path, None, ["depthrate"]), 5.0, sleep)
+    assert all('<meta http-equiv="refresh" content="5">' in page and "pending" in page for page in seen)
+    finished = check_sweep(load_sweep(str(done[0])))
+    written = write_reports(finished, Files(done[1]), ReportFiles(path, None, ["depthrate"]), 5.0, sleep)
+    assert written.num_open == 0 and len(seen) == 2
+    assert 'http-equiv="refresh"' not in path.read_text(), "a page that will not change does not load itself again"

@@ -18,10 +18,12 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from orchestrator.aggregate import FittedCurve
-from orchestrator.report import ReportData, render_report
-from orchestrator.report_text import fit_sentence
-from tasks.fit import RateFit, fit_rates
+from orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
+from orchestrator.report import ReportData, all_plots, render_report
+from orchestrator.report_export import draw, export_figures, plot_csv
+from orchestrator.report_text import common_sentence, fit_sentence
+from sweeps.sweep import FitRequest
+from tasks.fit import CommonFit, Cutoff, RateFit, fit_rates, predict
 
 DEPTHS = (2, 3, 5, 8, 13)
 STEPS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 12000)
@@ -514,3 +516,144 @@ def test_browser_refuses_scripts_and_networks_that_came_in_later(chromium: str, 
     body, log = _open(chromium, render_report(plain_data()).replace("</main>", f"{intruder}</main>"), tmp_path)
     assert "<title>quickstart" in body
     assert log.count("Content Security Policy") >= 2
+
+
+# Doubts, tests, targets
+
+
+def test_summary_says_tests_cuts_targets_and_doubts() -> None:
+    fit = make_fit(p_half=0.0421, p_one=1e-9, x_at_target=120.0, x_at_low=90.0, x_at_high=None)
+    rows = [{"x_min": 2.0, "exponent": 0.58, "ci_low": 0.5, "ci_high": 0.66, "n_points": 15}]
+    rows.append(rows[0] | {"x_min": 3.0, "exponent": 0.61, "n_points": 12})
+    curve = replace(
+        make_curve(fit),
+        sensitivity=rows,
+        unconverged=frozenset({"a"}),
+        request=FitRequest("nc1", layer=-2, target=0.01),
+        cutoff=Cutoff(2.0, 0.4, True),
+        common=CommonFit(0.6, 0.5, 0.7, 0.02, 3),
+    )
+    sentence = words(fit_sentence(curve))
+    assert sentence.startswith("NC1, layer −2 falls as depth^−0.58")
+    assert "Exponent ½: p = 0.042; exponent 1: p < 0.001." in sentence
+    assert "From depth = 2 on. Without depth = 2 the exponent is −0.61." in sentence
+    assert "The power law reaches 0.01 at depth = 120 [90, ∞]." in sentence
+    assert "1 of the trials is unconverged." in sentence
+    assert "the 3 groups do not share one exponent (F test, p = 0.020); fitted together −0.60 [−0.70, −0.50]" in words(
+        common_sentence(curve)
+    )
+
+
+def test_what_is_left_out_or_in_doubt_is_named() -> None:
+    data = plain_data()
+    lost = {"x": 5, "y": None, "seed": 1, "trial_id": "feed0001", "reason": "diverged"}
+    falling = frozenset({str(data.fits[0].rows[0]["trial_id"])})
+    curve = replace(data.fits[0], left_out=[lost], excluded={"diverged": 1}, unconverged=falling)
+    page = render_report(replace(data, fits=[curve]))
+    text = words(page_without_plotly(page))
+    assert "feed0001" in text and f"kept, but unconverged: {UNCONVERGED_RULE}" in text
+    names = [trace["name"] for trace in figures(page)[0]["data"]]
+    assert "left out" in names
+    ringed = [t for t in figures(page)[0]["data"] if t.get("marker", {}).get("symbol") == "circle-open"]
+    assert [len(trace["x"]) for trace in ringed] == [1]
+
+
+def test_failures_are_grouped_with_the_command_that_shows_them() -> None:
+    data = plain_data()
+    trials = data.trials.copy()
+    trials.loc[:2, "state"], trials.loc[:2, "error"] = "failed", "ValueError: no"
+    text = words(page_without_plotly(render_report(replace(data, trials=trials))))
+    assert f"3ValueError: nodepthrate logs {trials['trial_id'][0]} --store ./results" in text
+
+
+def test_residuals_are_of_the_fitted_power_law() -> None:
+    data = plain_data()
+    figure = figures(render_report(data))[1]
+    curve = data.fits[0]
+    dots = next(trace for trace in figure["data"] if trace["mode"] == "markers")
+    expected = np.log(curve.points["y"].astype(float)) - np.log(predict(curve.fits[0], curve.points["x"]))
+    assert sorted(dots["y"]) == pytest.approx(sorted(expected), abs=1e-5)
+
+
+def test_limit_for_infinite_depth_is_drawn_where_the_task_knows_it() -> None:
+    curves = plain_data().curves.assign(objective_gap=plain_data().curves["objective"] - 0.0227)
+    drawn = figures(render_report(replace(plain_data(), curves=curves)))
+    limits = [trace for figure in drawn for trace in figure["data"] if trace.get("legendgroup") == "limit"]
+    assert [trace["y"] for trace in limits if trace["y"] != [None]] == [[0.0227, 0.0227]]
+
+
+def test_gram_maps_and_spectra_are_those_of_the_class_means() -> None:
+    drawn = figures(render_report(plain_data()))
+    maps = [figure["data"][0] for figure in drawn if figure["data"][0]["type"] == "heatmap"]
+    assert len(maps) == 4 and [row[i] for i, row in enumerate(maps[-1]["z"])] == [1, 1, 1, 1]
+    off = [z for i, row in enumerate(maps[-1]["z"]) for j, z in enumerate(row) if i != j]
+    assert off == pytest.approx([-1 / 3] * 12, abs=0.02)
+    spectrum = next(f for f in drawn if "Singular value" in f["layout"]["yaxis"]["title"]["text"])
+    assert all(t["y"][0] == 1 for t in spectrum["data"] if t["y"] != [None])
+
+
+def test_watching_pages_load_themselves_again() -> None:
+    assert '<meta http-equiv="refresh" content="15">' in render_report(plain_data(), refresh_s=15.0)
+    assert 'http-equiv="refresh"' not in render_report(plain_data())
+
+
+# Figures for a paper
+
+
+def test_figures_are_exported_with_their_data(tmp_path: Path) -> None:
+    plots = all_plots(plain_data())
+    chosen = [plots[0], plots[-1]]
+    assert export_figures(chosen, tmp_path / "figures") == 2
+    names = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert len(names) == 6 and names[0] == "figure-01-nc1-against-depth.csv"
+    for path in (tmp_path / "figures").glob("*.pdf"):
+        assert path.read_bytes().startswith(b"%PDF")
+    svg = (tmp_path / "figures" / "figure-01-nc1-against-depth.svg").read_text()
+    assert ">NC1<" in svg and ">depth<" in svg, "text stays text"
+    rows = pd.read_csv(tmp_path / "figures" / names[0])
+    dots = rows[(rows["trace"] == 1) & rows["y"].notna()]
+    assert sorted(dots["y"]) == pytest.approx(sorted(plain_data().fits[0].points["y"]), rel=1e-5)
+
+
+def test_exported_figures_keep_hostile_text_as_text(tmp_path: Path) -> None:
+    data = make_data(by={"arch_name": [f"$x^2$ {HOSTILE}", ENDING]}, seeds=2)
+    svg = draw(all_plots(data)[0])["svg"].decode()
+    assert "<img" not in svg and "<script" not in svg
+    assert "$x^2$ &lt;img src=x" in svg
+
+
+@pytest.mark.browser
+def test_browser_saves_data_as_csv(chromium: str, tmp_path: Path) -> None:
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", render_report(plain_data()))
+    catch = "URL.createObjectURL = (blob) => { blob.text().then((text) => { document.body.dataset.csv = text }); return '#' };"
+    script = f"{catch} document.querySelector('button[data-save=csv]').click()"
+    body, log = _open(chromium, page.replace("</body>", f"<script>{script}</script></body>"), tmp_path)
+    saved = html.unescape(re.findall(r'data-csv="(.*?)"', body, re.DOTALL)[0])
+    assert "CONSOLE" not in log and saved.startswith("trace,name,x,y,z\n")
+    assert saved.count("\n") == plot_csv(all_plots(plain_data())[0]).count("\n")
+
+
+@pytest.mark.browser
+def test_printed_figures_are_not_broken_over_pages(chromium: str, tmp_path: Path) -> None:
+    """A figure that a page break cut in two would leave its caption on the next page, without any picture above."""
+    path = tmp_path / "report.html"
+    path.write_text(render_report(plain_data()), encoding="utf-8")
+    flags = f"--headless --no-sandbox --disable-gpu --no-first-run --virtual-time-budget=10000 --print-to-pdf={tmp_path}/r.pdf"
+    command = [chromium, *flags.split(), f"--user-data-dir={tmp_path / 'profile'}", path.as_uri()]
+    subprocess.run(command, capture_output=True, timeout=120, check=True)
+    assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
+    pdftotext = shutil.which("pdftotext")
+    if pdftotext is None:
+        pytest.skip("no pdftotext executable found on PATH")
+    text = subprocess.run([pdftotext, "-layout", f"{tmp_path}/r.pdf", "-"], capture_output=True, text=True, check=True)
+    figures_seen = 0
+    for sheet in text.stdout.split("\f"):
+        captions = [line for line in sheet.splitlines() if re.match(r"\s*Figure \d+\.", line)]
+        ticks = [
+            line
+            for line in sheet.splitlines()
+            if re.fullmatch(r"\s{15,}(depth|Step|Layer / depth|Index|Other class)\s*", line)
+        ]
+        assert len(captions) == len(ticks), sheet
+        figures_seen += len(captions)
+    assert figures_seen == len(figures(render_report(plain_data())))
