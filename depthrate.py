@@ -3,14 +3,19 @@
 from storage.files import StoreError
 from storage.query import QueryError, Results
 from storage.query import open_results as open
+from sweeps.search_space import Measure, Prune, Search
 from sweeps.sweep import FitRequest, Sweep, SweepError, load_sweep
-from tasks.task import Interrupted, TaskError, task
+from tasks.task import Interrupted, Pruned, TaskError, task
 
 __all__ = [
     "FitRequest",
     "Interrupted",
+    "Measure",
+    "Prune",
+    "Pruned",
     "QueryError",
     "Results",
+    "Search",
     "StoreError",
     "Sweep",
     "SweepError",

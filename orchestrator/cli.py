@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from orchestrator.driver import Outcome
+    from orchestrator.place import Place
     from orchestrator.plan import CheckedSweep, Plan
+    from orchestrator.proposals import SearchView
+    from orchestrator.search import SearchFeed
     from storage.files import Files
     from storage.snapshot import Problem, Snapshot
     from storage.specs import LaunchedSpec
@@ -94,7 +98,8 @@ def run(
     with _bad_input_exits():
         from orchestrator.place import open_place
         from orchestrator.plan import check_data, check_sweep, make_estimate, make_plan
-        from orchestrator.show import make_console
+        from orchestrator.proposals import check_search
+        from orchestrator.show import make_console, print_search
         from storage.files import DataFolder
 
         if detach and executor == "local":
@@ -105,11 +110,18 @@ def run(
         checked = check_sweep(_load_sweep(sweep, set_))
         data = DataFolder(_data_url())
         check_data(checked, data)
+        check_search(checked, data)
+        if detach and checked.sweep.search is not None:
+            _refuse("a search needs its launch to stay and propose; leave out --detach")
         files = _open_files(store)
         place = open_place(executor, device=device, workers=workers, cluster=cluster, sweep=checked.sweep, files=files)
+        checked, view, feed = _start_search(checked, files, place)
         plan = make_plan(checked, files, device=place.device, workers=place.workers, submitted=place.submitted)
         _warn(plan.snapshot.problems)
         console.print(_plan_sentence(plan), highlight=False)
+        if view is not None and feed is not None:
+            console.print(view.sentence(), highlight=False)
+            feed.hand_out(trial_id for pack in (*plan.packs, *plan.underway.values()) for trial_id in pack.trial_ids)
         snapshot, outcome = plan.snapshot, None
         if plan.packs or plan.underway:
             from orchestrator.launch import launch, submit
@@ -123,21 +135,36 @@ def run(
                 return
             try:
                 end = launch(
-                    plan, files, place, estimate_s, data=data.url, checkpoint_s=checkpoint_seconds, console=console
+                    plan,
+                    files,
+                    place,
+                    estimate_s,
+                    data=data.url,
+                    checkpoint_s=checkpoint_seconds,
+                    console=console,
+                    feed=feed,
                 )
             except KeyboardInterrupt:
                 console.print(f"stopped; resume: {again}", highlight=False)
                 raise typer.Exit(130) from None
             snapshot, outcome = end.snapshot, end.outcome
+        if view is not None:
+            view.refresh()
+            checked = replace(checked, trials=view.trials())
+            console.print(view.sentence(), highlight=False)
         left = len({trial.trial_id for trial in checked.trials} - snapshot.trial_ids())
-        if left == 0:
+        is_all = left == 0 and (view is None or view.is_over)
+        if is_all:
             console.print(
                 f"all {len(checked.trials)} trials are committed ({time.monotonic() - started:.0f} s)", highlight=False
             )
             _print_diverged(console, checked, snapshot)
+        if view is not None:
+            _remember(files, checked)
+            print_search(console, view)
         if len(plan.done) + left < len(checked.trials) or left == 0:
-            _fit_and_print(console, checked, files)
-        if left == 0:
+            _fit_and_print(console, _as_fitted(checked, view), files)
+        if is_all:
             _remember(files, checked)
             console.print(f"picture: {_again('report', checked.sweep.name, store)}", highlight=False)
             return
@@ -168,6 +195,7 @@ def plan(
     with _bad_input_exits():
         from orchestrator.place import open_place
         from orchestrator.plan import check_data, check_sweep, estimated_hours, make_estimate, make_plan
+        from orchestrator.proposals import check_search, with_search
         from orchestrator.show import make_console, print_json, print_table
         from storage.files import DataFolder
         from sweeps.packing import estimated_wall_s
@@ -175,7 +203,9 @@ def plan(
 
         checked = check_sweep(_load_sweep(sweep, set_))
         check_data(checked, DataFolder(_data_url()))
+        check_search(checked, DataFolder(_data_url()))
         files = _open_files(store)
+        checked, view = with_search(checked, files)
         place = open_place(executor, device=device, workers=workers, cluster=cluster, sweep=checked.sweep, files=files)
         made = make_plan(checked, files, device=place.device, workers=place.workers, submitted=place.submitted)
         estimate_s = make_estimate(made, files)
@@ -193,6 +223,7 @@ def plan(
                     "device": place.device,
                     "estimated_core_hours": hours,
                     **details,
+                    **({} if view is None else {"search": view.to_json()}),
                     "problems": [str(problem) for problem in made.snapshot.problems],
                 }
             )
@@ -200,6 +231,8 @@ def plan(
         _warn(made.snapshot.problems)
         console = make_console()
         console.print(_plan_sentence(made), highlight=False)
+        if view is not None:
+            console.print(view.sentence(), highlight=False)
         if not made.packs:
             return
         varying = varying_parameters(checked.trials)
@@ -426,6 +459,7 @@ def fit(sweep: SweepArgument, store: StoreOption = None, json: JsonOption = Fals
     """Fit the rates that a sweep asks for, keep them in the store, and print them."""
     with _bad_input_exits():
         from orchestrator.plan import check_sweep
+        from orchestrator.proposals import with_search
         from orchestrator.show import make_console
 
         files = _existing_files(store)
@@ -434,7 +468,8 @@ def fit(sweep: SweepArgument, store: StoreOption = None, json: JsonOption = Fals
             _refuse(
                 f"sweep {checked.sweep.name!r} asks for no fit; add to it, for example, fit: [{{metric: nc1, x: depth}}]"
             )
-        problems = _fit_and_print(make_console(), checked, files, as_json=json)
+        checked, view = with_search(checked, files)
+        problems = _fit_and_print(make_console(), _as_fitted(checked, view), files, as_json=json)
         if not json:
             _warn(problems)
 
@@ -449,27 +484,53 @@ def report(
     with _bad_input_exits():
         from orchestrator.aggregate import fit_curves
         from orchestrator.plan import check_sweep
+        from orchestrator.proposals import with_search
         from orchestrator.status import sweep_status
         from storage.query import Results
 
         files = _existing_files(store)
-        checked = check_sweep(_chosen_sweep(sweep, files))
+        checked, view = with_search(check_sweep(_chosen_sweep(sweep, files)), files)
+        if not checked.trials:
+            _refuse(f"sweep {checked.sweep.name!r} has proposed nothing yet; run it: {_again('run', sweep, store)}")
         if not output.parent.is_dir():
             _refuse(f"cannot write {output}: folder {output.parent} does not exist")
         results = Results(files)
         state = sweep_status(checked.sweep.name, [t.trial_id for t in checked.trials], results.snapshot, files)
-        curves = fit_curves(results, checked.sweep.fit, checked.trials)
+        curves = fit_curves(results, checked.sweep.fit, _as_fitted(checked, view).trials)
         from orchestrator.report import render_report
         from orchestrator.report_data import collect_report
 
         command = ["depthrate", "run", sweep, "--store", files.url]
-        html = render_report(collect_report(checked.sweep, checked.trials, state, results, curves, command))
+        html = render_report(collect_report(checked.sweep, checked.trials, state, results, curves, command, view))
         try:
             output.write_text(html, encoding="utf-8")
         except OSError as error:
             _refuse(f"cannot write {output}: {error}")
         _warn(results.problems)
         print(f"wrote {output} ({len(html) / 1e6:.1f} MB); open it in a browser")
+
+
+@app.command()
+def export(
+    sweep: SweepArgument,
+    storage: Annotated[str, typer.Argument(help="Where Optuna keeps studies, as in sqlite:///search.db.")],
+    store: StoreOption = None,
+) -> None:
+    """Copy a sweep's search into an Optuna storage, which optuna-dashboard opens."""
+    with _bad_input_exits():
+        from orchestrator.plan import check_sweep
+        from orchestrator.proposals import with_search
+
+        files = _existing_files(store)
+        _, view = with_search(check_sweep(_chosen_sweep(sweep, files)), files)
+        if view is None:
+            _refuse(f"sweep {sweep!r} has no search; export is for searches")
+        try:
+            from orchestrator.search import export_studies
+        except ImportError as error:
+            _refuse(f"export needs Optuna ({error}); install it: pip install 'depthrate[search]'")
+        for name in export_studies(view, storage):
+            print(f"wrote study {name!r} to {storage}")
 
 
 @app.command()
@@ -537,7 +598,9 @@ def _planned_trials(given: str | None, files: Files) -> dict[str, list[str]]:
         from orchestrator.plan import check_sweep
         from sweeps.sweep import load_sweep
 
-        checked = check_sweep(load_sweep(given))
+        from orchestrator.proposals import with_search
+
+        checked, _ = with_search(check_sweep(load_sweep(given)), files)
         return {checked.sweep.name: [trial.trial_id for trial in checked.trials]}
     planned = {}
     for spec in launched.values() if given is None else [launched[given]]:
@@ -556,6 +619,28 @@ def _expanded(launched: LaunchedSpec) -> list[str]:
     from sweeps.sweep import sweep_of_spec
 
     return [trial.trial_id for trial in check_sweep(sweep_of_spec(launched.spec)).trials]
+
+
+def _start_search(
+    checked: CheckedSweep, files: Files, place: Place
+) -> tuple[CheckedSweep, SearchView | None, SearchFeed | None]:
+    """Propose what can be proposed now, and return the sweep with all trials so far; nothing happens without a search."""
+    from orchestrator.proposals import with_search
+
+    checked, view = with_search(checked, files)
+    if view is None or view.is_over:
+        return checked, view, None
+    try:
+        from orchestrator.search import SearchFeed
+    except ImportError as error:
+        _refuse(f"a search needs Optuna ({error}); install it: pip install 'depthrate[search]'")
+    feed = SearchFeed(view, device=place.device, workers=place.workers)
+    return replace(checked, trials=view.trials()), view, feed
+
+
+def _as_fitted(checked: CheckedSweep, view: SearchView | None) -> CheckedSweep:
+    """Return the sweep with the trials that its fits are about: of a search, those it chose."""
+    return checked if view is None else replace(checked, trials=view.chosen())
 
 
 def _open_files(store: str | None) -> Files:

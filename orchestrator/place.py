@@ -85,8 +85,9 @@ class LocalPlace:
         return self.machine.workers
 
     def executor(self, plan: Plan) -> Executor:
-        """Return worker processes, no more than there are packs."""
-        return LocalExecutor(min(self.machine.workers, len(plan.packs)), self.machine.gpus)
+        """Return worker processes, no more than there are packs; a search will have more of them."""
+        most = self.machine.workers if plan.checked.sweep.search else len(plan.packs)
+        return LocalExecutor(min(self.machine.workers, most), self.machine.gpus)
 
     def check(self, plan: Plan, estimate_s: Estimate) -> None:
         """Accept everything: this machine has no limits that we know."""

@@ -19,8 +19,9 @@ import yaml
 from orchestrator.report_content import STATES, ReportData
 from orchestrator.report_figures import curve_plots, fit_plots, layer_plots
 from orchestrator.report_plotly import Plot, figure_html, plotly_script
+from orchestrator.report_search import SearchContent
 from orchestrator.report_style import SCRIPT, STYLE
-from orchestrator.report_tables import fit_table, trial_table
+from orchestrator.report_tables import fit_table, search_table, trial_table
 from orchestrator.report_text import duration_text, escape, fit_sentence, number_text
 
 __all__ = ["ReportData", "render_report"]
@@ -29,6 +30,7 @@ __all__ = ["ReportData", "render_report"]
 def render_report(data: ReportData) -> str:
     """Return the whole report as one HTML text; missing parts are said, never an error."""
     numbers = itertools.count(1)
+    search = [] if data.search is None else [_section("Search", _search(data.search, numbers))]
     x = escape(data.x_name)
     fits = _figures(
         "At the last step. Small dots: trials; large dots and band: their mean and one standard deviation, both of log "
@@ -53,6 +55,7 @@ def render_report(data: ReportData) -> str:
     body = [
         _summary(data),
         _states(data),
+        *search,
         _section("Rates", fits),
         _section("All fits", fit_table(data.fits)),
         _section("Training", curves),
@@ -109,6 +112,11 @@ def _figures(lead: str, plots: list[Plot], numbers: Iterator[int], empty: str) -
         return f"<p>{empty}</p>"
     drawn = "\n".join(figure_html(plot, next(numbers)) for plot in plots)
     return f'<p class=note>{lead}</p><div class="figures">{drawn}</div>'
+
+
+def _search(search: SearchContent, numbers: Iterator[int]) -> str:
+    figures = "\n".join(figure_html(plot, next(numbers)) for plot in search.plots)
+    return f'<p>{escape(search.sentence)}.</p>{search_table(search)}<div class="figures">{figures}</div>'
 
 
 def _reproduce(data: ReportData) -> str:

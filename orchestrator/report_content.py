@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.aggregate import FittedCurve
+from orchestrator.report_search import SearchContent
 from orchestrator.report_text import value_text
 
 T = TypeVar("T")
@@ -46,6 +47,7 @@ class ReportData:
     created_at: str
     problems: list[str]
     """Damaged files and the like, shown as a warning."""
+    search: SearchContent | None = None
 
     @property
     def parameters(self) -> list[str]:

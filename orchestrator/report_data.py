@@ -10,7 +10,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.aggregate import FittedCurve
+from orchestrator.proposals import SearchView
 from orchestrator.report import ReportData
+from orchestrator.report_search import search_content
 from orchestrator.status import SweepStatus
 from storage.query import Results
 from sweeps.sweep import Sweep
@@ -30,6 +32,7 @@ def collect_report(
     results: Results,
     curves: list[FittedCurve],
     command: list[str],
+    search: SearchView | None = None,
 ) -> ReportData:
     """Return a sweep's trials, measurements and fits as the report wants them."""
     import pandas as pd
@@ -69,6 +72,7 @@ def collect_report(
         git=_git(newest),
         created_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         problems=[str(problem) for problem in results.problems],
+        search=None if search is None else search_content(search),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from orchestrator.aggregate import FittedCurve
 from orchestrator.report_content import STATE_COLUMNS, STATES, ReportData
+from orchestrator.report_search import SearchContent
 from orchestrator.report_text import (
     MODEL_NAMES,
     escape,
@@ -78,6 +79,12 @@ def _fit_row(curve: FittedCurve, fit: RateFit) -> list[_Cell]:
         _Cell(str(fit.n_points), is_number=True),
         _Cell(f"<div class=long>{escape(excluded_text(curve.excluded) or '—') if first else ''}</div>"),
     ]
+
+
+def search_table(search: SearchContent) -> str:
+    """Return the best proposals of each study."""
+    rows = [[_trial_cell(name, value) for name, value in zip(search.columns, row, strict=True)] for row in search.rows]
+    return _table(search.columns, rows, sortable=True)
 
 
 def trial_table(data: ReportData) -> str:

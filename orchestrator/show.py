@@ -15,6 +15,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from orchestrator.aggregate import FittedCurve
+    from orchestrator.proposals import SearchView
     from tasks.fit import RateFit
 
 
@@ -85,6 +86,12 @@ def print_fits(console: Console, curves: Sequence[FittedCurve]) -> None:
         [columns[i] for i in kept],
         [[(round(row[i], 3) if isinstance(row[i], float) else row[i]) for i in kept] for row in rows],
     )
+
+
+def print_search(console: Console, view: SearchView) -> None:
+    """Print the best proposal of each study, or with several objectives the best ones."""
+    columns, rows = view.table()
+    print_table(console, columns, rows)
 
 
 def _interval(fit: RateFit) -> str:
