@@ -49,7 +49,14 @@ DeviceOption = Annotated[str, typer.Option("--device", help="auto (GPUs if there
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", help="Worker processes; default: one a GPU, else one a core.")
 ]
-ExecutorOption = Annotated[str, typer.Option("--executor", help="Where packs run: local or slurm.")]
+ExecutorOption = Annotated[str, typer.Option("--executor", help="Where packs run: local, ray or slurm.")]
+AddressOption = Annotated[
+    str | None,
+    typer.Option("--address", help="A Ray cluster, as in ray://head:10001 or auto; default: a Ray of our own."),
+]
+PacksPerGpuOption = Annotated[
+    int, typer.Option("--packs-per-gpu", min=1, help="With --executor ray: packs that share a GPU.")
+]
 ClusterOption = Annotated[
     str | None, typer.Option("--cluster", help="A cluster file (TOML): what each SLURM job asks for; see the README.")
 ]
@@ -86,6 +93,8 @@ def run(
     store: StoreOption = None,
     executor: ExecutorOption = "local",
     cluster: ClusterOption = None,
+    address: AddressOption = None,
+    packs_per_gpu: PacksPerGpuOption = 1,
     workers: WorkersOption = None,
     device: DeviceOption = "auto",
     set_: SetOption = None,
@@ -102,11 +111,11 @@ def run(
         from orchestrator.show import make_console, print_search
         from storage.files import DataFolder
 
-        if detach and executor == "local":
-            _refuse("--detach goes with --executor slurm; local workers end with their launch")
+        if detach and executor != "slurm":
+            _refuse(f"--detach goes with --executor slurm; {executor} workers end with their launch")
         started = time.monotonic()
         console = make_console()
-        again = _again("run", sweep, store, set_, executor, cluster)
+        again = _again("run", sweep, store, set_, executor, cluster, address)
         checked = check_sweep(_load_sweep(sweep, set_))
         data = DataFolder(_data_url())
         check_data(checked, data)
@@ -114,7 +123,16 @@ def run(
         if detach and checked.sweep.search is not None:
             _refuse("a search needs its launch to stay and propose; leave out --detach")
         files = _open_files(store)
-        place = open_place(executor, device=device, workers=workers, cluster=cluster, sweep=checked.sweep, files=files)
+        place = open_place(
+            executor,
+            device=device,
+            workers=workers,
+            cluster=cluster,
+            sweep=checked.sweep,
+            files=files,
+            address=address,
+            packs_per_gpu=packs_per_gpu,
+        )
         checked, view, feed = _start_search(checked, files, place)
         plan = make_plan(checked, files, device=place.device, workers=place.workers, submitted=place.submitted)
         _warn(plan.snapshot.problems)
@@ -189,6 +207,8 @@ def plan(
     set_: SetOption = None,
     executor: ExecutorOption = "local",
     cluster: ClusterOption = None,
+    address: AddressOption = None,
+    packs_per_gpu: PacksPerGpuOption = 1,
     json: JsonOption = False,
 ) -> None:
     """Show what would run and what is done; starts nothing."""
@@ -206,7 +226,16 @@ def plan(
         check_search(checked, DataFolder(_data_url()))
         files = _open_files(store)
         checked, view = with_search(checked, files)
-        place = open_place(executor, device=device, workers=workers, cluster=cluster, sweep=checked.sweep, files=files)
+        place = open_place(
+            executor,
+            device=device,
+            workers=workers,
+            cluster=cluster,
+            sweep=checked.sweep,
+            files=files,
+            address=address,
+            packs_per_gpu=packs_per_gpu,
+        )
         made = make_plan(checked, files, device=place.device, workers=place.workers, submitted=place.submitted)
         estimate_s = make_estimate(made, files)
         place.check(made, estimate_s)
@@ -742,6 +771,7 @@ def _again(
     set_: list[str] | None = None,
     executor: str = "local",
     cluster: str | None = None,
+    address: str | None = None,
 ) -> str:
     """Return the command line that goes on from here."""
     import shlex
@@ -749,6 +779,7 @@ def _again(
     words = ["depthrate", verb, what, *(["--store", store] if store else [])]
     words += ["--executor", executor] if executor != "local" else []
     words += ["--cluster", cluster] if cluster else []
+    words += ["--address", address] if address else []
     return shlex.join(words + [part for text in set_ or () for part in ("--set", text)])
 
 

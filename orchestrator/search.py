@@ -206,8 +206,17 @@ def make_sampler(search: Search, dimensions: Sequence[Dimension]) -> optuna.samp
             return optuna.samplers.CmaEsSampler(seed=search.seed, warn_independent_sampling=False)
         if search.sampler == "grid":
             points = {dimension.name: dimension.points() or [] for dimension in dimensions}
-            return optuna.samplers.GridSampler(points, seed=search.seed)
+            return _GridSampler(points, seed=search.seed)
         return optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)
+
+
+class _GridSampler(optuna.samplers.GridSampler):
+    """Optuna's, without the end of the loop of `Study.optimize`, which is not there when one asks and tells."""
+
+    def after_trial(
+        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        """Do nothing: a grid is over when nothing new comes."""
 
 
 def suggest(trial: optuna.Trial, dimension: Dimension) -> Any:
