@@ -50,6 +50,7 @@ _TUNE_SETTINGS = {
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # its state grows with every trial, and nobody reads it
     "TUNE_WARN_THRESHOLD_S": "30",
+    "RAY_AIR_NEW_OUTPUT": "0",  # the other one is silent when told to be
 }
 
 
@@ -125,6 +126,7 @@ class RayExecutor:
         self._stop_key = f"depthrate-stop-{secrets.token_hex(8)}"
         self._folder = tempfile.mkdtemp(prefix="dr-tune-")
         resources = {"cpu": 1.0} | ({"gpu": gpu_share} if gpu_share else {})
+        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it would speak of failed trials and missing logs
         os.environ.update(_TUNE_SETTINGS, TUNE_MAX_PENDING_TRIALS_PG=str(workers))
         self._thread = threading.Thread(target=self._run_tune, args=(resources,), daemon=True)
         self._thread.start()
@@ -191,12 +193,17 @@ class RayExecutor:
                 callbacks=[_EndListener(self._ends, self._started)],
                 storage_path=self._folder,
                 name="packs",
+                trial_dirname_creator=_short_name,
                 reuse_actors=True,
                 raise_on_failed_trial=False,
                 verbose=0,
             )
         except BaseException as error:
             self._ends.put(error)
+
+
+def _short_name(trial: TuneTrial) -> str:
+    return str(trial.trial_id)
 
 
 class PackTrainable(tune.Trainable):
