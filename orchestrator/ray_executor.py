@@ -26,7 +26,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 import ray
-from ray import tune
+from ray import cloudpickle, tune
 from ray.experimental import internal_kv
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
@@ -291,8 +291,17 @@ class _EndListener(tune.Callback):
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """Report a pack whose worker or node is gone."""
-        error = trial.get_pickled_error() or trial.get_error() or RuntimeError("no error was kept")
+        error = _error_of(trial)
         self._ends.put(JobEnd(trial.config["attempt_id"], f"{type(error).__name__}: {error}"[:2000], kind_of(error)))
+
+
+def _error_of(trial: TuneTrial) -> BaseException:
+    """Return what Tune kept, in this process's own folder, of how a trial failed; its own getters look where it copies to."""
+    if trial.pickled_error_file is None:
+        return RuntimeError("Ray kept no error")
+    with open(trial.pickled_error_file, "rb") as file:
+        error: BaseException = cloudpickle.load(file)
+    return error
 
 
 def kind_of(error: BaseException) -> str:
