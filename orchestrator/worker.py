@@ -6,6 +6,7 @@ What went wrong is told through the attempt's record in the store. It ends when 
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import logging
@@ -316,6 +317,7 @@ def error_kind(error: BaseException) -> str:
     return "task"
 
 
+@functools.cache  # reading them takes as long as all the rest of a small pack
 def _versions() -> dict[str, str]:
     versions = {"python": sys.version.split()[0]}
     for name in ("depthrate", "torch", "numpy", "pyarrow"):
