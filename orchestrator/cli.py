@@ -52,7 +52,7 @@ WorkersOption = Annotated[
 ExecutorOption = Annotated[str, typer.Option("--executor", help="Where packs run: local, ray or slurm.")]
 AddressOption = Annotated[
     str | None,
-    typer.Option("--address", help="A Ray cluster, as in ray://head:10001 or auto; default: a Ray of our own."),
+    typer.Option("--address", help="A Ray cluster, as in host:6379 or auto; default: a Ray of our own."),
 ]
 PacksPerGpuOption = Annotated[
     int, typer.Option("--packs-per-gpu", min=1, help="With --executor ray: packs that share a GPU.")
@@ -634,8 +634,9 @@ def _planned_trials(given: str | None, files: Files) -> dict[str, list[str]]:
     planned = {}
     for spec in launched.values() if given is None else [launched[given]]:
         try:
-            trial_ids = spec.trial_ids(files)
-            planned[spec.sweep] = _expanded(spec) if trial_ids is None else trial_ids
+            # a search that was killed knows more trials than were written down with its spec
+            trial_ids = None if "search" in spec.spec else spec.trial_ids(files)
+            planned[spec.sweep] = _expanded(spec, files) if trial_ids is None else trial_ids
         except ValueError as error:
             if given is not None:
                 raise
@@ -643,11 +644,13 @@ def _planned_trials(given: str | None, files: Files) -> dict[str, list[str]]:
     return planned
 
 
-def _expanded(launched: LaunchedSpec) -> list[str]:
+def _expanded(launched: LaunchedSpec, files: Files) -> list[str]:
     from orchestrator.plan import check_sweep
+    from orchestrator.proposals import with_search
     from sweeps.sweep import sweep_of_spec
 
-    return [trial.trial_id for trial in check_sweep(sweep_of_spec(launched.spec)).trials]
+    checked, _ = with_search(check_sweep(sweep_of_spec(launched.spec)), files)
+    return [trial.trial_id for trial in checked.trials]
 
 
 def _start_search(

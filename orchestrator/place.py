@@ -238,6 +238,10 @@ def open_place(
     if executor != "ray" and (address is not None or packs_per_gpu != 1):
         raise PlaceError(f"--address and --packs-per-gpu go with --executor ray; given: --executor {executor}")
     if executor == "ray":
+        if address is not None and address.startswith("ray://"):
+            raise PlaceError(
+                f"address {address!r} is Ray's client, which Ray Tune cannot feed; run on a node, with auto"
+            )
         if cluster is not None:
             raise PlaceError("--cluster goes with --executor slurm; a Ray cluster is given by --address")
         try:
