@@ -85,6 +85,7 @@ def ray_ours(packs: int, workers: int) -> float:
 
 def bare_ray(run: Callable[[int], float], packs: int, workers: int) -> float:
     """Start Ray as our executor does, and run something on it."""
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the other one prints although it is told not to
     from orchestrator.ray_executor import Session
 
     session = Session(address=None, workers=workers)

@@ -625,9 +625,8 @@ def _planned_trials(given: str | None, files: Files) -> dict[str, list[str]]:
         _refuse(f"store {files.url} has no sweep yet; run one: depthrate run quickstart")
     if given is not None and (given not in launched or Path(given).is_file()):
         from orchestrator.plan import check_sweep
-        from sweeps.sweep import load_sweep
-
         from orchestrator.proposals import with_search
+        from sweeps.sweep import load_sweep
 
         checked, _ = with_search(check_sweep(load_sweep(given)), files)
         return {checked.sweep.name: [trial.trial_id for trial in checked.trials]}
@@ -662,6 +661,7 @@ def _start_search(
     checked, view = with_search(checked, files)
     if view is None or view.is_over:
         return checked, view, None
+    files.check_writable()
     try:
         from orchestrator.search import SearchFeed
     except ImportError as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
@@ -41,12 +42,17 @@ SOON = {  # a node that died is noticed in seconds
 }
 
 
-def test_the_same_numbers_as_local(tiny_sweep: Path, tmp_path: Path) -> None:
-    """The command line with a Ray of its own on 127.0.0.1; it leaves nothing behind."""
+def test_the_same_numbers_as_local(tmp_path: Path) -> None:
+    """The command line with a Ray of its own on 127.0.0.1, which leaves nothing behind: a grid, and a search in it."""
+    search = {"params": {"lr": {"low": 0.01, "high": 1, "log": True}}, "objective": "nc1", "trials": 4, "batch": 2}
+    params = {"arch": "rn1", "samples_per_class": 5, "steps": 40, "width": 16}
+    spec = {"name": "s", "task": "collapse", "params": params, "grid": {"depth": [2, 3]}, "search": search}
+    sweep = tmp_path / "s.yaml"
+    sweep.write_text(yaml.safe_dump(spec))
     stores = {}
     for executor in ("ray", "local"):
         stores[executor] = str(tmp_path / executor)
-        arguments = ["run", str(tiny_sweep), "--store", stores[executor], "--executor", executor, "--workers", "1"]
+        arguments = ["run", str(sweep), "--store", stores[executor], "--executor", executor, "--workers", "1"]
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 0, result.output
     assert not ray.is_initialized()
