@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from storage.files import StoreError
 from storage.query import QueryError, Results
 from storage.query import open_results as open
+from sweeps.search_space import Measure, Prune, Search
 from sweeps.sweep import FitRequest, Sweep, SweepError, load_sweep
-from tasks.task import Interrupted, TaskError, task
+from tasks.task import Interrupted, Pruned, TaskError, task
 
 if TYPE_CHECKING:
     from tasks.fit import common_exponent, cutoff, fit_many, fit_rates, predict
@@ -16,8 +17,12 @@ if TYPE_CHECKING:
 __all__ = [
     "FitRequest",
     "Interrupted",
+    "Measure",
+    "Prune",
+    "Pruned",
     "QueryError",
     "Results",
+    "Search",
     "StoreError",
     "Sweep",
     "SweepError",

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from orchestrator.driver import Outcome
+    from orchestrator.place import Place
     from orchestrator.plan import CheckedSweep, Plan
+    from orchestrator.proposals import SearchView
+    from orchestrator.search import SearchFeed
     from storage.files import Files
     from storage.snapshot import Problem, Snapshot
     from storage.specs import LaunchedSpec
@@ -47,7 +51,14 @@ DeviceOption = Annotated[str, typer.Option("--device", help="auto (GPUs if there
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", help="Worker processes; default: one a GPU, else one a core.")
 ]
-ExecutorOption = Annotated[str, typer.Option("--executor", help="Where packs run: local or slurm.")]
+ExecutorOption = Annotated[str, typer.Option("--executor", help="Where packs run: local, ray or slurm.")]
+AddressOption = Annotated[
+    str | None,
+    typer.Option("--address", help="A Ray cluster, as in host:6379 or auto; default: a Ray of our own."),
+]
+PacksPerGpuOption = Annotated[
+    int, typer.Option("--packs-per-gpu", min=1, help="With --executor ray: packs that share a GPU.")
+]
 ClusterOption = Annotated[
     str | None, typer.Option("--cluster", help="A cluster file (TOML): what each SLURM job asks for; see the README.")
 ]
@@ -84,6 +95,8 @@ def run(
     store: StoreOption = None,
     executor: ExecutorOption = "local",
     cluster: ClusterOption = None,
+    address: AddressOption = None,
+    packs_per_gpu: PacksPerGpuOption = 1,
     workers: WorkersOption = None,
     device: DeviceOption = "auto",
     set_: SetOption = None,
@@ -96,19 +109,33 @@ def run(
     with _bad_input_exits():
         from orchestrator.place import open_place
         from orchestrator.plan import check_data, check_sweep, make_estimate, make_plan
-        from orchestrator.show import make_console
+        from orchestrator.proposals import check_search
+        from orchestrator.show import make_console, print_search
         from storage.files import DataFolder
 
-        if detach and executor == "local":
-            _refuse("--detach goes with --executor slurm; local workers end with their launch")
+        if detach and executor != "slurm":
+            _refuse(f"--detach goes with --executor slurm; {executor} workers end with their launch")
         started = time.monotonic()
         console = make_console()
-        again = _again("run", sweep, store, set_, executor, cluster)
+        again = _again("run", sweep, store, set_, executor, cluster, address)
         checked = check_sweep(_load_sweep(sweep, set_))
         data = DataFolder(_data_url())
         check_data(checked, data)
+        check_search(checked, data)
+        if detach and checked.sweep.search is not None:
+            _refuse("a search needs its launch to stay and propose; leave out --detach")
         files = _open_files(store)
-        place = open_place(executor, device=device, workers=workers, cluster=cluster, sweep=checked.sweep, files=files)
+        place = open_place(
+            executor,
+            device=device,
+            workers=workers,
+            cluster=cluster,
+            sweep=checked.sweep,
+            files=files,
+            address=address,
+            packs_per_gpu=packs_per_gpu,
+        )
+        checked, view, feed = _start_search(checked, files, place)
         plan = make_plan(
             checked,
             files,
@@ -119,6 +146,9 @@ def run(
         )
         _warn(plan.snapshot.problems)
         console.print(_plan_sentence(plan), highlight=False)
+        if view is not None and feed is not None:
+            console.print(view.sentence(), highlight=False)
+            feed.hand_out(trial_id for pack in (*plan.packs, *plan.underway.values()) for trial_id in pack.trial_ids)
         snapshot, outcome = plan.snapshot, None
         if plan.packs or plan.underway:
             from orchestrator.launch import launch, submit
@@ -132,23 +162,38 @@ def run(
                 return
             try:
                 end = launch(
-                    plan, files, place, estimate_s, data=data.url, checkpoint_s=checkpoint_seconds, console=console
+                    plan,
+                    files,
+                    place,
+                    estimate_s,
+                    data=data.url,
+                    checkpoint_s=checkpoint_seconds,
+                    console=console,
+                    feed=feed,
                 )
             except KeyboardInterrupt:
                 console.print(f"stopped; resume: {again}", highlight=False)
                 raise typer.Exit(130) from None
             snapshot, outcome = end.snapshot, end.outcome
+        if view is not None:
+            view.refresh()
+            checked = replace(checked, trials=view.trials())
+            console.print(view.sentence(), highlight=False)
         left = len({trial.trial_id for trial in checked.trials} - snapshot.trial_ids())
-        if left == 0:
+        is_all = left == 0 and (view is None or view.is_over)
+        if is_all:
             console.print(
                 f"all {len(checked.trials)} trials are committed ({time.monotonic() - started:.0f} s)", highlight=False
             )
             _print_diverged(console, checked, snapshot)
+        if view is not None:
+            _remember(files, checked)
+            print_search(console, view)
         if len(plan.done) + left < len(checked.trials) or left == 0:
             from orchestrator.rates import fit_and_print
 
-            fit_and_print(console, checked, files)
-        if left == 0:
+            fit_and_print(console, checked, files, view)
+        if is_all:
             _remember(files, checked)
             console.print(f"picture: {_again('report', checked.sweep.name, store)}", highlight=False)
             return
@@ -173,12 +218,15 @@ def plan(
     set_: SetOption = None,
     executor: ExecutorOption = "local",
     cluster: ClusterOption = None,
+    address: AddressOption = None,
+    packs_per_gpu: PacksPerGpuOption = 1,
     json: JsonOption = False,
 ) -> None:
     """Show what would run and what is done; starts nothing."""
     with _bad_input_exits():
         from orchestrator.place import open_place
         from orchestrator.plan import check_data, check_sweep, estimated_hours, make_estimate, make_plan
+        from orchestrator.proposals import check_search, with_search
         from orchestrator.show import make_console, print_json, print_table
         from storage.files import DataFolder
         from sweeps.packing import estimated_wall_s
@@ -186,8 +234,19 @@ def plan(
 
         checked = check_sweep(_load_sweep(sweep, set_))
         check_data(checked, DataFolder(_data_url()))
+        check_search(checked, DataFolder(_data_url()))
         files = _open_files(store)
-        place = open_place(executor, device=device, workers=workers, cluster=cluster, sweep=checked.sweep, files=files)
+        checked, view = with_search(checked, files)
+        place = open_place(
+            executor,
+            device=device,
+            workers=workers,
+            cluster=cluster,
+            sweep=checked.sweep,
+            files=files,
+            address=address,
+            packs_per_gpu=packs_per_gpu,
+        )
         made = make_plan(
             checked,
             files,
@@ -211,6 +270,7 @@ def plan(
                     "device": place.device,
                     "estimated_core_hours": hours,
                     **details,
+                    **({} if view is None else {"search": view.to_json()}),
                     "problems": [str(problem) for problem in made.snapshot.problems],
                 }
             )
@@ -218,6 +278,8 @@ def plan(
         _warn(made.snapshot.problems)
         console = make_console()
         console.print(_plan_sentence(made), highlight=False)
+        if view is not None:
+            console.print(view.sentence(), highlight=False)
         if not made.packs:
             return
         varying = varying_parameters(checked.trials)
@@ -464,23 +526,24 @@ def fit(
     """Fit the rates that a sweep asks for, keep them in the store, and print them; with options, others of the moment."""
     with _bad_input_exits():
         from orchestrator.plan import check_sweep
+        from orchestrator.proposals import with_search
         from orchestrator.rates import fit_and_print, fit_otherwise
         from orchestrator.show import make_console
         from sweeps.sweep import parse_yaml
 
         files = _existing_files(store)
-        checked = check_sweep(_chosen_sweep(sweep, files))
+        checked, view = with_search(check_sweep(_chosen_sweep(sweep, files)), files)
         given: dict[str, Any] = {"metric": metric, "x": x, "by": by, "layer": layer, "where": where, "weights": weights}
         given |= {"x_min": x_min and parse_yaml(x_min), "unconverged": unconverged, "target": target}
         changes = {name: value for name, value in given.items() if value not in (None, [])}
         if changes:
-            problems = fit_otherwise(make_console(), checked, files, changes, json)
+            problems = fit_otherwise(make_console(), checked, files, view, changes, json)
         elif not checked.sweep.fit:
             _refuse(
                 f"sweep {checked.sweep.name!r} asks for no fit; add to it, for example, fit: [{{metric: nc1, x: depth}}]"
             )
         else:
-            problems = fit_and_print(make_console(), checked, files, as_json=json)
+            problems = fit_and_print(make_console(), checked, files, view, as_json=json)
         if not json:
             _warn(problems)
 
@@ -501,10 +564,13 @@ def report(
     """Draw the sweep's report: one HTML file that opens from disk."""
     with _bad_input_exits():
         from orchestrator.plan import check_sweep
+        from orchestrator.proposals import with_search
         from orchestrator.report_command import ReportFiles, write_report, write_reports
 
         files = _existing_files(store)
-        checked = check_sweep(_chosen_sweep(sweep, files))
+        checked, _ = with_search(check_sweep(_chosen_sweep(sweep, files)), files)
+        if not checked.trials:
+            _refuse(f"sweep {checked.sweep.name!r} has proposed nothing yet; run it: {_again('run', sweep, store)}")
         if not output.parent.is_dir():
             _refuse(f"cannot write {output}: folder {output.parent} does not exist")
         targets = ReportFiles(output, figures, ["depthrate", "run", sweep, "--store", files.url])
@@ -518,6 +584,29 @@ def report(
         print(f"wrote {output} ({written.megabytes:.1f} MB); open it in a browser")
         if figures:
             print(f"wrote {written.num_figures} figures to {figures}")
+
+
+@app.command()
+def export(
+    sweep: SweepArgument,
+    storage: Annotated[str, typer.Argument(help="Where Optuna keeps studies, as in sqlite:///search.db.")],
+    store: StoreOption = None,
+) -> None:
+    """Copy a sweep's search into an Optuna storage, which optuna-dashboard opens."""
+    with _bad_input_exits():
+        from orchestrator.plan import check_sweep
+        from orchestrator.proposals import with_search
+
+        files = _existing_files(store)
+        _, view = with_search(check_sweep(_chosen_sweep(sweep, files)), files)
+        if view is None:
+            _refuse(f"sweep {sweep!r} has no search; export is for searches")
+        try:
+            from orchestrator.search import export_studies
+        except ImportError as error:
+            _refuse(f"export needs Optuna ({error}); install it: pip install 'depthrate[search]'")
+        for name in export_studies(view, storage):
+            print(f"wrote study {name!r} to {storage}")
 
 
 @app.command()
@@ -615,15 +704,17 @@ def _planned_trials(given: str | None, files: Files) -> dict[str, list[str]]:
         _refuse(f"store {files.url} has no sweep yet; run one: depthrate run quickstart")
     if given is not None and (given not in launched or Path(given).is_file()):
         from orchestrator.plan import check_sweep
+        from orchestrator.proposals import with_search
         from sweeps.sweep import load_sweep
 
-        checked = check_sweep(load_sweep(given))
+        checked, _ = with_search(check_sweep(load_sweep(given)), files)
         return {checked.sweep.name: [trial.trial_id for trial in checked.trials]}
     planned = {}
     for spec in launched.values() if given is None else [launched[given]]:
         try:
-            trial_ids = spec.trial_ids(files)
-            planned[spec.sweep] = _expanded(spec) if trial_ids is None else trial_ids
+            # a search that was killed knows more trials than were written down with its spec
+            trial_ids = None if "search" in spec.spec else spec.trial_ids(files)
+            planned[spec.sweep] = _expanded(spec, files) if trial_ids is None else trial_ids
         except ValueError as error:
             if given is not None:
                 raise
@@ -631,11 +722,31 @@ def _planned_trials(given: str | None, files: Files) -> dict[str, list[str]]:
     return planned
 
 
-def _expanded(launched: LaunchedSpec) -> list[str]:
+def _expanded(launched: LaunchedSpec, files: Files) -> list[str]:
     from orchestrator.plan import check_sweep
+    from orchestrator.proposals import with_search
     from sweeps.sweep import sweep_of_spec
 
-    return [trial.trial_id for trial in check_sweep(sweep_of_spec(launched.spec)).trials]
+    checked, _ = with_search(check_sweep(sweep_of_spec(launched.spec)), files)
+    return [trial.trial_id for trial in checked.trials]
+
+
+def _start_search(
+    checked: CheckedSweep, files: Files, place: Place
+) -> tuple[CheckedSweep, SearchView | None, SearchFeed | None]:
+    """Propose what can be proposed now, and return the sweep with all trials so far; nothing happens without a search."""
+    from orchestrator.proposals import with_search
+
+    checked, view = with_search(checked, files)
+    if view is None or view.is_over:
+        return checked, view, None
+    files.check_writable()
+    try:
+        from orchestrator.search import SearchFeed
+    except ImportError as error:
+        _refuse(f"a search needs Optuna ({error}); install it: pip install 'depthrate[search]'")
+    feed = SearchFeed(view, device=place.device, workers=place.workers)
+    return replace(checked, trials=view.trials()), view, feed
 
 
 def _open_files(store: str | None) -> Files:
@@ -715,6 +826,7 @@ def _again(
     set_: list[str] | None = None,
     executor: str = "local",
     cluster: str | None = None,
+    address: str | None = None,
 ) -> str:
     """Return the command line that goes on from here."""
     import shlex
@@ -722,6 +834,7 @@ def _again(
     words = ["depthrate", verb, what, *(["--store", store] if store else [])]
     words += ["--executor", executor] if executor != "local" else []
     words += ["--cluster", cluster] if cluster else []
+    words += ["--address", address] if address else []
     return shlex.join(words + [part for text in set_ or () for part in ("--set", text)])
 
 

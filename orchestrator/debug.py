@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pdb
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -31,6 +31,9 @@ class _DebugContext:
 
     def progress(self, step: int, num_steps: int) -> None:
         return None
+
+    def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
+        return set()
 
     def checkpoint_due(self) -> bool:
         return False

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -50,6 +50,23 @@ class _Entry:
     """When it may start, on the driver's clock."""
 
 
+class Feed(Protocol):
+    """Gives a launch more packs as results come in: a search."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        ...
+
+    def next_packs(self, given_up: Collection[str]) -> list[Pack]:
+        """Return packs that are new to the launch, given what is committed and which trials it gave up."""
+        ...
+
+    def pruning(self, trial_id: str) -> Mapping[str, Any] | None:
+        """Return when a trial leaves its pack, for `PackJob.pruning`."""
+        ...
+
+
 @dataclass(frozen=True)
 class Progress:
     """What a watcher sees of a launch."""
@@ -61,6 +78,8 @@ class Progress:
     """On their way to a machine, as far as we know."""
     waiting_for_others: int
     """Queued packs that another launch is running."""
+    packs_added: list[Pack] = field(default_factory=list)
+    """By a search, since the launch began."""
 
 
 class Watcher(Protocol):
@@ -94,6 +113,7 @@ class Driver:
         clock: Callable[[], float] = time.monotonic,
         upkeep: Callable[[Snapshot], object] = lambda snapshot: None,
         estimate_s: Callable[[Pack], float | None] = lambda pack: None,
+        feed: Feed | None = None,
     ):
         self.files, self.executor, self.options, self.watch = files, executor, options, watch
         self._clock = clock
@@ -101,6 +121,12 @@ class Driver:
         """Gives the rough seconds of a pack on one core."""
         self._upkeep = upkeep
         """Sees the store now and then, and compacts it."""
+        self._feed = feed
+        self._feed_is_due = not plan.packs
+        """Whether something has ended since the search was last asked."""
+        self._feed_not_before = float("-inf")
+        self.added: list[Pack] = []
+        """Packs that the search gave."""
         self.sweep = plan.checked.sweep
         self.queue = deque(_Entry(pack) for pack in plan.packs)
         self.running = {attempt_id: _Entry(pack) for attempt_id, pack in plan.underway.items()}
@@ -128,8 +154,9 @@ class Driver:
     def run(self) -> Outcome:
         """Bring every pack to its commit, or give it up."""
         last_read = float("-inf")
-        while (self.running and not self._may_leave()) or (self.queue and not self.stopping):
+        while (self.running and not self._may_leave()) or (self._has_more() and not self.stopping):
             if not self.stopping:
+                self._ask_feed(self._clock())
                 self._submit(self._clock())
             for end in self.executor.poll(timeout_s=0.2):
                 self._handle(end)
@@ -149,6 +176,24 @@ class Driver:
 
     def _may_leave(self) -> bool:
         return self.stopping and self.executor.outlives_driver
+
+    def _has_more(self) -> bool:
+        return bool(self.queue) or (self._feed is not None and self._feed_is_due and not self._feed.is_over)
+
+    def _ask_feed(self, now: float) -> None:
+        """Queue what the search proposes now that something has ended."""
+        if self._feed is None or not self._feed_is_due or now < self._feed_not_before:
+            return
+        given_up = {trial_id for failure in self.failures for trial_id in failure.pack.trial_ids}
+        try:
+            packs = self._feed.next_packs(given_up)
+        except (OSError, StoreError) as error:
+            log.warning("search: store not read: %s", error)
+            self._feed_not_before = now + LOOK_AT_OTHERS_S
+            return
+        self._feed_is_due = False
+        self.added += packs
+        self.queue.extend(_Entry(pack) for pack in packs)
 
     def _stop_if_cancelled(self) -> None:
         if not self.stopping and read_cancel_mark(self.files, self.sweep.name) not in (None, self._cancel_mark):
@@ -200,6 +245,7 @@ class Driver:
             pack_id=entry.pack.pack_id,
             trial_ids=entry.pack.trial_ids,
             params=[trial.params for trial in entry.pack.trials],
+            pruning=None if self._feed is None else [self._feed.pruning(t.trial_id) for t in entry.pack.trials],
             options=self.options,
             estimated_s=self._estimate_s(entry.pack),
         )
@@ -210,6 +256,7 @@ class Driver:
 
     def _handle(self, end: JobEnd) -> None:
         entry = self.running.pop(end.attempt_id)
+        self._feed_is_due = True
         attempt_id = end.ran_as or end.attempt_id
         state = read_attempt(self.files, self.sweep.name, attempt_id) or {}
         if end.kind in ("not_started", "cancelled_all"):
@@ -290,6 +337,7 @@ class Driver:
         """Return the pack's trials that are not committed, and count the others as done."""
         left = tuple(trial for trial in pack.trials if trial.trial_id not in committed)
         self.trials_done += len(pack.trials) - len(left)
+        self._feed_is_due = self._feed_is_due or len(left) < len(pack.trials)
         return Pack(pack.pack_id, left)
 
     def _look_at_others(self) -> None:
@@ -330,6 +378,7 @@ class Driver:
                 packs_queued=[entry.pack for entry in self.queue],
                 packs_submitted=[entry.pack for entry in self.running.values() if entry.state is None],
                 waiting_for_others=waiting,
+                packs_added=self.added,
             )
         )
 

@@ -33,6 +33,8 @@ class PackJob:
     trial_ids: list[str]
     params: list[Mapping[str, Any]]
     options: LaunchOptions
+    pruning: list[Mapping[str, Any] | None] | None = None
+    """Of each trial of a search: metric, maximize, and thresholds (step -> value) below which it leaves its pack."""
     estimated_s: float | None = None
     """Rough seconds on one core, for those who plan how long a job takes."""
 

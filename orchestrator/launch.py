@@ -11,7 +11,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from orchestrator.driver import Driver, Outcome
+from orchestrator.driver import Driver, Feed, Outcome
 from orchestrator.executor import LaunchOptions
 from orchestrator.maintain import Upkeep
 from orchestrator.place import Estimate, Place
@@ -32,9 +32,17 @@ class LaunchEnd:
 
 
 def launch(
-    plan: Plan, files: Files, place: Place, estimate_s: Estimate, *, data: str, checkpoint_s: float, console: Console
+    plan: Plan,
+    files: Files,
+    place: Place,
+    estimate_s: Estimate,
+    *,
+    data: str,
+    checkpoint_s: float,
+    console: Console,
+    feed: Feed | None = None,
 ) -> LaunchEnd:
-    """Run a plan's packs until all are committed, given up, or Ctrl-C.
+    """Run a plan's packs, and those that a search adds, until all are committed, given up, or Ctrl-C.
 
     Raises:
         StoreError: the store cannot be written, or other processes would not see it.
@@ -43,7 +51,7 @@ def launch(
     executor = place.executor(plan)
     upkeep = Upkeep(options.store)
     with LaunchWatcher(plan, console) as watcher:
-        driver = Driver(plan, files, executor, options, watcher, upkeep=upkeep.look, estimate_s=estimate_s)
+        driver = Driver(plan, files, executor, options, watcher, upkeep=upkeep.look, estimate_s=estimate_s, feed=feed)
         with _Interrupts(driver, console):
             try:
                 outcome = driver.run()

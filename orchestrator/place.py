@@ -14,12 +14,13 @@ from sweeps.sweep import Sweep
 
 if TYPE_CHECKING:
     from orchestrator.plan import Plan
+    from orchestrator.ray_executor import Session
     from orchestrator.slurm_executor import SlurmExecutor
     from slurm.limits import Limits
     from slurm.profile import Profile
     from storage.files import Files
 
-EXECUTORS = ("local", "slurm")
+EXECUTORS = ("local", "ray", "slurm")
 Estimate = Callable[[Pack], float | None]
 
 
@@ -94,8 +95,9 @@ class LocalPlace:
         return self.machine.memory_bytes
 
     def executor(self, plan: Plan) -> Executor:
-        """Return worker processes, no more than there are packs."""
-        return LocalExecutor(min(self.machine.workers, len(plan.packs)), self.machine.gpus)
+        """Return worker processes, no more than there are packs; a search will have more of them."""
+        most = self.machine.workers if plan.checked.sweep.search else len(plan.packs)
+        return LocalExecutor(min(self.machine.workers, most), self.machine.gpus)
 
     def check(self, plan: Plan, estimate_s: Estimate) -> None:
         """Accept everything: this machine has no limits that we know."""
@@ -107,6 +109,64 @@ class LocalPlace:
     def details(self, plan: Plan, estimate_s: Estimate) -> dict[str, Any]:
         """Return nothing more."""
         return {}
+
+
+class RayPlace:
+    """A Ray of our own on this machine, or a cluster's."""
+
+    submitted: Mapping[str, tuple[str, list[str]]] = {}
+
+    def __init__(self, address: str | None, device: str, workers: int | None, packs_per_gpu: int):
+        """Look at what is there; nothing is started on this machine yet.
+
+        Raises:
+            ValueError: `RayError` or `MachineError` for what cannot be reached or does not fit.
+        """
+        self._address = address
+        self._session: Session | None = None
+        self.differences: list[str] = []
+        self.memory_bytes: float | None = None
+        if address is None:
+            machine = choose_machine(device, workers)
+            self.device, self._gpus = machine.device, len(machine.gpus)
+            cpus = machine.workers
+            if machine.memory_bytes is not None:
+                self.memory_bytes = machine.memory_bytes / (packs_per_gpu if machine.gpus else 1)
+        else:
+            from orchestrator.ray_executor import Session, check_versions
+
+            self._session = Session(address=address)
+            self.differences = check_versions()
+            resources = self._session.resources()
+            self._gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 0))
+            if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not self._gpus):
+                raise MachineError(
+                    f"device {device!r}: the Ray cluster has {self._gpus} GPUs; allowed: auto, cpu, cuda"
+                )
+            self.device = "cuda" if self._gpus and device != "cpu" else "cpu"
+        self._gpu_share = 1 / packs_per_gpu if self.device == "cuda" else 0.0
+        at_once = self._gpus * packs_per_gpu if self.device == "cuda" else cpus
+        self.workers = max(1, min(at_once, workers or at_once))
+
+    def executor(self, plan: Plan) -> Executor:
+        """Return a Tune run, started with its Ray if that is ours."""
+        from orchestrator.ray_executor import RayExecutor, Session
+
+        if self._session is None:
+            self._session = Session(address=None, workers=self.workers, gpus=self._gpus)
+        return RayExecutor(self._session, workers=self.workers, gpu_share=self._gpu_share)
+
+    def check(self, plan: Plan, estimate_s: Estimate) -> None:
+        """Accept everything: what does not fit now waits."""
+
+    def sentence(self) -> str:
+        """Say which Ray, and in what its nodes differ from this machine."""
+        where = "Ray on this machine" if self._address is None else f"Ray cluster at {self._address}"
+        return "; ".join([f"{where}, {self.workers} packs at once on {self.device}", *self.differences[:5]])
+
+    def details(self, plan: Plan, estimate_s: Estimate) -> dict[str, Any]:
+        """Return in what the nodes differ from this machine."""
+        return {"version_differences": "\n".join(self.differences)} if self.differences else {}
 
 
 class SlurmPlace:
@@ -173,7 +233,15 @@ class SlurmPlace:
 
 
 def open_place(
-    executor: str, *, device: str, workers: int | None, cluster: str | None, sweep: Sweep, files: Files
+    executor: str,
+    *,
+    device: str,
+    workers: int | None,
+    cluster: str | None,
+    sweep: Sweep,
+    files: Files,
+    address: str | None = None,
+    packs_per_gpu: int = 1,
 ) -> Place:
     """Return the place that `--executor` and its options mean.
 
@@ -182,6 +250,20 @@ def open_place(
     """
     if executor not in EXECUTORS:
         raise PlaceError(f"executor {executor!r} is not available in this version; allowed: {', '.join(EXECUTORS)}")
+    if executor != "ray" and (address is not None or packs_per_gpu != 1):
+        raise PlaceError(f"--address and --packs-per-gpu go with --executor ray; given: --executor {executor}")
+    if executor == "ray":
+        if address is not None and address.startswith("ray://"):
+            raise PlaceError(
+                f"address {address!r} is Ray's client, which Ray Tune cannot feed; run on a node, with auto"
+            )
+        if cluster is not None:
+            raise PlaceError("--cluster goes with --executor slurm; a Ray cluster is given by --address")
+        try:
+            import orchestrator.ray_executor  # noqa: F401
+        except ImportError as error:
+            raise PlaceError(f"--executor ray needs Ray ({error}); install it: pip install 'depthrate[ray]'") from None
+        return RayPlace(address, device, workers, packs_per_gpu)
     if executor == "local":
         if cluster is not None:
             raise PlaceError("--cluster goes with --executor slurm; the local executor needs none")

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from orchestrator.aggregate import fit_curves
 from orchestrator.plan import CheckedSweep
+from orchestrator.proposals import SearchView, fitted_trials
 from orchestrator.show import print_fits, print_json
 from storage.files import Files
 from storage.fits import write_fits
@@ -19,10 +20,15 @@ from storage.snapshot import Problem
 from sweeps.sweep import Sweep, SweepError, check_fits, fit_request
 
 
-def fit_and_print(console: Console, checked: CheckedSweep, files: Files, as_json: bool = False) -> Sequence[Problem]:
-    """Fit a sweep's rates, keep and print them, and return what is wrong with the store."""
+def fit_and_print(
+    console: Console, checked: CheckedSweep, files: Files, view: SearchView | None, as_json: bool = False
+) -> Sequence[Problem]:
+    """Fit a sweep's rates, keep and print them, and return what is wrong with the store.
+
+    `view` is the sweep's search: its fits are about what it chose.
+    """
     results = Results(files)
-    curves = fit_curves(results, checked.sweep.fit, checked.trials)
+    curves = fit_curves(results, checked.sweep.fit, fitted_trials(checked, view))
     rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
     if rows:
         try:
@@ -37,7 +43,12 @@ def fit_and_print(console: Console, checked: CheckedSweep, files: Files, as_json
 
 
 def fit_otherwise(
-    console: Console, checked: CheckedSweep, files: Files, changes: Mapping[str, Any], as_json: bool
+    console: Console,
+    checked: CheckedSweep,
+    files: Files,
+    view: SearchView | None,
+    changes: Mapping[str, Any],
+    as_json: bool,
 ) -> Sequence[Problem]:
     """Fit what the command line asks for and print it; the store's fits stay those of the sweep.
 
@@ -47,7 +58,7 @@ def fit_otherwise(
     requests = changed_requests(checked.sweep, changes)
     check_fits(replace(checked.sweep, fit=requests), checked.task)
     results = Results(files)
-    curves = fit_curves(results, requests, checked.trials)
+    curves = fit_curves(results, requests, fitted_trials(checked, view))
     if as_json:
         print_json([row for curve in curves for row in curve.table_rows(checked.sweep.name)])
     else:

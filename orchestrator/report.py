@@ -20,8 +20,16 @@ from orchestrator.report_content import STATES, ReportData
 from orchestrator.report_figures import curve_plots, fit_plots, layer_plots, spectrum_plots
 from orchestrator.report_geometry import gram_plots
 from orchestrator.report_plotly import Plot, figure_html, plotly_script
+from orchestrator.report_search import SearchContent
 from orchestrator.report_style import SCRIPT, STYLE
-from orchestrator.report_tables import failure_table, fit_table, left_out_table, sensitivity_table, trial_table
+from orchestrator.report_tables import (
+    failure_table,
+    fit_table,
+    left_out_table,
+    search_table,
+    sensitivity_table,
+    trial_table,
+)
 from orchestrator.report_text import common_sentence, duration_text, escape, fit_sentence, number_text
 
 __all__ = ["ReportData", "all_plots", "render_report"]
@@ -33,10 +41,12 @@ def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
     With refresh_s the page loads itself again after so many seconds.
     """
     numbers = itertools.count(1)
+    search = [] if data.search is None else [_section("Search", _search(data.search, numbers))]
     parts = {title: _figures(leads, plots, numbers, empty) for title, leads, plots, empty in _figure_parts(data)}
     body = [
         _summary(data),
         _states(data),
+        *search,
         _section("Rates", parts["Rates"]),
         _section("All fits", fit_table(data.fits) + sensitivity_table(data.fits)),
         _section("Left out and in doubt", left_out_table(data.fits)) if data.fits else "",
@@ -140,6 +150,11 @@ def _figures(lead: str, plots: list[Plot], numbers: Iterator[int], empty: str) -
         return f"<p>{empty}</p>"
     drawn = "\n".join(figure_html(plot, next(numbers)) for plot in plots)
     return f'<p class=note>{lead}</p><div class="figures">{drawn}</div>'
+
+
+def _search(search: SearchContent, numbers: Iterator[int]) -> str:
+    figures = "\n".join(figure_html(plot, next(numbers)) for plot in search.plots)
+    return f'<p>{escape(search.sentence)}.</p>{search_table(search)}<div class="figures">{figures}</div>'
 
 
 def _reproduce(data: ReportData) -> str:

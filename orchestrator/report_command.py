@@ -10,6 +10,7 @@ from pathlib import Path
 
 from orchestrator.aggregate import fit_curves
 from orchestrator.plan import CheckedSweep
+from orchestrator.proposals import fitted_trials, with_search
 from orchestrator.report import ReportData, all_plots, render_report
 from orchestrator.report_data import collect_report
 from orchestrator.report_export import export_figures
@@ -82,8 +83,9 @@ def write_reports(
 
 def _collect(checked: CheckedSweep, files: Files, results: Results, command: list[str]) -> tuple[ReportData, int]:
     sweep = checked.sweep
+    checked, view = with_search(checked, files)
     state = sweep_status(sweep.name, [trial.trial_id for trial in checked.trials], results.snapshot, files)
-    curves = fit_curves(results, sweep.fit, checked.trials)
+    curves = fit_curves(results, sweep.fit, fitted_trials(checked, view))
     counts = state.counts()
-    data = collect_report(sweep, checked.trials, state, results, curves, command)
+    data = collect_report(sweep, checked.trials, state, results, curves, command, view)
     return data, counts["pending"] + counts["running"]

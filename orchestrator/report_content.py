@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.aggregate import FittedCurve
+from orchestrator.report_search import SearchContent
 from orchestrator.report_text import value_text
 
 T = TypeVar("T")
@@ -50,6 +51,7 @@ class ReportData:
     """trial_id, singular_values, class_gram: of the last layer at the last step."""
     device_hours: dict[str, float] = field(default_factory=dict)
     """Kind of device (cpu, cuda) -> hours that attempts held one, failed ones included."""
+    search: SearchContent | None = None
 
     @property
     def parameters(self) -> list[str]:

@@ -10,7 +10,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.aggregate import FittedCurve
+from orchestrator.proposals import SearchView
 from orchestrator.report import ReportData
+from orchestrator.report_search import search_content
 from orchestrator.status import SweepStatus
 from storage.query import Results
 from sweeps.sweep import Sweep
@@ -30,6 +32,7 @@ def collect_report(
     results: Results,
     curves: list[FittedCurve],
     command: list[str],
+    search: SearchView | None = None,
 ) -> ReportData:
     """Return a sweep's trials, measurements and fits as the report wants them."""
     import pandas as pd
@@ -71,6 +74,7 @@ def collect_report(
         problems=[str(problem) for problem in results.problems],
         geometry=of_sweep("select trial_id, singular_values, class_gram from results"),
         device_hours=_device_hours(results, sweep.name),
+        search=None if search is None else search_content(search),
     )
 
 

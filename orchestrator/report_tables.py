@@ -10,6 +10,7 @@ import numpy as np
 
 from orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
 from orchestrator.report_content import STATE_COLUMNS, STATES, ReportData
+from orchestrator.report_search import SearchContent
 from orchestrator.report_text import (
     MODEL_NAMES,
     curve_label,
@@ -180,6 +181,12 @@ def _trial_ids(trial_ids: Sequence[str]) -> str:
 
 def _long_cell(text: str) -> _Cell:
     return _Cell(f"<div class=long>{escape(text)}</div>")
+
+
+def search_table(search: SearchContent) -> str:
+    """Return the best proposals of each study."""
+    rows = [[_trial_cell(name, value) for name, value in zip(search.columns, row, strict=True)] for row in search.rows]
+    return _table(search.columns, rows, sortable=True)
 
 
 def trial_table(data: ReportData) -> str:

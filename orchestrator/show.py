@@ -15,6 +15,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from orchestrator.aggregate import FittedCurve
+    from orchestrator.proposals import SearchView
     from tasks.fit import RateFit
 
 
@@ -103,6 +104,12 @@ def _first_of_requests(curves: Sequence[FittedCurve]) -> list[FittedCurve]:
 
 def _p_value(p: float | None) -> str:
     return "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def print_search(console: Console, view: SearchView) -> None:
+    """Print the best proposal of each study, or with several objectives the best ones."""
+    columns, rows = view.table()
+    print_table(console, columns, rows)
 
 
 def _interval(fit: RateFit) -> str:

@@ -25,6 +25,7 @@ class LaunchWatcher:
         self._total = len(plan.checked.trials)
         self._done_before = len(plan.done)
         self._work = sum(estimated_wall_s(pack, plan.checked.task) for pack in plan.packs)
+        self._packs_added = 0
         self._varying = varying_parameters(plan.checked.trials)
         self._started = time.monotonic()
         self._last_line = self._started
@@ -51,6 +52,7 @@ class LaunchWatcher:
 
     def __call__(self, progress: LaunchProgress) -> None:
         """Show how the launch is getting on."""
+        self._count_added(progress)
         if self._display is not None:
             self._draw(self._display, progress)
             return
@@ -59,9 +61,16 @@ class LaunchWatcher:
             self._last_done, self._last_line = progress.trials_done, now
             self._console.print(f"{progress.trials_done}/{self._total} trials{self._pace(progress)}", highlight=False)
 
+    def _count_added(self, progress: LaunchProgress) -> None:
+        """A search adds packs on the way."""
+        for pack in progress.packs_added[self._packs_added :]:
+            self._total += len(pack.trials)
+            self._work += estimated_wall_s(pack, self._plan.checked.task)
+        self._packs_added = len(progress.packs_added)
+
     def _draw(self, display: Progress, progress: LaunchProgress) -> None:
         text = f"{progress.trials_done}/{self._total}{self._pace(progress)}"
-        display.update(self._rows[""], completed=progress.trials_done, text=text)
+        display.update(self._rows[""], completed=progress.trials_done, total=self._total, text=text)
         running = {pack.pack_id: (pack, state) for pack, state in progress.packs_running}
         for pack_id in [key for key in self._rows if key and key not in running]:
             display.remove_task(self._rows.pop(pack_id))

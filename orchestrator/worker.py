@@ -6,6 +6,7 @@ What went wrong is told through the attempt's record in the store. It ends when 
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import logging
@@ -25,7 +26,14 @@ from orchestrator.attempt import AttemptState, heartbeat_s
 from orchestrator.executor import PackJob
 from storage.commit import commit_trials
 from storage.files import DataFolder, Files
-from storage.layout import DATA_TABLES, checkpoint_folder, checkpoint_path, checkpoint_trials_path, log_path
+from storage.layout import (
+    DATA_TABLES,
+    checkpoint_folder,
+    checkpoint_path,
+    checkpoint_trials_path,
+    log_path,
+    reports_path,
+)
 from storage.schema import TableError, task_table
 from tasks.task import Interrupted, Task, TrialResult, load_task
 
@@ -54,6 +62,35 @@ class StopFlag:
         self.is_set, self.reason = True, reason
 
 
+class Pruning:
+    """What the trials of a pack reported while they trained, and which of them their search left out."""
+
+    def __init__(self, job: PackJob):
+        self._job = job
+        self.reports: dict[str, dict[str, Any]] = {}
+        """Trial -> values (step -> value) and, for one that was left out, pruned_at."""
+
+    def report(self, index: int, step: int, values: Mapping[str, float | None]) -> bool:
+        """Note what a trial reports and return whether it is to be left out: it is worse than the threshold of this step."""
+        rule = self._job.pruning[index] if self._job.pruning else None
+        value = None if rule is None else values.get(rule["metric"])
+        if rule is None or value is None:
+            return False
+        known = self.reports.setdefault(self._job.trial_ids[index], {"values": {}})
+        known["values"][str(step)] = value
+        threshold = rule["thresholds"].get(str(step))
+        if threshold is None or (value >= threshold if rule["maximize"] else value <= threshold):
+            return False
+        known["pruned_at"] = step
+        return True
+
+    def write(self, files: Files) -> None:
+        """Put the reports into the store; before the commit, so that a pruned trial is never pending after it."""
+        if self.reports:
+            content = json.dumps({"sweep": self._job.sweep, "reports": self.reports})
+            files.write(reports_path(self._job.sweep, self._job.attempt_id), content.encode())
+
+
 @dataclass
 class WorkerContext:
     """What a running task may ask of the outside (`tasks.task.TaskContext`)."""
@@ -64,6 +101,9 @@ class WorkerContext:
     state: AttemptState
     stop: StopFlag
     trial_ids: Sequence[str]
+    pruning: Pruning
+    first: int = 0
+    """Position in the pack of the first of `trial_ids`."""
     name: str = "pack"
     wall_s_before: float = 0.0
     """Training time of earlier attempts that the checkpoint stands for."""
@@ -84,6 +124,10 @@ class WorkerContext:
         """Note how far the pack has come."""
         self.state.step, self.state.num_steps = step, num_steps
 
+    def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
+        """Tell what trials measure while they train; return the positions of those to leave out."""
+        return {index for index, row in values.items() if self.pruning.report(self.first + index, step, row)}
+
     def checkpoint_due(self) -> bool:
         """Whether the last checkpoint is old enough."""
         return time.monotonic() - self.last_checkpoint >= self.job.options.checkpoint_s
@@ -94,6 +138,7 @@ class WorkerContext:
         pack_id = self.job.pack_id
         wall_s = self.wall_s_before + time.time() - self.state.started_at
         try:
+            self.pruning.write(self.files)
             self.files.write(checkpoint_path(pack_id, self.name), content)
             members = {"trial_ids": self.job.trial_ids, "wall_s": wall_s}
             self.files.write(checkpoint_trials_path(pack_id), json.dumps(members).encode())
@@ -113,7 +158,9 @@ class WorkerContext:
     def for_trial(self, index: int) -> WorkerContext:
         """Return this context narrowed to one trial, with a checkpoint of its own."""
         trial_id = self.trial_ids[index]
-        return WorkerContext(self.files, self.job, self.data, self.state, self.stop, [trial_id], trial_id)
+        return WorkerContext(
+            self.files, self.job, self.data, self.state, self.stop, [trial_id], self.pruning, index, trial_id
+        )
 
 
 class PackRun:
@@ -121,6 +168,7 @@ class PackRun:
 
     def __init__(self, job: PackJob, task: Task, files: Files, state: AttemptState, stop: StopFlag):
         self.job, self.task, self.files, self.state, self.stop = job, task, files, state, stop
+        self._pruning = Pruning(job)
         self._finished: list[tuple[TrialResult, dict[str, pa.Table], float]] = []
         self._oldest_finished = 0.0
         self._part = 0
@@ -132,9 +180,8 @@ class PackRun:
         Raises:
             Interrupted: asked to stop; a checkpoint is saved and trials that had finished are committed.
         """
-        context = WorkerContext(
-            self.files, self.job, DataFolder(self.job.options.data), self.state, self.stop, self.job.trial_ids
-        )
+        data = DataFolder(self.job.options.data)
+        context = WorkerContext(self.files, self.job, data, self.state, self.stop, self.job.trial_ids, self._pruning)
         started = time.monotonic()
         try:
             for result in self.task.run(self.job.params, context):
@@ -172,15 +219,17 @@ class PackRun:
 
     def _write_commit(self) -> None:
         try:
+            self._pruning.write(self.files)
+            finished = [each for each in self._finished if each[0].status != "pruned"]
+            if not finished:
+                return
             commit_trials(
                 self.files,
                 sweep=self.job.sweep,
                 attempt_id=self.job.attempt_id,
                 part=None if self.task.fused else self._part,
-                trials=[self._trial_row(result, wall_s) for result, _, wall_s in self._finished],
-                tables={
-                    name: [tables[name] for _, tables, _ in self._finished if name in tables] for name in DATA_TABLES
-                },
+                trials=[self._trial_row(result, wall_s) for result, _, wall_s in finished],
+                tables={name: [tables[name] for _, tables, _ in finished if name in tables] for name in DATA_TABLES},
             )
         except TableError:
             raise
@@ -268,9 +317,15 @@ def error_kind(error: BaseException) -> str:
     return "task"
 
 
+@functools.cache  # reading them takes as long as all the rest of a small pack
 def _versions() -> dict[str, str]:
-    names = ("depthrate", "torch", "numpy", "pyarrow")
-    return {"python": sys.version.split()[0], **{name: importlib.metadata.version(name) for name in names}}
+    versions = {"python": sys.version.split()[0]}
+    for name in ("depthrate", "torch", "numpy", "pyarrow"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"  # depthrate itself, where its code came with the job
+    return versions
 
 
 class _captured_output:

@@ -9,6 +9,8 @@ manifest/sweep=<sweep>/<id>.json                                    makes them c
 jobs/sweep=<sweep>/<submission>.json                                what a scheduler was given; deleted when it is over
 columns/<table>/<type>=<column>                                     the type of each column that tasks added
 checkpoints/<pack>/pack.json, <name>.ckpt                           deleted after the commit
+searches/sweep=<sweep>/<study>/<batch>-<digest>.json                what a search proposed, before it runs
+searches/sweep=<sweep>/reports/<attempt>.json                       what trials that may be pruned reported, and which were
 fits/sweep=<sweep>/fits.parquet                                     the newest fits of a sweep
 quarantine/<when>/<path>                                            what `verify --repair` moved out of the way
 """
@@ -66,6 +68,21 @@ def checkpoint_trials_path(pack_id: str) -> str:
 def fits_path(sweep: str) -> str:
     """Return where a sweep's newest fits are kept."""
     return f"fits/sweep={sweep}/fits.parquet"
+
+
+def searches_folder(sweep: str) -> str:
+    """Return the folder of what a sweep's searches proposed."""
+    return f"searches/sweep={sweep}"
+
+
+def batch_path(sweep: str, study_id: str, batch: int, digest: str) -> str:
+    """Return where a study keeps what it proposed at once."""
+    return f"{searches_folder(sweep)}/{study_id}/{batch:06d}-{digest}.json"
+
+
+def reports_path(sweep: str, attempt_id: str) -> str:
+    """Return where an attempt keeps what trials that may be pruned have reported."""
+    return f"{searches_folder(sweep)}/reports/{attempt_id}.json"
 
 
 def cancel_path(sweep: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -322,3 +322,26 @@ def _trials_of_layer(table: pa.Table, layer: int, trial_id: str | None) -> Itera
         chosen = rows & (trials == trial)
         if chosen.any():
             yield str(trial), labels[chosen], features[chosen]
+
+
+def check_expression(text: str, columns: Mapping[str, str] | None) -> None:
+    """Check that a text is one SQL expression over these columns (name -> SQL type); over any, where they are not known.
+
+    Raises:
+        QueryError: it is not.
+    """
+    query = f"select (\n{text}\n) as value from results"
+    try:
+        statements = duckdb.extract_statements(query)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise QueryError(
+                f"{text!r} is not an SQL expression over the columns of results, as in nc1 or log(nc1) + loss"
+            )
+        if columns is not None:
+            connection = duckdb.connect(":memory:")
+            connection.execute("set enable_external_access = false")
+            listed = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
+            connection.execute(f"create table results ({listed})")
+            connection.sql(query)
+    except duckdb.Error as error:
+        raise QueryError(f"{text!r} is no SQL expression over results: {first_line(error)}") from None

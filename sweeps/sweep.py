@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from sweeps.expression import Expression, ExpressionError
+from sweeps.search_space import Search, SearchError, search_of_spec
 from sweeps.trial import Trial, TrialMaker, canonical_json
 from tasks.schema import Filler, Parameter, ParameterError, nearest
 from tasks.task import Task, absolute_task_name, load_task
 
 SHIPPED = Path(__file__).parent
 MAX_TRIALS = 1_000_000
-_KEYS = ("name", "task", "params", "grid", "zip", "grids", "include", "exclude", "derive", "seeds", "fit")
+_KEYS = ("name", "task", "params", "grid", "zip", "grids", "include", "exclude", "derive", "seeds", "search", "fit")
 _GRID_KEYS = ("params", "grid", "zip")
 _OVERRIDDEN = ("params", "grid", "zip", "grids", "include", "derive")
 """Where --set takes out what the file says of a parameter."""
@@ -77,6 +78,8 @@ class Sweep:
     derive: Mapping[str, Any] = field(default_factory=dict)
     seeds: Any = None
     """A count n for seeds 0..n-1, a list of seeds, or null for the task's default."""
+    search: Search | None = None
+    """One study for each combination of the above."""
     fit: tuple[FitRequest, ...] = ()
 
     def spec(self) -> dict[str, Any]:
@@ -86,6 +89,7 @@ class Sweep:
             content[key] = dict(getattr(self, key))
         for key in ("grids", "include", "exclude"):
             content[key] = [dict(part) for part in getattr(self, key)]
+        content["search"] = None if self.search is None else self.search.spec()
         content["fit"] = [request.spec() for request in self.fit]
         return {key: value for key, value in content.items() if value} | (
             {} if self.seeds is None else {"seeds": self.seeds}
@@ -100,7 +104,7 @@ class Sweep:
         return load_task(self.task)
 
     def expand(self, task: Task | None = None) -> list[Trial]:
-        """Return the trials, each once, checked against the task's schema.
+        """Return the trials, each once, checked against the task's schema; none for a search, whose trials come as it goes.
 
         Raises:
             SweepError: a parameter is unknown, of the wrong type, given twice, or a derived value cannot be formed.
@@ -195,6 +199,7 @@ def sweep_of_spec(content: Any, folder: Path | None = None) -> Sweep:
         exclude=_mappings(content.get("exclude"), "exclude"),
         derive=_mapping(content.get("derive"), "derive"),
         seeds=content.get("seeds"),
+        search=_search(content.get("search")),
         fit=tuple(fit_request(part) for part in _mappings(content.get("fit"), "fit")),
     )
 
@@ -205,6 +210,8 @@ def expand(sweep: Sweep, task: Task) -> list[Trial]:
     Raises:
         SweepError: see `Sweep.expand`.
     """
+    if sweep.search is not None:
+        return []
     try:
         return _expand(sweep, task)
     except (ParameterError, ExpressionError) as error:
@@ -232,27 +239,48 @@ def check_fits(sweep: Sweep, task: Task) -> None:
                 raise SweepError(f"fit over x: {name!r}, which is {parameter.allowed}; x must be a number")
 
 
-def _expand(sweep: Sweep, task: Task) -> list[Trial]:
-    _check_names(sweep.params, "params", task)
-    seeds = _seeds(sweep.seeds, task, sweep)
-    derived = {name: Expression(_arithmetic(value, name)) for name, value in sweep.derive.items()}
-    _check_derived(derived, sweep, task)
-    derived = {name: derived[name] for name in _derivation_order(derived)}
-    filters = [_checked_filter(part, task) for part in sweep.exclude]
+class TrialBuilder:
+    """Makes a sweep's trials from what it says of each: defaults, derived parameters, and the task's checks."""
 
-    filler = Filler(task.schema, later=derived.keys())
-    formulas = {name: _Formula(expression, task.schema[name]) for name, expression in derived.items()}
-    maker = TrialMaker(task.name, task.version, task.schema)
+    def __init__(self, sweep: Sweep, task: Task):
+        """Check what all trials share.
 
-    trials: dict[str, Trial] = {}
-    for given in _given(sweep, task, seeds, derived):
-        params = filler.fill(given)
-        for name, formula in formulas.items():
+        Raises:
+            SweepError, ParameterError, ExpressionError: a name is unknown, or a derived parameter cannot be formed.
+        """
+        _check_names(sweep.params, "params", task)
+        self.seeds = _seeds(sweep.seeds, task, sweep)
+        derived = {name: Expression(_arithmetic(value, name)) for name, value in sweep.derive.items()}
+        _check_derived(derived, sweep, task)
+        self.derived = {name: derived[name] for name in _derivation_order(derived)}
+        self._task = task
+        self._filters = [_checked_filter(part, task) for part in sweep.exclude]
+        self._filler = Filler(task.schema, later=self.derived.keys())
+        self._formulas = {name: _Formula(expression, task.schema[name]) for name, expression in self.derived.items()}
+        self._maker = TrialMaker(task.name, task.version, task.schema)
+
+    def build(self, given: Combination) -> Trial | None:
+        """Return the trial with these parameters, or None if the sweep excludes it.
+
+        Raises:
+            SweepError, ParameterError, ExpressionError: there cannot be such a trial.
+        """
+        params = self._filler.fill(given)
+        for name, formula in self._formulas.items():
             params[name] = formula.value(params)
-        if any(all(params[name] == value for name, value in part.items()) for part in filters):
+        if any(all(params[name] == value for name, value in part.items()) for part in self._filters):
+            return None
+        self._task.check_trial(params)
+        return self._maker.make(params)
+
+
+def _expand(sweep: Sweep, task: Task) -> list[Trial]:
+    builder = TrialBuilder(sweep, task)
+    trials: dict[str, Trial] = {}
+    for given in _given(sweep, task, builder):
+        trial = builder.build(given)
+        if trial is None:
             continue
-        task.check_trial(params)
-        trial = maker.make(params)
         trials.setdefault(trial.trial_id, trial)
         if len(trials) > MAX_TRIALS:
             raise SweepError(f"more than {MAX_TRIALS:,} trials; split the sweep")
@@ -261,18 +289,30 @@ def _expand(sweep: Sweep, task: Task) -> list[Trial]:
     return list(trials.values())
 
 
-def _given(
-    sweep: Sweep, task: Task, seeds: list[int | None], derived: Mapping[str, Expression]
-) -> Iterator[Combination]:
+def _given(sweep: Sweep, task: Task, builder: TrialBuilder) -> Iterator[Combination]:
     """Yield what the sweep says of each trial; the values it repeats are the very same objects."""
+    for shared in combinations(sweep, task, builder):
+        for seed in builder.seeds:
+            yield with_seed(shared, seed)
+
+
+def combinations(sweep: Sweep, task: Task, builder: TrialBuilder) -> Iterator[Combination]:
+    """Yield the fixed parameters with each combination of the axes, without seeds.
+
+    Raises:
+        SweepError, ParameterError: an axis is not understood, or a parameter is given twice.
+    """
     base = dict(sweep.params)
     for combination in _combinations(sweep, task):
-        _refuse_twice(derived, combination, "derive", "grids or include")
+        _refuse_twice(builder.derived, combination, "derive", "grids or include")
         if sweep.seeds is not None:
-            _refuse_twice({"seed": seeds}, combination, "seeds", "grids or include")
-        shared = base | combination
-        for seed in seeds:
-            yield shared if seed is None else {**shared, "seed": seed}
+            _refuse_twice({"seed": builder.seeds}, combination, "seeds", "grids or include")
+        yield base | combination
+
+
+def with_seed(given: Combination, seed: int | None) -> Combination:
+    """Return the parameters with a seed, or as they are for the task's default."""
+    return given if seed is None else {**given, "seed": seed}
 
 
 def _combinations(sweep: Sweep, task: Task) -> Iterator[Combination]:
@@ -308,9 +348,9 @@ def _grid_combinations(
     lengths = {name: len(values) for name, values in rows.items()}
     if len(set(lengths.values())) > 1:
         raise SweepError(f"axes in {where}zip move together and need one length; given: {lengths}")
-    combinations = math.prod(len(values) for values in axes.values()) * (next(iter(lengths.values()), 1))
-    if combinations > MAX_TRIALS:
-        raise SweepError(f"{where or 'the '}grid has {combinations:,} combinations; at most {MAX_TRIALS:,} are allowed")
+    count = math.prod(len(values) for values in axes.values()) * (next(iter(lengths.values()), 1))
+    if count > MAX_TRIALS:
+        raise SweepError(f"{where or 'the '}grid has {count:,} combinations; at most {MAX_TRIALS:,} are allowed")
     together = [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)] if rows else [{}]
     return [
         dict(zip(axes, values, strict=True)) | part for values in itertools.product(*axes.values()) for part in together
@@ -422,10 +462,21 @@ def _seeds(seeds: Any, task: Task, sweep: Sweep) -> list[int | None]:
     for place, taken in (("params", sweep.params), ("grid", sweep.grid), ("zip", sweep.zip)):
         if "seed" in taken:
             raise SweepError(f"'seed' is given in {place} and by seeds; keep one")
+    return seed_values(seeds, "seeds")
+
+
+def seed_values(seeds: Any, where: str) -> list[int | None]:
+    """Return the seeds that a count, a list or null stands for; None is the task's default.
+
+    Raises:
+        SweepError: it is none of these.
+    """
+    if seeds is None:
+        return [None]
     is_count = isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= MAX_TRIALS
     is_list = isinstance(seeds, list) and seeds and all(isinstance(s, int) and not isinstance(s, bool) for s in seeds)
     if not is_count and not is_list:
-        raise SweepError(f"seeds is {seeds!r}; give a count from 1 to {MAX_TRIALS:,}, or a list of whole numbers")
+        raise SweepError(f"{where} is {seeds!r}; give a count from 1 to {MAX_TRIALS:,}, or a list of whole numbers")
     return list(range(seeds)) if is_count else list(seeds)
 
 
@@ -443,6 +494,13 @@ def _refuse_twice(first: Mapping[str, Any], second: Mapping[str, Any], first_pla
     twice = [name for name in first if name in second]
     if twice:
         raise SweepError(f"parameter {twice[0]!r} is given in {first_place} and in {second_place}; keep one")
+
+
+def _search(content: Any) -> Search | None:
+    try:
+        return search_of_spec(content)
+    except SearchError as error:
+        raise SweepError(str(error)) from None
 
 
 def fit_request(part: Mapping[str, Any]) -> FitRequest:
@@ -495,7 +553,13 @@ def _override(content: Any, overrides: Mapping[str, Any]) -> Any:
         if name in ("name", "seeds"):
             content[name] = value
             continue
+        key = name.removeprefix("search.")
+        if key != name and isinstance(content.get("search"), Mapping):
+            content["search"] = {**content["search"], key: value}
+            continue
         content = {key: _without(name, part) if key in _OVERRIDDEN else part for key, part in content.items()}
+        if isinstance(content.get("search"), Mapping):
+            content["search"] = {**content["search"], "params": _without(name, content["search"].get("params"))}
         place = "grid" if isinstance(value, list | Mapping) else "params"
         if isinstance(content.get(place) or {}, Mapping):
             content[place] = {**(content.get(place) or {}), name: value}

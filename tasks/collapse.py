@@ -94,6 +94,7 @@ class _CollapsePack:
         )
         self.alive = list(range(len(trials)))
         self.diverged_at: dict[int, int] = {}
+        self.pruned_at: dict[int, int] = {}
         self.metrics: list[list[dict[str, Any]]] = [[] for _ in trials]
         self.curves: list[list[dict[str, Any]]] = [[] for _ in trials]
         self._input_geometry: ClassGeometry | None = None
@@ -121,6 +122,9 @@ class _CollapsePack:
         """Yield each trial's tables, features included where asked for."""
         peak_memory_gb = torch.cuda.max_memory_allocated() / 1e9 if self.x_NI.is_cuda else None
         for index, params in enumerate(self.trials):
+            if index in self.pruned_at:
+                yield TrialResult(index, {}, status="pruned", num_steps=self.pruned_at[index])
+                continue
             tables: dict[str, Any] = {"metrics": self.metrics[index], "curves": self.curves[index]}
             if params["features"] != "none" and index in self.alive:
                 tables["features"] = self._features(self.alive.index(index), params)
@@ -154,7 +158,12 @@ class _CollapsePack:
             for index, position in enumerate(positions)
             if position in saved["diverged_at"]
         }
-        alive = [index for index in range(len(positions)) if index not in self.diverged_at]
+        pruned_at = saved.get("pruned_at", {})
+        self.pruned_at = {
+            index: pruned_at[position] for index, position in enumerate(positions) if position in pruned_at
+        }
+        gone = self.diverged_at.keys() | self.pruned_at.keys()
+        alive = [index for index in range(len(positions)) if index not in gone]
         self._keep([self.alive.index(index) for index in alive])
         rows = torch.tensor([saved["alive"].index(positions[index]) for index in alive], dtype=torch.int64)
         self.trainer.load_state(_rows_of_state(saved["trainer"], rows))
@@ -168,6 +177,7 @@ class _CollapsePack:
                 "trainer": self.trainer.state(),
                 "alive": self.alive,
                 "diverged_at": self.diverged_at,
+                "pruned_at": self.pruned_at,
                 "metrics": self.metrics,
                 "curves": self.curves,
             },
@@ -180,6 +190,12 @@ class _CollapsePack:
         if len(positions) < len(self.alive):
             self.trainer.keep(positions)
             self.alive = [self.alive[position] for position in positions]
+
+    def _drop_pruned(self, step: int, reported: dict[int, dict[str, float | None]]) -> None:
+        """Tell how the trials do, and leave out those that their search has seen enough of."""
+        left_out = self.context.report(step, reported)
+        self.pruned_at |= {index: step for index in left_out}
+        self._keep([position for position, index in enumerate(self.alive) if index not in left_out])
 
     def _drop_diverged(self, loss_T: Tensor, step: int) -> None:
         finite = torch.isfinite(loss_T).tolist()
@@ -197,14 +213,18 @@ class _CollapsePack:
             name: getattr(evaluation, name)[finite].tolist() for name in ("loss", "objective", "accuracy", "grad_norm")
         }
         rates = self.trainer.lr_at(step)
+        reported = {}
         for position, index in enumerate(self.alive):
             row = {name: values[position] for name, values in columns.items()}
             limit = objective_limit(self.trials[index]) if self.dataset.is_balanced else None
             row["objective_gap"] = None if limit is None else row["objective"] - limit
             row["lr"] = rates[position]
-            self.curves[index].append({"step": step, "split": "train", **_defined(row)})
+            reported[index] = _defined(row)
+            self.curves[index].append({"step": step, "split": "train", **reported[index]})
             if step in self.measured_steps:
                 self.metrics[index] += self._layers(position, step, self.trials[index]["rank_tol"])
+        if 0 < step < self.num_steps:
+            self._drop_pruned(step, reported)
 
     def _layers(self, position: int, step: int, rank_tol: float) -> list[dict[str, Any]]:
         """Measure one trial, layer by layer: depth is its last feature, 0 its input, or in a transformer its embedding.

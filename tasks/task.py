@@ -29,6 +29,10 @@ class Interrupted(Exception):
     """Raised by a task that was asked to stop, after it saved its checkpoint."""
 
 
+class Pruned(Exception):
+    """Raised by a task for a trial that `report` says should not go on."""
+
+
 class TaskContext(Protocol):
     """What a running task may ask of the outside."""
 
@@ -53,6 +57,14 @@ class TaskContext(Protocol):
 
     def progress(self, step: int, num_steps: int) -> None:
         """Tell how far the pack (or the trial that runs alone) has come; cheap, call it at every step."""
+        ...
+
+    def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
+        """Tell what trials measure while they train (position in the pack -> name -> value); return those to leave out.
+
+        A trial is left out, without a result, when the search it belongs to prunes it. A task that runs its trials in
+        turn reports position 0 and raises `Pruned`.
+        """
         ...
 
     def checkpoint_due(self) -> bool:
@@ -80,7 +92,7 @@ class TrialResult:
     """Position of the trial in its pack."""
     tables: Tables
     status: str = "ok"
-    """`ok`, or `diverged`: its loss stopped being finite, which is a result, not a failure."""
+    """`ok`, `diverged`: its loss stopped being finite, which is a result, not a failure; or `pruned`: left out, no result."""
     num_steps: int | None = None
     """Training steps taken; null for a task that does not train."""
     peak_memory_gb: float | None = None
@@ -128,7 +140,7 @@ def task(
     """Mark a function as a task; its keyword arguments are the parameter schema.
 
     Without `fusible` it is called once a trial and returns that trial's tables. With `fusible` it is called once a
-    pack: each named argument arrives as a list with one value a trial, and it returns a list of tables.
+    pack: each named argument arrives as a list with one value a trial, and it returns a list of tables (None: pruned).
 
     Raises:
         ParameterError: an argument has no usable annotation, or `fusible` names something that is not an argument.
@@ -173,6 +185,9 @@ def _run_in_turn(function: Callable[..., Any]) -> RunPack:
                 tables = _call(function, params, context.for_trial(index))
             except (Interrupted, MemoryError):
                 raise
+            except Pruned:
+                yield TrialResult(index, {}, status="pruned")
+                continue
             except Exception as error:  # the other trials of the pack have nothing to do with it
                 error.add_note(f"trial {context.trial_ids[index]} with {dict(params)}")
                 failures.append(error)
@@ -193,7 +208,8 @@ def _run_fused(function: Callable[..., Any], schema: ParameterSchema) -> RunPack
             raise TaskError(
                 f"task returned {len(results)} results for a pack of {len(trials)} trials; return one a trial"
             )
-        yield from (TrialResult(index, tables) for index, tables in enumerate(results))
+        for index, tables in enumerate(results):
+            yield TrialResult(index, {}, status="pruned") if tables is None else TrialResult(index, tables)
 
     return run
 

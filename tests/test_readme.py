@@ -42,6 +42,8 @@ def test_the_sweep_file_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     Path("wd.yaml").write_text(blocks("yaml")[0])
     assert "wd: 75 trials" in invoke("plan", "wd.yaml")
+    Path("tuned.yaml").write_text(blocks("yaml")[1])
+    assert "search: 5 studies of 20 proposals" in invoke("plan", "tuned.yaml")
 
 
 def test_the_first_screen() -> None:

@@ -91,7 +91,7 @@ def test_bad_sweeps(
         (["run", "quickstart", "--set", "depht=3"], "unknown parameter 'depht'"),
         (
             ["run", "quickstart", "--executor", "pbs"],
-            "executor 'pbs' is not available in this version; allowed: local, slurm",
+            "executor 'pbs' is not available in this version; allowed: local, ray, slurm",
         ),
         (["run", "quickstart", "--detach"], "--detach goes with --executor slurm"),
         (["run", "quickstart", "--cluster", "x.toml"], "--cluster goes with --executor slurm"),

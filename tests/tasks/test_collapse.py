@@ -27,6 +27,9 @@ class Context:
     def should_stop(self):
         return False
 
+    def report(self, step, values):
+        return set()
+
     def checkpoint_due(self):
         return False
 

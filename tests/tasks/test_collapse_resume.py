@@ -43,6 +43,9 @@ class Context:
     def should_stop(self):
         return self.steps_seen[-1] == self.stop_at
 
+    def report(self, step, values):
+        return set()
+
     def checkpoint_due(self):
         return self.save_every is not None and self.steps_seen[-1] % self.save_every == 0
 

@@ -1,0 +1,132 @@
+"""A search in a sweep: one study for each combination of the grid, and the trials that its proposals are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sweeps.expression import ExpressionError
+from sweeps.search_space import Dimension, Search, SearchError
+from sweeps.sweep import Combination, Sweep, SweepError, TrialBuilder, combinations, seed_values, with_seed
+from sweeps.trial import Trial, canonical_json
+from tasks.schema import ParameterError
+from tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Study:
+    """A search at one combination of the grid."""
+
+    study_id: str
+    """First 16 hex digits of sha256 over all that decides its proposals; with more trials it is the same study."""
+    search: Search
+    dimensions: tuple[Dimension, ...]
+    given: Combination
+    """What the sweep says of its trials, without what is searched, and without seeds."""
+    by: Combination
+    """What tells it from the sweep's other studies."""
+    task: Task
+    builder: TrialBuilder
+    measure_seeds: tuple[int | None, ...]
+
+    def trials(self, values: Mapping[str, Any]) -> list[Trial]:
+        """Return the trials of a proposal, one a seed.
+
+        Raises:
+            SweepError, ParameterError, ExpressionError: these values exclude each other.
+        """
+        return self._built({**self.given, **values}, list(self.builder.seeds))
+
+    def measured(self, values: Mapping[str, Any]) -> list[Trial]:
+        """Return the trials that measure at a proposal, one a seed; none if the search asks for no measurement."""
+        measure = self.search.measure
+        return [] if measure is None else self._built({**self.given, **values, **measure.params}, [*self.measure_seeds])
+
+    def first_trials(self) -> list[Trial]:
+        """Return the trials at the beginning of every range: some that are checked before anything starts."""
+        values: dict[str, Any] = {}
+        for dimension in self.dimensions:
+            if dimension.is_active({**self.given, **values}, self.task.schema):
+                values[dimension.name] = dimension.low if dimension.values is None else dimension.values[0]
+        return self.trials(values) + self.measured(values)
+
+    def label(self) -> str:
+        """Name the study, as in `depth = 3`."""
+        return ", ".join(f"{name} = {value}" for name, value in self.by.items())
+
+    def _built(self, given: Combination, seeds: list[int | None]) -> list[Trial]:
+        return [trial for seed in seeds if (trial := self.builder.build(with_seed(given, seed))) is not None]
+
+
+def make_studies(sweep: Sweep, task: Task) -> list[Study]:
+    """Return the studies of a sweep's search, in the order of its axes; none without a search.
+
+    Raises:
+        SweepError: the search and the rest of the sweep do not fit together, or the task would refuse its trials.
+    """
+    if sweep.search is None:
+        return []
+    try:
+        return _make_studies(sweep, sweep.search, task)
+    except (ParameterError, ExpressionError, SearchError) as error:
+        raise SweepError(str(error)) from None
+
+
+def _make_studies(sweep: Sweep, search: Search, task: Task) -> list[Study]:
+    builder = TrialBuilder(sweep, task)
+    dimensions = tuple(search.dimensions(task.schema))
+    _refuse_given_twice(sweep, dimensions, builder)
+    measure_seeds = _measure_seeds(search, task)
+    everything = list(combinations(sweep, task, builder))
+    names = [name for name in everything[0] if len({canonical_json([each.get(name)]) for each in everything}) > 1]
+    studies = []
+    for given in everything:
+        checked = {name: task.schema[name].check(value) for name, value in given.items()}
+        _refuse_searched(dimensions, given, sweep)
+        identity = {
+            "task": task.name,
+            "task_version": task.version,
+            "given": checked,
+            "derive": {name: expression.text for name, expression in builder.derived.items()},
+            "seeds": builder.seeds,
+            "search": search.definition(),
+        }
+        study_id = hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]
+        by = {name: checked.get(name, task.schema[name].default) for name in names}
+        study = Study(study_id, search, dimensions, given, by, task, builder, tuple(measure_seeds))
+        if study.first_trials():  # refused here and now, if the task refuses them
+            studies.append(study)
+    if not studies:
+        raise SweepError("the sweep has no trials: exclude drops every combination")
+    return list({study.study_id: study for study in studies}.values())
+
+
+def _refuse_given_twice(sweep: Sweep, dimensions: tuple[Dimension, ...], builder: TrialBuilder) -> None:
+    for dimension in dimensions:
+        name = dimension.name
+        places = [place for place in ("grid", "zip", "derive") if name in getattr(sweep, place)]
+        places += ["exclude"] if any(name in part for part in sweep.exclude) else []
+        places += ["seeds"] if name == "seed" and sweep.seeds is not None else []
+        places += ["params"] if name in sweep.params and not dimension.when else []
+        if places:
+            raise SweepError(f"parameter {name!r} is given in search.params and in {places[0]}; keep one")
+
+
+def _refuse_searched(dimensions: tuple[Dimension, ...], given: Combination, sweep: Sweep) -> None:
+    for dimension in dimensions:
+        if dimension.name in given and dimension.name not in sweep.params:
+            raise SweepError(
+                f"parameter {dimension.name!r} is given in search.params and in grids or include; keep one"
+            )
+
+
+def _measure_seeds(search: Search, task: Task) -> list[int | None]:
+    if search.measure is None:
+        return []
+    for name in search.measure.params:
+        task.schema.require_known(name, "search.measure.params")
+    if search.measure.seeds is not None and "seed" not in task.schema:
+        raise SweepError(f"search.measure.seeds is given, but task {task.name!r} has no parameter 'seed'")
+    return seed_values(search.measure.seeds, "search.measure.seeds")
