@@ -278,7 +278,7 @@ def test_a_report_is_watched_until_the_sweep_is_done(
     from sweeps.sweep import load_sweep
 
     path = tmp_path / "report.html"
-    wider = check_sweep(load_sweep(str(done[0]), {"depth": [2, 3, 4]}))
+    wider = check_sweep(load_sweep(str(done[0]), {"depth": [2, 3, 17]}))
     seen: list[str] = []
 
     class Enough(Exception):

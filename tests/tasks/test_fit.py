@@ -151,11 +151,11 @@ def test_resamples_fitted_together_equal_resamples_fitted_alone(model):
     # some resamples have a floor and others have none: the rows of one batch end at the bound and inside
     x, y = noisy(lambda x: x**-1.0, DEPTHS, 3, 0.1, seed=1)
     points = _gather(x, y[None], "equal")
-    alone = [one(DEPTHS, y, model) for y in np.exp(resampled_means(points, 100, 0)[0])]
+    alone = [one(DEPTHS, y, model) for y in np.exp(resampled_means(points, 40, 0)[0])]
     if model == "power_floor":
-        assert 10 < sum(fit.floor == 0 for fit in alone) < 90
+        assert 4 < sum(fit.floor == 0 for fit in alone) < 36
     resampled = np.array([[fit.exponent for fit in alone]])
-    together = one(x, y, model, num_resamples=100, seed=0)
+    together = one(x, y, model, num_resamples=40, seed=0)
     middle = np.array([together.exponent])
     # the jackknife by hand: what leaving one value out of its group does to the exponent, to first order
     slopes = np.array([_slope_by_mean(x, y, model, depth) for depth in DEPTHS])
