@@ -232,7 +232,7 @@ def test_an_exception_is_retried_once_and_reported(bench: Bench) -> None:
 
 
 def test_the_driver_is_killed_and_another_goes_on(bench: Bench) -> None:
-    bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2, 3]})
+    bench.sweep(params={"steps": 150, "step_s": 0.2}, grid={"depth": [2, 3]})
     first = bench.start()
     bench.until(lambda: len({step[0] for step in bench.steps()}) == 2)
     first.kill()
@@ -244,7 +244,7 @@ def test_the_driver_is_killed_and_another_goes_on(bench: Bench) -> None:
 
 
 def test_leaving_cancelling_and_going_on(bench: Bench) -> None:
-    bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2, 3]})
+    bench.sweep(params={"steps": 100, "step_s": 0.2}, grid={"depth": [2, 3]})
     process = bench.start()
     bench.until(lambda: len({step[0] for step in bench.steps()}) == 2)
     process.send_signal(signal.SIGINT)
