@@ -31,6 +31,7 @@ from orchestrator.report_tables import (
     trial_table,
 )
 from orchestrator.report_text import common_sentence, duration_text, escape, fit_sentence, number_text
+from orchestrator.report_theory import limit_plots
 
 __all__ = ["ReportData", "all_plots", "render_report"]
 
@@ -71,8 +72,9 @@ def _figure_parts(data: ReportData) -> list[tuple[str, str, list[Plot], str]]:
             "At the last step. Small dots: trials (ringed: unconverged; triangles below: left out); large dots and band: "
             "their mean and one standard deviation, both of log values; thick line: fitted power law, its exponent and "
             "95 % interval in the legend; dashed: the theory's slopes, through the first mean. Residuals: of "
-            "ln y, so 0.1 is about 10 %; a bend that all seeds follow is a sign of another law, or of too small a start.",
-            fit_plots(data.fits),
+            "ln y, so 0.1 is about 10 %; a bend that all seeds follow is a sign of another law, or of too small a start. "
+            "Objective: dashed its limit, dotted the limit plus the cost of the construction that reaches it.",
+            fit_plots(data.fits) + limit_plots(data),
             "No fit to draw yet.",
         ),
         (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 
 def gufm_limit(loss: str, *, num_classes: int, width: int, weight_decay_last: float, last_bias: bool) -> float | None:
@@ -63,15 +62,3 @@ def construction_cost(num_blocks: int, weight_decay: float, *, matrices: int, to
     """
     share = total_change / num_blocks
     return weight_decay / 2 * num_blocks * matrices * share ** (2 / matrices)
-
-
-def anchored_power(x: Sequence[float], y: Sequence[float], exponent: float) -> list[float]:
-    """Return c x^-exponent with c fitted to y by least squares on logs: the line of a predicted rate through measurements.
-
-    Raises:
-        ValueError: a value is not positive, or there is none.
-    """
-    if not x or len(x) != len(y) or min(*x, *y) <= 0:
-        raise ValueError(f"{len(x)} values of x and {len(y)} of y; give as many of each, all positive")
-    mean = math.fsum(math.log(b) + exponent * math.log(a) for a, b in zip(x, y, strict=True)) / len(x)
-    return [math.exp(mean) * a**-exponent for a in x]

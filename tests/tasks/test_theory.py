@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from scipy.optimize import minimize
 
-from tasks.theory import anchored_power, construction_cost, gufm_limit
+from tasks.theory import construction_cost, gufm_limit
 
 
 @pytest.fixture(autouse=True)
@@ -126,15 +126,3 @@ def test_one_matrix_a_block_gets_cheaper_with_depth_and_two_do_not_unless_lambda
     assert costs(1, lambda L: 0.005)[3:] == pytest.approx([0.0225] * 3)
     assert costs(2, lambda L: 0.0025)[:3] == pytest.approx([0.0075] * 3)
     assert costs(2, lambda L: 0.005 / L)[3:] == pytest.approx([0.015] * 3)
-
-
-def test_an_anchored_power_law_goes_through_its_own_points_and_the_middle_of_others():
-    x = [2.0, 5.0, 13.0]
-    assert anchored_power(x, [3 * a**-0.5 for a in x], 0.5) == pytest.approx([3 * a**-0.5 for a in x])
-    assert anchored_power([1.0, 1.0], [2.0, 8.0], 0.5) == pytest.approx([4.0, 4.0])
-
-
-@pytest.mark.parametrize(("x", "y"), [([], []), ([1.0, 2.0], [1.0, 0.0]), ([1.0], [1.0, 2.0])])
-def test_an_anchored_power_law_needs_positive_points(x, y):
-    with pytest.raises(ValueError, match="all positive"):
-        anchored_power(x, y, 0.5)
