@@ -83,7 +83,7 @@ def _arrays(data: ReportData, column: str) -> list[tuple[str, np.ndarray]]:
     pairs = [
         (str(trial_id), np.asarray(values, dtype=np.float64))
         for trial_id, values in zip(data.geometry["trial_id"], data.geometry[column], strict=True)
-        if values is not None and not np.isscalar(values)
+        if isinstance(values, list | np.ndarray)  # missing ones are null of whatever kind pandas chose
     ]
     known = set(data.trials["trial_id"])
     return [(trial_id, values) for trial_id, values in pairs if np.isfinite(values).all() and trial_id in known]

@@ -42,7 +42,12 @@ def test_the_sweep_file_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     Path("wd.yaml").write_text(blocks("yaml")[0])
     assert "wd: 75 trials" in invoke("plan", "wd.yaml")
-    Path("tuned.yaml").write_text(blocks("yaml")[1])
+    fit, tuned = blocks("yaml")[1:3]
+    Path("fit.yaml").write_text(
+        "name: f\ntask: collapse\nparams: {arch: rn1}\ngrid: {depth: [2, 3], width: [16, 32]}\n" + fit
+    )
+    assert "f: 4 trials" in invoke("plan", "fit.yaml")
+    Path("tuned.yaml").write_text(tuned)
     assert "search: 5 studies of 20 proposals" in invoke("plan", "tuned.yaml")
 
 

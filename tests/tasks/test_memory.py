@@ -22,6 +22,7 @@ from tasks.collapse_schema import COLLAPSE
 class Context:
     device, data = "cpu", None
     def progress(self, step, num_steps): pass
+    def report(self, step, values): return set()
     def should_stop(self): return False
     def checkpoint_due(self): return False
     def load_checkpoint(self): return None
