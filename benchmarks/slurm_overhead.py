@@ -2,9 +2,9 @@
 
     eval "$(python tests/slurm_lab.py start /some/folder)" && python benchmarks/slurm_overhead.py
 
-Prints seconds from launch to the last commit (or the last result) and milliseconds a pack, for: a job a pack; packs
-bundled into jobs, as happens once the store knows what a trial costs; and submitit's own map_array of a function that
-does nothing, which commits nothing.
+Prints seconds from launch to the last commit (or the last result) and milliseconds a pack, for: packs whose cost is
+unknown, four rounds of jobs; packs bundled by their cost, which the store knows by then, into as many jobs as run at
+once; and submitit's own map_array of a function that does nothing, a job each, which commits nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> None:
         folder.chmod(0o755)
         (folder / "task.py").write_text(TASK.format(version=1))
         (folder / "cluster.toml").write_text(CLUSTER)
-        rows = [("ours, a job a pack", launch(folder, 1, packs))]
+        rows = [("ours, cost unknown", launch(folder, 1, packs))]
         rows.append(("ours, bundled", launch(folder, packs + 1, packs)))
         rows.append(("plain submitit", plain_submitit(folder, packs)))
     for name, seconds in rows:
