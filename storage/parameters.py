@@ -65,10 +65,14 @@ def _parsed_by_python(texts: list[str]) -> dict[str, pa.Array]:
 
 def _parameter_array(values: list[Any]) -> pa.Array:
     kinds = {type(value) for value in values if value is not None}
-    if kinds == {int, float}:
-        return pa.array(values, pa.float64())
+    if kinds == {int} and all(value is None or -(2**63) <= value < 2**63 for value in values):
+        return pa.array(values, pa.int64())
+    if kinds and kinds <= {int, float}:
+        # as Arrow's reader does with integers that 64 bits do not hold
+        return pa.array([None if value is None else float(value) for value in values], pa.float64())
     if len(kinds) <= 1 and kinds != {list}:
         return pa.array(values, pa.string() if not kinds else None)
     if kinds == {list} and all(isinstance(item, int | float) for value in values if value for item in value):
-        return pa.array(values, pa.list_(pa.float64()))
+        floats = [None if value is None else [float(item) for item in value] for value in values]
+        return pa.array(floats, pa.list_(pa.float64()))
     return pa.array([None if value is None else json.dumps(value) for value in values], pa.string())

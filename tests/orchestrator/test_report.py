@@ -263,9 +263,9 @@ def test_summary_holds_one_sentence_per_fit_with_its_numbers() -> None:
 
 def test_every_figure_is_valid_plotly() -> None:
     drawn = figures(render_report(plain_data()))
-    # 4 fits and their residuals; objective, loss, accuracy, gradient norm and three metrics by step; two profiles
-    # (nc2a is of W_L alone); spectra; four Gram matrices
-    assert len(drawn) == 2 * 4 + 1 + 4 + 7 + 2
+    # 4 fits and their residuals; the objective against depth; objective, loss, accuracy, gradient norm and three
+    # metrics by step; two profiles (nc2a is of W_L alone); spectra; four Gram matrices
+    assert len(drawn) == 2 * 4 + 1 + 7 + 2 + 1 + 4
     for figure in drawn:
         go.Figure(figure)
 
@@ -578,7 +578,8 @@ def test_residuals_are_of_the_fitted_power_law() -> None:
 def test_limit_for_infinite_depth_is_drawn_where_the_task_knows_it() -> None:
     curves = plain_data().curves.assign(objective_gap=plain_data().curves["objective"] - 0.0227)
     drawn = figures(render_report(replace(plain_data(), curves=curves)))
-    limits = [trace for figure in drawn for trace in figure["data"] if trace.get("legendgroup") == "limit"]
+    by_step = [figure for figure in drawn if figure["layout"]["xaxis"]["title"]["text"] == "Step"]
+    limits = [trace for figure in by_step for trace in figure["data"] if trace.get("legendgroup") == "limit"]
     assert [trace["y"] for trace in limits if trace["y"] != [None]] == [[0.0227, 0.0227]]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from s3_server import S3Server
 from tests_rows import commit
@@ -127,6 +127,9 @@ _VALUES = st.one_of(
 
 @settings(deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from(["a", "b", "depth"]), _VALUES), min_size=1, max_size=6))
+@example([{"a": 2**63}])
+@example([{"a": 2**53 + 1}, {"a": 0.5}])
+@example([{"a": [2**64]}])
 def test_parameters_read_by_arrow_are_those_read_by_python(rows: list[dict[str, Any]]) -> None:
     texts = [json.dumps(row) for row in rows] * (1000 // len(rows) + 1)
     fast, plain = _parsed_by_arrow(texts), _parsed_by_python(texts)
