@@ -75,8 +75,11 @@ class SubmitError(ValueError):
 class Executor(Protocol):
     """Runs jobs somewhere. Only the driver's thread calls it."""
 
-    capacity: int
-    """Jobs worth submitting at once."""
+    @property
+    def capacity(self) -> int:
+        """Jobs worth submitting at once."""
+        ...
+
     outlives_driver: bool
     """Whether its jobs go on when the driver ends, so that `stop` leaves them alone."""
 

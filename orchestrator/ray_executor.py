@@ -1,14 +1,18 @@
 """Packs as Ray Tune trials: on a Ray of our own on this machine, or on a cluster that is there. The only home of ray.
 
-Tune starts each pack where its CPU and share of a GPU are free, in actors that it uses again and again. It logs nothing,
-checkpoints nothing and returns nothing: results stand in the store, and retries are the driver's.
+A Tune trial is a worker: an actor with a CPU and a share of a GPU, which takes one pack after another as long as there
+are any, so that Tune's cost of a trial (an actor, a placement group) is not paid for every pack. Packs and orders go to
+it through Ray's key-value store. Tune logs nothing, checkpoints nothing and returns nothing: results stand in the store,
+and retries are the driver's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import json
 import logging
+import math
 import os
 import queue
 import secrets
@@ -18,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +34,7 @@ import ray
 from ray import cloudpickle, tune
 from ray.experimental import internal_kv
 from ray.tune.experiment import Trial as TuneTrial
+from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -42,6 +48,10 @@ LOOK_FOR_STOP_S = 0.5
 """How often a busy worker looks whether it should stop."""
 STOP_WAIT_S = 60.0
 """Longest wait at the end for packs that were asked to stop."""
+LOOK_FOR_ORDER_S = 0.02
+"""How often an idle worker looks for its next pack."""
+LINGER_S = 15.0
+"""How long an idle worker waits for a pack before it gives its CPU or GPU back; a new one takes seconds to start."""
 START_WAIT_S = 120.0
 """Longest wait for a node to say what is installed on it."""
 _TUNE_SETTINGS = {
@@ -116,30 +126,30 @@ class RayExecutor:
 
     def __init__(self, session: Session, *, workers: int, gpu_share: float = 0.0):
         """Run up to `workers` packs at once, each on one CPU and a share of a GPU."""
-        # twice as many are submitted as run: Tune ends actors for which nothing waits
+        # one more for each worker lies ready, so that none waits for the driver
         self.capacity = 2 * workers
         self._session = session
-        self._feed: queue.Queue[PackJob | None] = queue.Queue()
         self._ends: queue.Queue[JobEnd | BaseException] = queue.Queue()
-        self._started: dict[str, str] = {}
+        self._dispatcher = _Dispatcher(self._ends, f"depthrate-{secrets.token_hex(8)}", workers)
         self._open: set[str] = set()
-        self._stop_key = f"depthrate-stop-{secrets.token_hex(8)}"
         self._folder = tempfile.mkdtemp(prefix="dr-tune-")
         resources = {"cpu": 1.0} | ({"gpu": gpu_share} if gpu_share else {})
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it would speak of failed trials and missing logs
         os.environ.update(_TUNE_SETTINGS, TUNE_MAX_PENDING_TRIALS_PG=str(workers))
         self._thread = threading.Thread(target=self._run_tune, args=(resources,), daemon=True)
-        self._thread.start()
 
     def submit(self, jobs: Sequence[PackJob]) -> None:
-        """Give packs to Tune, which starts them where there is room."""
+        """Lay packs ready for the workers; Tune starts these where there is room."""
         for job in jobs:
             self._open.add(job.attempt_id)
-            self._feed.put(job)
+            self._dispatcher.waiting.put(job)
+        if self._thread.ident is None:  # not before: Tune sleeps for a second where there is nothing to do
+            self._thread.start()
 
     def running(self) -> Mapping[str, str]:
         """Return the attempts that have started: as submitted -> as they run now."""
-        return dict(self._started)
+        jobs = [job for job in list(self._dispatcher.assigned.values()) if job is not None]
+        return {job.attempt_id: job.attempt_id for job in jobs}
 
     def poll(self, timeout_s: float) -> list[JobEnd]:
         """Wait up to `timeout_s` and return the packs that ended.
@@ -156,29 +166,21 @@ class RayExecutor:
         for message in messages:
             if isinstance(message, BaseException):
                 raise RayLost(f"Ray Tune broke down: {type(message).__name__}: {message}") from message
-            if message.attempt_id in self._open:
-                self._open.discard(message.attempt_id)
-                self._started.pop(message.attempt_id, None)
-                ends.append(message)
+            self._open.discard(message.attempt_id)
+            ends.append(message)
         return ends
 
     def stop(self) -> None:
         """Ask running packs to save a checkpoint and end; those that have not started end at once."""
-        internal_kv._internal_kv_put(self._stop_key.encode(), b"1")
-        while True:
-            try:
-                job = self._feed.get_nowait()
-            except queue.Empty:
-                return
-            if job is not None:
-                self._ends.put(JobEnd(job.attempt_id, kind="not_started"))
+        _put(self._dispatcher.stop_key, "1")
+        for job in self._dispatcher.take_back():
+            self._ends.put(JobEnd(job.attempt_id, kind="not_started"))
 
     def close(self) -> None:
         """End the Tune run and the connection; what still runs is killed."""
         if self._thread.is_alive():
-            if self._open:
-                self.stop()
-            self._feed.put(None)
+            self._dispatcher.is_over = True
+            self.stop()
             self._thread.join(timeout=STOP_WAIT_S if not self._open or not self._session.is_ours else 5.0)
         self._session.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -188,13 +190,11 @@ class RayExecutor:
             tune.run(
                 tune.with_resources(PackTrainable, resources),
                 num_samples=-1,
-                config={"stop_key": self._stop_key},
-                search_alg=_JobSource(self._feed, self._started),
-                callbacks=[_EndListener(self._ends, self._started)],
+                search_alg=_WorkerSource(self._dispatcher),
+                callbacks=[self._dispatcher],
                 storage_path=self._folder,
                 name="packs",
                 trial_dirname_creator=_short_name,
-                reuse_actors=True,
                 raise_on_failed_trial=False,
                 verbose=0,
             )
@@ -202,29 +202,49 @@ class RayExecutor:
             self._ends.put(error)
 
 
+def _put(key: str, value: str) -> None:
+    internal_kv._internal_kv_put(key.encode(), value.encode())
+
+
+def _get(key: str) -> str | None:
+    value = internal_kv._internal_kv_get(key.encode())
+    return None if value is None else value.decode()
+
+
 def _short_name(trial: TuneTrial) -> str:
     return str(trial.trial_id)
 
 
 class PackTrainable(tune.Trainable):
-    """A worker: one step of it is one pack, run as every other executor runs it."""
+    """A worker: a step of it is one pack, run as every other executor runs it, or a stretch between two reports."""
 
     def setup(self, config: dict[str, Any]) -> None:
         """Begin to look for the sign to stop."""
+        self._orders, self._stop_key = config["orders"], config["stop_key"]
         self._stop = StopFlag()
-        self._key = config["stop_key"].encode()
+        self._num_orders = 0
+        self._pack: _WatchedPack | None = None
         threading.Thread(target=self._look_for_stop, daemon=True).start()
 
     def step(self) -> dict[str, Any]:
-        """Run the pack; what came of it stands in the store."""
-        if self._is_told_to_stop():
-            return {"done": True, "not_started": True}
-        run_job(PackJob.from_json(self.config["job"]), self._stop)
-        return {"done": True, "not_started": False}
+        """Carry out the next order; what comes of a pack stands in the store."""
+        order = self._next_order()
+        if order is None:
+            return {"done": True}
+        if self._pack is not None:
+            return self._followed(self._pack.go_on(order["left_out"]))
+        job = PackJob.from_json(order["job"])
+        if _asha_rule(job) is None:
+            run_job(job, self._stop)
+            return {"done": False, "ended": True}
+        self._pack = _WatchedPack(job, self._stop)
+        return self._followed(self._pack.go_on([]))
 
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Accept the next pack."""
-        return True
+    def cleanup(self) -> None:
+        """Let a pack that is asked to stop save its checkpoint."""
+        self._stop.set("its worker ends")
+        while self._pack is not None and self._pack.go_on([]) is not None:
+            pass
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Keep nothing: packs keep their checkpoints in the store."""
@@ -232,8 +252,27 @@ class PackTrainable(tune.Trainable):
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Nothing was kept."""
 
+    def _next_order(self) -> dict[str, Any] | None:
+        """Return what the driver wants next; None if that is nothing, for too long or because all is over."""
+        give_up_at = time.monotonic() + LINGER_S
+        while not self._is_told_to_stop() or self._pack is not None:
+            order = json.loads(_get(self._orders) or "{}")
+            if order.get("number") == self._num_orders:
+                self._num_orders += 1
+                return dict(order)
+            if time.monotonic() > give_up_at:
+                return None
+            time.sleep(LOOK_FOR_ORDER_S)
+        return None
+
+    def _followed(self, report: str | None) -> dict[str, Any]:
+        if report is None:
+            self._pack = None
+            return {"done": False, "ended": True}
+        return {"done": False, "report": report}
+
     def _is_told_to_stop(self) -> bool:
-        return internal_kv._internal_kv_get(self._key) is not None
+        return _get(self._stop_key) is not None
 
     def _look_for_stop(self) -> None:
         while not self._stop.is_set:
@@ -242,21 +281,200 @@ class PackTrainable(tune.Trainable):
                 self._stop.set("asked to stop")
 
 
-class _JobSource(Searcher):
-    """Hands the driver's packs to Tune, which asks for them one by one."""
+class _WatchedPack:
+    """A pack in a thread of its own that waits at each report until it is said which trials go on."""
 
-    def __init__(self, feed: queue.Queue[PackJob | None], started: dict[str, str]):
+    def __init__(self, job: PackJob, stop: StopFlag):
+        self._job, self._stop = job, stop
+        self._reports: queue.Queue[str | None] = queue.Queue()
+        self._answers: queue.Queue[list[str]] = queue.Queue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def go_on(self, left_out: list[str]) -> str | None:
+        """Train to the next report and return it, or None at the end."""
+        if self._thread.ident is None:
+            self._thread.start()
+        else:
+            self._answers.put(left_out)
+        return self._reports.get()
+
+    def _run(self) -> None:
+        try:
+            run_job(self._job, self._stop, self._judge)
+        finally:
+            self._reports.put(None)
+
+    def _judge(self, step: int, values: Mapping[str, float]) -> list[str]:
+        if self._stop.is_set:
+            return []
+        self._reports.put(json.dumps({"step": step, "values": values}))
+        return self._answers.get()
+
+
+def _asha_rule(job: PackJob) -> Mapping[str, Any] | None:
+    """Return how trials of a pack are compared with those of all others while they train, if they are."""
+    rules = [rule for rule in job.pruning or () if rule is not None and rule.get("rule") == "asha"]
+    return rules[0] if rules else None
+
+
+class _Dispatcher(tune.Callback):
+    """Gives packs to Tune's workers and tells the driver how each ended; it lives in Tune's thread."""
+
+    def __init__(self, ends: queue.Queue[JobEnd | BaseException], prefix: str, workers: int):
+        self._ends, self._prefix, self._workers = ends, prefix, workers
+        self.stop_key = f"{prefix}-stop"
+        self.waiting: queue.Queue[PackJob] = queue.Queue()
+        self.assigned: dict[str, PackJob | None] = {}
+        """Of each worker, also those that have not started, its pack."""
+        self.is_over = False
+        self._idle: set[str] = set()
+        """Workers that have started and wait for a pack."""
+        self._num_orders: dict[str, int] = {}
+        self._ladders: dict[str, _Ladder] = {}
+        """Of each study, how its trials compare."""
+
+    @property
+    def needs_worker(self) -> bool:
+        """Whether more packs lie ready than there are workers without one."""
+        free = sum(job is None for job in self.assigned.values())
+        return len(self.assigned) < self._workers and self.waiting.qsize() > free
+
+    def new_worker(self, trial_id: str) -> dict[str, str]:
+        """Note a worker and return what it needs to know."""
+        self.assigned[trial_id] = None
+        return {"orders": self._orders_key(trial_id), "stop_key": self.stop_key}
+
+    def take_back(self) -> list[PackJob]:
+        """Return all packs that no worker has yet."""
+        jobs = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                jobs.append(self.waiting.get_nowait())
+        return jobs
+
+    def on_step_begin(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
+        """Give packs that have come meanwhile to workers that wait for one."""
+        for trial_id in list(self._idle):
+            self._give_pack(trial_id)
+
+    def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        """Give a worker its first pack."""
+        self._num_orders[trial.trial_id] = 0
+        self._give_pack(trial.trial_id)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Report a pack that came to its end and give the next; or say which trials of a pack go on."""
+        job = self.assigned.get(trial.trial_id)
+        if job is None:
+            return
+        if result.get("ended"):
+            self._ends.put(JobEnd(job.attempt_id))
+            self._give_pack(trial.trial_id)
+        elif "report" in result:
+            report = json.loads(result["report"])
+            self._order(trial.trial_id, left_out=self._left_out(job, report["step"], report["values"]))
+
+    def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        """Put the pack back that a worker got when it had just given up waiting for one."""
+        job = self._forget(trial.trial_id)
+        if job is not None:
+            self._ends.put(JobEnd(job.attempt_id, kind="not_started"))
+
+    def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        """Report the pack whose worker or node is gone."""
+        has_started = trial.trial_id in self._num_orders
+        job = self._forget(trial.trial_id)
+        if not has_started:  # workers do not start here: a pack must fail by that, or we would try for ever
+            with contextlib.suppress(queue.Empty):
+                job = self.waiting.get_nowait()
+        if job is not None:
+            error = _error_of(trial)
+            self._ends.put(JobEnd(job.attempt_id, f"{type(error).__name__}: {error}"[:2000], kind_of(error)))
+
+    def _give_pack(self, trial_id: str) -> None:
+        self.assigned[trial_id] = None
+        self._idle.add(trial_id)
+        with contextlib.suppress(queue.Empty):
+            job = self.waiting.get_nowait()
+            self.assigned[trial_id] = job
+            self._idle.discard(trial_id)
+            self._order(trial_id, job=job.to_json())
+
+    def _order(self, trial_id: str, **order: Any) -> None:
+        _put(self._orders_key(trial_id), json.dumps({"number": self._num_orders[trial_id], **order}))
+        self._num_orders[trial_id] += 1
+
+    def _forget(self, trial_id: str) -> PackJob | None:
+        self._idle.discard(trial_id)
+        if self._num_orders.pop(trial_id, None) is not None:
+            internal_kv._internal_kv_del(self._orders_key(trial_id).encode())
+        return self.assigned.pop(trial_id, None)
+
+    def _orders_key(self, trial_id: str) -> str:
+        return f"{self._prefix}-{trial_id}"
+
+    def _left_out(self, job: PackJob, step: int, values: Mapping[str, float]) -> list[str]:
+        rule = _asha_rule(job)
+        assert rule is not None
+        if rule["study"] not in self._ladders:
+            self._ladders[rule["study"]] = _Ladder(rule)
+        return self._ladders[rule["study"]].left_out(step, values)
+
+
+class _Ladder:
+    """Tune's asynchronous successive halving (Li et al. 2020, algorithm 2) over the trials in all packs of a study."""
+
+    def __init__(self, rule: Mapping[str, Any]):
+        # a trial of ours is not one of Tune's; of these it only reads the name
+        self._asha: Any = ASHAScheduler(
+            time_attr="step",
+            metric="value",
+            mode="max" if rule["maximize"] else "min",
+            max_t=10**9,  # a trial ends by itself
+            grace_period=rule["from_step"],
+            reduction_factor=rule["factor"],
+        )
+        self._known: dict[str, _Runner] = {}
+
+    def left_out(self, step: int, values: Mapping[str, float]) -> list[str]:
+        """Return the trials that do not go on."""
+        chosen = []
+        for trial_id, value in values.items():
+            if trial_id not in self._known:
+                self._known[trial_id] = _Runner(trial_id)
+                self._asha.on_trial_add(None, self._known[trial_id])
+            result = {"step": step, "value": value}
+            decision = self._asha.on_trial_result(None, self._known[trial_id], result)
+            if decision == ASHAScheduler.STOP or not math.isfinite(value):
+                chosen.append(trial_id)
+        return chosen
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """What the scheduler knows of a trial."""
+
+    trial_id: str
+
+
+class _WorkerSource(Searcher):
+    """Tells Tune to start a worker whenever one is needed."""
+
+    def __init__(self, dispatcher: _Dispatcher):
         super().__init__()
-        self._feed, self._started = feed, started
+        self._dispatcher = dispatcher
 
     def suggest(self, trial_id: str) -> Any:
-        """Return the next pack, None if there is none now, or that it is over."""
-        try:
-            # Tune would ask again and again without a pause while nothing runs
-            job = self._feed.get_nowait() if self._started else self._feed.get(timeout=0.05)
-        except queue.Empty:
+        """Return a new worker's configuration, None if none is needed now, or that it is over."""
+        if self._dispatcher.is_over:
+            return Searcher.FINISHED
+        if not self._dispatcher.needs_worker:
+            if not self._dispatcher.assigned:
+                time.sleep(0.05)  # Tune would ask again and again without a pause
             return None
-        return Searcher.FINISHED if job is None else {"job": job.to_json(), "attempt_id": job.attempt_id}
+        return self._dispatcher.new_worker(trial_id)
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
         """Nothing to learn."""
@@ -266,33 +484,6 @@ class _JobSource(Searcher):
 
     def restore(self, checkpoint_path: str) -> None:
         """Nothing was kept."""
-
-
-class _EndListener(tune.Callback):
-    """Tells the driver what Tune started and what has ended."""
-
-    def __init__(self, ends: queue.Queue[JobEnd | BaseException], started: dict[str, str]):
-        self._ends, self._started = ends, started
-
-    def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        """Note a pack that begins."""
-        attempt_id = trial.config["attempt_id"]
-        self._started[attempt_id] = attempt_id
-
-    def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        """Report a pack whose worker came to its end."""
-        not_started = bool((trial.last_result or {}).get("not_started"))
-        end = (
-            JobEnd(trial.config["attempt_id"], kind="not_started")
-            if not_started
-            else JobEnd(trial.config["attempt_id"])
-        )
-        self._ends.put(end)
-
-    def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        """Report a pack whose worker or node is gone."""
-        error = _error_of(trial)
-        self._ends.put(JobEnd(trial.config["attempt_id"], f"{type(error).__name__}: {error}"[:2000], kind_of(error)))
 
 
 def _error_of(trial: TuneTrial) -> BaseException:

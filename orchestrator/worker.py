@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
@@ -62,27 +62,44 @@ class StopFlag:
         self.is_set, self.reason = True, reason
 
 
+Judge = Callable[[int, Mapping[str, float]], Collection[str]]
+"""Told a step and what trials report there (trial -> value), says which of them are to be left out."""
+
+
 class Pruning:
     """What the trials of a pack reported while they trained, and which of them their search left out."""
 
-    def __init__(self, job: PackJob):
+    def __init__(self, job: PackJob, judge: Judge | None = None):
         self._job = job
+        self._judge = judge
         self.reports: dict[str, dict[str, Any]] = {}
         """Trial -> values (step -> value) and, for one that was left out, pruned_at."""
 
-    def report(self, index: int, step: int, values: Mapping[str, float | None]) -> bool:
-        """Note what a trial reports and return whether it is to be left out: it is worse than the threshold of this step."""
-        rule = self._job.pruning[index] if self._job.pruning else None
-        value = None if rule is None else values.get(rule["metric"])
-        if rule is None or value is None:
-            return False
-        known = self.reports.setdefault(self._job.trial_ids[index], {"values": {}})
-        known["values"][str(step)] = value
-        threshold = rule["thresholds"].get(str(step))
-        if threshold is None or (value >= threshold if rule["maximize"] else value <= threshold):
-            return False
-        known["pruned_at"] = step
-        return True
+    def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
+        """Note what trials report (position in the pack -> metric -> value); return the positions of those to leave out.
+
+        They are those worse than the threshold of this step, which the search set when it proposed them, and those that
+        whoever watches all packs at once leaves out.
+        """
+        reported: dict[str, float] = {}
+        left_out = set()
+        for index, metrics in values.items():
+            rule = self._job.pruning[index] if self._job.pruning else None
+            value = None if rule is None else metrics.get(rule["metric"])
+            if rule is None or value is None:
+                continue
+            trial_id = self._job.trial_ids[index]
+            reported[trial_id] = value
+            self.reports.setdefault(trial_id, {"values": {}})["values"][str(step)] = value
+            threshold = rule["thresholds"].get(str(step))
+            if threshold is not None and not (value >= threshold if rule["maximize"] else value <= threshold):
+                left_out.add(index)  # also where the value is not a number
+        if self._judge is not None and reported:
+            chosen = self._judge(step, reported)
+            left_out |= {index for index in values if self._job.trial_ids[index] in chosen}
+        for index in left_out:
+            self.reports[self._job.trial_ids[index]]["pruned_at"] = step
+        return left_out
 
     def write(self, files: Files) -> None:
         """Put the reports into the store; before the commit, so that a pruned trial is never pending after it."""
@@ -126,7 +143,8 @@ class WorkerContext:
 
     def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
         """Tell what trials measure while they train; return the positions of those to leave out."""
-        return {index for index, row in values.items() if self.pruning.report(self.first + index, step, row)}
+        left_out = self.pruning.report(step, {self.first + index: row for index, row in values.items()})
+        return {position - self.first for position in left_out}
 
     def checkpoint_due(self) -> bool:
         """Whether the last checkpoint is old enough."""
@@ -166,9 +184,11 @@ class WorkerContext:
 class PackRun:
     """One attempt of a pack, from its record to its commit."""
 
-    def __init__(self, job: PackJob, task: Task, files: Files, state: AttemptState, stop: StopFlag):
+    def __init__(
+        self, job: PackJob, task: Task, files: Files, state: AttemptState, stop: StopFlag, judge: Judge | None = None
+    ):
         self.job, self.task, self.files, self.state, self.stop = job, task, files, state, stop
-        self._pruning = Pruning(job)
+        self._pruning = Pruning(job, judge)
         self._finished: list[tuple[TrialResult, dict[str, pa.Table], float]] = []
         self._oldest_finished = 0.0
         self._part = 0
@@ -271,7 +291,7 @@ class PackRun:
         }
 
 
-def run_job(job: PackJob, stop: StopFlag) -> AttemptState:
+def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> AttemptState:
     """Run one attempt and return its state, which also stands in the store whatever happened."""
     files = Files(job.options.store)
     state = AttemptState(
@@ -284,7 +304,7 @@ def run_job(job: PackJob, stop: StopFlag) -> AttemptState:
     with _captured_output() as output:
         try:
             state.beat(files)
-            run = PackRun(job, load_task(job.task), files, state, stop)
+            run = PackRun(job, load_task(job.task), files, state, stop, judge)
             with _Heartbeat(run, output, stop):
                 run.run()
             state.state = "done"
