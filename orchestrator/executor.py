@@ -34,7 +34,8 @@ class PackJob:
     params: list[Mapping[str, Any]]
     options: LaunchOptions
     pruning: list[Mapping[str, Any] | None] | None = None
-    """Of each trial of a search: metric, maximize, and thresholds (step -> value) below which it leaves its pack."""
+    """Of each trial of a search: metric, maximize, and thresholds (step -> value) below which it leaves its pack; for rule
+    asha, with which whoever sees all trials of the study decides, from_step and factor."""
     estimated_s: float | None = None
     """Rough seconds on one core, for those who plan how long a job takes."""
 

@@ -252,6 +252,12 @@ def open_place(
         raise PlaceError(f"executor {executor!r} is not available in this version; allowed: {', '.join(EXECUTORS)}")
     if executor != "ray" and (address is not None or packs_per_gpu != 1):
         raise PlaceError(f"--address and --packs-per-gpu go with --executor ray; given: --executor {executor}")
+    if sweep.search is not None and sweep.search.prune is not None and sweep.search.prune.rule == "asha":
+        if executor != "ray":
+            raise PlaceError(
+                f"search.prune.rule asha compares trials that run at the same time, which only --executor ray can; given: "
+                f"--executor {executor}; rule halving does nearly the same everywhere"
+            )
     if executor == "ray":
         if address is not None and address.startswith("ray://"):
             raise PlaceError(

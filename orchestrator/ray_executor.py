@@ -113,8 +113,9 @@ class Session:
 
     def close(self) -> None:
         """Disconnect, and end what was started."""
-        if self.is_ours:
-            ray.shutdown()
+        if not self.is_ours:
+            return
+        ray.shutdown()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 

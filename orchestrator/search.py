@@ -74,14 +74,19 @@ class SearchFeed:
     def pruning(self, trial_id: str) -> Mapping[str, Any] | None:
         """Return when a trial leaves its pack, for `PackJob.pruning`."""
         sweep = self.view.checked.sweep
-        if sweep.search is None or sweep.search.prune is None:
+        prune = None if sweep.search is None else sweep.search.prune
+        if sweep.search is None or prune is None:
             return None
         for state in self.view.states:
             if trial_id in state.thresholds:
                 return {
-                    "metric": sweep.search.prune.metric,
+                    "rule": prune.rule,
+                    "study": state.study.study_id,
+                    "metric": prune.metric,
                     "maximize": sweep.search.direction[0] == "maximize",
                     "thresholds": state.thresholds[trial_id],
+                    "from_step": prune.from_step,
+                    "factor": prune.factor,
                 }
         return None
 
@@ -262,9 +267,10 @@ def thresholds(search: Search, told: Sequence[Told]) -> dict[str, float]:
     median: the median of the completed trials at that step (Golovin et al. 2017, Google Vizier, section 3.5.2).
     halving: the worst of the best 1/factor of all trials that came to a rung, the rungs being from_step x factor^k
     (asynchronous successive halving, Li et al. 2020, algorithm 2, with whole batches in the place of single trials).
+    asha: none.
     """
     prune = search.prune
-    if prune is None:
+    if prune is None or prune.rule == "asha":  # which compares them while they run
         return {}
     maximize = search.direction[0] == "maximize"
     known = [each for each in told if prune.rule == "halving" or each.state == "complete"]

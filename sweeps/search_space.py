@@ -11,7 +11,7 @@ from tasks.schema import Parameter, ParameterSchema, nearest
 
 SAMPLERS = ("tpe", "random", "qmc", "cmaes", "grid")
 DIRECTIONS = ("minimize", "maximize")
-RULES = ("median", "halving")
+RULES = ("median", "halving", "asha")
 _KEYS = ("sampler", "trials", "batch", "seed", "params", "objective", "direction", "prune", "measure")
 _RANGE_KEYS = ("low", "high", "log", "step", "values", "when")
 _PRUNE_KEYS = ("rule", "metric", "from_step", "startup", "factor")
@@ -58,13 +58,14 @@ class Prune:
     """When a trial that does badly leaves its pack."""
 
     rule: str
-    """median: worse than the median of earlier trials; halving: not among the best 1/factor of them at its rungs."""
+    """median: worse than the median of earlier trials; halving: not among the best 1/factor of them at its rungs; asha: the
+    same, but compared with all trials that have been there, also those that run at the same time."""
     metric: str
     """A number the task reports while it trains (collapse: loss, objective, objective_gap, accuracy, grad_norm)."""
     from_step: int = 1
     """No trial is pruned before; the first rung of halving, the others are this times factor, factor^2, ..."""
     startup: int = 5
-    """Earlier trials that must have reached a step before anybody is pruned there."""
+    """Earlier trials that must have reached a step before anybody is pruned there; nothing to asha."""
     factor: int = 3
 
 

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: a clean environment, stores of every kind, a small sweep."""
+"""Fixtures for all tests: a clean environment, stores of every kind, a SLURM, a small sweep."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from s3_server import S3Server, s3_server
+from slurm_lab import Lab, missing_programs
 
 from storage.files import Files
 
@@ -71,6 +72,21 @@ def tiny_sweep(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(TINY))
     return path
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A real SLURM with four nodes."""
+    pytest.importorskip("submitit", reason="needs pip install 'depthrate[slurm]'")
+    if missing := missing_programs():
+        reason = "apt-get install slurm-wlm slurmdbd mariadb-server-core munge"
+        pytest.skip(f"needs a real SLURM: {', '.join(missing)} not found ({reason})")
+    lab = Lab(tmp_path_factory.mktemp("slurm"))
+    try:
+        lab.start()
+        yield lab
+    finally:
+        lab.stop()
 
 
 def is_root() -> bool:

@@ -63,3 +63,14 @@ def slow(*, depth: int, seed: int = 0, context):
 @depthrate.task(version=1)
 def wrong(*, depth: int):
     return [1, 2, 3]
+
+
+@depthrate.task(version=1)
+def meets(*, depth: int, folder: str):
+    """Waits until the other depth is there too, and measures which GPU it was given."""
+    Path(folder, f"here-{depth}").touch()
+    for _ in range(1000):
+        if Path(folder, f"here-{3 - depth}").exists():
+            return {"metrics": [{"layer": depth, "nc1": float(os.environ["CUDA_VISIBLE_DEVICES"])}]}
+        time.sleep(0.02)
+    raise RuntimeError("nobody came")

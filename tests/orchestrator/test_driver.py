@@ -63,11 +63,6 @@ def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(folder: 
     assert "is cursed" in trace and "trial " in trace
 
 
-def test_out_of_memory_halves_the_pack(folder: Files) -> None:
-    outcome = drive(folder, "hungry", params={"depth": 2}, seeds=5)
-    assert not outcome.failures and [value for _, value in committed(folder)] == [1, 2, 3, 4, 5]
-
-
 def test_halving_spares_what_is_committed(folder: Files) -> None:
     outcome = drive(
         folder, "forgetful", params={"flag": str(Path(folder.root).parent / "flag")}, grid={"depth": list(range(1, 17))}

@@ -1,14 +1,15 @@
-"""The Ray executor on real Ray: the same numbers, the same retries, and nodes that go away."""
+"""What only the Ray executor does: code sent to bare nodes, shares of a GPU, ASHA, and what it refuses."""
 
 from __future__ import annotations
 
 import os
-import time
+import subprocess
+import sysconfig
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -19,7 +20,8 @@ from orchestrator.executor import LaunchOptions
 from orchestrator.place import PlaceError, open_place
 from orchestrator.plan import check_sweep, make_plan
 from storage.files import Files
-from storage.query import Results, open_results
+from storage.query import Results
+from storage.searches import SearchRecords
 from sweeps.sweep import Sweep, sweep_of_spec
 
 ray = pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
@@ -28,137 +30,108 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 from orchestrator.ray_executor import RayError, RayExecutor, Session, check_versions, kind_of  # noqa: E402
 
-OWN_TASKS = Path(__file__).parent / "own_tasks.py"
+HERE = Path(__file__).parent
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
-SOON = {  # a node that died is noticed in seconds
-    "health_check_initial_delay_ms": 1000,
-    "health_check_period_ms": 500,
-    "health_check_timeout_ms": 1000,
-    "health_check_failure_threshold": 3,
-}
 
 
-def test_the_same_numbers_as_local(tmp_path: Path) -> None:
-    """The command line with a Ray of its own on 127.0.0.1, which leaves nothing behind: a grid, and a search in it."""
-    search = {"params": {"lr": {"low": 0.01, "high": 1, "log": True}}, "objective": "nc1", "trials": 4, "batch": 2}
-    params = {"arch": "rn1", "samples_per_class": 5, "steps": 40, "width": 16}
-    spec = {"name": "s", "task": "collapse", "params": params, "grid": {"depth": [2, 3]}, "search": search}
-    sweep = tmp_path / "s.yaml"
-    sweep.write_text(yaml.safe_dump(spec))
-    stores = {}
-    for executor in ("ray", "local"):
-        stores[executor] = str(tmp_path / executor)
-        arguments = ["run", str(sweep), "--store", stores[executor], "--executor", executor, "--workers", "1"]
-        result = CliRunner().invoke(app, arguments)
-        assert result.exit_code == 0, result.output
-    assert not ray.is_initialized()
-    for table in ("metrics", "curves"):
-        query = f"select * exclude (attempt_id) from {table} order by trial_id, step" + ", layer" * (table == "metrics")
-        ours, theirs = (open_results(stores[e]).sql(query).to_arrow_table() for e in ("ray", "local"))
-        assert ours.num_rows and ours.equals(theirs), table
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """Two nodes on this machine, with one CPU each."""
-    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": SOON, "object_store_memory": 80 * 2**20}
-    made = Cluster(initialize_head=True, head_node_args=head)
-    made.add_node(num_cpus=1, object_store_memory=80 * 2**20)
-    os.environ["RAY_ADDRESS"] = made.address
-    yield made
-    ray.shutdown()
-    made.shutdown()
-    del os.environ["RAY_ADDRESS"]
-
-
-@pytest.fixture(scope="module")
-def session(cluster: Cluster) -> Iterator[Session]:
-    made = Session(address=cluster.address)
-    made.is_ours = False  # the fixture closes it, not the first executor
-    yield made
-
-
-def drive(
-    files: Files, session: Session, task: str, *, watch: Any = lambda driver, progress: None, **spec: Any
-) -> Outcome:
-    checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:{task}", **spec}))
-    plan = make_plan(checked, files, workers=2)
-    executor = RayExecutor(session, workers=2)
+def drive(files: Files, session: Session, task: str, *, gpu_share: float = 0.0, **spec: Any) -> Outcome:
+    checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{HERE}/own_tasks.py:{task}", **spec}))
+    executor = RayExecutor(session, workers=2, gpu_share=gpu_share)
     options = LaunchOptions(store=files.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
-    driver = Driver(plan, files, executor, options, lambda progress: watch(driver, progress))
     try:
-        return driver.run()
+        return Driver(make_plan(checked, files, workers=2), files, executor, options, lambda progress: None).run()
     finally:
         executor.close()
 
 
-def committed(files: Files) -> list[tuple[Any, ...]]:
-    return Results(files).sql("select depth, nc1 from results order by depth, nc1").fetchall()
+@pytest.fixture
+def bare_python(tmp_path: Path) -> Path:
+    """A Python with the libraries, but without depthrate."""
+    venv.create(tmp_path / "bare", with_pip=False)
+    (packages,) = (tmp_path / "bare").glob("lib/python*/site-packages")
+    (packages / "libraries.pth").write_text(sysconfig.get_path("purelib"))
+    return tmp_path / "bare" / "bin" / "python"
 
 
-def raw_rows(files: Files) -> int:
-    return sum(pq.read_metadata(files.full_path(path)).num_rows for path in files.list("trials"))
+@pytest.fixture
+def bare_cluster(bare_python: Path) -> Iterator[Cluster]:
+    """A head that runs nothing and a node with two CPUs on which our code is not installed."""
+    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20}
+    made = Cluster(initialize_head=True, head_node_args=head)
+    command = [str(bare_python), "-m", "ray.scripts.scripts", "start", f"--address={made.address}", "--num-cpus=2"]
+    try:
+        done = subprocess.run(
+            [*command, "--object-store-memory=80000000"],
+            env=os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"},  # as on a cluster, where nobody sets it to 0
+            capture_output=True,
+            text=True,
+            cwd="/",
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield made
+    finally:
+        subprocess.run(["pkill", "--full", f"raylet.*{made.gcs_address}"], check=False)
+        made.shutdown()
 
 
-def states(files: Files) -> list[str]:
-    return sorted(row[0] for row in Results(files).sql("select state from attempts").fetchall())
+def test_our_code_travels_to_nodes_that_lack_it(folder: Files, bare_python: Path, bare_cluster: Cluster) -> None:
+    lacking = subprocess.run(
+        [bare_python, "-c", "import storage"], capture_output=True, text=True, check=False, cwd="/"
+    )
+    assert "No module named 'storage'" in lacking.stderr
+    session = Session(address=bare_cluster.address)
+    assert session.resources()["CPU"] == 2 and check_versions() == []
+    outcome = drive(folder, session, "power_law", grid={"depth": [2, 4]}, params={"exponent": 1.0})
+    assert not outcome.failures
+    assert Results(folder).sql("select depth, nc1 from results order by depth").fetchall() == [(2, 0.5), (4, 0.25)]
 
 
-def test_both_nodes_have_our_versions(session: Session) -> None:
-    assert check_versions() == [] and session.resources()["CPU"] == 2
+def test_packs_share_a_gpu(folder: Files, tmp_path: Path) -> None:
+    """Ray only counts GPUs, so one that is not there will do: two packs meet on it, each told which it is."""
+    session = Session(address=None, workers=2, gpus=1)
+    outcome = drive(folder, session, "meets", gpu_share=0.5, params={"folder": str(tmp_path)}, grid={"depth": [1, 2]})
+    assert not outcome.failures, outcome.failures
+    assert Results(folder).sql("select depth, nc1 from results order by depth").fetchall() == [(1, 0.0), (2, 0.0)]
+    assert not ray.is_initialized()
 
 
-def test_many_packs_on_two_nodes(folder: Files, session: Session) -> None:
-    outcome = drive(folder, session, "power_law", grid={"depth": list(range(1, 9))}, params={"exponent": 1.0})
-    assert not outcome.failures and committed(folder) == [(depth, 1 / depth) for depth in range(1, 9)]
-    assert raw_rows(folder) == 8
-
-
-def test_failures_are_treated_as_everywhere(folder: Files, session: Session) -> None:
-    outcome = drive(folder, session, "fails", grid={"depth": [2, 3, 4]})
-    assert [depth for depth, _ in committed(folder)] == [2, 4]
-    assert outcome.failures[0].error == "RuntimeError: depth 3 is cursed" and states(folder).count("failed") == 2
-
-
-def test_out_of_memory_halves_the_pack(folder: Files, session: Session) -> None:
-    outcome = drive(folder, session, "hungry", params={"depth": 2}, seeds=6)
-    assert not outcome.failures and len(committed(folder)) == 6
-
-
-def test_a_killed_worker_resumes_from_its_checkpoint(folder: Files, session: Session, tmp_path: Path) -> None:
-    outcome = drive(folder, session, "dies_once", params={"depth": 2, "flag": str(tmp_path / "flag")})
-    assert not outcome.failures and committed(folder) == [(2, 5.0)] and states(folder) == ["done", "lost"]
-
-
-def test_asked_to_stop_it_saves_and_ends(folder: Files, session: Session) -> None:
-    def stop_when_it_runs(driver: Driver, progress: Any) -> None:
-        if any(state.get("step") for _, state in progress.packs_running):
-            driver.stop()
-
-    outcome = drive(folder, session, "slow", grid={"depth": list(range(1, 20))}, watch=stop_when_it_runs)
-    assert outcome.interrupted and "interrupted" in states(folder) and raw_rows(folder) < 19
-    assert not drive(folder, session, "slow", grid={"depth": [1]}).failures, "the next launch is not asked to stop"
-
-
-def test_a_node_that_dies_costs_nothing_but_time(folder: Files, session: Session, cluster: Cluster) -> None:
-    """The second node is killed while both run a pack; its pack runs again on the first."""
-    doomed = next(node for node in cluster.worker_nodes)
-    killed: list[float] = []
-
-    def kill_when_both_run(driver: Driver, progress: Any) -> None:
-        if not killed and sum(bool(state.get("step")) for _, state in progress.packs_running) == 2:
-            killed.append(time.monotonic())
-            cluster.remove_node(doomed, allow_graceful=False)
-
-    outcome = drive(folder, session, "slow", grid={"depth": [1, 2, 3, 4, 5, 6]}, watch=kill_when_both_run)
-    assert killed and not outcome.failures
-    assert [depth for depth, _ in committed(folder)] == [1, 2, 3, 4, 5, 6] and raw_rows(folder) == 6
-    kinds = Results(folder).sql("select error_kind, error from attempts where state = 'lost'").fetchall()
-    assert [kind for kind, _ in kinds] == ["node_lost"], kinds
+def test_asha_compares_trials_of_packs_that_run_at_the_same_time(folder: Files, tmp_path: Path) -> None:
+    """All are proposed in one batch, so no threshold could be known before: who is left out is seen while they run."""
+    spec = {
+        "name": "s",
+        "task": f"{HERE}/search_tasks.py:climbs",
+        "params": {"log": str(tmp_path / "log")},
+        "search": {
+            "params": {"x": [float(x) for x in range(1, 13)]},
+            "objective": "nc1",
+            "direction": "maximize",
+            "sampler": "random",
+            "trials": 12,
+            "batch": 12,
+            "prune": {"rule": "asha", "metric": "height", "from_step": 2, "factor": 2},
+        },
+    }
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(spec))
+    command = ["run", str(tmp_path / "s.yaml"), "--store", folder.root]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 2 and "only --executor ray can" in refused.output
+    result = CliRunner().invoke(app, [*command, "--executor", "ray", "--workers", "2"])
+    assert result.exit_code == 0, result.output
+    records = SearchRecords(folder, "s")
+    records.refresh()
+    kept = {x for (x,) in Results(folder).sql("select x from results").fetchall()}
+    left_at = {next(iter(r.values.values())): r.pruned_at for r in records.reports.values()}
+    assert len(left_at) == 12 and {x for x, step in left_at.items() if step is None} == kept
+    assert 0 < len(kept) < 12 and max(left_at) in kept, "the best is never left out"
+    assert {step for step in left_at.values() if step is not None} <= {2, 4, 8}, "rungs 2, 4, 8"
+    took = [tuple(map(float, line.split()[:2])) for line in (tmp_path / "log").read_text().splitlines()]
+    last = {x: max(step for other, step in took if other == x) for x in left_at}
+    assert last == {x: 8 if step is None else step for x, step in left_at.items()}, "who is left out stops there"
 
 
 def test_kinds_of_failures() -> None:
