@@ -7,9 +7,11 @@ from collections import Counter
 
 from rich.console import Console
 
+from orchestrator.request import RequestError
 from orchestrator.submissions import jobs_of_sweep, read_submissions
 from storage.files import Files
 from storage.layout import cancel_path
+from storage.specs import newest_specs
 
 
 def read_cancel_mark(files: Files, sweep: str) -> bytes | None:
@@ -24,8 +26,13 @@ def cancel_sweep(files: Files, sweep: str, console: Console) -> None:
     """Ask all launches of a sweep that run now to stop, and cancel the jobs it has on a SLURM cluster.
 
     Raises:
+        RequestError: no such sweep was launched.
         SlurmError: there are such jobs and the controller does not answer.
     """
+    launched = newest_specs(files)
+    if sweep not in launched:
+        there_is = ", ".join(sorted(launched)) or "none"
+        raise RequestError(f"no sweep {sweep!r} was launched in {files.url}; there is: {there_is}")
     files.write(cancel_path(sweep), secrets.token_hex(8).encode())
     cancelled = _cancel_jobs(files, sweep, console) if read_submissions(files, [sweep]) else 0
     if cancelled:
