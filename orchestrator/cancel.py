@@ -22,17 +22,26 @@ def read_cancel_mark(files: Files, sweep: str) -> bytes | None:
         return None
 
 
-def cancel_sweep(files: Files, sweep: str, console: Console) -> None:
-    """Ask all launches of a sweep that run now to stop, and cancel the jobs it has on a SLURM cluster.
+def cancel_launched(files: Files, sweep: str, console: Console) -> None:
+    """Cancel a sweep that was launched.
 
     Raises:
         RequestError: no such sweep was launched.
-        SlurmError: there are such jobs and the controller does not answer.
+        SlurmError: see `cancel_sweep`.
     """
     launched = newest_specs(files)
     if sweep not in launched:
         there_is = ", ".join(sorted(launched)) or "none"
         raise RequestError(f"no sweep {sweep!r} was launched in {files.url}; there is: {there_is}")
+    cancel_sweep(files, sweep, console)
+
+
+def cancel_sweep(files: Files, sweep: str, console: Console) -> None:
+    """Ask all launches of a sweep that run now to stop, and cancel the jobs it has on a SLURM cluster.
+
+    Raises:
+        SlurmError: there are such jobs and the controller does not answer.
+    """
     files.write(cancel_path(sweep), secrets.token_hex(8).encode())
     cancelled = _cancel_jobs(files, sweep, console) if read_submissions(files, [sweep]) else 0
     if cancelled:

@@ -162,11 +162,11 @@ def status(
 def cancel(sweep: Annotated[str, typer.Argument(help="A sweep that was launched.")], store: StoreOption = None) -> None:
     """Stop a sweep wherever it runs: what runs saves its state, what waits is taken out of the queue."""
     with _bad_input_exits():
-        from orchestrator.cancel import cancel_sweep
+        from orchestrator.cancel import cancel_launched
         from orchestrator.show import make_console
         from storage.files import existing_store
 
-        cancel_sweep(existing_store(store), sweep, make_console())
+        cancel_launched(existing_store(store), sweep, make_console())
 
 
 @app.command()
