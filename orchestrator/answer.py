@@ -9,11 +9,49 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from orchestrator.show import print_table
+from orchestrator.request import RequestError
+from orchestrator.show import make_console, print_table, print_warnings
 from storage.export import write_csv, write_json, write_parquet
+from storage.query import open_results
 
 if TYPE_CHECKING:
     import duckdb
+
+
+def answer(sql: str, store: str | None, format: str | None, output: Path | None) -> None:
+    """Ask a store and print the rows, or write them to a file.
+
+    Raises:
+        RequestError: the file has no known ending, or cannot be written.
+        ValueError: `StoreError` or `QueryError` for what cannot be asked.
+    """
+    chosen = format or format_of(output)
+    if output is not None and not output.parent.is_dir():
+        raise RequestError(f"cannot write {output}: folder {output.parent} does not exist")
+    results = open_results(store)
+    relation = results.sql(sql)
+    if output is None:
+        print_answer(relation, chosen, make_console())
+    else:
+        try:
+            write_answer(relation, chosen, output)
+        except OSError as error:
+            raise RequestError(f"cannot write {output}: {error}") from None
+    print_warnings(results.problems)
+
+
+def format_of(output: Path | None) -> str:
+    """Return the format that a file's ending means; a table for none.
+
+    Raises:
+        RequestError: the ending is unknown.
+    """
+    ending = "" if output is None else output.suffix.removeprefix(".").lower()
+    if ending in ("csv", "json", "parquet"):
+        return ending
+    if ending not in ("txt", ""):
+        raise RequestError(f"{output}: what is .{ending}? name it .csv, .json, .parquet or .txt, or give --format")
+    return "table"
 
 
 def print_answer(relation: duckdb.DuckDBPyRelation, format: str, console: Console) -> None:

@@ -7,9 +7,11 @@ from collections import Counter
 
 from rich.console import Console
 
+from orchestrator.request import RequestError
 from orchestrator.submissions import jobs_of_sweep, read_submissions
 from storage.files import Files
 from storage.layout import cancel_path
+from storage.specs import newest_specs
 
 
 def read_cancel_mark(files: Files, sweep: str) -> bytes | None:
@@ -18,6 +20,20 @@ def read_cancel_mark(files: Files, sweep: str) -> bytes | None:
         return files.read(cancel_path(sweep))
     except OSError:
         return None
+
+
+def cancel_launched(files: Files, sweep: str, console: Console) -> None:
+    """Cancel a sweep that was launched.
+
+    Raises:
+        RequestError: no such sweep was launched.
+        SlurmError: see `cancel_sweep`.
+    """
+    launched = newest_specs(files)
+    if sweep not in launched:
+        there_is = ", ".join(sorted(launched)) or "none"
+        raise RequestError(f"no sweep {sweep!r} was launched in {files.url}; there is: {there_is}")
+    cancel_sweep(files, sweep, console)
 
 
 def cancel_sweep(files: Files, sweep: str, console: Console) -> None:

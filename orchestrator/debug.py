@@ -49,7 +49,7 @@ class _DebugContext:
 
 
 def debug_trial(
-    files: Files, prefix: str, sweep: str | None, data_url: str, device: str, post_mortem: bool, console: Console
+    files: Files, prefix: str, sweep: str | None, data: DataFolder, device: str, post_mortem: bool, console: Console
 ) -> None:
     """Run the trial whose identity begins with `prefix` and print its last measurements, layer by layer.
 
@@ -70,7 +70,7 @@ def debug_trial(
     trial_id, task_name, params = found[0]
     console.print(f"trial {trial_id} of {task_name}: {params}", highlight=False, markup=False)
     try:
-        results = list(tasks[task_name].run([params], _DebugContext(device, DataFolder(data_url), [trial_id])))
+        results = list(tasks[task_name].run([params], _DebugContext(device, data, [trial_id])))
     except Exception:
         if post_mortem:
             pdb.post_mortem()

@@ -10,14 +10,34 @@ from typing import Any
 from rich.console import Console
 
 from orchestrator.aggregate import fit_curves
+from orchestrator.chosen_sweep import chosen_sweep
 from orchestrator.plan import CheckedSweep
 from orchestrator.proposals import SearchView, fitted_trials
-from orchestrator.show import print_fits, print_json
+from orchestrator.request import RequestError
+from orchestrator.show import make_console, print_fits, print_json, print_warnings
 from storage.files import Files
 from storage.fits import write_fits
 from storage.query import Results
 from storage.snapshot import Problem
 from sweeps.sweep import Sweep, SweepError, check_fits, fit_request
+
+
+def fit_sweep(given: str, files: Files, changes: Mapping[str, Any], as_json: bool) -> None:
+    """Fit what a sweep asks for, or what `changes` say instead.
+
+    Raises:
+        ValueError: there is no such sweep, it asks for no fit, or `changes` are not allowed.
+    """
+    checked, view = chosen_sweep(given, files)
+    if changes:
+        problems = fit_otherwise(make_console(), checked, files, view, changes, as_json)
+    elif checked.sweep.fit:
+        problems = fit_and_print(make_console(), checked, files, view, as_json)
+    else:
+        name = checked.sweep.name
+        raise RequestError(f"sweep {name!r} asks for no fit; add to it, for example, fit: [{{metric: nc1, x: depth}}]")
+    if not as_json:
+        print_warnings(problems)
 
 
 def fit_and_print(

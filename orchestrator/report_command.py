@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.aggregate import fit_curves
+from orchestrator.chosen_sweep import chosen_sweep
 from orchestrator.plan import CheckedSweep
 from orchestrator.proposals import fitted_trials, with_search
 from orchestrator.report import ReportData, all_plots, render_report
 from orchestrator.report_data import collect_report
 from orchestrator.report_export import export_figures
+from orchestrator.request import RequestError, command_line
+from orchestrator.show import print_warnings
 from orchestrator.status import sweep_status
-from storage.files import Files
+from storage.files import Files, existing_store
 from storage.query import Results
 from storage.snapshot import Problem
 
@@ -38,6 +41,33 @@ class Written:
     problems: list[Problem]
     num_open: int
     """Trials that are pending or running."""
+
+
+def report_sweep(given: str, store: str | None, page: Path, figures: Path | None, watch_every_s: float | None) -> None:
+    """Write a sweep's report, again and again with `watch_every_s`, and say where it is.
+
+    Raises:
+        ValueError: there is no such sweep, it has no trials, or a file cannot be written.
+    """
+    files = existing_store(store)
+    checked, _ = chosen_sweep(given, files)
+    if not checked.trials:
+        again = command_line("run", given, store)
+        raise RequestError(f"sweep {checked.sweep.name!r} has proposed nothing yet; run it: {again}")
+    if not page.parent.is_dir():
+        raise RequestError(f"cannot write {page}: folder {page.parent} does not exist")
+    targets = ReportFiles(page, figures, ["depthrate", "run", given, "--store", files.url])
+    try:
+        if watch_every_s is None:
+            written = write_report(checked, files, targets)
+        else:
+            written = write_reports(checked, files, targets, watch_every_s)
+    except OSError as error:
+        raise RequestError(f"cannot write {error.filename or page}: {error}") from None
+    print_warnings(written.problems)
+    print(f"wrote {page} ({written.megabytes:.1f} MB); open it in a browser")
+    if figures:
+        print(f"wrote {written.num_figures} figures to {figures}")
 
 
 def write_report(checked: CheckedSweep, files: Files, targets: ReportFiles, refresh_s: float | None = None) -> Written:

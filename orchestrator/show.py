@@ -16,6 +16,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from orchestrator.aggregate import FittedCurve
     from orchestrator.proposals import SearchView
+    from storage.snapshot import Problem
     from tasks.fit import RateFit
 
 
@@ -51,6 +52,14 @@ def format_value(value: Any) -> str:
         shown = ", ".join(format_value(item) for item in value[:4])
         return f"[{shown}]" if len(value) <= 4 else f"[{shown}, ... {len(value)} values]"
     return str(value)
+
+
+def print_warnings(problems: Sequence[Problem]) -> None:
+    """Name damaged and foreign files on standard error."""
+    for problem in problems[:20]:
+        print(f"warning: {problem}", file=sys.stderr)
+    if len(problems) > 20:
+        print(f"warning: and {len(problems) - 20} more damaged or foreign files", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:

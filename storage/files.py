@@ -317,6 +317,29 @@ def _walk(folder: str, start: int) -> Iterator[tuple[str, int]]:
                 yield entry.path[start:], entry.stat().st_size
 
 
+def open_store(url: str | None = None) -> Files:
+    """Open the store at `url`, else that of this process, whether or not there is one yet.
+
+    Raises:
+        StoreError: the place cannot be read.
+    """
+    files = Files(url or default_store())
+    files.check_readable()
+    return files
+
+
+def existing_store(url: str | None = None) -> Files:
+    """Open a store that is there.
+
+    Raises:
+        StoreError: there is none at `url`, or it cannot be read.
+    """
+    files = open_store(url)
+    if files.is_local and not os.path.isdir(files.root):
+        raise StoreError(f"there is no store at {files.url!r}; run a sweep first, or name its place with --store")
+    return files
+
+
 class DataFolder:
     """The place data sets are read from (`tasks.datasets.DataSource`)."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from storage.columns import OWN_TYPES
-from storage.files import Files, StoreError, default_store
+from storage.files import Files, existing_store
 from storage.fits import fits_of
 from storage.layout import DATA_TABLES
 from storage.parameters import with_parameter_columns
@@ -45,11 +44,7 @@ def open_results(url: str | None = None) -> Results:
     Raises:
         StoreError: there is no store at `url`.
     """
-    files = Files(url or default_store())
-    if files.is_local and not os.path.isdir(files.root):
-        raise StoreError(f"there is no store at {files.url!r}; run a sweep first, or name its place with --store")
-    files.check_readable()
-    return Results(files)
+    return Results(existing_store(url))
 
 
 class Results:

@@ -1,0 +1,162 @@
+"""`depthrate run`: plan, launch what is pending, fit, and say how it ended and how to go on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from orchestrator.launch_request import LaunchRequest, plan_at, plan_sentence
+from orchestrator.place import Place
+from orchestrator.plan import CheckedSweep, Plan, make_estimate
+from orchestrator.proposals import SearchView, with_search
+from orchestrator.request import RequestError, command_line, data_folder
+from orchestrator.show import make_console, print_search, print_warnings
+from storage.files import Files, open_store
+from storage.snapshot import Snapshot
+from storage.specs import write_spec
+
+if TYPE_CHECKING:
+    from orchestrator.driver import Outcome
+    from orchestrator.launch import LaunchEnd
+    from orchestrator.search import SearchFeed
+
+
+def run_sweep(request: LaunchRequest, *, detach: bool, checkpoint_s: float) -> int:
+    """Run what is pending of a sweep, fit its rates, and return the exit code: 0 all done, 1 not all, 130 interrupted.
+
+    Raises:
+        ValueError: one of our packages' errors for what a user gave; nothing was started then.
+    """
+    if detach and request.executor != "slurm":
+        raise RequestError(f"--detach goes with --executor slurm; {request.executor} workers end with their launch")
+    started = time.monotonic()
+    console, data = make_console(), data_folder()
+    checked = request.check(data)
+    if detach and checked.sweep.search is not None:
+        raise RequestError("a search needs its launch to stay and propose; leave out --detach")
+    files = open_store(request.store)
+    place = request.open_place(checked.sweep, files)
+    checked, view, feed = _start_search(checked, files, place)
+    plan = plan_at(place, checked, files)
+    print_warnings(plan.snapshot.problems)
+    console.print(plan_sentence(plan), highlight=False)
+    if view is not None and feed is not None:
+        console.print(view.sentence(), highlight=False)
+        feed.hand_out(trial_id for pack in (*plan.packs, *plan.underway.values()) for trial_id in pack.trial_ids)
+    end: LaunchEnd | None = None
+    if plan.packs or plan.underway:
+        from orchestrator.launch import launch, submit
+
+        estimate_s = make_estimate(plan, files)
+        place.check(plan, estimate_s)
+        console.print(f"{place.sentence()}; store {files.url}", highlight=False)
+        if detach:
+            count = submit(plan, files, place, estimate_s, data=data.url, checkpoint_s=checkpoint_s)
+            how_far = command_line("status", checked.sweep.name, request.store)
+            console.print(f"{count} packs are on their way; how far: {how_far}")
+            return 0
+        try:
+            end = launch(
+                plan, files, place, estimate_s, data=data.url, checkpoint_s=checkpoint_s, console=console, feed=feed
+            )
+        except KeyboardInterrupt:
+            console.print(f"stopped; resume: {request.again()}", highlight=False)
+            return 130
+    return _conclude(request, console, files, plan, view, end, started)
+
+
+def _start_search(
+    checked: CheckedSweep, files: Files, place: Place
+) -> tuple[CheckedSweep, SearchView | None, SearchFeed | None]:
+    """Propose what can be proposed now, and return the sweep with all trials so far; nothing happens without a search."""
+    checked, view = with_search(checked, files)
+    if view is None or view.is_over:
+        return checked, view, None
+    files.check_writable()
+    try:
+        from orchestrator.search import SearchFeed
+    except ImportError as error:
+        raise RequestError(f"a search needs Optuna ({error}); install it: pip install 'depthrate[search]'") from None
+    feed = SearchFeed(view, device=place.device, workers=place.workers)
+    return replace(checked, trials=view.trials()), view, feed
+
+
+def _conclude(
+    request: LaunchRequest,
+    console: Console,
+    files: Files,
+    plan: Plan,
+    view: SearchView | None,
+    end: LaunchEnd | None,
+    started: float,
+) -> int:
+    """Fit what is there, say how the sweep stands, and return the exit code."""
+    checked = plan.checked
+    snapshot, outcome = (plan.snapshot, None) if end is None else (end.snapshot, end.outcome)
+    if view is not None:
+        view.refresh()
+        checked = replace(checked, trials=view.trials())
+        console.print(view.sentence(), highlight=False)
+    left = len({trial.trial_id for trial in checked.trials} - snapshot.trial_ids())
+    is_all = left == 0 and (view is None or view.is_over)
+    if is_all:
+        took_s = time.monotonic() - started
+        console.print(f"all {len(checked.trials)} trials are committed ({took_s:.0f} s)", highlight=False)
+        _print_diverged(console, checked, snapshot)
+    if view is not None:
+        _remember(files, checked)
+        print_search(console, view)
+    if len(plan.done) + left < len(checked.trials) or left == 0:
+        from orchestrator.rates import fit_and_print
+
+        fit_and_print(console, checked, files, view)
+    if is_all:
+        _remember(files, checked)
+        console.print(f"picture: {command_line('report', checked.sweep.name, request.store)}", highlight=False)
+        return 0
+    interrupted = outcome is not None and outcome.interrupted
+    if outcome is not None and interrupted:
+        how = "cancelled" if outcome.cancelled else "left" if request.executor == "slurm" else "interrupted"
+        console.print(f"{how} with {left} trials to do; resume: {request.again()}", highlight=False)
+        if how == "left":
+            cancel = command_line("cancel", checked.sweep.name, request.store)
+            console.print(f"the jobs go on; end them: {cancel}", highlight=False)
+    if outcome is not None and (outcome.failures or not interrupted):
+        _print_failures(outcome, left, request)
+    return 130 if interrupted else 1
+
+
+def _remember(files: Files, checked: CheckedSweep) -> None:
+    """Make this the sweep that status, fit and report mean by its name, also when there was nothing to run."""
+    with suppress(OSError):
+        trial_ids = [trial.trial_id for trial in checked.trials]
+        write_spec(files, checked.sweep.name, checked.sweep.spec_hash(), checked.sweep.spec(), trial_ids)
+
+
+def _print_diverged(console: Console, checked: CheckedSweep, snapshot: Snapshot) -> None:
+    ours = {trial.trial_id for trial in checked.trials}
+    rows = snapshot.trials.select(["trial_id", "status"]).to_pylist()
+    count = sum(row["trial_id"] in ours and row["status"] == "diverged" for row in rows)
+    if count:
+        console.print(
+            f"{count} of them diverged: depthrate query \"select * from trials where status = 'diverged'\"",
+            highlight=False,
+        )
+
+
+def _print_failures(outcome: Outcome, left: int, request: LaunchRequest) -> None:
+    print(f"depthrate: {left} trials are not done", file=sys.stderr)
+    for failure in outcome.failures[:10]:
+        trials: Sequence[object] = failure.pack.trials
+        first = failure.pack.trial_ids[0] if trials else "?"
+        see = command_line("logs", first, request.store)
+        print(f"  {len(trials)} trials: {failure.error}; see: {see}", file=sys.stderr)
+    if outcome.stopped_early:
+        print("  stopped early: several packs failed with the same error", file=sys.stderr)
+    print(f"  try what is left again: {request.again()}", file=sys.stderr)
