@@ -56,6 +56,17 @@ class LaunchRequest:
             packs_per_gpu=self.packs_per_gpu,
         )
 
+    @property
+    def is_allocation(self) -> bool:
+        """Whether the launch goes into a SLURM job of its own, with a Ray cluster in it."""
+        return self.executor == "ray" and self.cluster is not None
+
+    def words_inside(self, checkpoint_s: float) -> list[str]:
+        """Return the options of the launch inside an allocation."""
+        words = ["--device", self.device, "--packs-per-gpu", str(self.packs_per_gpu)]
+        words += ["--checkpoint-seconds", str(checkpoint_s)]
+        return words + (["--workers", str(self.workers)] if self.workers is not None else [])
+
     def again(self) -> str:
         """Return the command line that goes on from here."""
         words = ["--executor", self.executor] if self.executor != "local" else []

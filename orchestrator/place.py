@@ -263,13 +263,16 @@ def open_place(
             raise PlaceError(
                 f"address {address!r} is Ray's client, which Ray Tune cannot feed; run on a node, with auto"
             )
-        if cluster is not None:
-            raise PlaceError("--cluster goes with --executor slurm; a Ray cluster is given by --address")
+        if cluster is not None and address is not None:
+            raise PlaceError(
+                "--address is a Ray cluster that is there, --cluster has one started by SLURM; give one of them"
+            )
         try:
             import orchestrator.ray_executor  # noqa: F401
         except ImportError as error:
             raise PlaceError(f"--executor ray needs Ray ({error}); install it: pip install 'depthrate[ray]'") from None
-        return RayPlace(address, device, workers, packs_per_gpu)
+        if cluster is None:
+            return RayPlace(address, device, workers, packs_per_gpu)
     if executor == "local":
         if cluster is not None:
             raise PlaceError("--cluster goes with --executor slurm; the local executor needs none")
@@ -288,5 +291,10 @@ def open_place(
         raise PlaceError("device is cuda, but the cluster file asks for no GPU; set gpus = 1 in it")
     chosen = "cuda" if profile.gpus and device != "cpu" else "cpu"
     limits = read_limits()
+    if executor == "ray":
+        from orchestrator.ray_allocation import AllocationPlace
+
+        limits.check(profile, 1, profile.nodes)
+        return AllocationPlace(profile, limits, chosen, packs_per_gpu, sweep, files, submitted={})
     limits.check(profile, 0)
     return SlurmPlace(profile, limits, chosen, sweep, files)

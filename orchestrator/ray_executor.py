@@ -508,6 +508,27 @@ def kind_of(error: BaseException) -> str:
     return "task" if isinstance(error, ray.exceptions.RayTaskError) else "worker_lost"
 
 
+def count_nodes(address: str, wanted: int, wait_s: float) -> int:
+    """Wait until a cluster has as many nodes as wanted, and return how many it has."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+            break
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1.0)
+    try:
+        while True:
+            there = sum(node["Alive"] for node in ray.nodes())
+            if there >= wanted or time.monotonic() > deadline:
+                return there
+            time.sleep(0.5)
+    finally:
+        ray.shutdown()
+
+
 def our_code() -> list[str]:
     """Return the folders of our packages, to be sent to nodes on which they may not be installed."""
     root = Path(__file__).parents[1]

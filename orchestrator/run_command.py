@@ -17,7 +17,8 @@ from orchestrator.plan import CheckedSweep, Plan, make_estimate
 from orchestrator.proposals import SearchView, with_search
 from orchestrator.request import RequestError, command_line, data_folder
 from orchestrator.show import make_console, print_search, print_warnings
-from storage.files import Files, open_store
+from orchestrator.watch import JobWatcher
+from storage.files import DataFolder, Files, open_store
 from storage.snapshot import Snapshot
 from storage.specs import write_spec
 
@@ -33,11 +34,15 @@ def run_sweep(request: LaunchRequest, *, detach: bool, checkpoint_s: float) -> i
     Raises:
         ValueError: one of our packages' errors for what a user gave; nothing was started then.
     """
-    if detach and request.executor != "slurm":
-        raise RequestError(f"--detach goes with --executor slurm; {request.executor} workers end with their launch")
+    if detach and request.executor != "slurm" and not request.is_allocation:
+        raise RequestError(
+            f"--detach goes with --executor slurm, or ray with --cluster; {request.executor} workers end with their launch"
+        )
     started = time.monotonic()
     console, data = make_console(), data_folder()
     checked = request.check(data)
+    if request.is_allocation:
+        return _run_in_allocation(request, checked, console, data, detach=detach, checkpoint_s=checkpoint_s)
     if detach and checked.sweep.search is not None:
         raise RequestError("a search needs its launch to stay and propose; leave out --detach")
     files = open_store(request.store)
@@ -69,6 +74,55 @@ def run_sweep(request: LaunchRequest, *, detach: bool, checkpoint_s: float) -> i
             console.print(f"stopped; resume: {request.again()}", highlight=False)
             return 130
     return _conclude(request, console, files, plan, view, end, started)
+
+
+def _run_in_allocation(
+    request: LaunchRequest,
+    checked: CheckedSweep,
+    console: Console,
+    data: DataFolder,
+    *,
+    detach: bool,
+    checkpoint_s: float,
+) -> int:
+    """Submit a job that launches the sweep inside, follow it, and return the exit code."""
+    started = time.monotonic()
+    files = open_store(request.store)
+    place = request.open_place(checked.sweep, files)
+    checked, view = with_search(checked, files)
+    plan = plan_at(place, checked, files)
+    print_warnings(plan.snapshot.problems)
+    console.print(plan_sentence(plan), highlight=False)
+    if not plan.packs and (view is None or view.is_over):
+        return _conclude(request, console, files, plan, view, None, started)
+    from orchestrator.ray_allocation import AllocationPlace
+
+    assert isinstance(place, AllocationPlace)
+    place.check(plan, make_estimate(plan, files))
+    files.check_writable()
+    _remember(files, checked)
+    job = place.running()
+    console.print(f"{place.sentence()}; store {files.url}", highlight=False)
+    if job is None:
+        job = place.submit(request.words_inside(checkpoint_s), data.url)
+    status = command_line("status", checked.sweep.name, request.store)
+    console.print(f"job {job.job_ids[0]}; how far: {status}", highlight=False)
+    if detach:
+        return 0
+    try:
+        state, printed = place.follow(job, JobWatcher(checked, files, console).show)
+    except KeyboardInterrupt:
+        cancel = command_line("cancel", checked.sweep.name, request.store)
+        console.print(f"left; the job goes on; end it: {cancel}; look again: {request.again()}", highlight=False)
+        return 130
+    checked, view = with_search(checked, files)
+    plan = plan_at(place, checked, files)
+    code = _conclude(request, console, files, plan, view, None, started)
+    if code:
+        words = " / ".join(printed.strip().splitlines()[-3:])
+        print(f"depthrate: job {job.job_ids[0]} ended as {state.state}: {words}; see {job.folder}", file=sys.stderr)
+        print(f"  try what is left again: {request.again()}", file=sys.stderr)
+    return code
 
 
 def _start_search(

@@ -112,6 +112,8 @@ class SlurmExecutor:
         """Watch the jobs of earlier launches that are not over, and return attempt -> (pack, trials) of what they hold."""
         adopted: dict[str, tuple[str, list[str]]] = {}
         for submission in submissions:
+            if not any(submission.packs):
+                continue  # an allocation, whose packs its own launch has
             jobs = [(job_id, packs) for job_id, packs in submission.jobs() if is_alive(states.get(job_id))]
             for job_id, packs in jobs:
                 self._jobs[job_id] = _Job(job_id, submission, list(packs), states[job_id])

@@ -73,7 +73,8 @@ class _Bundle:
         finally:
             executor.close()
         if self.asked and self.waiting:
-            self._end_early(self.asked)
+            left = f"{len(self.waiting)} packs go on"
+            go_back_into_queue(self.asked, left, has_progressed=self.has_progressed)
 
     def _left(self, jobs: list[PackJob]) -> list[PackJob]:
         """Return the packs that are not committed, for a job that was started anew."""
@@ -112,20 +113,21 @@ class _Bundle:
         except OSError as error:
             log.warning("end of attempt %s not written: %s", job.attempt_id, error)
 
-    def _end_early(self, asked: signal.Signals) -> None:
-        """Go back into the queue after a warning or a preemption; a cancelled job, or one that got nowhere, just ends."""
-        left_s = in_job.seconds_left()
-        is_limit = left_s is not None and left_s <= LIMIT_MARGIN_S + float(os.environ.get("DEPTHRATE_WARNING_S") or 0)
-        why = "its time limit is near" if is_limit else f"told to end by {asked.name}"
-        if in_job.is_ending():
-            log.info("cancelled; %d packs are left", len(self.waiting))
-        elif is_limit and not self.has_progressed:
-            log.error("the time limit came before anything could be saved; a longer walltime_min is needed")
-        elif in_job.requeue():
-            log.info("%s; %d packs go on when this job is started again", why, len(self.waiting))
-            time.sleep(KILL_WAIT_S)  # a job that ends by itself now would count as completed
-        else:
-            log.warning("%s, and SLURM does not take this job back; whoever drives the sweep submits it anew", why)
+
+def go_back_into_queue(asked: signal.Signals, what_goes_on: str, *, has_progressed: bool) -> None:
+    """Queue this job again after a warning or a preemption; a cancelled job, or one that got nowhere, just ends."""
+    left_s = in_job.seconds_left()
+    is_limit = left_s is not None and left_s <= LIMIT_MARGIN_S + float(os.environ.get("DEPTHRATE_WARNING_S") or 0)
+    why = "its time limit is near" if is_limit else f"told to end by {asked.name}"
+    if in_job.is_ending():
+        log.info("cancelled")
+    elif is_limit and not has_progressed:
+        log.error("the time limit came before anything could be saved; a longer walltime_min is needed")
+    elif in_job.requeue():
+        log.info("%s; %s when this job is started again", why, what_goes_on)
+        time.sleep(KILL_WAIT_S)  # a job that ends by itself now would count as completed
+    else:
+        log.warning("%s, and SLURM does not take this job back; whoever drives the sweep submits it anew", why)
 
 
 def _kernel_killed_for_memory() -> bool:

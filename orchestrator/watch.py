@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from orchestrator.driver import Progress as LaunchProgress
-from orchestrator.plan import Plan
+from orchestrator.plan import CheckedSweep, Plan
+from storage.files import Files, StoreError
+from storage.snapshot import SnapshotCache, take_snapshot
 from sweeps.packing import Pack, estimated_wall_s
 from sweeps.trial import varying_parameters
+
+if TYPE_CHECKING:
+    from slurm.states import JobState
 
 LOG_EVERY_S = 30.0
 
@@ -117,6 +122,28 @@ class LaunchWatcher:
         if self._plan.checked.task.fused:
             return float(share)
         return float(min(1.0, (state.get("trials_done", 0) + share) / len(pack.trials)))
+
+
+class JobWatcher:
+    """A line whenever a job that launches a sweep elsewhere, or what it has committed, has changed."""
+
+    def __init__(self, checked: CheckedSweep, files: Files, console: Console):
+        self._trial_ids = {trial.trial_id for trial in checked.trials}
+        self._files, self._console = files, console
+        self._cache = SnapshotCache()
+        self._shown = ""
+
+    def show(self, state: JobState) -> None:
+        """Show how the job is getting on."""
+        try:
+            committed = take_snapshot(self._files, cache=self._cache).trial_ids()
+        except (OSError, StoreError):
+            return
+        name = state.state.lower() + (f" ({state.reason})" if state.phase == "waiting" and state.reason else "")
+        text = f"{name}, {len(self._trial_ids & committed)}/{len(self._trial_ids)} trials"
+        if text != self._shown:
+            self._console.print(text, highlight=False)
+        self._shown = text
 
 
 def _duration(seconds: float) -> str:

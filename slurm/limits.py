@@ -56,8 +56,8 @@ class Limits:
     def _names(self) -> str:
         return ", ".join(sorted(self.partitions))
 
-    def check(self, profile: Profile, num_jobs: int) -> None:
-        """Refuse what this cluster would not run.
+    def check(self, profile: Profile, num_jobs: int, nodes: int = 1) -> None:
+        """Refuse what this cluster would not run: so many jobs, each of so many nodes.
 
         Raises:
             SlurmError: naming the limit and what was asked.
@@ -75,6 +75,8 @@ class Limits:
         ):
             if asked > largest:
                 raise SlurmError(f"{key} is {asked:g}; the largest node of {where} has {largest:g}")
+        if nodes > partition.nodes:
+            raise SlurmError(f"nodes is {nodes}; {where} has {partition.nodes}")
         if num_jobs > self.max_jobs:
             raise SlurmError(
                 f"{num_jobs} jobs are more than this cluster holds at once (MaxJobCount={self.max_jobs}); raise job_min"

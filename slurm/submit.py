@@ -17,7 +17,7 @@ PARALLEL = 10_000
 MEGABYTES = 1024
 
 
-def sbatch_parameters(profile: Profile, name: str, exclude: Sequence[str] = ()) -> dict[str, Any]:
+def sbatch_parameters(profile: Profile, name: str, exclude: Sequence[str] = (), nodes: int = 1) -> dict[str, Any]:
     """Return what submitit is told, from a profile."""
     memory_mb = round(profile.mem_gb * MEGABYTES)
     excluded = sorted({*profile.exclude, *exclude})
@@ -30,6 +30,7 @@ def sbatch_parameters(profile: Profile, name: str, exclude: Sequence[str] = ()) 
         "exclude": ",".join(excluded) or None,
         "gpus_per_node": profile.gpus or None,
         "cpus_per_task": profile.cpus,
+        **({} if nodes == 1 else {"nodes": nodes, "ntasks_per_node": 1}),
         "mem": f"{memory_mb}M",
         "time": profile.walltime_min,
         "array_parallelism": profile.array_parallelism or PARALLEL,
@@ -48,9 +49,11 @@ def sbatch_parameters(profile: Profile, name: str, exclude: Sequence[str] = ()) 
     }
 
 
-def batch_script(profile: Profile, name: str, num_jobs: int, folder: Path, exclude: Sequence[str] = ()) -> str:
+def batch_script(
+    profile: Profile, name: str, num_jobs: int, folder: Path, exclude: Sequence[str] = (), nodes: int = 1
+) -> str:
     """Return the text that sbatch would get, for people to look at before anything is submitted."""
-    executor = _executor(profile, name, folder, exclude)
+    executor = _executor(profile, name, folder, exclude, nodes)
     if num_jobs > 1:
         executor.parameters["map_count"] = num_jobs
     text: str = executor._make_submission_file_text(executor._submitit_command_str, "")
@@ -64,8 +67,11 @@ def submit_array(
     function: Callable[[list[str]], None],
     arguments: Sequence[list[str]],
     exclude: Sequence[str] = (),
+    nodes: int = 1,
 ) -> list[str]:
     """Submit one array with a job for each of `arguments`, and return the jobs' ids; the caller splits at the limits.
+
+    A job of several nodes runs the function once on each.
 
     Raises:
         SlurmError: sbatch refused; nothing of this array is submitted.
@@ -73,7 +79,7 @@ def submit_array(
     import submitit
 
     folder.mkdir(parents=True, exist_ok=True)
-    executor = _executor(profile, name, folder, exclude)
+    executor = _executor(profile, name, folder, exclude, nodes)
     try:
         jobs = executor.map_array(function, arguments)
     except submitit.core.utils.FailedJobError as error:
@@ -93,7 +99,7 @@ def cancel_jobs(job_ids: Sequence[str]) -> None:
         run_command(["scancel", "--quiet", *job_ids[start : start + 500]])
 
 
-def _executor(profile: Profile, name: str, folder: Path, exclude: Sequence[str]) -> submitit.SlurmExecutor:
+def _executor(profile: Profile, name: str, folder: Path, exclude: Sequence[str], nodes: int) -> submitit.SlurmExecutor:
     try:
         import submitit
     except ImportError:
@@ -102,5 +108,5 @@ def _executor(profile: Profile, name: str, folder: Path, exclude: Sequence[str])
         executor = submitit.SlurmExecutor(folder=folder, python=profile.python)
     except RuntimeError as error:
         raise SlurmError(f"{error}; log in to a node that submits jobs") from None
-    executor.update_parameters(**sbatch_parameters(profile, name, exclude))
+    executor.update_parameters(**sbatch_parameters(profile, name, exclude, nodes))
     return executor

@@ -35,6 +35,7 @@ class Bench:
         self.files = Files(str(self.store))
         self.name = "s" + folder.name.replace("_", "")[-12:]
         self.profile: dict[str, Any] = {"mem_gb": 0.8, "walltime_min": 10, "array_parallelism": 4}
+        self.executor = "slurm"
 
     def sweep(self, task: str = "steady", **spec: Any) -> None:
         """Write the sweep file."""
@@ -49,7 +50,7 @@ class Bench:
         if verb in ("run", "plan"):
             lines = [f"{key} = {json.dumps(value)}" for key, value in self.profile.items()]
             (self.folder / "cluster.toml").write_text("\n".join(lines))
-            command += [str(self.folder / "sweep.yaml"), "--executor", "slurm"]
+            command += [str(self.folder / "sweep.yaml"), "--executor", self.executor]
             command += ["--cluster", str(self.folder / "cluster.toml")]
             command += ["--checkpoint-seconds", str(CHECKPOINT_S)] if verb == "run" else []
         return command
@@ -281,3 +282,39 @@ def test_many_packs_are_split_at_the_largest_array(bench: Bench) -> None:
     bench.profile |= {"job_min": 0, "array_parallelism": 120}
     plan = json.loads(bench.run("plan", "--json"))
     assert plan["jobs"] == 105 and plan["arrays"] == 2 and "--array=0-99%100" in plan["batch_script"]
+
+
+def test_ray_inside_an_allocation(bench: Bench) -> None:
+    """One job of two nodes with a Ray cluster and the launch in it; told that time is up, it queues again and goes on."""
+    pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
+    bench.executor = "ray"
+    bench.profile = {"nodes": 5, "mem_gb": 2.5, "walltime_min": 10}
+    bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2, 3, 5]})
+    assert "nodes is 5; partition main has 4" in bench.run("plan", code=2)
+    bench.profile["nodes"] = 2
+    plan = json.loads(bench.run("plan", "--json"))
+    assert "#SBATCH --nodes=2" in plan["batch_script"] and plan["workers"] == 2
+    assert "job " in bench.run("run", "--detach")
+    bench.until(lambda: len({step[3] for step in bench.steps()}) == 2, 120)
+    ((job, state, _),) = bench.queue()
+    assert state == "RUNNING" and bench.status()["slurm_jobs"]["running"] == 1
+    bench.lab.run("scancel", "--signal=USR2", job)  # as SLURM does before the time limit and before a preemption
+    bench.until(lambda: bench.queue() == [(job, "PENDING", "")], 60)
+    assert bench.status()["pending"] == 3 and not bench.lab.job_pids()
+    process = bench.start()  # does not submit again, but follows the job that is there
+    printed = bench.wait(process)
+    assert f"job {job}" in printed and "all 3 trials are committed" in printed
+    bench.check(3, most_redone=0)
+
+
+def test_an_allocation_is_cancelled_and_another_goes_on(bench: Bench) -> None:
+    pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
+    bench.executor = "ray"
+    bench.profile = {"nodes": 1, "mem_gb": 2.5, "walltime_min": 10}
+    bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2, 3]})
+    process = bench.start()
+    bench.until(lambda: len(bench.steps()) > 20, 120)
+    bench.run("cancel", bench.name)
+    assert "ended as CANCELLED" in bench.wait(process, code=1) and bench.status()["ok"] == 0
+    bench.wait(bench.start())
+    bench.check(2, most_redone=round((CHECKPOINT_S + 1) / 0.2))
