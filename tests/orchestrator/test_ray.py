@@ -28,7 +28,14 @@ ray = pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from orchestrator.ray_executor import RayError, RayExecutor, Session, check_versions, kind_of  # noqa: E402
+from orchestrator.ray_executor import (  # noqa: E402
+    RayError,
+    RayExecutor,
+    Session,
+    check_versions,
+    count_nodes,
+    kind_of,
+)
 
 HERE = Path(__file__).parent
 pytestmark = [
@@ -62,20 +69,18 @@ def bare_cluster(bare_python: Path) -> Iterator[Cluster]:
     """A head that runs nothing and a node with two CPUs on which our code is not installed."""
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20}
     made = Cluster(initialize_head=True, head_node_args=head)
-    command = [str(bare_python), "-m", "ray.scripts.scripts", "start", f"--address={made.address}", "--num-cpus=2"]
+    command = [str(bare_python), "-m", "ray.scripts.scripts", "start", "--block", f"--address={made.address}"]
+    node = subprocess.Popen(
+        [*command, "--num-cpus=2", "--object-store-memory=80000000"],
+        env=os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"},  # as on a cluster, where nobody sets it to 0
+        cwd="/",
+    )
     try:
-        done = subprocess.run(
-            [*command, "--object-store-memory=80000000"],
-            env=os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"},  # as on a cluster, where nobody sets it to 0
-            capture_output=True,
-            text=True,
-            cwd="/",
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert count_nodes(made.address, 2, 60) == 2
         yield made
     finally:
-        subprocess.run(["pkill", "--full", f"raylet.*{made.gcs_address}"], check=False)
+        node.terminate()
+        node.wait(60)
         made.shutdown()
 
 
