@@ -35,20 +35,25 @@ def _s3_server() -> Iterator[S3Server]:
     pytest.importorskip("moto.server", reason="needs pip install 'moto[server]'")
     pytest.importorskip("s3fs", reason="needs pip install s3fs")
     with s3_server() as server:
+        forget_s3_clients()
         yield server
+        forget_s3_clients()
+
+
+def forget_s3_clients() -> None:
+    """Make s3fs look at the environment again; it keeps a client for the whole process, since making one is slow."""
+    from s3fs import S3FileSystem
+
+    S3FileSystem.clear_instance_cache()
 
 
 @pytest.fixture
-def s3(_s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+def s3(_s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """A real S3 server, to which this process and those it starts are led by the usual environment variables."""
-    from s3fs import S3FileSystem
-
     for name, value in _s3_server.environment.items():
         monkeypatch.setenv(name, value)
-    S3FileSystem.clear_instance_cache()  # an instance made before knows another environment
     _s3_server.reset()
-    yield _s3_server
-    S3FileSystem.clear_instance_cache()
+    return _s3_server
 
 
 @pytest.fixture(params=["folder", "memory", "s3"])
