@@ -22,6 +22,33 @@ TINY = {
     "fit": [{"metric": "nc1"}, {"metric": "objective_gap"}],
 }
 
+LONGEST_FIRST = (
+    "slurm/test_scenarios.py",
+    "orchestrator/test_search.py",
+    "orchestrator/test_ray.py",
+    "orchestrator/test_cli.py",
+    "tasks/test_fit_inference.py",
+    "orchestrator/test_report.py",
+)
+"""Files that take a minute or more: a process that began one of them last would keep the others waiting."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have xdist hand out files in the order below; by itself it begins with those of the most tests."""
+    config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Start one process more than there are cores: the one with the SLURM scenarios mostly waits for a scheduler."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first."""
+    rank = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
+
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
