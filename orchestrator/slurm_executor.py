@@ -10,9 +10,11 @@ import heapq
 import logging
 import math
 import re
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,6 +40,8 @@ UNKNOWN_S = 20.0
 """How long a job may be unknown to squeue and sacct alike before its silence counts."""
 CANCELLED_S = 12.0
 """After a job was cancelled, how long others have to follow before it is submitted again."""
+CLOSING_LOOKS = 8
+"""How often, a second apart, the last jobs are looked for before the folders of those that still end are left behind."""
 GUESSED_PARALLEL = 16
 """Jobs that a cluster is taken to run at once where the profile does not say."""
 BAD_NODE_AT = 3
@@ -105,6 +109,8 @@ class SlurmExecutor:
         self.excluded: list[str] = []
         """Nodes that failed too often."""
         self._is_deaf = False
+        self._spent: list[Submission] = []
+        """Submissions whose packs are all done, and whose folders are still there."""
         self._cancelled: list[JobEnd] = []
         self._cancelled_at = 0.0
 
@@ -119,7 +125,8 @@ class SlurmExecutor:
                 self._jobs[job_id] = _Job(job_id, submission, list(packs), states[job_id])
                 adopted |= {pack.attempt_id: (pack.pack_id, pack.trial_ids) for pack in packs}
             if not jobs and submission.job_ids:
-                submission.delete(self.files)
+                self._strike_off(submission)
+        self._remove_folders(states)
         return adopted
 
     def submit(self, jobs: Sequence[PackJob]) -> None:
@@ -174,7 +181,13 @@ class SlurmExecutor:
         """Do nothing: the jobs go on, and the next launch goes on from them."""
 
     def close(self) -> None:
-        """Do nothing: see `stop`."""
+        """Tidy up after the jobs that are over; the others go on, see `stop`."""
+        with suppress(SlurmError):
+            for look in range(CLOSING_LOOKS):
+                if self._spent:
+                    time.sleep(min(look, 1))  # a job ends a moment after its last commit
+                    arrays = sorted({each.job_ids[0].partition("_")[0] for each in self._spent})
+                    self._remove_folders(squeue_states(arrays))
 
     def _look_soon(self) -> None:
         self._pause_s = SOONEST_S
@@ -329,9 +342,23 @@ class SlurmExecutor:
         del self._jobs[job.job_id]
         if not any(other.submission is job.submission for other in self._jobs.values()):
             try:
-                job.submission.delete(self.files)
+                self._strike_off(job.submission)
             except OSError as error:
                 log.warning("%s is over but cannot be taken off the books: %s", job.submission.name, error)
+
+    def _strike_off(self, submission: Submission) -> None:
+        """Take a submission off the books; its folder goes too if all its packs were done, else it may say why not."""
+        submission.delete(self.files)
+        records = (self._newest_record(pack, 0)[1] for packs in submission.packs for pack in packs)
+        if all(record.get("state") == "done" for record in records):
+            self._spent.append(submission)
+
+    def _remove_folders(self, states: dict[str, JobState]) -> None:
+        """Remove the folders of submissions that are done with, but for those into which a job still writes its end."""
+        alive = {job_id for job_id, state in states.items() if is_alive(state)}
+        for submission in [each for each in self._spent if alive.isdisjoint(each.job_ids)]:
+            shutil.rmtree(submission.folder, ignore_errors=True)
+            self._spent.remove(submission)
 
 
 def _last_words(printed: str) -> str:

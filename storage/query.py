@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -32,6 +34,17 @@ if TYPE_CHECKING:
     import numpy as np
 
 VIEWS = ("trials", "metrics", "curves", "features", "attempts", "fits", "results")
+
+
+@cache
+def _database(pid: int) -> duckdb.DuckDBPyConnection:
+    """Return this process's empty database, made once since that takes 30 ms; a forked process needs one of its own."""
+    database = duckdb.connect(":memory:")
+    # SQL reaches the views of its connection and nothing else: no files, no Python variables, no settings.
+    database.execute("set python_enable_replacements = false")
+    database.execute("set enable_external_access = false")
+    database.execute("set lock_configuration = true")
+    return database
 
 
 class QueryError(ValueError):
@@ -158,12 +171,8 @@ class Results:
             duckdb.StatementType.EXPLAIN,
         ):
             raise QueryError("give one SELECT; the store is read-only")
-        # A connection for each query: one with an unread result refuses the next query.
-        connection = duckdb.connect(":memory:")
-        # SQL reaches the registered views and nothing else: no files, no Python variables, no settings.
-        connection.execute("set python_enable_replacements = false")
-        connection.execute("set enable_external_access = false")
-        connection.execute("set lock_configuration = true")
+        # A connection for each query, whose views are its own: one with an unread result refuses the next query.
+        connection = _database(os.getpid()).cursor()
         self._create_views(connection, self._named_views(query), set(), query)
         return connection.sql(query)
 
@@ -203,7 +212,7 @@ class Results:
             connection.register(f"counting_{name}_{index}", counting)
             using = f"semi join counting_{name}_{index} using (trial_id, attempt_id)"
             parts.append(f"select * from part_{name}_{index} {using}")
-        connection.execute(f"create view {name} as {' union all '.join(parts)}")
+        connection.execute(f"create temp view {name} as {' union all '.join(parts)}")
 
     def _dataset(self, name: str, sources: list[int]) -> Any:
         """Return a table's files as an Arrow dataset with a known schema: opening it reads no footer."""
@@ -249,7 +258,7 @@ class Results:
             join = "left join curves c on c.trial_id = t.trial_id and c.step = m.step and c.split = m.split"
         columns += [f"t.{name}" for name in ("wall_s", "device", "host", "committed_at")]
         return (
-            f"create view results as select {', '.join(columns)} from trials t left join ("
+            f"create temp view results as select {', '.join(columns)} from trials t left join ("
             "select * from metrics where is_last qualify row_number() over "
             "(partition by trial_id order by step desc, split <> 'train', split, layer desc) = 1"
             f") m on m.trial_id = t.trial_id {join}"

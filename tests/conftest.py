@@ -23,6 +23,33 @@ TINY = {
     "fit": [{"metric": "nc1"}, {"metric": "objective_gap"}],
 }
 
+LONGEST_FIRST = (
+    "slurm/test_scenarios.py",
+    "orchestrator/test_search.py",
+    "orchestrator/test_ray.py",
+    "orchestrator/test_cli.py",
+    "tasks/test_fit_inference.py",
+    "orchestrator/test_report.py",
+)
+"""Files that take a minute or more: a process that began one of them last would keep the others waiting."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have xdist hand out files in the order below; by itself it begins with those of the most tests."""
+    config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Start one process more than there are cores: the one with the SLURM scenarios mostly waits for a scheduler."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first."""
+    rank = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
+
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -36,20 +63,25 @@ def _s3_server() -> Iterator[S3Server]:
     pytest.importorskip("moto.server", reason="needs pip install 'moto[server]'")
     pytest.importorskip("s3fs", reason="needs pip install s3fs")
     with s3_server() as server:
+        forget_s3_clients()
         yield server
+        forget_s3_clients()
+
+
+def forget_s3_clients() -> None:
+    """Make s3fs look at the environment again; it keeps a client for the whole process, since making one is slow."""
+    from s3fs import S3FileSystem
+
+    S3FileSystem.clear_instance_cache()
 
 
 @pytest.fixture
-def s3(_s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+def s3(_s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """A real S3 server, to which this process and those it starts are led by the usual environment variables."""
-    from s3fs import S3FileSystem
-
     for name, value in _s3_server.environment.items():
         monkeypatch.setenv(name, value)
-    S3FileSystem.clear_instance_cache()  # an instance made before knows another environment
     _s3_server.reset()
-    yield _s3_server
-    S3FileSystem.clear_instance_cache()
+    return _s3_server
 
 
 @pytest.fixture(params=["folder", "memory", "s3"])

@@ -237,3 +237,59 @@ def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Schedule
     (held,) = other.adopt(read_submissions(folder, ["s"]), scheduler.queue).values()
     assert held == ("b", ["tb"]), "only what still waits or runs"
     assert [each.job_ids for each in read_submissions(folder, ["s"])] == [["1_0", "1_1"]], "what is over is forgotten"
+
+
+def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: scheduler.queue.pop("4_0", None) if seconds else None)
+    names = ("a", "b", "c", "d")
+    folders = {}
+    for name in names:
+        executor.submit(jobs(name))
+        (submission,) = [each for each in read_submissions(folder, ["s"]) if each.packs[0][0].pack_id == name]
+        folders[name] = Path(submission.folder)
+        folders[name].mkdir(parents=True)
+        (folders[name] / "log.err").touch()
+    done, failed, interrupted, ending = (job.attempt_id for job in jobs(*names))
+    record(folder, done, "done")
+    record(folder, failed, "failed")
+    record(folder, interrupted, "interrupted")
+    record(folder, ending, "done")
+    scheduler.queue |= {"1_0": JobState("COMPLETED", 0, "n1"), "2_0": JobState("COMPLETED", 0, "n1")}
+    scheduler.queue |= {"3_0": JobState("RUNNING", 0, "n1"), "4_0": JobState("RUNNING", 0, "n1")}
+    assert len(ends_of(executor, until=lambda ends: len(ends) == 3)) == 3
+    assert all(each.is_dir() for each in folders.values()), "until the end, nothing is in anybody's way"
+    executor.close()
+    assert [name for name in names if folders[name].exists()] == ["b", "c"], "one failed, one goes on"
+
+
+def test_a_job_that_does_not_end_and_a_controller_that_is_away_keep_their_folders(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+    (job,) = jobs("a")
+    executor.submit([job])
+    (submission,) = read_submissions(folder, ["s"])
+    Path(submission.folder).mkdir(parents=True)
+    record(folder, job.attempt_id, "done")
+    scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
+    assert len(ends_of(executor)) == 1
+    executor.close()
+    assert Path(submission.folder).is_dir(), "its last words may still come"
+    scheduler.is_away = True
+    executor.close()
+    assert Path(submission.folder).is_dir()
+
+
+def test_the_next_launch_removes_the_folders_of_what_was_done_meanwhile(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Files
+) -> None:
+    (job,) = jobs("a")
+    executor.submit([job])
+    (submission,) = read_submissions(folder, ["s"])
+    Path(submission.folder).mkdir(parents=True)
+    record(folder, job.attempt_id, "done")
+    scheduler.queue = {}
+    other = SlurmExecutor(Profile(), LIMITS, folder, "s")
+    assert other.adopt(read_submissions(folder, ["s"]), {}) == {} and not Path(submission.folder).exists()

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
+from conftest import forget_s3_clients
 from s3_server import BUCKET, S3Server
 from tests_rows import commit
 
 from storage.files import Files, StoreError
 from storage.query import Results
+
+
+@pytest.fixture(autouse=True)
+def fresh_clients() -> Iterator[None]:
+    """Tests here change what a client reads from the environment, or count its requests."""
+    forget_s3_clients()
+    yield
+    forget_s3_clients()
 
 
 @pytest.fixture

@@ -1,11 +1,9 @@
 """The task `collapse` run through a fake context: what a trial reports is the same however its pack runs."""
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import sklearn.datasets
 
 from tasks.collapse import run_pack
 from tasks.collapse_schema import COLLAPSE, measured_steps
@@ -35,13 +33,6 @@ class Context:
 
     def load_checkpoint(self):
         return None
-
-
-@pytest.fixture(autouse=True, scope="module")
-def digits_are_read_once():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sklearn.datasets.load_digits", functools.cache(sklearn.datasets.load_digits))
-        yield
 
 
 def params_of(**changes):

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-import sklearn.datasets
 import torch
 
 from tasks.collapse import run_pack
@@ -54,13 +53,6 @@ class Context:
 
     def load_checkpoint(self):
         return self.checkpoint
-
-
-@pytest.fixture(autouse=True, scope="module")
-def digits_are_read_once():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sklearn.datasets.load_digits", functools.cache(sklearn.datasets.load_digits))
-        yield
 
 
 def params_of(**changes):

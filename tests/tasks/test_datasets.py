@@ -3,14 +3,18 @@
 import gzip
 import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import sklearn.datasets
 from own_data import Folder
 
 from tasks.data_files import DatasetError
-from tasks.datasets import check_dataset, load_dataset
+from tasks.datasets import _load_digits, check_dataset, load_dataset
 from tasks.image_files import read_idx
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -45,6 +49,17 @@ def test_digits_are_all_there():
     assert digits.x_ND.shape == (1797, 64) and digits.x_ND.dtype == np.float64
     assert digits.class_counts_K.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     assert not digits.is_balanced
+
+
+def test_digits_are_those_of_scikit_learn_and_read_without_it(monkeypatch):
+    images, labels = sklearn.datasets.load_digits(return_X_y=True)
+    ours = _load_digits()
+    assert np.array_equal(ours[0], images) and np.array_equal(ours[1], labels)
+    monkeypatch.setattr("tasks.datasets.find_spec", lambda name: SimpleNamespace(submodule_search_locations=["moved"]))
+    moved = _load_digits.__wrapped__()
+    assert np.array_equal(ours[0], moved[0]) and np.array_equal(ours[1], moved[1])
+    code = "import sys; from tasks.datasets import _load_digits; _load_digits(); assert 'sklearn' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 
 def test_a_draw_is_balanced_and_sorted_by_class():
