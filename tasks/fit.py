@@ -386,16 +386,18 @@ def _best(model: Model, points: Points) -> Array:
         return _linear_solution(model.basis_GP, points.mean_GC[..., None], points.mass_GC)[..., 0]
     num_starts, num_parameters, num_curves = model.starts_SPC.shape
     curve_R = np.tile(np.arange(num_curves), num_starts)
-    args = (model.ref_C[curve_R], points.mean_GC[:, curve_R], points.mass_GC[:, curve_R])
+    ref_R, mean_GR, mass_GR = model.ref_C[curve_R], points.mean_GC[:, curve_R], points.mass_GC[:, curve_R]
     theta_PR = minimise(
         model.shape,
         np.concatenate(list(model.starts_SPC), axis=1),
-        *args,
+        ref_R,
+        mean_GR[..., None],
+        mass_GR,
         model.lower_PC[:, curve_R],
         model.upper_PC[:, curve_R],
         np.full(len(curve_R), TOLERANCE),
-    )
-    squares_SC = squares_left(model.shape, theta_PR, *args).reshape(num_starts, num_curves)
+    )[..., 0]
+    squares_SC = squares_left(model.shape, theta_PR, ref_R, mean_GR, mass_GR).reshape(num_starts, num_curves)
     # the first of equals: power_floor's first start is the power law, so there is no floor unless it helps
     equal_SC = squares_SC <= squares_SC.min(0) * (1 + 1e-9) + points.num_points * ROUNDING**2
     theta_PSC = theta_PR.reshape(num_parameters, num_starts, num_curves)
@@ -452,14 +454,12 @@ def _refit(model: Model, points: Points, part: slice, theta_PC: Array, mean_GCB:
     """Return the shape parameters [P, C, B] of resampled means."""
     if model.basis_GP is not None:
         return _linear_solution(model.basis_GP, mean_GCB, points.mass_GC[:, part])
-    num_groups, num_curves, num_resamples = mean_GCB.shape
     spread_C = (mean_GCB[..., :NUM_FOR_SPREAD] - points.mean_GC[:, part, None]).std((0, 2))
-    of_curve = (theta_PC, model.ref_C, points.mass_GC, model.lower_PC, model.upper_PC)
-    theta_PR, ref_R, mass_GR, lower_PR, upper_PR = (np.repeat(of[..., part], num_resamples, axis=-1) for of in of_curve)
-    tolerance_R = np.repeat(np.maximum(TOLERANCE, TOLERANCE_RESAMPLED * spread_C), num_resamples)
-    mean_GR = mean_GCB.reshape(num_groups, -1)
-    found_PR = minimise(model.shape, theta_PR, ref_R, mean_GR, mass_GR, lower_PR, upper_PR, tolerance_R)
-    return found_PR.reshape(-1, num_curves, num_resamples)
+    tolerance_C = np.maximum(TOLERANCE, TOLERANCE_RESAMPLED * spread_C)
+    theta_PC, lower_PC, upper_PC = theta_PC[:, part], model.lower_PC[:, part], model.upper_PC[:, part]
+    return minimise(
+        model.shape, theta_PC, model.ref_C[part], mean_GCB, points.mass_GC[:, part], lower_PC, upper_PC, tolerance_C
+    )
 
 
 def _resampled_x_at(

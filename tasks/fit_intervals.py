@@ -209,11 +209,11 @@ class Profile:
         # from where the fit is, and from no floor: between them the squares can have a second valley
         starts_PR = np.concatenate([theta_PR, np.concatenate([theta_PR[:1], lower_PR[1:]])], axis=1)
         twice = np.tile(np.arange(len(a_R)), 2)
-        curve_R2 = curve_R[twice]
-        args = (self.model.ref_C[curve_R2], self.points.mean_GC[:, curve_R2], self.points.mass_GC[:, curve_R2])
-        tolerance_R = np.full(len(twice), 1e-9)
-        found_PR = minimise(self.model.shape, starts_PR, *args, lower_PR[:, twice], upper_PR[:, twice], tolerance_R)
-        best_R = squares_left(self.model.shape, found_PR, *args).reshape(2, -1).min(0)
+        ref_R, lower_PR, upper_PR = self.model.ref_C[curve_R[twice]], lower_PR[:, twice], upper_PR[:, twice]
+        mean_GR, mass_GR = self.points.mean_GC[:, curve_R[twice]], self.points.mass_GC[:, curve_R[twice]]
+        tolerance_R, shape = np.full(len(twice), 1e-9), self.model.shape
+        found_PR1 = minimise(shape, starts_PR, ref_R, mean_GR[..., None], mass_GR, lower_PR, upper_PR, tolerance_R)
+        best_R = squares_left(shape, found_PR1[..., 0], ref_R, mean_GR, mass_GR).reshape(2, -1).min(0)
         outside_R = held_R != a_R  # the model has no such curve
         return np.where(outside_R, np.inf, best_R + self.points.within_C[curve_R])
 

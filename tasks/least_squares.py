@@ -75,22 +75,26 @@ def influence(jacobian_PGR: Array, mass_GR: Array) -> Array:
 
 def minimise(
     shape: Shape,
-    theta_PR: Array,
-    ref_R: Array,
-    mean_GR: Array,
-    mass_GR: Array,
-    lower_PR: Array,
-    upper_PR: Array,
-    tolerance_R: Array,
+    theta_PC: Array,
+    ref_C: Array,
+    mean_GCB: Array,
+    mass_GC: Array,
+    lower_PC: Array,
+    upper_PC: Array,
+    tolerance_C: Array,
 ) -> Array:
-    """Minimise each row's squares from theta_PR inside its box: Levenberg-Marquardt, many rows at once on every core.
+    """Return theta [P, C, B] of least squares in its box: Levenberg-Marquardt, many rows at once on every core.
 
-    A row is done when its step moves the curve by less than its tolerance, root mean square.
+    The B rows of a curve start from the same theta. A row is done when its next step would move the curve by less than
+    its tolerance, root mean square.
     """
-    rows = (theta_PR, ref_R, mean_GR, mass_GR, lower_PR, upper_PR, tolerance_R)
-    blocks = [slice(start, start + BLOCK_ROWS) for start in range(0, len(ref_R), BLOCK_ROWS)]
-    found = in_threads(lambda block: _minimise_block(shape, *(part[..., block] for part in rows)), blocks)
-    return np.concatenate(found, axis=1) if len(found) > 1 else found[0]
+    curves = (theta_PC, ref_C, mass_GC, lower_PC, upper_PC, tolerance_C)
+    num_curves, at_once = len(ref_C), max(1, BLOCK_ROWS // mean_GCB.shape[2])
+    found = in_threads(
+        lambda block: _minimise_block(shape, mean_GCB[:, block], *(part[..., block] for part in curves)),
+        [slice(first, first + at_once) for first in range(0, num_curves, at_once)],
+    )
+    return np.concatenate(found, axis=1).reshape(-1, *mean_GCB.shape[1:])
 
 
 def in_threads(work: Callable[[slice], Result], parts: Sequence[slice]) -> list[Result]:
@@ -104,23 +108,38 @@ def in_threads(work: Callable[[slice], Result], parts: Sequence[slice]) -> list[
 
 def _minimise_block(
     shape: Shape,
-    theta_PR: Array,
-    ref_R: Array,
-    mean_GR: Array,
-    mass_GR: Array,
-    lower_PR: Array,
-    upper_PR: Array,
-    tolerance_R: Array,
+    mean_GCB: Array,
+    theta_PC: Array,
+    ref_C: Array,
+    mass_GC: Array,
+    lower_PC: Array,
+    upper_PC: Array,
+    tolerance_C: Array,
 ) -> Array:
+    num_groups, _, num_rows = mean_GCB.shape
+    # what the rows of a curve share is computed once
+    share_GC = mass_GC / mass_GC.sum(0)
+    shape_GC, jacobian_PGC = shape(theta_PC, ref_C)
+    jacobian_PGC = jacobian_PGC - np.einsum("pgc,gc->pc", jacobian_PGC, share_GC)[:, None]
+    shared = (
+        theta_PC,
+        ref_C,
+        share_GC,
+        lower_PC,
+        upper_PC,
+        tolerance_C**2,
+        jacobian_PGC,
+        _normal(jacobian_PGC, share_GC),
+    )
+    theta_PR, ref_R, share_GR, lower_PR, upper_PR, limit_R, jacobian_PGR, normal_PPR = (
+        np.repeat(part, num_rows, axis=-1) for part in shared
+    )
+    mean_GR, residual_GR = mean_GCB.reshape(num_groups, -1), (mean_GCB - shape_GC[..., None]).reshape(num_groups, -1)
+    residual_GR -= np.einsum("gr,gr->r", residual_GR, share_GR)
+    squares_R, damping_R = sum_of_squares(residual_GR, share_GR), np.full(len(ref_R), 1e-4)
     found_PR, live = theta_PR.copy(), np.arange(len(ref_R))  # live: the rows not yet done
-    share_GR = mass_GR / mass_GR.sum(0)
-    limit_R, damping_R = tolerance_R**2, np.full(len(ref_R), 1e-4)
-    _, residual_GR, jacobian_PGR = residuals(shape, theta_PR, ref_R, mean_GR, share_GR)
-    squares_R = sum_of_squares(residual_GR, share_GR)
     for _ in range(MAX_STEPS):
-        weighted_PGR = jacobian_PGR * share_GR
-        gradient_PR = np.einsum("pgr,gr->pr", weighted_PGR, residual_GR)
-        normal_PPR = np.einsum("pgr,qgr->pqr", weighted_PGR, jacobian_PGR)
+        gradient_PR = np.einsum("pgr,gr,gr->pr", jacobian_PGR, residual_GR, share_GR)
         step_PR = _step(theta_PR, gradient_PR, normal_PPR, lower_PR, upper_PR, damping_R)
         after_PR = np.minimum(np.maximum(theta_PR + step_PR, lower_PR), upper_PR)  # but for rounding it is inside
         moved_R = sum_of_squares(np.einsum("pr,pgr->gr", step_PR, jacobian_PGR), share_GR)
@@ -149,9 +168,14 @@ def _minimise_block(
         after_PR[:, worse], after_R[worse] = theta_PR[:, was], squares_R[was]
         after_residual_GR[:, worse], after_jacobian_PGR[..., worse] = residual_GR[:, was], jacobian_PGR[..., was]
         theta_PR, squares_R, residual_GR, jacobian_PGR = after_PR, after_R, after_residual_GR, after_jacobian_PGR
+        normal_PPR = _normal(jacobian_PGR, share_GR)
     else:
         found_PR[:, live] = theta_PR
     return found_PR
+
+
+def _normal(jacobian_PGR: Array, share_GR: Array) -> Array:
+    return np.einsum("pgr,qgr->pqr", jacobian_PGR * share_GR, jacobian_PGR)
 
 
 def _step(
