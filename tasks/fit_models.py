@@ -136,11 +136,11 @@ def _power_floor(points: Points) -> Model:
         a_R, tau_R = theta_PR
         v_GR = ref_R - log_x_G[:, None]
         power_GR = np.exp(a_R * v_GR)
-        t_R = floor_ratio(tau_R)
+        t_R, slope_R = floor_ratio(tau_R)
         sum_GR = power_GR + t_R
         jacobian_PGR = np.empty((2, *sum_GR.shape))
         np.divide(power_GR * v_GR, sum_GR, out=jacobian_PGR[0])
-        np.divide(np.where(tau_R < 1, 1.0, t_R), sum_GR, out=jacobian_PGR[1])
+        np.divide(slope_R, sum_GR, out=jacobian_PGR[1])
         return np.log(sum_GR) - a_R * ref_R, jacobian_PGR
 
     # the power law first; then ever steeper ones that meet their floor at 0.4 of the way back from x_ref
@@ -183,15 +183,16 @@ def power_slope(points: Points) -> Array:
     return np.asarray(-(share_GC * centred_GC * points.mean_GC).sum(0) / (share_GC * centred_GC**2).sum(0))
 
 
-def floor_ratio(tau: Array) -> Array:
-    """Return power_floor's t, the floor in units of the power law's last value."""
-    return np.where(tau < 1, tau, np.exp(np.maximum(tau, 1.0) - 1))
+def floor_ratio(tau: Array) -> tuple[Array, Array]:
+    """Return power_floor's t, the floor in units of the power law's last value, and its derivative by tau."""
+    slope = np.exp(np.maximum(tau, 1.0) - 1)
+    return np.minimum(tau, 1.0) * slope, slope
 
 
 def log_floor(theta_PR: Array, level_R: Array, ref_R: Array) -> Array:
     """Return the log of power_floor's floor, minus infinity where it has none."""
     with np.errstate(divide="ignore"):
-        return np.asarray(level_R - theta_PR[0] * ref_R + np.log(floor_ratio(theta_PR[1])))
+        return np.asarray(level_R - theta_PR[0] * ref_R + np.log(floor_ratio(theta_PR[1])[0]))
 
 
 def log_x_at(model: Model, theta_PR: Array, level_R: Array, ref_R: Array, target: float) -> Array:
