@@ -1,6 +1,6 @@
 """What the fits claim of their uncertainty: coverage, p-values, weights, cut-offs, common exponents, extrapolation.
 
-The fast forms simulate 300 curves a case; DEPTHRATE_COVERAGE=1000 simulates so many, in minutes.
+The fast forms simulate 100 to 400 curves a case; DEPTHRATE_COVERAGE=1000 simulates so many, in minutes.
 """
 
 from __future__ import annotations
@@ -27,6 +27,13 @@ CURVES = {
     "log_linear": (lambda x: 3 * (1 - 0.3 * np.log(x)), 0.3),
 }
 SPREADS = {"same": np.full_like(X, 0.1), "grows": 0.05 * (X / 2) ** 0.7}
+
+STATED_SHARES = {
+    0.03: {"power": 0.844, "power_floor": 1.0, "power_log": 1.0, "exponential": 1.0, "log_linear": 1.0},
+    0.1: {"power": 0.842, "power_floor": 0.874, "power_log": 1.0, "exponential": 1.0, "log_linear": 0.806},
+    0.3: {"power": 0.642, "power_floor": 0.432, "power_log": 0.616, "exponential": 0.946, "log_linear": 0.574},
+}
+"""Of 500 curves, at so much noise; AICc lets a floor or a log factor into a power law by chance (3 % and 13 %)."""
 
 
 def simulate(model, spread, num=NUM_SIMULATIONS, seed=1):
@@ -67,6 +74,24 @@ def test_weighting_by_the_spread_narrows_the_interval_where_the_spread_grows():
     widths = {w: np.median([f.ci_high - f.ci_low for f in fit_all(y, "power", weights=w)]) for w in ("equal", "spread")}
     errors = {w: np.std([f.exponent for f in fit_all(y, "power", weights=w)]) for w in ("equal", "spread")}
     assert widths["spread"] < 0.8 * widths["equal"] and errors["spread"] < 0.8 * errors["equal"]
+
+
+# Which model
+
+
+@pytest.mark.parametrize(("noise", "model"), [(noise, model) for noise in STATED_SHARES for model in CURVES])
+def test_the_right_model_wins_in_the_stated_share(noise, model):
+    num = max(NUM_SIMULATIONS, 500) if "DEPTHRATE_COVERAGE" in os.environ else 100
+    y = CURVES[model][0](X) * np.exp(noise * np.random.default_rng(3).standard_normal((num, len(X))))
+    winners = []
+    for fits in fit_many(X, y, num_resamples=1):
+        winners.append(max(fits, key=lambda fit: fit.weight).model)
+        assert winners[-1] == min(fits, key=lambda fit: fit.aicc).model
+    stated = STATED_SHARES[noise][model]
+    slack = 3 * np.sqrt(stated * (1 - stated) / num) + 0.01
+    assert stated - slack <= winners.count(model) / num <= stated + slack
+    if noise == 0.03:  # what wins instead bends like the truth
+        assert set(winners) <= {model, "power_floor", "power_log"}
 
 
 # p-values
