@@ -436,9 +436,9 @@ def _resampled(
     def work(part: slice) -> None:
         mean_GCB = resampling.means(points, part)
         theta_PCB = _refit(model, points, part, theta_PC, mean_GCB)
-        columns["ci_low"][part], columns["ci_high"][part] = bca_interval(
-            theta_PC[0, part], theta_PCB[0], acceleration_C[part], freedom_C[part]
-        )
+        ends = bca_interval(theta_PC[0, part], theta_PCB[0], acceleration_C[part], freedom_C[part])
+        for name, end_C in zip(("ci_low", "ci_high"), ends, strict=True):  # beyond the box the model has no such curve
+            columns[name][part] = np.clip(end_C, model.lower_PC[0, part], model.upper_PC[0, part])
         if target is not None:
             log_x_C = log_x_at(model, theta_PC[:, part], level_C[part], model.ref_C[part], target)
             log_x_CB = _resampled_x_at(model, points, part, theta_PCB, mean_GCB, target)

@@ -3,8 +3,9 @@
 Shapes: C curves, N points, G groups (distinct x), B resamples, P shape parameters, R rows. Curves and rows come last, but
 for what is sorted by resample.
 Sources: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapters 12 to 14 (BCa: 14.3; several samples:
-8.3); Hesterberg (2015), What Teachers Should Know About the Bootstrap, 5.3 (expanded tails); Bates and Watts,
-Nonlinear Regression Analysis (1988), 6.1 (profiles); Carroll and Ruppert, Transformation and Weighting (1988), 3.2.
+8.3); Hesterberg (2015), What Teachers Should Know About the Bootstrap, 5.3 (intervals too narrow, Student's quantile);
+Bates and Watts, Nonlinear Regression Analysis (1988), 6.1 (profiles); Carroll and Ruppert, Transformation and Weighting
+(1988), 3.2.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tasks.fit_models import Model, Points
 from tasks.least_squares import Array, minimise, squares_left
 
 COVERAGE = 0.95
+NORMAL_QUANTILE = float(special.ndtri((1 + COVERAGE) / 2))
 WEIGHTS = ("equal", "spread", "robust")
 CLIP_AT = 2.5
 """robust: values are pulled in to so many standard deviations (of the middle of all values) from their group's median."""
@@ -154,9 +156,11 @@ def effective_freedom(influence_GC: Array, points: Points) -> Array:
 def bca_interval(
     estimate_C: Array, resampled_CB: Array, acceleration_C: Array, freedom_C: Array
 ) -> tuple[Array, Array]:
-    """Return the 95 % interval [C], [C] from resampled estimates, corrected for bias and skewness, with wider tails.
+    """Return the 95 % interval [C], [C] from resampled estimates, corrected for bias and skewness, and stretched.
 
-    A spread estimated from few seeds is uncertain itself: Student's quantile, read as a normal one, takes its place.
+    A spread estimated from few seeds is uncertain itself: each end's distance from the estimate is scaled by Student's
+    quantile over the normal one. (A tail further out would not do: the means of three values drawn anew reach no
+    further than two standard errors, and Student's quantile at two degrees of freedom is 4.3.)
     """
     num_resamples = resampled_CB.shape[1]
     ordered_CB = np.sort(resampled_CB, axis=1)
@@ -169,9 +173,12 @@ def bca_interval(
     bias_C = special.ndtri(np.clip(below_C, 0.5, num_resamples - 0.5) / num_resamples)
     ends = []
     for sign in (-1, 1):
-        moved_C = bias_C + sign * _t_quantiles(freedom_C)
+        moved_C = bias_C + sign * NORMAL_QUANTILE
         tail_C = special.ndtr(bias_C + moved_C / np.maximum(1 - acceleration_C * moved_C, 0.1))
-        ends.append(_quantile(ordered_CB, tail_C))
+        end_C = _quantile(ordered_CB, tail_C)
+        with np.errstate(invalid="ignore"):  # inf stands for a curve that never meets its target
+            wider_C = estimate_C + (end_C - estimate_C) * _t_quantiles(freedom_C) / NORMAL_QUANTILE
+        ends.append(np.where(np.isfinite(estimate_C) & np.isfinite(end_C), wider_C, end_C))
     return ends[0], ends[1]
 
 
