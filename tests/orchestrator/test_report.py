@@ -21,6 +21,7 @@ import pytest
 from orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
 from orchestrator.report import ReportData, all_plots, render_report
 from orchestrator.report_export import draw, export_figures, plot_csv
+from orchestrator.report_figures import fit_plots
 from orchestrator.report_text import common_sentence, fit_sentence
 from sweeps.sweep import FitRequest
 from tasks.fit import CommonFit, Cutoff, RateFit, fit_rates, predict
@@ -310,8 +311,8 @@ def test_many_groups_and_points_are_thinned_and_said() -> None:
 
 
 def test_groups_of_one_metric_share_a_figure() -> None:
-    data = make_data(by={"weight_decay": [0.0025, 0.005]})
-    names = [trace.get("name", "") for trace in figures(render_report(data))[0]["data"] if trace.get("meta") == "fit"]
+    data = make_data(by={"weight_decay": [0.0025, 0.005]}, seeds=2)
+    names = [trace.get("name", "") for trace in fit_plots(data.fits)[0].traces if trace.get("meta") == "fit"]
     assert [name.split(":")[0] for name in names] == ["weight_decay = 0.0025", "weight_decay = 0.005"]
 
 
@@ -352,7 +353,7 @@ class _Tags(HTMLParser):
 
 @functools.cache
 def hostile_data() -> ReportData:
-    data = make_data(by={"arch_name": [HOSTILE, ENDING]}, name=f"sweep {HOSTILE}{ENDING}")
+    data = make_data(by={"arch_name": [f"$x^2$ {HOSTILE}", ENDING]}, name=f"sweep {HOSTILE}{ENDING}")
     trials = data.trials.assign(error=HOSTILE, host=ENDING, device="<b>", committed_at=HOSTILE)
     trials.loc[:2, "state"] = "failed"
     fits = [replace(curve, excluded={HOSTILE: 1}) for curve in data.fits]
@@ -540,7 +541,7 @@ def test_browser_saves_data_as_csv(clicked: tuple[str, str]) -> None:
     body, log = clicked
     saved = html.unescape(re.findall(r'data-csv="(.*?)"', body, re.DOTALL)[0])
     assert "CONSOLE" not in log and saved.startswith("trace,name,x,y,z\n")
-    assert saved.count("\n") == plot_csv(all_plots(plain_data())[0]).count("\n")
+    assert saved.count("\n") == plot_csv(fit_plots(plain_data().fits)[0]).count("\n")
 
 
 @pytest.mark.browser
@@ -654,8 +655,7 @@ def test_figures_are_exported_with_their_data(tmp_path: Path) -> None:
 
 
 def test_exported_figures_keep_hostile_text_as_text(tmp_path: Path) -> None:
-    data = make_data(by={"arch_name": [f"$x^2$ {HOSTILE}", ENDING]}, seeds=2)
-    svg = draw(all_plots(data)[0])["svg"].decode()
+    svg = draw(fit_plots(hostile_data().fits)[0])["svg"].decode()
     assert "<img" not in svg and "<script" not in svg
     assert "$x^2$ &lt;img src=x" in svg
 
