@@ -312,7 +312,7 @@ def _trial_line(part: pd.DataFrame, axes: Axes, num_trials: int) -> tuple[list[A
     y: list[Any] = []
     for trial_id in spread(unique(part["trial_id"]), num_trials):
         rows = rows_of[trial_id]
-        thin = rows[thin_indices(len(rows), MAX_POINTS // MAX_LINES)]
+        thin = np.asarray(rows)[thin_indices(len(rows), MAX_POINTS // MAX_LINES)]
         x += [*all_x[thin], None]
         y += [*all_y[thin], None]
     return x, y

@@ -93,10 +93,12 @@ class RateFit:
     """b of power_log; null for the others."""
     profile_low: float | None = None
     profile_high: float | None = None
-    """95 % interval of the exponent by profile likelihood (F test); an end is null where the points leave it open."""
+    """95 % interval of the exponent by profile likelihood (F test); an end is null where the points leave it open. It takes
+    the noise to be of one size at all x, after the weights: where it is not, use `weights: spread` or ci_low, ci_high."""
     p_half: float | None = None
     p_one: float | None = None
-    """p-values of a = 1/2 and a = 1, two-sided, by the same test; null for models without such a theory."""
+    """p-values of a = 1/2 and a = 1, two-sided, by the same test with the same assumption; null for models without such a
+    theory."""
     x_at_target: float | None = None
     x_at_low: float | None = None
     x_at_high: float | None = None

@@ -213,14 +213,20 @@ class Profile:
         lower_PR, upper_PR = self.model.lower_PC[:, curve_R], self.model.upper_PC[:, curve_R]
         held_R = np.clip(a_R, lower_PR[0], upper_PR[0])
         lower_PR[0] = upper_PR[0] = theta_PR[0] = held_R
-        # from where the fit is, and from no floor: between them the squares can have a second valley
-        starts_PR = np.concatenate([theta_PR, np.concatenate([theta_PR[:1], lower_PR[1:]])], axis=1)
-        twice = np.tile(np.arange(len(a_R)), 2)
-        ref_R, lower_PR, upper_PR = self.model.ref_C[curve_R[twice]], lower_PR[:, twice], upper_PR[:, twice]
-        mean_GR, mass_GR = self.points.mean_GC[:, curve_R[twice]], self.points.mass_GC[:, curve_R[twice]]
-        tolerance_R, shape = np.full(len(twice), 1e-9), self.model.shape
-        found_PR1 = minimise(shape, starts_PR, ref_R, mean_GR[..., None], mass_GR, lower_PR, upper_PR, tolerance_R)
-        best_R = squares_left(shape, found_PR1[..., 0], ref_R, mean_GR, mass_GR).reshape(2, -1).min(0)
+        shape = self.model.shape
+        ref_R, mean_GR, mass_GR = (
+            self.model.ref_C[curve_R],
+            self.points.mean_GC[:, curve_R],
+            self.points.mass_GC[:, curve_R],
+        )
+        if len(theta_PR) == 1:  # nothing is left to be found
+            best_R = squares_left(shape, theta_PR, ref_R, mean_GR, mass_GR)
+        else:
+            # from where the fit is, and from no floor: between them the squares can have a second valley
+            no_floor_PR = np.concatenate([theta_PR[:1], lower_PR[1:]])
+            rows = (ref_R, mean_GR[..., None], mass_GR, lower_PR, upper_PR, np.full(len(ref_R), 1e-9))
+            found = [minimise(shape, start_PR, *rows)[..., 0] for start_PR in (theta_PR, no_floor_PR)]
+            best_R = np.min([squares_left(shape, found_PR, ref_R, mean_GR, mass_GR) for found_PR in found], axis=0)
         outside_R = held_R != a_R  # the model has no such curve
         return np.where(outside_R, np.inf, best_R + self.points.within_C[curve_R])
 

@@ -353,7 +353,7 @@ class _Tags(HTMLParser):
 
 @functools.cache
 def hostile_data() -> ReportData:
-    data = make_data(by={"arch_name": [f"$x^2$ {HOSTILE}", ENDING]}, name=f"sweep {HOSTILE}{ENDING}")
+    data = make_data(by={"arch_name": [HOSTILE, ENDING]}, name=f"sweep {HOSTILE}{ENDING}")
     trials = data.trials.assign(error=HOSTILE, host=ENDING, device="<b>", committed_at=HOSTILE)
     trials.loc[:2, "state"] = "failed"
     fits = [replace(curve, excluded={HOSTILE: 1}) for curve in data.fits]
@@ -655,7 +655,9 @@ def test_figures_are_exported_with_their_data(tmp_path: Path) -> None:
 
 
 def test_exported_figures_keep_hostile_text_as_text(tmp_path: Path) -> None:
-    svg = draw(fit_plots(hostile_data().fits)[0])["svg"].decode()
+    curve = plain_data().fits[0]
+    curves = [replace(curve, by={"arch_name": text}) for text in (f"$x^2$ {HOSTILE}", ENDING)]
+    svg = draw(fit_plots(curves)[0])["svg"].decode()
     assert "<img" not in svg and "<script" not in svg
     assert "$x^2$ &lt;img src=x" in svg
 
