@@ -88,10 +88,10 @@ def grouped(trials: pd.DataFrame, frame: pd.DataFrame, by: list[str]) -> list[tu
     if not by:
         return [((), frame)]
     # from the table of trials, as a parameter may have the name of a measurement (loss: ce)
-    values = trials.drop_duplicates("trial_id").set_index("trial_id")[by].loc[frame["trial_id"]].set_index(frame.index)
-    texts = [values[name].map(value_text) for name in by]
+    values = trials.drop_duplicates("trial_id").set_index("trial_id")[by]
+    texts = [frame["trial_id"].map(values[name].map(value_text)) for name in by]
     groups = [(tuple(map(str, key)), part) for key, part in frame.groupby(texts)]
-    return sorted(groups, key=lambda group: sort_key(tuple(values.loc[group[1].index[0]])))
+    return sorted(groups, key=lambda group: sort_key(tuple(values.loc[group[1]["trial_id"].iloc[0]])))
 
 
 def sort_key(values: tuple[Any, ...]) -> list[tuple[bool, float, str]]:

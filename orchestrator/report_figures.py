@@ -305,13 +305,16 @@ def _line_keys(by: list[str], colours: dict[tuple[str, ...], str], dashes: dict[
 
 def _trial_line(part: pd.DataFrame, axes: Axes, num_trials: int) -> tuple[list[Any], list[Any]]:
     """So many trials of a group, evenly chosen, as one line with gaps."""
+    ordered = part[["trial_id", axes.x, axes.y]].sort_values(axes.x, kind="stable")
+    all_x, all_y = ordered[axes.x].to_numpy(), ordered[axes.y].to_numpy()
+    rows_of = ordered.groupby("trial_id").indices
     x: list[Any] = []
     y: list[Any] = []
     for trial_id in spread(unique(part["trial_id"]), num_trials):
-        rows = part[part["trial_id"] == trial_id].sort_values(axes.x)
-        thin = rows.iloc[thin_indices(len(rows), MAX_POINTS // MAX_LINES)]
-        x += [*thin[axes.x], None]
-        y += [*thin[axes.y], None]
+        rows = rows_of[trial_id]
+        thin = np.asarray(rows)[thin_indices(len(rows), MAX_POINTS // MAX_LINES)]
+        x += [*all_x[thin], None]
+        y += [*all_y[thin], None]
     return x, y
 
 

@@ -1,6 +1,7 @@
 """How a measurement falls with depth: curves fitted by least squares on log y of every seed, with their uncertainty.
 
 Shapes: C curves on one design (the same x), N points, G groups (the distinct x, rising), B resamples, P shape parameters.
+Curves come last, resamples after them.
 Sources: Efron and Tibshirani, An Introduction to the Bootstrap (1993); Burnham and Anderson, Model Selection and
 Multimodel Inference (2002), section 2.4 (AICc) and 2.9 (weights); Draper and Smith, Applied Regression Analysis (1998),
 2.1 (lack of fit) and 14 (common slopes).
@@ -30,7 +31,16 @@ from tasks.fit_intervals import (
     t_quantile,
 )
 from tasks.fit_models import MODELS, NUM_PARAMETERS, POWERS, Model, Points, log_floor, log_x_at, make_model
-from tasks.least_squares import Array, influence, minimise, residuals, sum_of_squares
+from tasks.least_squares import (
+    BLOCK_ROWS,
+    Array,
+    in_threads,
+    influence,
+    minimise,
+    residuals,
+    squares_left,
+    sum_of_squares,
+)
 
 __all__ = ["MODELS", "WEIGHTS", "CommonFit", "Cutoff", "FitError", "RateFit", "common_exponent", "cutoff", "fit_many"]
 __all__ += ["fit_rates", "predict", "sensitivity"]
@@ -41,8 +51,8 @@ TOLERANCE = 1e-11
 """A row is done when its step moves the curve by less than this, root mean square in log space."""
 TOLERANCE_RESAMPLED = 1e-3
 """The same for resamples, as a share of the spread between them: ten times finer than 1000 of them can tell."""
-ROWS_AT_ONCE = 1 << 16
-"""Resamples held in memory together."""
+NUM_FOR_SPREAD = 100
+"""Resamples that spread is taken from."""
 SMALLEST_CUT = 4
 """Distinct x that the lower cut-off leaves at least."""
 CUT_LEVEL = 0.05
@@ -83,10 +93,12 @@ class RateFit:
     """b of power_log; null for the others."""
     profile_low: float | None = None
     profile_high: float | None = None
-    """95 % interval of the exponent by profile likelihood (F test); an end is null where the points leave it open."""
+    """95 % interval of the exponent by profile likelihood (F test); an end is null where the points leave it open. It takes
+    the noise to be of one size at all x, after the weights: where it is not, use `weights: spread` or ci_low, ci_high."""
     p_half: float | None = None
     p_one: float | None = None
-    """p-values of a = 1/2 and a = 1, two-sided, by the same test; null for models without such a theory."""
+    """p-values of a = 1/2 and a = 1, two-sided, by the same test with the same assumption; null for models without such a
+    theory."""
     x_at_target: float | None = None
     x_at_low: float | None = None
     x_at_high: float | None = None
@@ -243,13 +255,12 @@ def common_exponent(curves: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]], *, we
         x_N, y_N = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
         _check(x_N, y_N[None], ("power",), weights, 1, None)
         points = _gather(x_N, y_N[None], weights)
-        share_G = points.mass_CG[0] / points.mass_CG[0].sum()
-        u_G = np.log(points.x_G) - share_G @ np.log(points.x_G)
-        mass_G = points.mass_CG[0]
+        mass_G, mean_G = points.mass_GC[:, 0], points.mean_GC[:, 0]
+        u_G = np.log(points.x_G) - mass_G @ np.log(points.x_G) / mass_G.sum()
         information += float(mass_G @ u_G**2)
-        moment -= float((mass_G * u_G) @ points.mean_CG[0])
+        moment -= float((mass_G * u_G) @ mean_G)
         within += float(_squares_of_lines(points)[0])
-        slopes += float(((mass_G * u_G) @ points.mean_CG[0]) ** 2 / (mass_G @ u_G**2))
+        slopes += float(((mass_G * u_G) @ mean_G) ** 2 / (mass_G @ u_G**2))
         num_points += points.num_points
     free = num_points - 2 * len(curves)
     if free < 1:
@@ -303,18 +314,17 @@ def _gather(x_N: Array, y_CN: Array, weights: str) -> Points:
     order_N = np.argsort(x_N, kind="stable")
     x_G, group_N, count_G = np.unique(x_N[order_N], return_inverse=True, return_counts=True)
     members = [np.flatnonzero(group_N == g) for g in range(len(x_G))]
-    log_y_CN = np.log(y_CN[:, order_N])
     # sums and draws then don't depend on the order of the points
-    log_y_CN = np.concatenate([np.sort(log_y_CN[:, own], axis=1) for own in members], axis=1)
+    log_y_NC = np.concatenate([np.sort(np.log(y_CN.T[order_N[own]]), axis=0) for own in members])
     if weights == "robust":
-        log_y_CN = clip_outliers(log_y_CN, group_N)
-    mean_CG = np.stack([log_y_CN[:, own].mean(1) for own in members], axis=1)
-    deviation_CN = log_y_CN - mean_CG[:, group_N]
+        log_y_NC = clip_outliers(log_y_NC, group_N)
+    mean_GC = np.stack([log_y_NC[own].mean(0) for own in members])
+    deviation_NC = log_y_NC - mean_GC[group_N]
     counts_G = count_G.astype(np.float64)
-    weight_CG = np.ones_like(mean_CG)
+    weight_GC = np.ones_like(mean_GC)
     if weights == "spread":
-        weight_CG = spread_weights(x_G, counts_G, group_N, deviation_CN)
-    return Points(x_G, counts_G, group_N, mean_CG, deviation_CN, weight_CG)
+        weight_GC = spread_weights(x_G, counts_G, group_N, deviation_NC)
+    return Points(x_G, counts_G, group_N, mean_GC, deviation_NC, weight_GC)
 
 
 # Fitting one model
@@ -325,30 +335,31 @@ def _fit(
 ) -> list[RateFit]:
     num_points, num_parameters = points.num_points, NUM_PARAMETERS[model.name]
     free = num_points - num_parameters
-    theta_CP = _best(model, points)
-    level_C, residual_CG, jacobian_CGP = residuals(model.shape, theta_CP, model.ref_C, points.mean_CG, points.mass_CG)
-    influence_CG = influence(jacobian_CGP, points.mass_CG)[:, 0]
-    squares_C = points.within_C + sum_of_squares(residual_CG, points.mass_CG)
-    exponent_C = theta_CP[:, 0]
+    theta_PC = _best(model, points)
+    mass_GC = points.mass_GC
+    level_C, residual_GC, jacobian_PGC = _around(model, points, theta_PC)
+    influence_GC = influence(jacobian_PGC, mass_GC)[0]
+    squares_C = points.within_C + sum_of_squares(residual_GC, mass_GC)
+    exponent_C = theta_PC[0]
     columns: dict[str, Array] = {}
     stderr_C = np.full_like(exponent_C, np.nan)
     if free > 0:
-        stderr_C = np.sqrt(squares_C / free * (influence_CG**2 / points.mass_CG).sum(1))
+        stderr_C = np.sqrt(squares_C / free * (influence_GC**2 / mass_GC).sum(0))
     columns["stderr"] = stderr_C
     if resampling is not None:
-        columns |= _resampled(model, points, resampling, theta_CP, level_C, influence_CG, target)
+        columns |= _resampled(model, points, resampling, theta_PC, level_C, influence_GC, target)
     elif free > 0:
         half_C = t_quantile(free) * stderr_C
         columns |= {"ci_low": exponent_C - half_C, "ci_high": exponent_C + half_C}
     if free > 0:
-        columns |= _profiled(model, points, theta_CP, squares_C, stderr_C, free)
+        columns |= _profiled(model, points, theta_PC, squares_C, stderr_C, free)
     if target is not None:
-        log_x_C = log_x_at(model, theta_CP, level_C, model.ref_C, target)
+        log_x_C = log_x_at(model, theta_PC, level_C, model.ref_C, target)
         columns["x_at_target"] = _exp(log_x_C)
     if model.name == "power_floor":
-        columns["floor"] = _exp(log_floor(theta_CP, level_C, model.ref_C))
+        columns["floor"] = _exp(log_floor(theta_PC, level_C, model.ref_C))
     if model.name == "power_log":
-        columns["log_power"] = theta_CP[:, 1]
+        columns["log_power"] = theta_PC[1]
     columns |= {"r2": _r2(squares_C, points), "prefactor": _exp(level_C)}
     columns["aicc"] = _aicc(squares_C, num_points, num_parameters + 1 + extra_parameters)
     no_curve = {"ci_low": None, "ci_high": None, "floor": None}
@@ -366,115 +377,111 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
+def _around(model: Model, points: Points, theta_PC: Array) -> tuple[Array, Array, Array]:
+    mass_GC = points.mass_GC
+    return residuals(model.shape, theta_PC, model.ref_C, points.mean_GC, mass_GC / mass_GC.sum(0))
+
+
 def _best(model: Model, points: Points) -> Array:
-    """Return each curve's best shape parameters [C, P]."""
+    """Return each curve's best shape parameters [P, C]."""
     if model.basis_GP is not None:
-        return _linear_solution(model.basis_GP, points.mean_CG[:, None], points.mass_CG)[:, 0]
-    num_starts, num_curves, _ = model.starts_SCP.shape
+        return _linear_solution(model.basis_GP, points.mean_GC[..., None], points.mass_GC)[..., 0]
+    num_starts, num_parameters, num_curves = model.starts_SPC.shape
     curve_R = np.tile(np.arange(num_curves), num_starts)
-    ref_R, mean_RG, mass_RG = model.ref_C[curve_R], points.mean_CG[curve_R], points.mass_CG[curve_R]
-    theta_RP = minimise(
+    ref_R, mean_GR, mass_GR = model.ref_C[curve_R], points.mean_GC[:, curve_R], points.mass_GC[:, curve_R]
+    theta_PR = minimise(
         model.shape,
-        model.starts_SCP.reshape(len(curve_R), -1),
+        np.concatenate(list(model.starts_SPC), axis=1),
         ref_R,
-        mean_RG,
-        mass_RG,
-        model.lower_CP[curve_R],
-        model.upper_CP[curve_R],
+        mean_GR[..., None],
+        mass_GR,
+        model.lower_PC[:, curve_R],
+        model.upper_PC[:, curve_R],
         np.full(len(curve_R), TOLERANCE),
-    )
-    squares_R = sum_of_squares(residuals(model.shape, theta_RP, ref_R, mean_RG, mass_RG)[1], mass_RG)
-    squares_SC = squares_R.reshape(num_starts, num_curves)
+    )[..., 0]
+    squares_SC = squares_left(model.shape, theta_PR, ref_R, mean_GR, mass_GR).reshape(num_starts, num_curves)
     # the first of equals: power_floor's first start is the power law, so there is no floor unless it helps
     equal_SC = squares_SC <= squares_SC.min(0) * (1 + 1e-9) + points.num_points * ROUNDING**2
-    return np.asarray(theta_RP.reshape(num_starts, num_curves, -1)[equal_SC.argmax(0), np.arange(num_curves)])
+    theta_PSC = theta_PR.reshape(num_parameters, num_starts, num_curves)
+    return theta_PSC[:, equal_SC.argmax(0), np.arange(num_curves)]
 
 
-def _linear_solution(basis_GP: Array, mean_CBG: Array, mass_CG: Array) -> Array:
-    """Return theta [C, B, P] of a shape linear in theta."""
-    share_CG = mass_CG / mass_CG.sum(1, keepdims=True)
-    centred_CGP = basis_GP - (share_CG @ basis_GP)[:, None]
-    return np.asarray(mean_CBG @ np.swapaxes(influence(centred_CGP, mass_CG), 1, 2))
+def _linear_solution(basis_GP: Array, mean_GCB: Array, mass_GC: Array) -> Array:
+    """Return theta [P, C, B] of a shape linear in theta."""
+    centred_PGC = basis_GP.T[..., None] - (basis_GP.T @ (mass_GC / mass_GC.sum(0)))[:, None]
+    return np.asarray(np.einsum("pgc,gcb->pcb", influence(centred_PGC, mass_GC), mean_GCB))
 
 
 def _squares_of_lines(points: Points) -> Array:
     """Return the squares [C] around each curve's power law, those around the group means included."""
     model = make_model("power", points)
     assert model is not None
-    theta_CP = _best(model, points)
-    residual_CG = residuals(model.shape, theta_CP, model.ref_C, points.mean_CG, points.mass_CG)[1]
-    return points.within_C + sum_of_squares(residual_CG, points.mass_CG)
+    _, residual_GC, _ = _around(model, points, _best(model, points))
+    return points.within_C + sum_of_squares(residual_GC, points.mass_GC)
 
 
 def _resampled(
     model: Model,
     points: Points,
     resampling: Resampling,
-    theta_CP: Array,
+    theta_PC: Array,
     level_C: Array,
-    influence_CG: Array,
+    influence_GC: Array,
     target: float | None,
 ) -> dict[str, Array]:
     """Return the intervals that the bootstrap gives."""
-    num_curves, num_resamples = len(theta_CP), resampling.shares[0].shape[1]
-    acceleration_C, freedom_C = acceleration(influence_CG, points), effective_freedom(influence_CG, points)
+    num_curves, num_resamples = len(level_C), resampling.shares[0].shape[1]
+    acceleration_C, freedom_C = acceleration(influence_GC, points), effective_freedom(influence_GC, points)
     names = ["ci_low", "ci_high"] + (["x_at_low", "x_at_high"] if target is not None else [])
     columns = {name: np.empty(num_curves) for name in names}
-    at_once = max(1, ROWS_AT_ONCE // num_resamples)
-    for first in range(0, num_curves, at_once):
-        part = slice(first, min(first + at_once, num_curves))
-        mean_CBG = resampling.means(points, part)
-        theta_CBP = _refit(model, points, part, theta_CP, mean_CBG)
-        columns["ci_low"][part], columns["ci_high"][part] = bca_interval(
-            theta_CP[part, 0], theta_CBP[..., 0], acceleration_C[part], freedom_C[part]
-        )
+
+    def work(part: slice) -> None:
+        mean_GCB = resampling.means(points, part)
+        theta_PCB = _refit(model, points, part, theta_PC, mean_GCB)
+        ends = bca_interval(theta_PC[0, part], theta_PCB[0], acceleration_C[part], freedom_C[part])
+        for name, end_C in zip(("ci_low", "ci_high"), ends, strict=True):  # beyond the box the model has no such curve
+            columns[name][part] = np.clip(end_C, model.lower_PC[0, part], model.upper_PC[0, part])
         if target is not None:
-            log_x_C = log_x_at(model, theta_CP[part], level_C[part], model.ref_C[part], target)
-            log_x_CB = _resampled_x_at(model, points, part, theta_CBP, mean_CBG, target)
+            log_x_C = log_x_at(model, theta_PC[:, part], level_C[part], model.ref_C[part], target)
+            log_x_CB = _resampled_x_at(model, points, part, theta_PCB, mean_GCB, target)
             low_C, high_C = bca_interval(log_x_C, log_x_CB, np.zeros_like(log_x_C), freedom_C[part])
             columns["x_at_low"][part], columns["x_at_high"][part] = _exp(low_C), _exp(high_C)
+
+    at_once = max(1, BLOCK_ROWS // num_resamples)
+    in_threads(work, [slice(first, min(first + at_once, num_curves)) for first in range(0, num_curves, at_once)])
     return columns
 
 
-def _refit(model: Model, points: Points, part: slice, theta_CP: Array, mean_CBG: Array) -> Array:
-    """Return the shape parameters [C, B, P] of resampled means."""
+def _refit(model: Model, points: Points, part: slice, theta_PC: Array, mean_GCB: Array) -> Array:
+    """Return the shape parameters [P, C, B] of resampled means."""
     if model.basis_GP is not None:
-        return _linear_solution(model.basis_GP, mean_CBG, points.mass_CG[part])
-    num_resamples, num_groups = mean_CBG.shape[1:]
-    curve_R = np.repeat(np.arange(len(theta_CP))[part], num_resamples)
-    spread_C = (mean_CBG - points.mean_CG[part][:, None]).std((1, 2))
+        return _linear_solution(model.basis_GP, mean_GCB, points.mass_GC[:, part])
+    spread_C = (mean_GCB[..., :NUM_FOR_SPREAD] - points.mean_GC[:, part, None]).std((0, 2))
     tolerance_C = np.maximum(TOLERANCE, TOLERANCE_RESAMPLED * spread_C)
-    theta_RP = minimise(
-        model.shape,
-        theta_CP[curve_R],
-        model.ref_C[curve_R],
-        mean_CBG.reshape(-1, num_groups),
-        points.mass_CG[curve_R],
-        model.lower_CP[curve_R],
-        model.upper_CP[curve_R],
-        np.repeat(tolerance_C, num_resamples),
+    theta_PC, lower_PC, upper_PC = theta_PC[:, part], model.lower_PC[:, part], model.upper_PC[:, part]
+    return minimise(
+        model.shape, theta_PC, model.ref_C[part], mean_GCB, points.mass_GC[:, part], lower_PC, upper_PC, tolerance_C
     )
-    return theta_RP.reshape(len(mean_CBG), num_resamples, -1)
 
 
 def _resampled_x_at(
-    model: Model, points: Points, part: slice, theta_CBP: Array, mean_CBG: Array, target: float
+    model: Model, points: Points, part: slice, theta_PCB: Array, mean_GCB: Array, target: float
 ) -> Array:
-    num_curves, num_resamples, num_groups = mean_CBG.shape
-    curve_R = np.repeat(np.arange(len(points.mean_CG))[part], num_resamples)
-    theta_RP, ref_R = theta_CBP.reshape(len(curve_R), -1), model.ref_C[curve_R]
-    mean_RG = mean_CBG.reshape(-1, num_groups)
-    level_R, _, _ = residuals(model.shape, theta_RP, ref_R, mean_RG, points.mass_CG[curve_R])
-    return log_x_at(model, theta_RP, level_R, ref_R, target).reshape(num_curves, num_resamples)
+    num_groups, num_curves, num_resamples = mean_GCB.shape
+    curve_R = np.repeat(np.arange(points.mean_GC.shape[1])[part], num_resamples)
+    theta_PR, mass_GR = theta_PCB.reshape(-1, len(curve_R)), points.mass_GC[:, curve_R]
+    mean_GR, ref_R = mean_GCB.reshape(num_groups, -1), model.ref_C[curve_R]
+    level_R, _, _ = residuals(model.shape, theta_PR, ref_R, mean_GR, mass_GR / mass_GR.sum(0))
+    return log_x_at(model, theta_PR, level_R, ref_R, target).reshape(num_curves, num_resamples)
 
 
 def _profiled(
-    model: Model, points: Points, theta_CP: Array, squares_C: Array, stderr_C: Array, free: int
+    model: Model, points: Points, theta_PC: Array, squares_C: Array, stderr_C: Array, free: int
 ) -> dict[str, Array]:
     """Return the profile likelihood's interval and the p-values of a = 1/2 and a = 1."""
-    exponent_C = theta_CP[:, 0]
+    exponent_C = theta_PC[0]
     columns: dict[str, Array] = {}
-    profile = Profile(model, points, theta_CP, squares_C)
+    profile = Profile(model, points, theta_PC, squares_C)
     if model.basis_GP is not None:  # the squares are a parabola: Student's t
         half_C = t_quantile(free) * stderr_C
         columns |= {"profile_low": exponent_C - half_C, "profile_high": exponent_C + half_C}
@@ -502,8 +509,8 @@ def _exp(value: Array) -> Array:
 
 
 def _r2(squares_C: Array, points: Points) -> Array:
-    grand_C = (points.mass_CG * points.mean_CG).sum(1) / points.mass_CG.sum(1)
-    total_C = points.within_C + sum_of_squares(points.mean_CG - grand_C[:, None], points.mass_CG)
+    grand_C = (points.mass_GC * points.mean_GC).sum(0) / points.mass_GC.sum(0)
+    total_C = points.within_C + sum_of_squares(points.mean_GC - grand_C, points.mass_GC)
     varies_C = total_C > points.num_points * ROUNDING**2
     return np.where(varies_C, 1 - squares_C / np.where(varies_C, total_C, 1.0), np.nan)
 

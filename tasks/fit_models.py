@@ -1,7 +1,7 @@
 """The curves a rate can follow: their shapes on log y, where to start, what the box of their parameters is.
 
 Shapes: C curves on one design, N points, G groups (the distinct x, rising), R rows, P shape parameters (all but the
-prefactor; the first is the exponent), S starting points.
+prefactor; the first is the exponent), S starting points. Curves and rows come last.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ LOG_REACH = 100.0
 """Bound on a log(x_max / x_min) in power_floor, where the points may leave the exponent open: 43 decades of y."""
 LOG_LARGEST = 500.0
 """Bound on a |log x| there, so that c stays a float when the x lie close together and far from 1."""
+LOG_FLOAT = 300.0
+"""Bound on a log(x_max / x_min) whatever the points: the square of exp of it is still a float."""
 STEEPEST = 1e6
 """Bound on log_linear's exponent where positivity sets none (rising y, all x above 1: y = c log x is its limit)."""
 PARALLEL = 1e4
@@ -46,22 +48,22 @@ class Points:
     count_G: Array
     group_N: np.ndarray[tuple[int], np.dtype[np.int64]]
     """The group of each point, rising."""
-    mean_CG: Array
+    mean_GC: Array
     """Of log y."""
-    deviation_CN: Array
+    deviation_NC: Array
     """log y minus its group's mean, rising within a group."""
-    weight_CG: Array
+    weight_GC: Array
     """Of one value, its mean over the points 1."""
 
     @property
-    def mass_CG(self) -> Array:
+    def mass_GC(self) -> Array:
         """Weight of a group's mean."""
-        return self.count_G * self.weight_CG
+        return self.count_G[:, None] * self.weight_GC
 
     @property
     def within_C(self) -> Array:
         """Weighted squares around the group means: the same for every curve."""
-        return np.asarray((self.deviation_CN**2 * self.weight_CG[:, self.group_N]).sum(1))
+        return np.asarray((self.deviation_NC**2 * self.weight_GC[self.group_N]).sum(0))
 
     @property
     def num_points(self) -> int:
@@ -77,9 +79,9 @@ class Model:
     shape: Shape
     basis_GP: Array | None
     """Of a shape linear in theta; null otherwise."""
-    starts_SCP: Array
-    lower_CP: Array
-    upper_CP: Array
+    starts_SPC: Array
+    lower_PC: Array
+    upper_PC: Array
     ref_C: Array
     """log x at which power_floor measures its floor."""
 
@@ -108,14 +110,14 @@ def _parallel(basis_GP: Array) -> bool:
 
 
 def _linear(name: str, basis_GP: Array, points: Points) -> Model:
-    num_curves, num_parameters = len(points.mean_CG), basis_GP.shape[1]
+    basis_PG1 = basis_GP.T[..., None]
 
-    def shape(theta_RP: Array, ref_R: Array) -> tuple[Array, Array]:
-        return theta_RP @ basis_GP.T, np.broadcast_to(basis_GP, (len(theta_RP), *basis_GP.shape))
+    def shape(theta_PR: Array, ref_R: Array) -> tuple[Array, Array]:
+        return basis_GP @ theta_PR, np.broadcast_to(basis_PG1, (*basis_PG1.shape[:2], len(ref_R)))
 
-    infinite_CP = np.full((num_curves, num_parameters), np.inf)
-    starts_SCP = np.zeros((1, num_curves, num_parameters))
-    return Model(name, shape, basis_GP, starts_SCP, -infinite_CP, infinite_CP, np.zeros(num_curves))
+    infinite_PC = np.full((basis_GP.shape[1], points.mean_GC.shape[1]), np.inf)
+    ref_C = np.zeros(points.mean_GC.shape[1])
+    return Model(name, shape, basis_GP, np.zeros_like(infinite_PC)[None], -infinite_PC, infinite_PC, ref_C)
 
 
 def _power_floor(points: Points) -> Model:
@@ -130,36 +132,37 @@ def _power_floor(points: Points) -> Model:
     slope_C = power_slope(points)
     ref_C = np.where(slope_C >= 0, log_x_G[-1], log_x_G[0])
 
-    def shape(theta_RP: Array, ref_R: Array) -> tuple[Array, Array]:
-        a_R1, tau_R1 = theta_RP[:, :1], theta_RP[:, 1:]
-        v_RG = log_x_G - ref_R[:, None]
-        power_RG = -a_R1 * v_RG
-        log_t_R1 = log_t(tau_R1)
-        high_RG = np.maximum(power_RG, log_t_R1)
-        shape_RG = high_RG + np.log1p(np.exp(-np.abs(power_RG - log_t_R1)))  # logaddexp, twice as fast
-        share_RG = np.exp(power_RG - shape_RG)
-        by_tau_RG = np.exp(np.maximum(tau_R1 - 1, 0.0) - shape_RG)
-        return shape_RG - a_R1 * ref_R[:, None], np.stack([-v_RG * share_RG, by_tau_RG], axis=-1)
+    def shape(theta_PR: Array, ref_R: Array) -> tuple[Array, Array]:
+        a_R, tau_R = theta_PR
+        v_GR = ref_R - log_x_G[:, None]
+        power_GR = np.exp(a_R * v_GR)
+        t_R, slope_R = floor_ratio(tau_R)
+        sum_GR = power_GR + t_R
+        jacobian_PGR = np.empty((2, *sum_GR.shape))
+        np.divide(power_GR * v_GR, sum_GR, out=jacobian_PGR[0])
+        np.divide(slope_R, sum_GR, out=jacobian_PGR[1])
+        return np.log(sum_GR) - a_R * ref_R, jacobian_PGR
 
     # the power law first; then ever steeper ones that meet their floor at 0.4 of the way back from x_ref
     steepness_C = np.copysign(np.maximum(np.abs(slope_C), 0.1 / span), slope_C)
-    starts = [np.stack([slope_C, np.zeros_like(slope_C)], axis=1)]
+    starts = [np.stack([slope_C, np.zeros_like(slope_C)])]
     for k in (1, 2, 4, 8):
-        starts.append(np.stack([k * steepness_C, 1 + 0.4 * k * np.abs(steepness_C) * span], axis=1))
-    # the power law itself is always inside
+        starts.append(np.stack([k * steepness_C, 1 + 0.4 * k * np.abs(steepness_C) * span]))
+    # the power law itself is always inside, but for one through more than 130 decades
     steepest_C = np.maximum(min(LOG_REACH / span, LOG_LARGEST / largest), 2 * np.abs(slope_C))
-    lower_CP = np.stack([-steepest_C, np.zeros_like(slope_C)], axis=1)
-    upper_CP = np.stack([steepest_C, np.full_like(slope_C, 1 + LOG_REACH)], axis=1)
-    return Model("power_floor", shape, None, np.clip(starts, lower_CP, upper_CP), lower_CP, upper_CP, ref_C)
+    steepest_C = np.minimum(steepest_C, LOG_FLOAT / span)
+    lower_PC = np.stack([-steepest_C, np.zeros_like(slope_C)])
+    upper_PC = np.stack([steepest_C, np.full_like(slope_C, 1 + LOG_REACH)])
+    return Model("power_floor", shape, None, np.clip(starts, lower_PC, upper_PC), lower_PC, upper_PC, ref_C)
 
 
 def _log_linear(points: Points) -> Model:
     """log y = log c + log(1 - a log x), theta = (a), positive at each x of the data (and at 1, where it is c)."""
     log_x_G = np.log(points.x_G)
 
-    def shape(theta_RP: Array, ref_R: Array) -> tuple[Array, Array]:
-        value_RG = 1 - theta_RP * log_x_G
-        return np.log(value_RG), (-log_x_G / value_RG)[..., None]
+    def shape(theta_PR: Array, ref_R: Array) -> tuple[Array, Array]:
+        value_GR = 1 - theta_PR * log_x_G[:, None]
+        return np.log(value_GR), (-log_x_G[:, None] / value_GR)[None]
 
     inside = 1 - 1e-9
     lower = inside / log_x_G[0] if log_x_G[0] < 0 else -STEEPEST
@@ -167,37 +170,34 @@ def _log_linear(points: Points) -> Model:
     bounds = [bound for bound in (lower, upper) if abs(bound) < STEEPEST]
     slope_C = power_slope(points)
     starts = [slope_C, *(np.full_like(slope_C, share * bound) for bound in bounds for share in (0.5, 0.99))]
-    lower_CP, upper_CP = np.full((len(slope_C), 1), lower), np.full((len(slope_C), 1), upper)
-    starts_SCP = np.clip(np.stack(starts)[..., None], lower_CP, upper_CP)
-    return Model("log_linear", shape, None, starts_SCP, lower_CP, upper_CP, np.zeros_like(slope_C))
+    lower_PC, upper_PC = np.full((1, len(slope_C)), lower), np.full((1, len(slope_C)), upper)
+    starts_SPC = np.clip(np.stack(starts)[:, None], lower_PC, upper_PC)
+    return Model("log_linear", shape, None, starts_SPC, lower_PC, upper_PC, np.zeros_like(slope_C))
 
 
 def power_slope(points: Points) -> Array:
     """Return the power law's exponent, [C]."""
-    share_CG = points.mass_CG / points.mass_CG.sum(1, keepdims=True)
+    share_GC = points.mass_GC / points.mass_GC.sum(0)
     log_x_G = np.log(points.x_G)
-    centred_CG = log_x_G - (share_CG @ log_x_G)[:, None]
-    return np.asarray(
-        -(share_CG * centred_CG * points.mean_CG).sum(1) / (share_CG * centred_CG**2).sum(1), dtype=np.float64
-    )
+    centred_GC = log_x_G[:, None] - log_x_G @ share_GC
+    return np.asarray(-(share_GC * centred_GC * points.mean_GC).sum(0) / (share_GC * centred_GC**2).sum(0))
 
 
-def log_t(tau: Array) -> Array:
-    """Return the log of power_floor's t; of no floor a finite stand-in for minus infinity."""
-    tiny = 1e-300
-    return np.where(tau < 1, np.log(np.clip(tau, tiny, 1.0)), tau - 1)
+def floor_ratio(tau: Array) -> tuple[Array, Array]:
+    """Return power_floor's t, the floor in units of the power law's last value, and its derivative by tau."""
+    slope = np.exp(np.maximum(tau, 1.0) - 1)
+    return np.minimum(tau, 1.0) * slope, slope
 
 
-def log_floor(theta_RP: Array, level_R: Array, ref_R: Array) -> Array:
+def log_floor(theta_PR: Array, level_R: Array, ref_R: Array) -> Array:
     """Return the log of power_floor's floor, minus infinity where it has none."""
-    tau_R = theta_RP[:, 1]
-    log_t_R = np.where(tau_R > 0, log_t(tau_R), -np.inf)
-    return np.asarray(level_R - theta_RP[:, 0] * ref_R + log_t_R)
+    with np.errstate(divide="ignore"):
+        return np.asarray(level_R - theta_PR[0] * ref_R + np.log(floor_ratio(theta_PR[1])[0]))
 
 
-def log_x_at(model: Model, theta_RP: Array, level_R: Array, ref_R: Array, target: float) -> Array:
+def log_x_at(model: Model, theta_PR: Array, level_R: Array, ref_R: Array, target: float) -> Array:
     """Return log x where each row's curve meets the target, infinite where it never does at growing x."""
-    a_R, wanted = theta_RP[:, 0], np.log(target)
+    a_R, wanted = theta_PR[0], np.log(target)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         if model.name == "power":
             return _never_unless(a_R > 0, (level_R - wanted) / a_R)
@@ -207,10 +207,10 @@ def log_x_at(model: Model, theta_RP: Array, level_R: Array, ref_R: Array, target
         if model.name == "log_linear":
             return _never_unless(a_R > 0, (1 - np.exp(wanted - level_R)) / a_R)
         if model.name == "power_floor":
-            share_R = np.exp(log_floor(theta_RP, level_R, ref_R) - wanted)
+            share_R = np.exp(log_floor(theta_PR, level_R, ref_R) - wanted)
             left_R = wanted + np.log1p(-np.minimum(share_R, 1.0))
             return _never_unless((a_R > 0) & (share_R < 1), (level_R - left_R) / a_R)
-        return _power_log_at(a_R, theta_RP[:, 1], level_R - wanted)
+        return _power_log_at(a_R, theta_PR[1], level_R - wanted)
 
 
 def _never_unless(meets_R: Mask, log_x_R: Array) -> Array:

@@ -1,143 +1,204 @@
 """Weighted least squares of many small curves at once: level + shape(theta) through group means, in a box.
 
-Shapes: R rows fitted at once (resamples, starting points, curves), G groups (the distinct x, rising), P shape parameters.
+Shapes: R rows fitted at once (resamples, starting points, curves), G groups (the distinct x, rising), P shape parameters
+(one or two). Rows come last: numpy is fast along its last axis, and there are many rows and few groups.
 Source: Golub and Pereyra (1973) for solving the level inside; Marquardt (1963) for the damping.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[np.float64]
+Result = TypeVar("Result")
 Shape: TypeAlias = Callable[[Array, Array], tuple[Array, Array]]
-"""(theta [R, P], the rows' reference log x [R]) -> shape [R, G] and its Jacobian [R, G, P] up to a constant over G."""
+"""(theta [P, R], the rows' reference log x [R]) -> shape [G, R] and its Jacobian [P, G, R] up to a constant over G."""
 
 MAX_STEPS = 100
-"""Of Levenberg-Marquardt; a row takes 5 to 20 unless the points leave the exponent open."""
+"""Of Levenberg-Marquardt; a row takes 3 to 20 unless the points leave the exponent open."""
+BLOCK_ROWS = 1 << 14
+"""Rows a thread works on together: enough to make numpy's calls cheap, few enough to stay near the core."""
 
 
 def residuals(
-    shape: Shape, theta_RP: Array, ref_R: Array, mean_RG: Array, mass_RG: Array
+    shape: Shape, theta_PR: Array, ref_R: Array, mean_GR: Array, share_GR: Array
 ) -> tuple[Array, Array, Array]:
-    """Return the level [R], the residuals [R, G] and the shape's Jacobian [R, G, P], the level solved for in both."""
-    share_RG = mass_RG / mass_RG.sum(1, keepdims=True)
-    shape_RG, jacobian_RGP = shape(theta_RP, ref_R)
-    level_R = ((mean_RG - shape_RG) * share_RG).sum(1)
-    centred_RGP = jacobian_RGP - (share_RG[..., None] * jacobian_RGP).sum(1, keepdims=True)
-    return level_R, mean_RG - shape_RG - level_R[:, None], centred_RGP
+    """Return the level [R], the residuals [G, R] and the shape's Jacobian [P, G, R], the level solved for in both.
+
+    share_GR: each group's share of its row's mass.
+    """
+    shape_GR, jacobian_PGR = shape(theta_PR, ref_R)
+    residual_GR = mean_GR - shape_GR
+    level_R = np.einsum("gr,gr->r", residual_GR, share_GR)
+    residual_GR -= level_R
+    return level_R, residual_GR, jacobian_PGR - np.einsum("pgr,gr->pr", jacobian_PGR, share_GR)[:, None]
 
 
-def sum_of_squares(residual_RG: Array, mass_RG: Array) -> Array:
+def sum_of_squares(residual_GR: Array, mass_GR: Array) -> Array:
     """Return the weighted squares [R]."""
-    return np.asarray((residual_RG**2 * mass_RG).sum(1))
+    return np.asarray(np.einsum("gr,gr,gr->r", residual_GR, residual_GR, mass_GR))
 
 
-def influence(jacobian_RGP: Array, mass_RG: Array) -> Array:
-    """Return d theta / d mean, [R, P, G], of least squares with this centred Jacobian; NaN where theta is left open.
+def squares_left(shape: Shape, theta_PR: Array, ref_R: Array, mean_GR: Array, mass_GR: Array) -> Array:
+    """Return the weighted squares [R] around the curves of theta."""
+    _, residual_GR, _ = residuals(shape, theta_PR, ref_R, mean_GR, mass_GR / mass_GR.sum(0))
+    return sum_of_squares(residual_GR, mass_GR)
+
+
+def influence(jacobian_PGR: Array, mass_GR: Array) -> Array:
+    """Return d theta / d mean, [P, G, R], of least squares with this centred Jacobian; NaN where theta is left open.
 
     For a shape linear in theta this is the solution itself: theta = influence @ mean.
     """
-    root_RG = np.sqrt(mass_RG)
-    scaled_RGP = jacobian_RGP * root_RG[..., None]
-    length_RP = np.sqrt((scaled_RGP**2).sum(1))
+    root_GR = np.sqrt(mass_GR)
+    scaled_PGR = jacobian_PGR * root_GR
+    length_PR = np.sqrt((scaled_PGR**2).sum(1))
     with np.errstate(divide="ignore", invalid="ignore"):
-        unit_RGP = scaled_RGP / length_RP[:, None]
-    gram_RPP = np.swapaxes(unit_RGP, 1, 2) @ unit_RGP
+        unit_RPG = np.moveaxis(scaled_PGR / length_PR[:, None], -1, 0)
+    gram_RPP = unit_RPG @ np.swapaxes(unit_RPG, 1, 2)
     # columns as good as parallel, or zero, leave theta open
     open_R = ~np.isfinite(gram_RPP).all((1, 2))
-    gram_RPP[open_R] = np.eye(gram_RPP.shape[1])
+    gram_RPP[open_R] = np.eye(len(jacobian_PGR))
     open_R |= np.linalg.cond(gram_RPP) > 1e12
-    gram_RPP[open_R] = np.eye(gram_RPP.shape[1])
-    solved_RPG = np.linalg.solve(gram_RPP, np.swapaxes(unit_RGP, 1, 2))
+    gram_RPP[open_R] = np.eye(len(jacobian_PGR))
+    solved_PGR = np.moveaxis(np.linalg.solve(gram_RPP, unit_RPG), 0, -1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        solved_RPG = solved_RPG / length_RP[..., None] * root_RG[:, None]
-    solved_RPG[open_R] = np.nan
-    return solved_RPG
+        solved_PGR = solved_PGR / length_PR[:, None] * root_GR
+    return np.where(open_R, np.nan, solved_PGR)
 
 
 def minimise(
     shape: Shape,
-    theta_RP: Array,
-    ref_R: Array,
-    mean_RG: Array,
-    mass_RG: Array,
-    lower_RP: Array,
-    upper_RP: Array,
-    tolerance_R: Array,
+    theta_PC: Array,
+    ref_C: Array,
+    mean_GCB: Array,
+    mass_GC: Array,
+    lower_PC: Array,
+    upper_PC: Array,
+    tolerance_C: Array,
 ) -> Array:
-    """Minimise each row's squares from theta_RP inside its box: Levenberg-Marquardt, all rows at once.
+    """Return theta [P, C, B] of least squares in its box: Levenberg-Marquardt, many rows at once on every core.
 
-    A row is done when its step moves the curve by less than its tolerance, root mean square.
+    The B rows of a curve start from the same theta. A row is done when its next step would move the curve by less than
+    its tolerance, root mean square.
     """
-    theta_RP = theta_RP.copy()
-    damping_R = np.full(len(theta_RP), 1e-6)
-    live = np.arange(len(theta_RP))  # the rows not yet done
-    rows = (ref_R, mean_RG, mass_RG, lower_RP, upper_RP)
-    before_RP = theta_RP
-    _, residual_RG, jacobian_RGP = residuals(shape, before_RP, *rows[:3])
-    squares_R = sum_of_squares(residual_RG, mass_RG)
+    curves = (theta_PC, ref_C, mass_GC, lower_PC, upper_PC, tolerance_C)
+    num_curves, at_once = len(ref_C), max(1, BLOCK_ROWS // mean_GCB.shape[2])
+    found = in_threads(
+        lambda block: _minimise_block(shape, mean_GCB[:, block], *(part[..., block] for part in curves)),
+        [slice(first, first + at_once) for first in range(0, num_curves, at_once)],
+    )
+    return np.concatenate(found, axis=1).reshape(-1, *mean_GCB.shape[1:])
+
+
+def in_threads(work: Callable[[slice], Result], parts: Sequence[slice]) -> list[Result]:
+    """Return work(part) of each part, in order, done on every core: numpy's long calls let go of the interpreter's lock."""
+    num_threads = min(len(parts), os.cpu_count() or 1)
+    if num_threads < 2:
+        return [work(part) for part in parts]
+    with ThreadPoolExecutor(num_threads) as threads:
+        return list(threads.map(work, parts))
+
+
+def _minimise_block(
+    shape: Shape,
+    mean_GCB: Array,
+    theta_PC: Array,
+    ref_C: Array,
+    mass_GC: Array,
+    lower_PC: Array,
+    upper_PC: Array,
+    tolerance_C: Array,
+) -> Array:
+    num_groups, _, num_rows = mean_GCB.shape
+    # what the rows of a curve share is computed once
+    share_GC = mass_GC / mass_GC.sum(0)
+    shape_GC, jacobian_PGC = shape(theta_PC, ref_C)
+    jacobian_PGC = jacobian_PGC - np.einsum("pgc,gc->pc", jacobian_PGC, share_GC)[:, None]
+    shared = (
+        theta_PC,
+        ref_C,
+        share_GC,
+        lower_PC,
+        upper_PC,
+        tolerance_C**2,
+        jacobian_PGC,
+        _normal(jacobian_PGC, share_GC),
+    )
+    theta_PR, ref_R, share_GR, lower_PR, upper_PR, limit_R, jacobian_PGR, normal_PPR = (
+        np.repeat(part, num_rows, axis=-1) for part in shared
+    )
+    mean_GR, residual_GR = mean_GCB.reshape(num_groups, -1), (mean_GCB - shape_GC[..., None]).reshape(num_groups, -1)
+    residual_GR -= np.einsum("gr,gr->r", residual_GR, share_GR)
+    squares_R, damping_R = sum_of_squares(residual_GR, share_GR), np.full(len(ref_R), 1e-4)
+    found_PR, live = theta_PR.copy(), np.arange(len(ref_R))  # live: the rows not yet done
     for _ in range(MAX_STEPS):
-        ref, mean, mass, lower, upper = rows
-        step_RP = _step(before_RP, residual_RG, jacobian_RGP, mass, lower, upper, damping_R)
-        after_RP = np.clip(before_RP + step_RP, lower, upper)
-        moved_RG = (jacobian_RGP @ (after_RP - before_RP)[..., None])[..., 0]
-        promised_R = sum_of_squares(residual_RG - moved_RG, mass)
-        _, after_residual_RG, after_jacobian_RGP = residuals(shape, after_RP, ref, mean, mass)
-        after_R = sum_of_squares(after_residual_RG, mass)
-        better_R = after_R <= squares_R * (1 + 1e-12)  # rounding must not turn the last steps away
-        theta_RP[live[better_R]] = after_RP[better_R]
-        # a step that gained much less than promised went too far, and without more damping so would the next
-        gain_R = (squares_R - after_R) / np.maximum(squares_R - promised_R, 1e-100)
-        factor_R = np.select([~better_R, gain_R < 0.25, gain_R < 0.75], [30.0, 4.0, 1.0], 0.1)
+        gradient_PR = np.einsum("pgr,gr,gr->pr", jacobian_PGR, residual_GR, share_GR)
+        step_PR = _step(theta_PR, gradient_PR, normal_PPR, lower_PR, upper_PR, damping_R)
+        after_PR = np.minimum(np.maximum(theta_PR + step_PR, lower_PR), upper_PR)  # but for rounding it is inside
+        moved_R = sum_of_squares(np.einsum("pr,pgr->gr", step_PR, jacobian_PGR), share_GR)
         # steps below 1e-8 of the residuals change the squares by less than their rounding
-        limit_R = tolerance_R[live] ** 2 * mass.sum(1) + 1e-16 * squares_R
-        go_R = sum_of_squares(moved_RG, mass) > limit_R
-        if not go_R.any():
+        far_R = moved_R > limit_R + 1e-16 * squares_R
+        go, done = np.flatnonzero(far_R), np.flatnonzero(~far_R)
+        # the last step is not made: where the curve says nothing of theta it is long, and nobody looks where it ends
+        found_PR[:, live[done]] = theta_PR[:, done]
+        if not len(go):
             break
-        kept = better_R[go_R]
-        before_RP = np.where(kept[:, None], after_RP[go_R], before_RP[go_R])
-        residual_RG = np.where(kept[:, None], after_residual_RG[go_R], residual_RG[go_R])
-        jacobian_RGP = np.where(kept[:, None, None], after_jacobian_RGP[go_R], jacobian_RGP[go_R])
-        squares_R = np.where(kept, after_R[go_R], squares_R[go_R])
-        damping_R = np.clip(damping_R * factor_R, 1e-9, 1e15)[go_R]
-        live, rows = live[go_R], tuple(part[go_R] for part in rows)
-    return theta_RP
+        promised_R = (2 * (gradient_PR * step_PR).sum(0) - moved_R)[go]
+        live = live[go]
+        ref_R, limit_R, damping_R, before_R = (part[go] for part in (ref_R, limit_R, damping_R, squares_R))
+        after_PR, lower_PR, upper_PR, mean_GR, share_GR = (
+            part.take(go, axis=1) for part in (after_PR, lower_PR, upper_PR, mean_GR, share_GR)
+        )
+        _, after_residual_GR, after_jacobian_PGR = residuals(shape, after_PR, ref_R, mean_GR, share_GR)
+        after_R = sum_of_squares(after_residual_GR, share_GR)
+        # a step that gained much less than promised went too far, and without more damping so would the next
+        gain_R = (before_R - after_R) / np.maximum(promised_R, 1e-100)
+        damping_R = np.maximum(damping_R * np.where(gain_R < 0.75, np.where(gain_R < 0.25, 4.0, 1.0), 0.1), 1e-9)
+        # back to where it was, with much more damping; rounding must not turn the last steps away
+        worse = np.flatnonzero(after_R > before_R * (1 + 1e-12))
+        damping_R[worse] = np.minimum(damping_R[worse] * 7.5, 1e15)
+        was = go[worse]
+        after_PR[:, worse], after_R[worse] = theta_PR[:, was], squares_R[was]
+        after_residual_GR[:, worse], after_jacobian_PGR[..., worse] = residual_GR[:, was], jacobian_PGR[..., was]
+        theta_PR, squares_R, residual_GR, jacobian_PGR = after_PR, after_R, after_residual_GR, after_jacobian_PGR
+        normal_PPR = _normal(jacobian_PGR, share_GR)
+    else:
+        found_PR[:, live] = theta_PR
+    return found_PR
+
+
+def _normal(jacobian_PGR: Array, share_GR: Array) -> Array:
+    return np.einsum("pgr,qgr->pqr", jacobian_PGR * share_GR, jacobian_PGR)
 
 
 def _step(
-    theta_RP: Array,
-    residual_RG: Array,
-    jacobian_RGP: Array,
-    mass_RG: Array,
-    lower_RP: Array,
-    upper_RP: Array,
-    damping_R: Array,
+    theta_PR: Array, gradient_PR: Array, normal_PPR: Array, lower_PR: Array, upper_PR: Array, damping_R: Array
 ) -> Array:
-    """Return the damped step [R, P]."""
-    weighted_RPG = np.swapaxes(jacobian_RGP * mass_RG[..., None], 1, 2)
-    gradient_RP = (weighted_RPG @ residual_RG[..., None])[..., 0]
-    normal_RPP = weighted_RPG @ jacobian_RGP
-    diagonal_RP = np.diagonal(normal_RPP, axis1=1, axis2=2).copy()
+    """Return the damped step [P, R] that stays in the box."""
+    diagonal_PR = np.einsum("ppr->pr", normal_PPR)
     # a parameter at its bound that wants to leave the box stays, and the others move as if it were known
-    pinned_RP = (theta_RP <= lower_RP) & (gradient_RP <= 0) | (theta_RP >= upper_RP) & (gradient_RP >= 0)
-    free_RP = ~pinned_RP
-    normal_RPP = normal_RPP * (free_RP[:, :, None] & free_RP[:, None, :])
+    pinned_PR = ((theta_PR <= lower_PR) & (gradient_PR <= 0)) | ((theta_PR >= upper_PR) & (gradient_PR >= 0))
+    free_PR = ~pinned_PR
+    gradient_PR = gradient_PR * free_PR
     # the share of the trace keeps a parameter without influence (the floor, when a = 0) from running away
-    damped_RP = damping_R[:, None] * (diagonal_RP + 1e-6 * diagonal_RP.sum(1, keepdims=True))
-    damped_RP += (diagonal_RP.sum(1, keepdims=True) == 0) | pinned_RP  # a pinned row of zeros stays solvable
-    system_RPP = normal_RPP + damped_RP[:, :, None] * np.eye(theta_RP.shape[1])
-    if theta_RP.shape[1] == 2:  # LAPACK row by row would cost more than all the rest
-        return _solve_two(system_RPP, gradient_RP * free_RP)
-    return np.asarray((gradient_RP * free_RP) / system_RPP[..., 0])
-
-
-def _solve_two(system_RPP: Array, right_RP: Array) -> Array:
-    a_R, b_R, d_R = system_RPP[:, 0, 0], system_RPP[:, 0, 1], system_RPP[:, 1, 1]
-    # by elimination of the second: the determinant a d - b^2 would lose digits in a straight valley
-    ratio_R = b_R / d_R
-    first_R = (right_RP[:, 0] - ratio_R * right_RP[:, 1]) / (a_R - ratio_R * b_R)
-    return np.stack([first_R, (right_RP[:, 1] - b_R * first_R) / d_R], axis=1)
+    trace_R = diagonal_PR.sum(0)
+    damped_PR = diagonal_PR * free_PR + damping_R * (diagonal_PR + 1e-6 * trace_R)
+    damped_PR += pinned_PR | (trace_R == 0)  # a pinned row of zeros stays solvable
+    lowest_PR, highest_PR = lower_PR - theta_PR, upper_PR - theta_PR
+    if len(theta_PR) == 1:
+        return np.minimum(np.maximum(gradient_PR / damped_PR, lowest_PR), highest_PR)
+    cross_R = normal_PPR[0, 1] * free_PR.all(0)
+    # by elimination of the first: the determinant would lose digits in a straight valley
+    ratio_R = cross_R / damped_PR[0]
+    second_R = (gradient_PR[1] - ratio_R * gradient_PR[0]) / (damped_PR[1] - ratio_R * cross_R)
+    second_R = np.minimum(np.maximum(second_R, lowest_PR[1]), highest_PR[1])
+    # where the second stops at its bound, the first goes to the best place on that edge
+    first_R = (gradient_PR[0] - cross_R * second_R) / damped_PR[0]
+    return np.stack([np.minimum(np.maximum(first_R, lowest_PR[0]), highest_PR[0]), second_R])

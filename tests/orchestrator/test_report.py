@@ -21,6 +21,7 @@ import pytest
 from orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
 from orchestrator.report import ReportData, all_plots, render_report
 from orchestrator.report_export import draw, export_figures, plot_csv
+from orchestrator.report_figures import fit_plots
 from orchestrator.report_text import common_sentence, fit_sentence
 from sweeps.sweep import FitRequest
 from tasks.fit import CommonFit, Cutoff, RateFit, fit_rates, predict
@@ -115,6 +116,16 @@ def short_plotly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/** plotly.js */")
 
 
+@functools.cache
+def plain_page() -> str:
+    return render_report(plain_data())
+
+
+@functools.cache
+def hostile_page() -> str:
+    return render_report(hostile_data())
+
+
 def _trial(trial_id: str, rng: np.random.Generator) -> dict[str, Any]:
     return {
         "trial_id": trial_id,
@@ -154,7 +165,7 @@ def _fitted(results: pd.DataFrame, metric: str, by: dict[str, Any]) -> FittedCur
     points = pd.DataFrame(
         {"x": results["depth"], "y": results[metric], "seed": results["seed"], "trial_id": results["trial_id"]}
     )
-    fits = fit_rates(points["x"], points["y"], num_resamples=200)
+    fits = fit_rates(points["x"], points["y"], num_resamples=50)
     return FittedCurve(metric, "depth", by, points.to_dict("records"), fits, {})
 
 
@@ -249,7 +260,7 @@ def test_sentence_without_fit_and_with_excluded_trials() -> None:
 
 def test_summary_holds_one_sentence_per_fit_with_its_numbers() -> None:
     data = plain_data()
-    text = words(page_without_plotly(render_report(data)))
+    text = words(page_without_plotly(plain_page()))
     for curve in data.fits:
         power = curve.fits[0]
         assert power.model == "power"
@@ -262,7 +273,7 @@ def test_summary_holds_one_sentence_per_fit_with_its_numbers() -> None:
 
 
 def test_every_figure_is_valid_plotly() -> None:
-    drawn = figures(render_report(plain_data()))
+    drawn = figures(plain_page())
     # 4 fits and their residuals; the objective against depth; objective, loss, accuracy, gradient norm and three
     # metrics by step; two profiles (nc2a is of W_L alone); spectra; four Gram matrices
     assert len(drawn) == 2 * 4 + 1 + 7 + 2 + 1 + 4
@@ -272,7 +283,7 @@ def test_every_figure_is_valid_plotly() -> None:
 
 def test_fitted_line_and_mean_are_drawn_where_they_belong() -> None:
     data = plain_data()
-    figure = figures(render_report(data))[0]
+    figure = figures(plain_page())[0]
     power, points = data.fits[0].fits[0], data.fits[0].points
     line = next(trace for trace in figure["data"] if trace.get("meta") == "fit")
     assert line["y"][0] == pytest.approx(power.prefactor * 2**-power.exponent, rel=1e-4)
@@ -300,8 +311,8 @@ def test_many_groups_and_points_are_thinned_and_said() -> None:
 
 
 def test_groups_of_one_metric_share_a_figure() -> None:
-    data = make_data(by={"weight_decay": [0.0025, 0.005]})
-    names = [trace.get("name", "") for trace in figures(render_report(data))[0]["data"] if trace.get("meta") == "fit"]
+    data = make_data(by={"weight_decay": [0.0025, 0.005]}, seeds=2)
+    names = [trace.get("name", "") for trace in fit_plots(data.fits)[0].traces if trace.get("meta") == "fit"]
     assert [name.split(":")[0] for name in names] == ["weight_decay = 0.0025", "weight_decay = 0.005"]
 
 
@@ -317,7 +328,7 @@ def test_table_of_trials_is_cut_and_says_so() -> None:
 
 
 def test_reproduction_holds_spec_commands_and_versions() -> None:
-    text = words(page_without_plotly(render_report(plain_data())))
+    text = words(page_without_plotly(plain_page()))
     assert "task: collapse\ngrid:\n  depth:\n  - 2\n" in text
     assert "depthrate run quickstart.yaml\ndepthrate report quickstart -o report.html" in text
     for fact in ("2.13.0", "0123abc", "./results", "2025-11-20T23:50:00Z"):
@@ -340,6 +351,7 @@ class _Tags(HTMLParser):
         self.attributes += attrs
 
 
+@functools.cache
 def hostile_data() -> ReportData:
     data = make_data(by={"arch_name": [HOSTILE, ENDING]}, name=f"sweep {HOSTILE}{ENDING}")
     trials = data.trials.assign(error=HOSTILE, host=ENDING, device="<b>", committed_at=HOSTILE)
@@ -358,22 +370,22 @@ def hostile_data() -> ReportData:
 
 
 def test_hostile_text_makes_no_elements() -> None:
-    page = render_report(hostile_data())
+    page = hostile_page()
     page.encode()
     tags, clean = _Tags(), _Tags()
     tags.feed(page_without_plotly(page))
-    clean.feed(page_without_plotly(render_report(plain_data())))
+    clean.feed(page_without_plotly(plain_page()))
     assert "img" not in tags.tags
     assert "b" in tags.tags  # the report's own
     assert not [name for name, _ in tags.attributes if name.startswith("on")]
     plots = len(figures(page))
     assert tags.tags.count("script") == plots + 1
-    assert clean.tags.count("script") == len(figures(render_report(plain_data()))) + 1
+    assert clean.tags.count("script") == len(figures(plain_page())) + 1
     assert html.escape(HOSTILE) in page
 
 
 def test_hostile_text_is_escaped_for_plotly() -> None:
-    page = render_report(hostile_data())
+    page = hostile_page()
     for block in re.findall(r'class="plot-data">(.*?)</script>', page, re.DOTALL):
         assert "<" not in block
     own_tags = re.compile(r"</?(sup)>|<br>")
@@ -391,11 +403,11 @@ def _strings(value: Any) -> list[str]:
 
 def test_nothing_is_loaded_from_a_network() -> None:
     tags = _Tags()
-    tags.feed(page_without_plotly(render_report(plain_data())))
+    tags.feed(page_without_plotly(plain_page()))
     assert not [value for name, value in tags.attributes if name in ("src", "href", "srcset", "action")]
     assert "link" not in tags.tags
-    assert 'showSendToCloud: false, plotlyServerURL: ""' in render_report(plain_data())
-    assert "url(" not in page_without_plotly(render_report(plain_data()))
+    assert 'showSendToCloud: false, plotlyServerURL: ""' in plain_page()
+    assert "url(" not in page_without_plotly(plain_page())
 
 
 # Missing pieces
@@ -470,6 +482,12 @@ def chromium() -> str:
     pytest.skip("no chromium executable found on PATH")
 
 
+@pytest.fixture(scope="module")
+def pages(chromium: str) -> dict[str, str]:
+    """The plain page and the hostile one, with the plotly that draws."""
+    return {"plain": render_report(plain_data()), "hostile": render_report(hostile_data())}
+
+
 def _open(chromium: str, page: str, folder: Path) -> tuple[str, str]:
     """Return the page as it stands after its scripts ran, and the browser's log."""
     path = folder / "report.html"
@@ -485,8 +503,10 @@ def _open(chromium: str, page: str, folder: Path) -> tuple[str, str]:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("kind", ["plain", "hostile"])
-def test_browser_draws_every_figure_without_errors(chromium: str, tmp_path: Path, kind: str) -> None:
-    page = render_report(hostile_data() if kind == "hostile" else plain_data())
+def test_browser_draws_every_figure_without_errors(
+    chromium: str, pages: dict[str, str], tmp_path: Path, kind: str
+) -> None:
+    page = pages[kind]
     body, log = _open(chromium, page, tmp_path)
     assert "CONSOLE" not in log
     assert body.count('class="plot-container plotly"') == len(figures(page))
@@ -496,12 +516,20 @@ def test_browser_draws_every_figure_without_errors(chromium: str, tmp_path: Path
         assert "&lt;img src=x onerror=" in re.findall(r'<g class="legend".*?</svg>', body, re.DOTALL)[0]
 
 
+@pytest.fixture(scope="module")
+def clicked(chromium: str, pages: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The plain page, and the log, after a click on its first button for data and two on a table's third column."""
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", pages["plain"])
+    catch = "URL.createObjectURL = (blob) => { blob.text().then((text) => { document.body.dataset.csv = text }); return '#' };"
+    save = "document.querySelector('button[data-save=csv]').click()"
+    sort = "for (const _ of [1, 2]) document.querySelectorAll('table.sortable th')[2].click()"
+    script = f"<script>{catch} {save}; {sort}</script>"
+    return _open(chromium, page.replace("</body>", f"{script}</body>"), tmp_path_factory.mktemp("clicked"))
+
+
 @pytest.mark.browser
-def test_browser_sorts_the_table_of_trials(chromium: str, tmp_path: Path) -> None:
-    page = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", render_report(plain_data()))
-    script = "for (const _ of [1, 2]) document.querySelectorAll('table.sortable th')[2].click()"
-    body, _ = _open(chromium, page.replace("</body>", f"<script>{script}</script></body>"), tmp_path)
-    table = re.findall(r'<table class="sortable">.*?</table>', body, re.DOTALL)[0]
+def test_browser_sorts_the_table_of_trials(clicked: tuple[str, str]) -> None:
+    table = re.findall(r'<table class="sortable">.*?</table>', clicked[0], re.DOTALL)[0]
     rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
     assert 'aria-sort="descending"' in rows[0]
     depths = [int(re.findall(r'data-key="(.*?)"', row)[2]) for row in rows[1:]]
@@ -509,11 +537,21 @@ def test_browser_sorts_the_table_of_trials(chromium: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.browser
-def test_browser_refuses_scripts_and_networks_that_came_in_later(chromium: str, tmp_path: Path) -> None:
+def test_browser_saves_data_as_csv(clicked: tuple[str, str]) -> None:
+    body, log = clicked
+    saved = html.unescape(re.findall(r'data-csv="(.*?)"', body, re.DOTALL)[0])
+    assert "CONSOLE" not in log and saved.startswith("trace,name,x,y,z\n")
+    assert saved.count("\n") == plot_csv(fit_plots(plain_data().fits)[0]).count("\n")
+
+
+@pytest.mark.browser
+def test_browser_refuses_scripts_and_networks_that_came_in_later(
+    chromium: str, pages: dict[str, str], tmp_path: Path
+) -> None:
     intruder = (
         "<script>document.title = 'taken'</script><img src='https://example.org/x.png' onerror='document.title=1'>"
     )
-    body, log = _open(chromium, render_report(plain_data()).replace("</main>", f"{intruder}</main>"), tmp_path)
+    body, log = _open(chromium, pages["plain"].replace("</main>", f"{intruder}</main>"), tmp_path)
     assert "<title>quickstart" in body
     assert log.count("Content Security Policy") >= 2
 
@@ -568,7 +606,7 @@ def test_failures_are_grouped_with_the_command_that_shows_them() -> None:
 
 def test_residuals_are_of_the_fitted_power_law() -> None:
     data = plain_data()
-    figure = figures(render_report(data))[1]
+    figure = figures(plain_page())[1]
     curve = data.fits[0]
     dots = next(trace for trace in figure["data"] if trace["mode"] == "markers")
     expected = np.log(curve.points["y"].astype(float)) - np.log(predict(curve.fits[0], curve.points["x"]))
@@ -584,7 +622,7 @@ def test_limit_for_infinite_depth_is_drawn_where_the_task_knows_it() -> None:
 
 
 def test_gram_maps_and_spectra_are_those_of_the_class_means() -> None:
-    drawn = figures(render_report(plain_data()))
+    drawn = figures(plain_page())
     maps = [figure["data"][0] for figure in drawn if figure["data"][0]["type"] == "heatmap"]
     assert len(maps) == 4 and [row[i] for i, row in enumerate(maps[-1]["z"])] == [1, 1, 1, 1]
     off = [z for i, row in enumerate(maps[-1]["z"]) for j, z in enumerate(row) if i != j]
@@ -595,7 +633,7 @@ def test_gram_maps_and_spectra_are_those_of_the_class_means() -> None:
 
 def test_watching_pages_load_themselves_again() -> None:
     assert '<meta http-equiv="refresh" content="15">' in render_report(plain_data(), refresh_s=15.0)
-    assert 'http-equiv="refresh"' not in render_report(plain_data())
+    assert 'http-equiv="refresh"' not in plain_page()
 
 
 # Figures for a paper
@@ -617,28 +655,18 @@ def test_figures_are_exported_with_their_data(tmp_path: Path) -> None:
 
 
 def test_exported_figures_keep_hostile_text_as_text(tmp_path: Path) -> None:
-    data = make_data(by={"arch_name": [f"$x^2$ {HOSTILE}", ENDING]}, seeds=2)
-    svg = draw(all_plots(data)[0])["svg"].decode()
+    curve = plain_data().fits[0]
+    curves = [replace(curve, by={"arch_name": text}) for text in (f"$x^2$ {HOSTILE}", ENDING)]
+    svg = draw(fit_plots(curves)[0])["svg"].decode()
     assert "<img" not in svg and "<script" not in svg
     assert "$x^2$ &lt;img src=x" in svg
 
 
 @pytest.mark.browser
-def test_browser_saves_data_as_csv(chromium: str, tmp_path: Path) -> None:
-    page = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", render_report(plain_data()))
-    catch = "URL.createObjectURL = (blob) => { blob.text().then((text) => { document.body.dataset.csv = text }); return '#' };"
-    script = f"{catch} document.querySelector('button[data-save=csv]').click()"
-    body, log = _open(chromium, page.replace("</body>", f"<script>{script}</script></body>"), tmp_path)
-    saved = html.unescape(re.findall(r'data-csv="(.*?)"', body, re.DOTALL)[0])
-    assert "CONSOLE" not in log and saved.startswith("trace,name,x,y,z\n")
-    assert saved.count("\n") == plot_csv(all_plots(plain_data())[0]).count("\n")
-
-
-@pytest.mark.browser
-def test_printed_figures_are_not_broken_over_pages(chromium: str, tmp_path: Path) -> None:
+def test_printed_figures_are_not_broken_over_pages(chromium: str, pages: dict[str, str], tmp_path: Path) -> None:
     """A figure that a page break cut in two would leave its caption on the next page, without any picture above."""
     path = tmp_path / "report.html"
-    path.write_text(render_report(plain_data()), encoding="utf-8")
+    path.write_text(pages["plain"], encoding="utf-8")
     flags = f"--headless --no-sandbox --disable-gpu --no-first-run --virtual-time-budget=10000 --print-to-pdf={tmp_path}/r.pdf"
     command = [chromium, *flags.split(), f"--user-data-dir={tmp_path / 'profile'}", path.as_uri()]
     subprocess.run(command, capture_output=True, timeout=120, check=True)
@@ -657,4 +685,4 @@ def test_printed_figures_are_not_broken_over_pages(chromium: str, tmp_path: Path
         ]
         assert len(captions) == len(ticks), sheet
         figures_seen += len(captions)
-    assert figures_seen == len(figures(render_report(plain_data())))
+    assert figures_seen == len(figures(plain_page()))

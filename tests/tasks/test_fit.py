@@ -143,7 +143,7 @@ def test_bootstrap_spread_is_unbiased():
     rng = np.random.default_rng(0)
     y = np.exp(0.2 * rng.standard_normal((200, 12)))
     means = resampled_means(_gather(np.repeat(DEPTHS, 2), y, "equal"), 200, 0)
-    assert means.var(1).mean() == pytest.approx(0.2**2 / 2, rel=0.1)
+    assert means.var(2).mean() == pytest.approx(0.2**2 / 2, rel=0.1)
 
 
 @pytest.mark.parametrize("model", ["power_floor", "power_log", "log_linear"])
@@ -151,7 +151,7 @@ def test_resamples_fitted_together_equal_resamples_fitted_alone(model):
     # some resamples have a floor and others have none: the rows of one batch end at the bound and inside
     x, y = noisy(lambda x: x**-1.0, DEPTHS, 3, 0.1, seed=1)
     points = _gather(x, y[None], "equal")
-    alone = [one(DEPTHS, y, model) for y in np.exp(resampled_means(points, 40, 0)[0])]
+    alone = [one(DEPTHS, y, model) for y in np.exp(resampled_means(points, 40, 0)[:, 0].T)]
     if model == "power_floor":
         assert 4 < sum(fit.floor == 0 for fit in alone) < 36
     resampled = np.array([[fit.exponent for fit in alone]])
@@ -161,7 +161,7 @@ def test_resamples_fitted_together_equal_resamples_fitted_alone(model):
     slopes = np.array([_slope_by_mean(x, y, model, depth) for depth in DEPTHS])
     pulls = slopes.repeat(3) * np.concatenate([np.log(y[x == d]) - np.log(y[x == d]).mean() for d in DEPTHS]) / 3
     skewness = np.array([np.sum(pulls**3) / (6 * np.sum(pulls**2) ** 1.5)])
-    low, high = bca_interval(middle, resampled, skewness, effective_freedom(slopes[None], points))
+    low, high = bca_interval(middle, resampled, skewness, effective_freedom(slopes[:, None], points))
     assert (together.ci_low, together.ci_high) == pytest.approx((low[0], high[0]), rel=1e-3)
 
 
@@ -178,18 +178,6 @@ def test_a_lone_value_borrows_the_spread_of_the_others():
     full, thin = one(x, y, "power"), one(x[kept], y[kept], "power")
     assert thin.ci_method == "bca"
     assert thin.ci_high - thin.ci_low > full.ci_high - full.ci_low
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_the_right_model_wins(model):
-    winners = []
-    for seed in range(20):
-        fits = fit_rates(*noisy(TRUE_CURVES[model][0], DEPTHS, 4, 0.01, seed), num_resamples=1)
-        winners.append(max(fits, key=lambda f: f.weight).model)
-        assert winners[-1] == min(fits, key=lambda f: f.aicc).model
-    # AICc lets a floor into a power law by chance: about 1 in 20 (half of P(chi2_1 > 2.8), since a floor is >= 0)
-    assert winners.count(model) >= (15 if model == "power" else 17 if model == "log_linear" else 19)
-    assert set(winners) <= {model, "power_floor", "power_log"}
 
 
 def test_aicc_counts_the_variance():
