@@ -229,6 +229,7 @@ def plan(
         from orchestrator.proposals import check_search, with_search
         from orchestrator.show import make_console, print_json, print_table
         from storage.files import DataFolder
+        from sweeps.memory import gigabytes, predicted_bytes
         from sweeps.packing import estimated_wall_s
         from sweeps.trial import varying_parameters
 
@@ -258,6 +259,9 @@ def plan(
         estimate_s = make_estimate(made, files)
         place.check(made, estimate_s)
         hours, details = estimated_hours(made, estimate_s), place.details(made, estimate_s)
+        memory = [
+            None if (peak := predicted_bytes(p, checked.task, place.device)) is None else peak / 1e9 for p in made.packs
+        ]
         if json:
             print_json(
                 {
@@ -265,7 +269,11 @@ def plan(
                     "num_trials": len(checked.trials),
                     "num_done": len(made.done),
                     "num_pending": made.num_pending,
-                    "packs": [{"pack_id": p.pack_id, "trial_ids": p.trial_ids} for p in made.packs],
+                    "packs": [
+                        {"pack_id": p.pack_id, "trial_ids": p.trial_ids, "predicted_memory_gb": peak_gb}
+                        for p, peak_gb in zip(made.packs, memory, strict=True)
+                    ],
+                    "worker_memory_gb": None if place.memory_bytes is None else place.memory_bytes / 1e9,
                     "workers": place.workers,
                     "device": place.device,
                     "estimated_core_hours": hours,
@@ -284,11 +292,13 @@ def plan(
             return
         varying = varying_parameters(checked.trials)
         rows = []
-        for pack in made.packs[:40]:
+        for pack, peak_gb in zip(made.packs[:40], memory, strict=False):
             cells = [_values([t.params[name] for t in pack.trials]) for name in varying]
             seconds = None if checked.task.estimate_s is None else round(estimated_wall_s(pack, checked.task))
-            rows.append([pack.pack_id, len(pack.trials), *cells, seconds])
-        print_table(console, ["pack", "trials", *varying, "rough core-s"], rows)
+            rows.append(
+                [pack.pack_id, len(pack.trials), *cells, seconds, None if peak_gb is None else round(peak_gb, 2)]
+            )
+        print_table(console, ["pack", "trials", *varying, "rough core-s", "peak GB"], rows)
         if len(made.packs) > 40:
             console.print(f"and {len(made.packs) - 40} more packs")
         if hours is not None:
@@ -297,6 +307,8 @@ def plan(
                 f"about {hours:.2g} core-hours, {wall:.2g} h with {place.workers} workers on {place.device}",
                 highlight=False,
             )
+        if place.memory_bytes is not None and any(peak_gb is not None for peak_gb in memory):
+            console.print(f"a worker may use {gigabytes(place.memory_bytes)} of memory", highlight=False)
         if details:
             console.print(place.sentence(), highlight=False)
         for name, value in details.items():
@@ -745,7 +757,7 @@ def _start_search(
         from orchestrator.search import SearchFeed
     except ImportError as error:
         _refuse(f"a search needs Optuna ({error}); install it: pip install 'depthrate[search]'")
-    feed = SearchFeed(view, device=place.device, workers=place.workers)
+    feed = SearchFeed(view, device=place.device, workers=place.workers, memory_bytes=place.memory_bytes)
     return replace(checked, trials=view.trials()), view, feed
 
 

@@ -216,7 +216,7 @@ def _run_fused(function: Callable[..., Any], schema: ParameterSchema) -> RunPack
 
 def builtin_tasks() -> dict[str, Task]:
     """Return the tasks that come with depthrate."""
-    from tasks.collapse_schema import COLLAPSE
+    from tasks.collapse_task import COLLAPSE
 
     return {COLLAPSE.name: COLLAPSE}
 

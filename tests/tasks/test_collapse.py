@@ -8,7 +8,8 @@ import pytest
 import sklearn.datasets
 
 from tasks.collapse import run_pack
-from tasks.collapse_schema import COLLAPSE, measured_steps
+from tasks.collapse_schema import measured_steps
+from tasks.collapse_task import COLLAPSE
 
 STEPS = 40
 

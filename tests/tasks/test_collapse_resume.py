@@ -14,7 +14,7 @@ import sklearn.datasets
 import torch
 
 from tasks.collapse import run_pack
-from tasks.collapse_schema import COLLAPSE
+from tasks.collapse_task import COLLAPSE
 from tasks.task import Interrupted
 
 STEPS = 40
