@@ -108,7 +108,7 @@ def run(
     """Run what is pending of a sweep, then fit its rates. Run it again to resume: what is committed is never redone."""
     with _bad_input_exits():
         from orchestrator.place import open_place
-        from orchestrator.plan import check_data, check_sweep, make_estimate, make_plan
+        from orchestrator.plan import check_contents, check_data, check_sweep, make_estimate, make_plan
         from orchestrator.proposals import check_search
         from orchestrator.show import make_console, print_search
         from storage.files import DataFolder
@@ -144,6 +144,7 @@ def run(
             submitted=place.submitted,
             memory_bytes=place.memory_bytes,
         )
+        check_contents(plan, data)
         _warn(plan.snapshot.problems)
         console.print(_plan_sentence(plan), highlight=False)
         if view is not None and feed is not None:
@@ -225,7 +226,14 @@ def plan(
     """Show what would run and what is done; starts nothing."""
     with _bad_input_exits():
         from orchestrator.place import open_place
-        from orchestrator.plan import check_data, check_sweep, estimated_hours, make_estimate, make_plan
+        from orchestrator.plan import (
+            check_contents,
+            check_data,
+            check_sweep,
+            estimated_hours,
+            make_estimate,
+            make_plan,
+        )
         from orchestrator.proposals import check_search, with_search
         from orchestrator.show import make_console, print_json, print_table
         from storage.files import DataFolder
@@ -234,8 +242,9 @@ def plan(
         from sweeps.trial import varying_parameters
 
         checked = check_sweep(_load_sweep(sweep, set_))
-        check_data(checked, DataFolder(_data_url()))
-        check_search(checked, DataFolder(_data_url()))
+        data = DataFolder(_data_url())
+        check_data(checked, data)
+        check_search(checked, data)
         files = _open_files(store)
         checked, view = with_search(checked, files)
         place = open_place(
@@ -256,6 +265,7 @@ def plan(
             submitted=place.submitted,
             memory_bytes=place.memory_bytes,
         )
+        check_contents(made, data)
         estimate_s = make_estimate(made, files)
         place.check(made, estimate_s)
         hours, details = estimated_hours(made, estimate_s), place.details(made, estimate_s)

@@ -73,6 +73,16 @@ def check_data(checked: CheckedSweep, source: DataSource) -> None:
     checked.task.check_data([trial.params for trial in checked.trials], source)
 
 
+def check_contents(plan: Plan, source: DataSource) -> None:
+    """Read everything that the pending trials read, once, so that damage is found before anything starts.
+
+    Raises:
+        DatasetError: naming the file, what was expected of it, and what to do.
+    """
+    pending = [trial.params for pack in plan.packs for trial in pack.trials]
+    plan.checked.task.check_contents(pending, source)
+
+
 def make_plan(
     checked: CheckedSweep,
     files: Files,

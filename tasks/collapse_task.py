@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tasks import datasets
 from tasks.collapse_cost import estimate_s, max_pack_size, memory_bytes
 from tasks.collapse_schema import CURVES, METRICS, SCHEMA, is_transformer, measured, num_samples, num_steps
 from tasks.data_files import DataSource
@@ -69,6 +70,16 @@ def check_data(trials: Sequence[Params], source: DataSource) -> None:
         check_dataset(name, source)
 
 
+def check_contents(trials: Sequence[Params], source: DataSource) -> None:
+    """Refuse trials whose data set is damaged.
+
+    Raises:
+        DatasetError: naming the file, what was expected of it, and what to do.
+    """
+    for name in dict.fromkeys(params["dataset"] for params in trials):
+        datasets.check_contents(name, source)
+
+
 def run(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
     """Train and measure a pack; torch is imported here and not before."""
     from tasks.collapse import run_pack
@@ -86,6 +97,7 @@ COLLAPSE = Task(
     metrics=frozenset(METRICS) | frozenset(CURVES),
     check_trial=check_trial,
     check_data=check_data,
+    check_contents=check_contents,
     max_pack_size=max_pack_size,
     measured=measured,
     memory_bytes=memory_bytes,
