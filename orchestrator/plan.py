@@ -12,6 +12,7 @@ from storage.files import Files
 from storage.layout import checkpoint_trials_path
 from storage.schema import no_rows
 from storage.snapshot import Snapshot, sample_trials, take_snapshot
+from sweeps.memory import check_memory
 from sweeps.packing import Pack, estimated_wall_s, make_pack, pack_trials
 from sweeps.sweep import Sweep, check_fits
 from sweeps.trial import Trial
@@ -72,6 +73,16 @@ def check_data(checked: CheckedSweep, source: DataSource) -> None:
     checked.task.check_data([trial.params for trial in checked.trials], source)
 
 
+def check_contents(plan: Plan, source: DataSource) -> None:
+    """Read everything that the pending trials read, once, so that damage is found before anything starts.
+
+    Raises:
+        DatasetError: naming the file, what was expected of it, and what to do.
+    """
+    pending = [trial.params for pack in plan.packs for trial in pack.trials]
+    plan.checked.task.check_contents(pending, source)
+
+
 def make_plan(
     checked: CheckedSweep,
     files: Files,
@@ -86,6 +97,9 @@ def make_plan(
     `memory_bytes` is what one worker may use.
 
     Packs that left a checkpoint are formed again as they were, so that nothing trained is trained anew.
+
+    Raises:
+        MemoryLimitError: a pending trial needs more than that even alone.
     """
     snapshot = take_snapshot(files)
     committed = snapshot.trial_ids()
@@ -101,7 +115,9 @@ def make_plan(
         again = [pending.pop(trial_id) for trial_id in members if trial_id in pending]
         if again:
             packs.append(Pack(pack_id, tuple(again)))
-    packs += pack_trials(pending.values(), checked.task, device=device, workers=workers, memory_bytes=memory_bytes)
+    new = pack_trials(pending.values(), checked.task, device=device, workers=workers, memory_bytes=memory_bytes)
+    check_memory(new, checked.task, device, memory_bytes)
+    packs += new
     packs.sort(key=lambda pack: -estimated_wall_s(pack, checked.task))
     done = committed & {trial.trial_id for trial in checked.trials}
     stale = [pack_id for pack_id, members in checkpointed.items() if committed.issuperset(members)]

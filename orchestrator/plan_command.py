@@ -8,12 +8,13 @@ from rich.console import Console
 
 from orchestrator.launch_request import LaunchRequest, plan_at, plan_sentence
 from orchestrator.place import Place
-from orchestrator.plan import Plan, estimated_hours, make_estimate
+from orchestrator.plan import Plan, check_contents, estimated_hours, make_estimate
 from orchestrator.proposals import SearchView, with_search
 from orchestrator.request import data_folder
 from orchestrator.show import make_console, print_json, print_table, print_warnings
 from storage.files import open_store
-from sweeps.packing import estimated_wall_s
+from sweeps.memory import gigabytes, predicted_bytes
+from sweeps.packing import Pack, estimated_wall_s
 from sweeps.trial import varying_parameters
 
 SHOWN = 40
@@ -26,11 +27,13 @@ def show_plan(request: LaunchRequest, as_json: bool) -> None:
     Raises:
         ValueError: one of our packages' errors for what a user gave.
     """
-    checked = request.check(data_folder())
+    data = data_folder()
+    checked = request.check(data)
     files = open_store(request.store)
     checked, view = with_search(checked, files)
     place = request.open_place(checked.sweep, files)
     plan = plan_at(place, checked, files)
+    check_contents(plan, data)
     estimate_s = make_estimate(plan, files)
     place.check(plan, estimate_s)
     hours, details = estimated_hours(plan, estimate_s), place.details(plan, estimate_s)
@@ -43,7 +46,7 @@ def show_plan(request: LaunchRequest, as_json: bool) -> None:
     if view is not None:
         console.print(view.sentence(), highlight=False)
     if plan.packs:
-        _print_packs(console, plan)
+        _print_packs(console, plan, place)
         _print_cost(console, plan, place, hours, details)
 
 
@@ -55,7 +58,11 @@ def _as_json(
         "num_trials": len(plan.checked.trials),
         "num_done": len(plan.done),
         "num_pending": plan.num_pending,
-        "packs": [{"pack_id": p.pack_id, "trial_ids": p.trial_ids} for p in plan.packs],
+        "packs": [
+            {"pack_id": p.pack_id, "trial_ids": p.trial_ids, "predicted_memory_gb": _peak_gb(p, plan, place)}
+            for p in plan.packs
+        ],
+        "worker_memory_gb": None if place.memory_bytes is None else place.memory_bytes / 1e9,
         "workers": place.workers,
         "device": place.device,
         "estimated_core_hours": hours,
@@ -65,14 +72,20 @@ def _as_json(
     }
 
 
-def _print_packs(console: Console, plan: Plan) -> None:
+def _peak_gb(pack: Pack, plan: Plan, place: Place) -> float | None:
+    peak_bytes = predicted_bytes(pack, plan.checked.task, place.device)
+    return None if peak_bytes is None else peak_bytes / 1e9
+
+
+def _print_packs(console: Console, plan: Plan, place: Place) -> None:
     task, varying = plan.checked.task, varying_parameters(plan.checked.trials)
     rows = []
     for pack in plan.packs[:SHOWN]:
         cells = [_values([t.params[name] for t in pack.trials]) for name in varying]
         seconds = None if task.estimate_s is None else round(estimated_wall_s(pack, task))
-        rows.append([pack.pack_id, len(pack.trials), *cells, seconds])
-    print_table(console, ["pack", "trials", *varying, "rough core-s"], rows)
+        peak_gb = _peak_gb(pack, plan, place)
+        rows.append([pack.pack_id, len(pack.trials), *cells, seconds, None if peak_gb is None else round(peak_gb, 2)])
+    print_table(console, ["pack", "trials", *varying, "rough core-s", "peak GB"], rows)
     if len(plan.packs) > SHOWN:
         console.print(f"and {len(plan.packs) - SHOWN} more packs")
 
@@ -82,6 +95,8 @@ def _print_cost(console: Console, plan: Plan, place: Place, hours: float | None,
         wall = hours / min(place.workers, len(plan.packs))
         text = f"about {hours:.2g} core-hours, {wall:.2g} h with {place.workers} workers on {place.device}"
         console.print(text, highlight=False)
+    if place.memory_bytes is not None and any(_peak_gb(pack, plan, place) is not None for pack in plan.packs):
+        console.print(f"a worker may use {gigabytes(place.memory_bytes)} of memory", highlight=False)
     if details:
         console.print(place.sentence(), highlight=False)
     for name, value in details.items():

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from orchestrator.launch_request import LaunchRequest, plan_at, plan_sentence
 from orchestrator.place import Place
-from orchestrator.plan import CheckedSweep, Plan, make_estimate
+from orchestrator.plan import CheckedSweep, Plan, check_contents, make_estimate
 from orchestrator.proposals import SearchView, with_search
 from orchestrator.request import RequestError, command_line, data_folder
 from orchestrator.show import make_console, print_search, print_warnings
@@ -49,6 +49,7 @@ def run_sweep(request: LaunchRequest, *, detach: bool, checkpoint_s: float) -> i
     place = request.open_place(checked.sweep, files)
     checked, view, feed = _start_search(checked, files, place)
     plan = plan_at(place, checked, files)
+    check_contents(plan, data)
     print_warnings(plan.snapshot.problems)
     console.print(plan_sentence(plan), highlight=False)
     if view is not None and feed is not None:
@@ -91,6 +92,7 @@ def _run_in_allocation(
     place = request.open_place(checked.sweep, files)
     checked, view = with_search(checked, files)
     plan = plan_at(place, checked, files)
+    check_contents(plan, data)
     print_warnings(plan.snapshot.problems)
     console.print(plan_sentence(plan), highlight=False)
     if not plan.packs and (view is None or view.is_over):
@@ -137,7 +139,7 @@ def _start_search(
         from orchestrator.search import SearchFeed
     except ImportError as error:
         raise RequestError(f"a search needs Optuna ({error}); install it: pip install 'depthrate[search]'") from None
-    feed = SearchFeed(view, device=place.device, workers=place.workers)
+    feed = SearchFeed(view, device=place.device, workers=place.workers, memory_bytes=place.memory_bytes)
     return replace(checked, trials=view.trials()), view, feed
 
 

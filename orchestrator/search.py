@@ -38,9 +38,9 @@ Values = dict[str, Any]
 class SearchFeed:
     """Gives a launch the packs of a search's next batches as results come in."""
 
-    def __init__(self, view: SearchView, *, device: str, workers: int):
+    def __init__(self, view: SearchView, *, device: str, workers: int, memory_bytes: float | None = None):
         self.view = view
-        self._device, self._workers = device, workers
+        self._device, self._workers, self._memory_bytes = device, workers, memory_bytes
         self._samplers: dict[str, StudySampler] = {}
         self._handed_out: set[str] = set()
         self.propose()
@@ -65,7 +65,9 @@ class SearchFeed:
         running = sum(not state.is_over for state in self.view.states)
         # other studies keep the other workers busy: a batch is cut only as far as there are workers to spare
         workers = max(1, self._workers // max(1, running))
-        return pack_trials(fresh, self.view.checked.task, device=self._device, workers=workers)
+        return pack_trials(
+            fresh, self.view.checked.task, device=self._device, workers=workers, memory_bytes=self._memory_bytes
+        )
 
     def hand_out(self, trial_ids: Any) -> None:
         """Note trials that the launch has."""

@@ -183,7 +183,10 @@ class Files:
         with _as_os_error(self.url):
             try:
                 return int(self.fs.info(self.full_path(path))["size"])
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                cause = error.__cause__  # over HTTP fsspec says so too of a server that cannot be reached
+                if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError):
+                    raise cause from None
                 return None
 
     def modified(self, path: str) -> float | None:

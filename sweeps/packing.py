@@ -42,8 +42,8 @@ def pack_trials(
     """Group trials into packs, longest first.
 
     A fused task's packs hold one shape each, cut evenly at the size the task advises, no larger than leaves every
-    worker one, and no larger than fits into the `memory_bytes` that a worker has (a single trial is always tried). A
-    task that runs its trials in turn gets packs small enough that every worker has several.
+    worker one, and no larger than fits into the `memory_bytes` that a worker has (but at least one trial: see
+    `sweeps.memory.check_memory`). A task that runs its trials in turn gets packs small enough that every worker has several.
     """
     trials = list(trials)
     if not trials:

@@ -39,7 +39,7 @@ from tasks.task import Interrupted, Params, TaskContext, TrialResult
 from tasks.train import FusedTrainer, Hyperparameters, TrainingPlan
 from tasks.transformers import Transformer
 
-CHECKPOINT_FORMAT = 1
+CHECKPOINT_FORMAT = 2
 DIVERGENCE_CHECK_STEPS = 10
 """Steps between two looks for losses that are not finite; fixed, so that a trial's record does not depend on its pack."""
 
@@ -125,7 +125,8 @@ class _CollapsePack:
             if index in self.pruned_at:
                 yield TrialResult(index, {}, status="pruned", num_steps=self.pruned_at[index])
                 continue
-            tables: dict[str, Any] = {"metrics": self.metrics[index], "curves": self.curves[index]}
+            metrics = [{**row, "class_gram": row["class_gram"].numpy()} for row in self.metrics[index]]
+            tables: dict[str, Any] = {"metrics": metrics, "curves": self.curves[index]}
             if params["features"] != "none" and index in self.alive:
                 tables["features"] = self._features(self.alive.index(index), params)
             diverged = index in self.diverged_at
@@ -378,7 +379,10 @@ def _row(step: int, layer: int, geometry: ClassGeometry, alignment: dict[str, Te
         "is_last": False,
         **_defined(scalars),
         "singular_values": geometry.singular_values[0].tolist(),
-        "class_gram": geometry.class_gram[0].flatten().tolist(),
+        "class_gram": geometry.class_gram[0]
+        .flatten()
+        .float()
+        .cpu(),  # of 100 classes: as Python numbers, eight times as large
     }
 
 

@@ -83,8 +83,13 @@ def locate(name: str, layouts: Sequence[Layout], source: DataSource, homepage: s
         DatasetError: none is there, or one lacks files; the message says where it looked and how to get them.
     """
     incomplete: IncompleteDatasetError | None = None
+
+    def find(folder: str, names: list[str]) -> str | None:
+        with reading(f"{source.url}/{folder}" if folder else source.url):
+            return source.find(folder, names)
+
     for layout in layouts:
-        found = {file: source.find(layout.folder, [file, file + ".gz"]) for file in layout.files}
+        found = {file: find(layout.folder, [file, file + ".gz"]) for file in layout.files}
         paths = {file: path for file, path in found.items() if path is not None}
         if layout.files and len(paths) == len(found):
             return Located(layout, paths)
@@ -97,7 +102,7 @@ def locate(name: str, layouts: Sequence[Layout], source: DataSource, homepage: s
             )
         if layout.archive:
             names = [layout.archive, layout.archive.removesuffix(".gz")]
-            archive = source.find("", names) or source.find(layout.folder, names)
+            archive = find("", names) or find(layout.folder, names)
             if archive is not None:
                 return Located(layout, {}, archive)
     if incomplete is not None:
@@ -121,15 +126,17 @@ def read_files(located: Located, source: DataSource) -> dict[str, tuple[bytes, s
     Raises:
         DatasetError: a file is damaged, or the archive lacks one.
     """
+    contents: dict[str, tuple[bytes, str]] = {}
     if located.archive is None:
         origins = {file: f"{source.url}/{path}" for file, path in located.paths.items()}
-        return {
-            file: (unzipped(source.read(path), origins[file]), origins[file]) for file, path in located.paths.items()
-        }
+        for file, path in located.paths.items():
+            with reading(origins[file]):
+                raw = source.read(path)
+            contents[file] = unzipped(raw, origins[file]), origins[file]
+        return contents
     origin = f"{source.url}/{located.archive}"
     wanted = {f"{located.layout.folder}/{file}": file for file in located.layout.files}
-    contents: dict[str, tuple[bytes, str]] = {}
-    with source.open(located.archive) as opened:
+    with opened_archive(located, source) as opened:
         for member, content in archive_members(opened, origin):
             if member in wanted:
                 contents[wanted[member]] = (content(), f"{member} in {origin}")
@@ -137,6 +144,19 @@ def read_files(located: Located, source: DataSource) -> dict[str, tuple[bytes, s
                     return contents
     missing = ", ".join(member for member, file in wanted.items() if file not in contents)
     raise DatasetError(f"{origin} lacks {missing}: it is cut short or another archive; get it again")
+
+
+@contextmanager
+def opened_archive(located: Located, source: DataSource) -> Iterator[IO[bytes]]:
+    """Open the archive that was found.
+
+    Raises:
+        DatasetError: it cannot be opened or read.
+    """
+    assert located.archive is not None
+    origin = f"{source.url}/{located.archive}"
+    with reading(origin), source.open(located.archive) as opened:
+        yield opened
 
 
 def archive_members(opened: IO[bytes], origin: str) -> Iterator[tuple[str, _Content]]:
@@ -172,6 +192,23 @@ def unzipped(content: bytes, origin: str) -> bytes:
     """
     with naming(origin):
         return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+
+
+@contextmanager
+def reading(origin: str) -> Iterator[None]:
+    """Turn what a place raises that cannot be read into an error that names the file and the remedy."""
+    try:
+        yield
+    except IsADirectoryError as error:
+        raise DatasetError(
+            f"{origin} is a folder; expected the file of that name: put the file itself in its place"
+        ) from error
+    except OSError as error:
+        reason = str(error).partition("\n")[0]
+        raise DatasetError(
+            f"{origin} cannot be read ({type(error).__name__}: {reason}); check that it is there and that you may read it, "
+            "or point DEPTHRATE_DATA at another place"
+        ) from error
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from tasks import image_files
-from tasks.data_files import DatasetError, DataSource, Layout, Located, locate, read_files
+from tasks.data_files import DatasetError, DataSource, Layout, Located, locate, opened_archive, read_files
+from tasks.reviews import Corpus, load_corpus
 
 ROWS_AT_ONCE = 4096
 CIFAR_BATCH = 10_000
@@ -148,6 +149,19 @@ def check_dataset(name: str, source: DataSource) -> Located | None:
     return locate(name, info.layouts, source, info.homepage) if info.layouts else None
 
 
+def check_contents(name: str, source: DataSource) -> None:
+    """Read all of a data set as a trial would; reviews are tokenised, and kept for the trials.
+
+    Raises:
+        DatasetError: a file is missing or damaged.
+    """
+    located = check_dataset(name, source)
+    if DATASETS[name].is_text:
+        _load_corpus(located, source)
+    elif located is not None:
+        _load_images(name, located, source)
+
+
 def load_dataset(
     name: str,
     source: DataSource,
@@ -169,11 +183,7 @@ def load_dataset(
     """
     info, located = DATASETS[name], check_dataset(name, source)
     if info.is_text:
-        from tasks.reviews import load_corpus
-
-        assert located is not None and located.archive is not None
-        with source.open(located.archive) as opened:
-            corpus = load_corpus(opened, f"{source.url}/{located.archive}")
+        corpus = _load_corpus(located, source)
         indices = _draw(name, corpus.labels_N, samples_per_class, data_seed)
         x_ND, labels_N = corpus.contexts(indices, context_length, vocabulary_size), corpus.labels_N[indices]
     else:
@@ -237,6 +247,12 @@ def _moments(images_ND: np.ndarray, normalize: str) -> tuple[np.ndarray | float,
     return total / count, std if std > 0 else 1.0
 
 
+def _load_corpus(located: Located | None, source: DataSource) -> Corpus:
+    assert located is not None
+    with opened_archive(located, source) as opened:
+        return load_corpus(opened, f"{source.url}/{located.archive}")
+
+
 def _load_images(name: str, located: Located | None, source: DataSource) -> tuple[np.ndarray, np.ndarray]:
     if located is None:
         return _load_digits()
@@ -270,7 +286,10 @@ def _decode(name: str, files: Mapping[str, tuple[bytes, str]], layout: Layout) -
         return image_files.read_cifar_binary(*contents[0], num_images=CIFAR100_TRAINING, label_bytes=2)
     if name == "stl10":
         return image_files.read_stl10_binary(*contents, num_images=STL10_TRAINING)
-    return image_files.read_idx_pair(*contents)
+    info = DATASETS[name]
+    assert info.image_shape is not None
+    _, rows, columns = info.image_shape
+    return image_files.read_idx_pair(*contents, num_images=info.num_samples, rows=rows, columns=columns)
 
 
 @cache

@@ -44,19 +44,25 @@ def read_idx(content: bytes, origin: str) -> np.ndarray:
     return np.frombuffer(content, dtype, offset=offset).reshape(shape)
 
 
-def read_idx_pair(images: tuple[bytes, str], labels: tuple[bytes, str]) -> tuple[np.ndarray, np.ndarray]:
+def read_idx_pair(
+    images: tuple[bytes, str], labels: tuple[bytes, str], *, num_images: int, rows: int, columns: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Decode images [N, I] and labels [N], each given as (content, origin).
 
     Raises:
-        DatasetError: a file is damaged, or the two do not belong together.
+        DatasetError: a file is damaged, or does not hold exactly `num_images` images of that size, or as many labels.
     """
-    images_array, labels_array = read_idx(*images), read_idx(*labels)
-    if images_array.ndim != 3 or labels_array.ndim != 1 or len(images_array) != len(labels_array):
-        raise DatasetError(
-            f"{images[1]} holds an array of shape {images_array.shape} and {labels[1]} one of shape {labels_array.shape}; "
-            "expected [N, rows, columns] and [N]; get both files again"
-        )
-    return images_array.reshape(len(images_array), -1), labels_array.astype(np.int64)
+    images_NYX, labels_N = read_idx(*images), read_idx(*labels)
+    for array, shape, origin in (
+        (images_NYX, (num_images, rows, columns), images[1]),
+        (labels_N, (num_images,), labels[1]),
+    ):
+        if array.shape != shape:
+            raise DatasetError(
+                f"{origin} holds an array of shape {array.shape}; expected {shape}; "
+                "it is another file, such as the test set's; get it again"
+            )
+    return images_NYX.reshape(num_images, -1), labels_N.astype(np.int64)
 
 
 def read_cifar_binary(

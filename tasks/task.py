@@ -124,6 +124,8 @@ class Task:
     """Raises `ParameterError` for a combination that cannot run."""
     check_data: Callable[[Sequence[Params], DataSource], None] = _accept
     """Raises `DatasetError` when what these trials read is not there."""
+    check_contents: Callable[[Sequence[Params], DataSource], None] = _accept
+    """Reads what these trials read, and raises `DatasetError` when it is damaged."""
     max_pack_size: Callable[[Params, str], int] = field(default=lambda params, device: 16)
     """Most trials of this shape that run well in one pack on a device (cpu or cuda)."""
     memory_bytes: Callable[[Params, int, str], float] | None = None
@@ -216,7 +218,7 @@ def _run_fused(function: Callable[..., Any], schema: ParameterSchema) -> RunPack
 
 def builtin_tasks() -> dict[str, Task]:
     """Return the tasks that come with depthrate."""
-    from tasks.collapse_schema import COLLAPSE
+    from tasks.collapse_task import COLLAPSE
 
     return {COLLAPSE.name: COLLAPSE}
 

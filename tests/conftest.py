@@ -14,6 +14,8 @@ from slurm_lab import Lab, missing_programs
 
 from storage.files import Files
 
+os.environ["OMP_NUM_THREADS"] = "1"  # before any import of torch: tests run side by side, and waiting threads spin
+
 TINY = {
     "name": "tiny",
     "task": "collapse",
@@ -53,9 +55,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Keep the user's own store out of the tests, and one thread a process."""
+    """Keep the user's own store out of the tests."""
     monkeypatch.delenv("DEPTHRATE_STORE", raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

@@ -38,6 +38,8 @@ TORCH_FREE = (
     "reviews",
     "datasets",
     "collapse_schema",
+    "collapse_cost",
+    "collapse_task",
     "fit",
     "fit_models",
     "fit_intervals",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import gzip
 import hashlib
+import re
+import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from conftest import is_root
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
@@ -108,3 +113,89 @@ def test_every_set_that_is_read_from_files_can_be_fetched() -> None:
         expected = {layout.archive} if layout.archive else {f"{layout.folder}/{file}.gz" for file in layout.files}
         assert {download.path for download in downloads} == expected
         assert all(len(download.md5) == 32 for download in downloads)
+
+
+IDX_IMAGES, IDX_LABELS = "mnist/train-images-idx3-ubyte", "mnist/train-labels-idx1-ubyte"
+
+
+def put_mnist(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole MNIST of twenty images."""
+    monkeypatch.setitem(DATASETS, "mnist", dataclasses.replace(DATASETS["mnist"], num_samples=20, smallest_class=2))
+    (data / "mnist").mkdir(parents=True)
+    (data / IDX_IMAGES).write_bytes(bytes([0, 0, 8, 3]) + struct.pack(">3I", 20, 28, 28) + bytes(20 * 784))
+    (data / IDX_LABELS).write_bytes(bytes([0, 0, 8, 1]) + struct.pack(">I", 20) + bytes(range(10)) * 2)
+
+
+def run_on_mnist(verb: str, store: Path) -> tuple[int, str]:
+    settings = ["dataset=mnist", "samples_per_class=2", "steps=2", "depth=2", "seeds=1"]
+    arguments = [verb, "quickstart", "--store", str(store)] + [part for s in settings for part in ("--set", s)]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    return result.exit_code, result.output
+
+
+def cut(data: Path) -> None:
+    (data / IDX_IMAGES).write_bytes((data / IDX_IMAGES).read_bytes()[:-1])
+
+
+def cut_and_compressed(data: Path) -> None:
+    (data / f"{IDX_LABELS}.gz").write_bytes(gzip.compress((data / IDX_LABELS).read_bytes())[:-3])
+    (data / IDX_LABELS).unlink()
+
+
+def emptied(data: Path) -> None:
+    (data / IDX_IMAGES).unlink()
+    (data / IDX_LABELS).unlink()
+
+
+def folder_in_its_place(data: Path) -> None:
+    (data / IDX_IMAGES).unlink()
+    (data / IDX_IMAGES).mkdir()
+
+
+def file_in_place_of_the_folder(data: Path) -> None:
+    emptied(data)
+    (data / "mnist").rmdir()
+    (data / "mnist").write_text("")
+
+
+def forbidden(data: Path) -> None:
+    (data / IDX_IMAGES).chmod(0)
+
+
+@pytest.mark.parametrize("verb", ["plan", "run"])
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (cut, f"{IDX_IMAGES} is damaged: its header promises 15696 bytes .* get it again"),
+        (cut_and_compressed, rf"{IDX_LABELS}\.gz is damaged .* get it again"),
+        (emptied, "data set 'mnist' not found: looked for .* run `depthrate data fetch mnist`"),
+        (folder_in_its_place, f"{IDX_IMAGES} is a folder; expected the file"),
+        (file_in_place_of_the_folder, "mnist cannot be read .* point DEPTHRATE_DATA at another place"),
+        pytest.param(
+            forbidden,
+            f"{IDX_IMAGES} cannot be read .*Permission.* check that",
+            marks=pytest.mark.skipif(is_root(), reason="permissions do not bind the superuser"),
+        ),
+    ],
+)
+def test_damage_is_found_before_anything_starts(
+    verb: str, harm: Callable[[Path], None], message: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_mnist(data, monkeypatch)
+    assert run_on_mnist("plan", tmp_path / "store")[0] == 0
+    harm(data)
+    code, output = run_on_mnist(verb, tmp_path / "store")
+    assert code == 2 and re.search(message, output), output
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_server_that_cannot_be_reached_is_not_taken_for_an_empty_one(
+    tmp_path: Path, publisher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("aiohttp")
+    monkeypatch.setenv("DEPTHRATE_DATA", "http://127.0.0.1:9/data")
+    code, output = run_on_mnist("plan", tmp_path / "store")
+    assert code == 2 and re.search("127.0.0.1:9/data/mnist cannot be read .*Connect", output), output
+    monkeypatch.setenv("DEPTHRATE_DATA", publisher)
+    code, output = run_on_mnist("plan", tmp_path / "store")
+    assert code == 2 and "data set 'mnist' not found: looked for" in output

@@ -1,13 +1,16 @@
-"""Packs hold trials of one shape, evenly, and every trial once."""
+"""Packs hold trials of one shape, evenly, every trial once, and no trial that a worker has no memory for."""
 
 import dataclasses
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sweeps.memory import MemoryLimitError, check_memory, predicted_bytes
 from sweeps.packing import estimated_wall_s, make_pack, pack_trials
 from sweeps.trial import Trial
+from tasks.collapse_task import COLLAPSE
 from tasks.schema import Parameter, ParameterSchema
 from tasks.task import Task
 
@@ -120,3 +123,69 @@ def test_an_estimate_is_asked_once_for_a_fused_pack_and_once_a_trial_of_others()
 def test_the_same_trials_give_the_same_packs():
     trials = trials_of([(1 + n % 3, 8) for n in range(20)])
     assert pack_trials(trials, task_of()) == pack_trials(trials, task_of())
+
+
+def predicting(task, base=100.0):
+    return dataclasses.replace(
+        task, memory_bytes=lambda params, num_trials, device: base + 50 * params["depth"] * params["width"] * num_trials
+    )
+
+
+def refusal(packs, task, memory_bytes):
+    with pytest.raises(MemoryLimitError) as caught:
+        check_memory(packs, task, "cpu", memory_bytes)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(("memory_bytes", "fits"), [(None, True), (900, True), (720, True), (719, False), (10, False)])
+def test_what_exceeds_the_memory_by_more_than_a_quarter_is_refused(memory_bytes, fits, fused):
+    task = predicting(task_of(8, fused))
+    packs = pack_trials(trials_of([(2, 8)] * 4), task, memory_bytes=memory_bytes)  # one trial: 900 bytes
+    if fits:
+        check_memory(packs, task, "cpu", memory_bytes)
+    else:
+        refusal(packs, task, memory_bytes)
+
+
+def test_the_refusal_says_what_is_needed_what_there_is_and_what_would_fit():
+    task = predicting(task_of(1))
+    packs = pack_trials(trials_of([(2, 8), (40, 8), (30, 8), (1, 8)]), task, memory_bytes=2e3)
+    message = refusal(packs, task, 2e3)
+    assert trial(1).trial_id in message and "1.61e-05 GB" in message and "2e-06 GB" in message
+    assert "on cpu (the largest of 2 such packs)" in message and "--workers" in message
+    # 100 + 50 depth 8 <= 2000, 100 + 50 * 40 width <= 2000: no width will do
+    assert "depth at most 4 (it is 40)" in message and "width" not in message
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_value_that_is_offered_fits_and_the_next_does_not(device):
+    params = COLLAPSE.schema.fill({"arch": "t22", "dataset": "cifar10", "depth": 34, "width": 256, "batch_size": 4000})
+    large = dataclasses.replace(trial(0), params=params)
+    with pytest.raises(MemoryLimitError) as caught:
+        check_memory([make_pack([large])], COLLAPSE, device, 8e9)
+    offered = re.findall(r"(\w+) at most (\d+) \(it is (\w+)\)", str(caught.value))
+    assert {"depth", "width", "batch_size"} <= {name for name, *_ in offered}
+    for name, most, value in offered:
+        assert str(params[name]) == value
+        fitting, too_large = (COLLAPSE.memory_bytes({**params, name: int(most) + more}, 1, device) for more in (0, 1))
+        assert fitting <= 8e9 < too_large
+
+
+def test_a_null_that_stands_for_much_is_offered_a_number():
+    params = COLLAPSE.schema.fill({"arch": "t11", "dataset": "mnist", "depth": 34})
+    with pytest.raises(MemoryLimitError, match=r"batch_size at most \d+ \(it is null\)"):
+        check_memory([make_pack([dataclasses.replace(trial(0), params=params)])], COLLAPSE, "cuda", 4e9)
+
+
+def test_a_task_that_predicts_nothing_is_tried():
+    packs = [make_pack([trial(0)])]
+    check_memory(packs, task_of(), "cpu", 1.0)
+    assert predicted_bytes(packs[0], task_of(), "cpu") is None
+
+
+@pytest.mark.parametrize(("fused", "expected"), [(True, 100 + 50 * 16 * 3), (False, 100 + 50 * 16)])
+def test_the_peak_of_a_pack_is_of_all_its_trials_only_if_they_run_together(fused, expected):
+    packs = [make_pack(trials_of([(2, 8)] * 3))]
+    assert predicted_bytes(packs[0], predicting(task_of(4, fused)), "cpu") == expected
+    assert predicted_bytes(make_pack([]), predicting(task_of(4, fused)), "cpu") is None

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tasks.collapse import run_pack
-from tasks.collapse_schema import COLLAPSE, measured_steps
+from tasks.collapse_schema import measured_steps
+from tasks.collapse_task import COLLAPSE
 
 STEPS = 40
 
@@ -51,7 +52,7 @@ def assert_same(found, expected):
         assert (one.status, one.num_steps) == (other.status, other.num_steps)
         assert one.tables.keys() == other.tables.keys()
         for table in ("metrics", "curves"):
-            assert one.tables[table] == other.tables[table]
+            np.testing.assert_equal(one.tables[table], other.tables[table])
         for name, column in one.tables.get("features", {}).items():
             assert np.array_equal(column, other.tables["features"][name]), name
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tasks.collapse import run_pack
-from tasks.collapse_schema import COLLAPSE
+from tasks.collapse_task import COLLAPSE
 from tasks.task import Interrupted
 
 STEPS = 40
@@ -94,7 +94,7 @@ def assert_same(found, expected):
         assert (one.status, one.num_steps) == (other.status, other.num_steps)
         assert one.tables.keys() == other.tables.keys()
         for table in ("metrics", "curves"):
-            assert one.tables[table] == other.tables[table]
+            np.testing.assert_equal(one.tables[table], other.tables[table])
         for name, column in one.tables.get("features", {}).items():
             assert np.array_equal(column, other.tables["features"][name]), name
 

@@ -3,7 +3,6 @@
 import pytest
 
 from tasks.collapse_schema import (
-    COLLAPSE,
     has_last_bias,
     learning_rate,
     log_spaced_steps,
@@ -14,6 +13,7 @@ from tasks.collapse_schema import (
     objective_limit,
     weight_decay_last,
 )
+from tasks.collapse_task import COLLAPSE
 from tasks.schema import ParameterError
 
 

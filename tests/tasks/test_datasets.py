@@ -1,5 +1,7 @@
 """Data sets: balanced draws, and IDX files that are read exactly or refused with a message that helps."""
 
+import dataclasses
+import functools
 import gzip
 import os
 import struct
@@ -14,9 +16,10 @@ import sklearn.datasets
 from own_data import Folder
 
 from tasks.data_files import DatasetError
-from tasks.datasets import _load_digits, check_dataset, load_dataset
+from tasks.datasets import DATASETS, _load_digits, check_contents, check_dataset, load_dataset
 from tasks.image_files import read_idx
 
+REAL_MNIST = DATASETS["mnist"]
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
 
@@ -28,6 +31,14 @@ def idx(array, type_code=0x08, kind=">u1"):
 def images_and_labels(samples=30):
     rng = np.random.default_rng(0)
     return rng.integers(0, 256, (samples, 4, 3)), np.arange(samples)[::-1] % 10
+
+
+@pytest.fixture(autouse=True)
+def small_mnist(monkeypatch):
+    """Expect thirty images of 4 x 3 where the real set has sixty thousand."""
+    for name in ("mnist", "fashion_mnist", "kmnist"):
+        small = dataclasses.replace(DATASETS[name], num_samples=30, smallest_class=3, image_shape=(1, 4, 3))
+        monkeypatch.setitem(DATASETS, name, small)
 
 
 @pytest.fixture
@@ -167,17 +178,35 @@ def test_check_is_content_when_the_files_are_there(source):
 @pytest.mark.parametrize(
     ("stem", "array", "message"),
     [
-        (LABELS, np.arange(29) % 10, r"\(30, 4, 3\).*\(29,\)"),
-        (LABELS, np.zeros((30, 1)), r"\(30, 1\)"),
-        (IMAGES, np.zeros((30, 12)), r"\(30, 12\)"),
+        (LABELS, np.arange(29) % 10, rf"{LABELS} holds .*\(29,\); expected \(30,\).*get it again"),
+        (LABELS, np.zeros((30, 1)), rf"{LABELS} holds .*\(30, 1\)"),
+        (IMAGES, np.zeros((30, 12)), rf"{IMAGES} holds .*\(30, 12\); expected \(30, 4, 3\)"),
+        (IMAGES, np.zeros((30, 3, 4)), rf"{IMAGES} holds .*\(30, 3, 4\); expected \(30, 4, 3\)"),
+        (IMAGES, np.zeros((10, 4, 3)), rf"{IMAGES} holds .*such as the test set's"),
         (LABELS, np.arange(30), r"labels outside 0\.\.9"),
     ],
-    ids=["count mismatch", "labels not flat", "images flat", "label 29"],
+    ids=["count mismatch", "labels not flat", "images flat", "other size", "test set", "label 29"],
 )
-def test_files_that_do_not_belong_together_are_refused(source, stem, array, message):
+@pytest.mark.parametrize("attempt", [load, functools.partial(check_contents, "mnist")], ids=["load", "check"])
+def test_files_of_another_set_are_refused(source, stem, array, message, attempt):
     (Path(source.url) / "mnist" / stem).write_bytes(idx(array))
     with pytest.raises(DatasetError, match=message):
-        load(source)
+        attempt(source)
+
+
+class Unreadable(Folder):
+    def read(self, path):
+        raise PermissionError(13, "Permission denied", path)
+
+
+def test_a_place_that_cannot_be_read_is_named_with_the_remedy(source):
+    with pytest.raises(DatasetError, match=rf"{IMAGES} cannot be read \(PermissionError: .*DEPTHRATE_DATA"):
+        load(Unreadable(source.url))
+
+
+def test_what_is_whole_passes_the_check(source):
+    check_contents("mnist", source)
+    check_contents("digits", Folder("/nowhere"))
 
 
 def test_negative_labels_are_refused(source):
@@ -188,7 +217,8 @@ def test_negative_labels_are_refused(source):
         load(source)
 
 
-def test_real_mnist_has_its_published_class_counts():
+def test_real_mnist_has_its_published_class_counts(monkeypatch):
+    monkeypatch.setitem(DATASETS, "mnist", REAL_MNIST)
     root = os.environ.get("DEPTHRATE_DATA")
     if root is None or Folder(root).find("mnist", [IMAGES, IMAGES + ".gz"]) is None:
         pytest.skip("DEPTHRATE_DATA is not set, or holds no mnist")

@@ -327,6 +327,19 @@ def test_damaged_review_archives_are_refused(tmp_path, change, message):
         load(tmp_path, "imdb", context_length=4, vocabulary_size=9)
 
 
+def test_what_an_archive_holds_outside_of_its_folder_is_not_read(tmp_path):
+    strangers = {
+        "../../aclImdb/train/pos/9_9.txt": b"evil",
+        "/aclImdb/train/pos/8_9.txt": b"evil",
+        "aclImdb/train/pos/x/7_9.txt": b"evil",
+    }
+    found = reviews_loaded(tmp_path, {**strangers, **REVIEWS})
+    assert np.array_equal(found.x_ND, reviews_loaded(tmp_path, REVIEWS).x_ND)
+    assert not [path for path in tmp_path.rglob("*9.txt")]  # nothing is ever unpacked
+    with pytest.raises(DatasetError, match="0 reviews in aclImdb/train/neg; expected 3"):
+        reviews_loaded(tmp_path, strangers)
+
+
 def test_patches_are_squares_of_the_image_in_reading_order():
     image_CYX = np.arange(2 * 4 * 6).reshape(2, 4, 6)
     cut = cut_into_patches(image_CYX.reshape(1, -1), (2, 4, 6), 2).reshape(6, 2, 2, 2)
