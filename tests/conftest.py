@@ -27,6 +27,7 @@ TINY = {
 
 LONGEST_FIRST = (
     "slurm/test_scenarios.py",
+    "orchestrator/test_executors.py",
     "orchestrator/test_search.py",
     "orchestrator/test_ray.py",
     "orchestrator/test_cli.py",
