@@ -15,13 +15,14 @@ import logging
 import math
 import os
 import queue
+import resource
 import secrets
 import shutil
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,16 +92,17 @@ class Session:
             if address is None:
                 # short, because Ray's socket paths below it may have 107 bytes; our own, because /tmp/ray may be another user's
                 self._folder = tempfile.mkdtemp(prefix="dr-ray-")
-                ray.init(
-                    address="local",
-                    num_cpus=workers,
-                    num_gpus=gpus,
-                    include_dashboard=False,
-                    _temp_dir=self._folder,
-                    object_store_memory=100 * 2**20,  # nothing passes through it
-                    runtime_env={"env_vars": environment},
-                    **shared,
-                )
+                with _no_core_files():
+                    ray.init(
+                        address="local",
+                        num_cpus=workers,
+                        num_gpus=gpus,
+                        include_dashboard=False,
+                        _temp_dir=self._folder,
+                        object_store_memory=100 * 2**20,  # nothing passes through it
+                        runtime_env={"env_vars": environment},
+                        **shared,
+                    )
             else:
                 ray.init(address=address, runtime_env={"env_vars": environment, "py_modules": our_code()}, **shared)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
@@ -118,6 +120,17 @@ class Session:
         ray.shutdown()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _no_core_files() -> Iterator[None]:
+    """Start processes that leave no core files: a worker that aborts when Ray ends would leave gigabytes behind."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
 
 
 class RayExecutor:

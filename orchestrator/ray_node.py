@@ -7,6 +7,7 @@ import importlib.util
 import json
 import logging
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -36,6 +37,8 @@ def run_ray_node(arguments: list[str]) -> None:
     """Run this node's part; `arguments` are the job's folder, the store, the data folder, and `depthrate run`'s words."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder, store, data, *words = arguments
+    # a worker that aborts when Ray ends would leave gigabytes in the user's folder
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     # SLURM sends its warning to every process: what is started from here on must not die of it
     for number in (signal.SIGUSR2, signal.SIGCONT):
         signal.signal(number, signal.SIG_IGN)

@@ -18,8 +18,8 @@ from tasks.collapse_schema import (
 from tasks.datasets import DATASETS
 from tasks.task import Params
 
-PROCESS_BYTES, SKLEARN_BYTES, READING_TEXT_BYTES = 315e6, 80e6, 60e6
-"""Of a worker that has imported torch and trained something; of scikit-learn; of the reviews' tokens."""
+PROCESS_BYTES, READING_TEXT_BYTES = 315e6, 60e6
+"""Of a worker that has imported torch and trained something; of the reviews' tokens."""
 
 
 def _rows(params: Params) -> int:
@@ -72,7 +72,7 @@ def memory_bytes(params: Params, num_trials: int, device: str) -> float:
     # of an evaluation: gradient, weights, decay and products in float64; of a measurement: features three times
     peak = steady + step + 5 * 8 * parameters + 3 * 8 * samples * _widest(params)
     files = READING_TEXT_BYTES if info.is_text else 2 * info.num_samples * inputs + samples * inputs * number
-    return float(PROCESS_BYTES + (SKLEARN_BYTES if params["dataset"] == "digits" else 0) + max(peak, files))
+    return float(PROCESS_BYTES + max(peak, files))
 
 
 def _tensor_bytes(params: Params, num_trials: int) -> float:
