@@ -98,7 +98,8 @@ def minimise(
 
 
 def in_threads(work: Callable[[slice], Result], parts: Sequence[slice]) -> list[Result]:
-    """Return work(part) of each part, in order, done on every core we may use: numpy's long calls let go of the interpreter's lock."""
+    """Return work(part) of each part, in order, done on every core we may use."""
+    # numpy's long calls let go of the interpreter's lock
     num_threads = min(len(parts), len(os.sched_getaffinity(0)))
     if num_threads < 2:
         return [work(part) for part in parts]
