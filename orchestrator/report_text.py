@@ -48,7 +48,7 @@ def fit_sentence(curve: FittedCurve) -> str:
         return f"{start}: no fit ({escape(curve.note or 'too few points')}).{left_out}"
     trials = "trial" if power.n_points == 1 else "trials"
     parts = [f"{_rate_words(power, curve.x)}, {_interval_words(power)}"]
-    parts += [f"R² {power.r2:.2f}"] if is_finite(power.r2) else []
+    parts += [f"R² {power.r2:.3f}"] if is_finite(power.r2) else []
     parts += [f"{power.n_points} {trials}"]
     sentence = f"{start} {', '.join(parts)}; {_preference(power, curve.fits)}."
     return f"{sentence}{_theory_words(power)}{_cut_words(curve)}{_target_words(curve)}{_doubt_words(curve)}{left_out}"

@@ -98,8 +98,9 @@ def minimise(
 
 
 def in_threads(work: Callable[[slice], Result], parts: Sequence[slice]) -> list[Result]:
-    """Return work(part) of each part, in order, done on every core: numpy's long calls let go of the interpreter's lock."""
-    num_threads = min(len(parts), os.cpu_count() or 1)
+    """Return work(part) of each part, in order, done on every core we may use."""
+    # numpy's long calls let go of the interpreter's lock
+    num_threads = min(len(parts), len(os.sched_getaffinity(0)))
     if num_threads < 2:
         return [work(part) for part in parts]
     with ThreadPoolExecutor(num_threads) as threads:

@@ -215,7 +215,7 @@ def figures(page: str) -> list[dict[str, Any]]:
 def test_sentence_says_rate_interval_and_preferred_model() -> None:
     sentence = words(fit_sentence(make_curve(make_fit(), make_fit("exponential", aicc=-33.9))))
     assert sentence == (
-        "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66], R² 0.97, 15 trials; "
+        "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66], R² 0.970, 15 trials; "
         "power law preferred over exponential by ΔAICc 6.1."
     )
 

@@ -67,7 +67,8 @@ def test_bootstrap_intervals_of_three_seeds_cover_the_true_exponent_where_the_no
     three = np.arange(len(X)) % 5 < 3
     fits = fit_all(simulate(model, "grows")[:, three], model, X[three])
     covered = np.mean([holds(fit.ci_low, fit.ci_high, CURVES[model][1]) for fit in fits])
-    assert 0.915 <= covered <= 0.985  # 0.937 to 0.955 at 1000 simulations; by Student's tails 0.875 to 0.933
+    # 0.928 to 0.955 at 1000 simulations; with tails further out in place of stretched ends 0.875 to 0.933
+    assert 0.94 - 3 * np.sqrt(0.94 * 0.06 / NUM_SIMULATIONS) <= covered <= 0.985
 
 
 @pytest.mark.parametrize(("model", "weights"), [("power", "equal"), ("power_floor", "equal"), ("power_log", "spread")])
