@@ -379,7 +379,10 @@ def _row(step: int, layer: int, geometry: ClassGeometry, alignment: dict[str, Te
         "is_last": False,
         **_defined(scalars),
         "singular_values": geometry.singular_values[0].tolist(),
-        "class_gram": geometry.class_gram[0].flatten().float().cpu(),  # of 100 classes: as Python numbers, eight times as large
+        "class_gram": geometry.class_gram[0]
+        .flatten()
+        .float()
+        .cpu(),  # of 100 classes: as Python numbers, eight times as large
     }
 
 
