@@ -177,7 +177,8 @@ class SlurmPlace:
 
         self.profile, self.limits, self.device = profile, limits, device
         self.workers = (profile.array_parallelism or GUESSED_PARALLEL) * profile.slots
-        self.memory_bytes = None if device == "cuda" else USABLE_SHARE * profile.mem_gb * 2**30 / profile.slots
+        worker_gb = profile.worker_mem_gb(device)
+        self.memory_bytes = None if worker_gb is None else USABLE_SHARE * worker_gb * 2**30
         self._files, self._sweep = files, sweep.name
         self._executor: SlurmExecutor = SlurmExecutor(profile, limits, files, sweep.name)
         from orchestrator.submissions import jobs_of_sweep

@@ -28,6 +28,8 @@ class Profile:
     gpus: int = 0
     cpus: int = 1
     mem_gb: float = 4.0
+    gpu_mem_gb: float | None = None
+    """What a GPU of these nodes has; SLURM does not say it."""
     walltime_min: int = 60
     nodes: int = 1
     """Only for a Ray cluster inside one allocation; a job of packs takes one node."""
@@ -44,6 +46,10 @@ class Profile:
         """Packs that run at once in a job: one a GPU if it has any, else one a CPU."""
         return self.gpus or self.cpus
 
+    def worker_mem_gb(self, device: str) -> float | None:
+        """Return the memory of one pack: its GPU's, if that is known, or its share of the job's."""
+        return self.gpu_mem_gb if device == "cuda" else self.mem_gb / self.slots
+
     @property
     def warning_s(self) -> int:
         """Seconds before the time limit at which a job is told to save its state."""
@@ -56,6 +62,7 @@ _ALLOWED: dict[str, tuple[float, float]] = {
     "gpus": (0, 64),
     "cpus": (1, 1024),
     "mem_gb": (0.1, 100_000),
+    "gpu_mem_gb": (0.1, 10_000),
     "walltime_min": (1, 525_600),
     "nodes": (1, 10_000),
     "array_parallelism": (1, 100_000),

@@ -53,7 +53,8 @@ def check_memory(packs: Sequence[Pack], task: Task, device: str, memory_bytes: f
     alone = f"{', or '.join(ways)}; or " if ways else ""
     raise MemoryLimitError(
         f"trial {trial.trial_id} needs about {gigabytes(needed)} of memory on {device}{others}, but a worker may use "
-        f"{gigabytes(memory_bytes)}; give {alone}fewer workers at once (--workers), or a machine with more memory"
+        f"{gigabytes(memory_bytes)}; give {alone}each worker more memory (here by fewer --workers, on SLURM by mem_gb or "
+        "gpu_mem_gb in the cluster file)"
     )
 
 

@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,8 +31,8 @@ from tasks.collapse_schema import (
     vocabulary_size,
     weight_decay_last,
 )
+from tasks.collapse_tables import LayerTables, defined
 from tasks.datasets import DATASETS, Dataset, cut_into_patches, load_dataset
-from tasks.measure import ClassGeometry, class_geometry, class_means, weight_alignment
 from tasks.networks import Network, ResidualNetwork
 from tasks.task import Interrupted, Params, TaskContext, TrialResult
 from tasks.train import FusedTrainer, Hyperparameters, TrainingPlan
@@ -81,7 +80,6 @@ class _CollapsePack:
         self.dataset = _load(shared, context)
         dtype = getattr(torch, shared["dtype"])
         self.x_NI = torch.from_numpy(self.dataset.x_ND).to(context.device)
-        self.class_counts_K = torch.from_numpy(self.dataset.class_counts_K).to(context.device)
         self.num_steps = num_steps(shared, len(self.x_NI))
         self.measured_steps = set(measured_steps(shared, self.num_steps))
         self.curve_steps = self.measured_steps | set(_curve_steps(self.num_steps))
@@ -92,12 +90,12 @@ class _CollapsePack:
             self.x_NI,
             torch.from_numpy(self.dataset.labels_N).to(context.device),
         )
+        self.layers = LayerTables(self.trainer, self.dataset.class_counts_K)
         self.alive = list(range(len(trials)))
         self.diverged_at: dict[int, int] = {}
         self.pruned_at: dict[int, int] = {}
         self.metrics: list[list[dict[str, Any]]] = [[] for _ in trials]
         self.curves: list[list[dict[str, Any]]] = [[] for _ in trials]
-        self._input_geometry: ClassGeometry | None = None
 
     def train(self) -> None:
         """Train to the end, measuring on the way."""
@@ -128,7 +126,9 @@ class _CollapsePack:
             metrics = [{**row, "class_gram": row["class_gram"].numpy()} for row in self.metrics[index]]
             tables: dict[str, Any] = {"metrics": metrics, "curves": self.curves[index]}
             if params["features"] != "none" and index in self.alive:
-                tables["features"] = self._features(self.alive.index(index), params)
+                tables["features"] = self.layers.features(
+                    self.alive.index(index), self.num_steps, params["features"], params["feature_dtype"]
+                )
             diverged = index in self.diverged_at
             yield TrialResult(
                 index,
@@ -220,68 +220,12 @@ class _CollapsePack:
             limit = objective_limit(self.trials[index]) if self.dataset.is_balanced else None
             row["objective_gap"] = None if limit is None else row["objective"] - limit
             row["lr"] = rates[position]
-            reported[index] = _defined(row)
+            reported[index] = defined(row)
             self.curves[index].append({"step": step, "split": "train", **reported[index]})
             if step in self.measured_steps:
-                self.metrics[index] += self._layers(position, step, self.trials[index]["rank_tol"])
+                self.metrics[index] += self.layers.metrics(position, step, self.trials[index]["rank_tol"])
         if 0 < step < self.num_steps:
             self._drop_pruned(step, reported)
-
-    def _layers(self, position: int, step: int, rank_tol: float) -> list[dict[str, Any]]:
-        """Measure one trial, layer by layer: depth is its last feature, 0 its input, or in a transformer its embedding.
-
-        relative_position is the length of the path through the layers of width D, over the whole path's (P3, section IV);
-        in pre-LN networks all layers are read after LayerNorm, as the next linear map reads them.
-        """
-        weight_TKD = self.trainer.parameters()["W_L"][position : position + 1]
-        rows, path, previous_TND = [], [0.0], None
-        first = self.trainer.network.first_layer
-        if first == 1:
-            x_TNI = self.x_NI.unsqueeze(0)
-            if self._input_geometry is None:
-                self._input_geometry = class_geometry(x_TNI, self.class_counts_K, rank_tol)
-            rows.append(_row(step, 0, self._input_geometry, self._alignment(x_TNI, weight_TKD)))
-        for layer, h_TND in enumerate(self.trainer.features(position), start=first):
-            geometry = class_geometry(h_TND, self.class_counts_K, rank_tol)
-            rows.append(_row(step, layer, geometry, self._alignment(h_TND, weight_TKD)))
-            if previous_TND is not None:
-                path.append(path[-1] + (h_TND - previous_TND).double().norm(dim=-1).sum().item())
-            previous_TND = h_TND
-        for row, length in zip(rows[first:], path, strict=True):
-            row["relative_position"] = length / path[-1] if path[-1] > 0 else None
-        rows[-1]["is_last"] = True
-        return rows
-
-    def _alignment(self, h_TND: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
-        if h_TND.shape[-1] != weight_TKD.shape[-1]:
-            return {}
-        return weight_alignment(h_TND, self.class_counts_K, weight_TKD)
-
-    def _features(self, position: int, params: Params) -> dict[str, Any]:
-        """Return the kept features as columns, layer after layer."""
-        labels_N, dtype = self.dataset.labels_N, np.dtype(params["feature_dtype"])
-        if params["features"] == "class_means":
-            kind, chosen = "class_mean", np.arange(len(self.class_counts_K))
-            labels, sample_index = chosen, np.full(len(chosen), -1)
-        else:
-            kind, chosen = "sample", _chosen_samples(params["features"], self.dataset.class_counts_K)
-            labels, sample_index = labels_N[chosen], chosen
-        layers = []
-        for h_TND in self.trainer.features(position):
-            if kind == "class_mean":
-                values = class_means(h_TND.double(), self.class_counts_K)[0]
-            else:
-                values = h_TND[0, torch.from_numpy(chosen).to(h_TND.device)]
-            layers.append(values.cpu().numpy().astype(dtype))
-        count = len(layers)
-        return {
-            "step": np.full(count * len(chosen), self.num_steps),
-            "layer": np.repeat(np.arange(count) + self.trainer.network.first_layer, len(chosen)),
-            "kind": [kind] * (count * len(chosen)),
-            "label": np.tile(labels, count),
-            "sample_index": np.tile(sample_index, count),
-            "feature": np.concatenate(layers),
-        }
 
 
 def _unpack(content: bytes) -> dict[str, Any]:
@@ -367,37 +311,6 @@ def _curve_steps(last: int) -> list[int]:
     """Return some eight steps a decade, 0 and the last among them."""
     exponents = range(int(8 * math.log10(last)) + 1) if last > 1 else range(1)
     return sorted({0, last, *(round(10 ** (exponent / 8)) for exponent in exponents), *log_spaced_steps(last)})
-
-
-def _row(step: int, layer: int, geometry: ClassGeometry, alignment: dict[str, Tensor]) -> dict[str, Any]:
-    """Return one measurement of one trial."""
-    scalars = {name: value.item() for name, value in (geometry.scalars | alignment).items()}
-    return {
-        "step": step,
-        "split": "train",
-        "layer": layer,
-        "is_last": False,
-        **_defined(scalars),
-        "singular_values": geometry.singular_values[0].tolist(),
-        "class_gram": geometry.class_gram[0]
-        .flatten()
-        .float()
-        .cpu(),  # of 100 classes: as Python numbers, eight times as large
-    }
-
-
-def _defined(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row with null for numbers that are not finite: they are not defined."""
-    return {name: value if value is not None and math.isfinite(value) else None for name, value in row.items()}
-
-
-def _chosen_samples(features: str, class_counts_K: np.ndarray) -> np.ndarray:
-    """Return the indices of the kept samples in the class-sorted training set: the first n of each class, or all."""
-    if features == "all":
-        return np.arange(class_counts_K.sum())
-    per_class = int(features.removeprefix("sample:"))
-    starts = np.cumsum(class_counts_K) - class_counts_K
-    return np.concatenate([s + np.arange(min(per_class, n)) for s, n in zip(starts, class_counts_K, strict=True)])
 
 
 def _rows_of_state(state: dict[str, Any], rows: Tensor) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from tasks.collapse_schema import (
     context_length,
     has_last_bias,
     is_transformer,
+    measured_steps,
     num_classes,
     num_positions,
     num_samples,
@@ -71,6 +72,8 @@ def memory_bytes(params: Params, num_trials: int, device: str) -> float:
     step = 2 * number * parameters + number * rows * params["width"] * blocks
     # of an evaluation: gradient, weights, decay and products in float64; of a measurement: features three times
     peak = steady + step + 5 * 8 * parameters + 3 * 8 * samples * _widest(params)
+    # what was measured is there as rows, as tables and as files at the end; Gram matrices of classes outweigh the rest
+    peak += 3 * num_trials * len(measured_steps(params)) * (params["depth"] + 1) * 4 * num_classes(params) ** 2
     files = READING_TEXT_BYTES if info.is_text else 2 * info.num_samples * inputs + samples * inputs * number
     return float(PROCESS_BYTES + max(peak, files))
 

@@ -6,6 +6,7 @@ Source: Neural Collapse is Globally Optimal in Deep Regularized ResNets and Tran
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -93,31 +94,35 @@ class ResidualNetwork:
 
     def features(self, parameters: dict[str, Tensor], x_TNI: Tensor) -> Iterator[Tensor]:
         """Yield what each linear map reads: layer 1 (the first block's input) to layer depth, each [T, N, D]."""
+        for layer, h_TND in enumerate(self._stream(parameters, x_TNI), start=1):
+            yield layer_norm(h_TND) if self.pre_norm and layer > 1 else h_TND
+
+    def logits(self, parameters: dict[str, Tensor], x_TNI: Tensor) -> Tensor:
+        """Return the network's output [T, N, K]."""
+        h_TND = last(self._stream(parameters, x_TNI))
+        return linear(parameters, "L", layer_norm(h_TND) if self.pre_norm else h_TND)
+
+    def _stream(self, parameters: dict[str, Tensor], x_TNI: Tensor) -> Iterator[Tensor]:
+        """Yield X_1 to X_L, each [T, N, D]."""
         h_TND = layer_norm(linear(parameters, "0", x_TNI))
         yield h_TND
         for block in range(1, self.depth):
             if self.pre_norm:
                 h_TND = h_TND + self._block(parameters, block, layer_norm(h_TND))
-                yield layer_norm(h_TND)
             else:
                 h_TND = layer_norm(h_TND + self._block(parameters, block, h_TND))
-                yield h_TND
-
-    def logits(self, parameters: dict[str, Tensor], x_TNI: Tensor) -> Tensor:
-        """Return the network's output [T, N, K]."""
-        h_TND = layer_norm(linear(parameters, "0", x_TNI))
-        for block in range(1, self.depth):
-            if self.pre_norm:
-                h_TND = h_TND + self._block(parameters, block, layer_norm(h_TND))
-            else:
-                h_TND = layer_norm(h_TND + self._block(parameters, block, h_TND))
-        return linear(parameters, "L", layer_norm(h_TND) if self.pre_norm else h_TND)
+            yield h_TND
 
     def _block(self, parameters: dict[str, Tensor], block: int, h_TND: Tensor) -> Tensor:
         if self.linear_layers == 1:
             return torch.relu(linear(parameters, f"{block}", h_TND))
         inner_TND = torch.relu(linear(parameters, f"{block},1", h_TND))
         return linear(parameters, f"{block},2", inner_TND)
+
+
+def last(layers: Iterator[Tensor]) -> Tensor:
+    """Return the last of them, holding no other."""
+    return collections.deque(layers, maxlen=1).pop()
 
 
 def linear(parameters: dict[str, Tensor], suffix: str, x_TNI: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tasks.networks import ParameterSpec, layer_norm, linear
+from tasks.networks import ParameterSpec, last, layer_norm, linear
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +69,21 @@ class Transformer:
 
     def features(self, parameters: dict[str, Tensor], x_TNI: Tensor) -> Iterator[Tensor]:
         """Yield LN(X) at the last position, layer 0 (the embedding) to layer depth, each [T, N, D]."""
-        h_TNSD = self._embed(parameters, x_TNI)
-        yield layer_norm(h_TNSD[:, :, -1])
-        for block in range(1, self.depth + 1):
-            h_TNSD = self._block(parameters, block, h_TNSD)
+        for h_TNSD in self._stream(parameters, x_TNI):
             yield layer_norm(h_TNSD[:, :, -1])
 
     def logits(self, parameters: dict[str, Tensor], x_TNI: Tensor) -> Tensor:
         """Return the network's output [T, N, K]."""
+        h_TNSD = last(self._stream(parameters, x_TNI))
+        return linear(parameters, "L", layer_norm(h_TNSD[:, :, -1]))
+
+    def _stream(self, parameters: dict[str, Tensor], x_TNI: Tensor) -> Iterator[Tensor]:
+        """Yield the embedding and what follows each block, [T, N, S, D]."""
         h_TNSD = self._embed(parameters, x_TNI)
+        yield h_TNSD
         for block in range(1, self.depth + 1):
             h_TNSD = self._block(parameters, block, h_TNSD)
-        return linear(parameters, "L", layer_norm(h_TNSD[:, :, -1]))
+            yield h_TNSD
 
     def _embed(self, parameters: dict[str, Tensor], x_TNI: Tensor) -> Tensor:
         num_trials, num_samples = x_TNI.shape[:2]

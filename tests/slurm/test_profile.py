@@ -90,6 +90,13 @@ def test_the_batch_script(programs: Any, tmp_path: Path) -> None:
     assert script == GOLDEN.format(folder=tmp_path)
 
 
+def test_packs_of_a_job_share_its_memory_and_have_a_gpu_each() -> None:
+    profile = make_profile({"mem_gb": 16, "gpus": 2, "cpus": 8, "gpu_mem_gb": 80}, "x.toml")
+    assert (profile.worker_mem_gb("cpu"), profile.worker_mem_gb("cuda")) == (8.0, 80.0)
+    assert make_profile({"cpus": 4}, "x.toml").worker_mem_gb("cpu") == 1.0
+    assert make_profile({"gpus": 1}, "x.toml").worker_mem_gb("cuda") is None
+
+
 def test_the_example_is_a_profile() -> None:
     profile = load_profile(str(ROOT / "slurm" / "example.toml"))
     assert (profile.gpus, profile.cpus, profile.mem_gb, profile.walltime_min) == (1, 4, 16.0, 240)
@@ -112,6 +119,7 @@ def test_the_example_is_a_profile() -> None:
         ({"gpus": "one"}, "gpus is 'one'; give a whole number"),
         ({"gpus": True}, "gpus is True; give a whole number"),
         ({"gpus": -1}, "gpus is -1; allowed: 0 to 64"),
+        ({"gpu_mem_gb": 0}, "gpu_mem_gb is 0.0; allowed: 0.1 to 10000"),
         ({"walltime_min": 1.5}, "walltime_min is 1.5; give a whole number"),
         ({"mem_gb": "4G"}, "mem_gb is '4G'; give a number"),
         ({"partition": ""}, "partition is empty"),

@@ -153,7 +153,7 @@ def test_the_refusal_says_what_is_needed_what_there_is_and_what_would_fit():
     packs = pack_trials(trials_of([(2, 8), (40, 8), (30, 8), (1, 8)]), task, memory_bytes=2e3)
     message = refusal(packs, task, 2e3)
     assert trial(1).trial_id in message and "1.61e-05 GB" in message and "2e-06 GB" in message
-    assert "on cpu (the largest of 2 such packs)" in message and "--workers" in message
+    assert "on cpu (the largest of 2 such packs)" in message and "--workers" in message and "gpu_mem_gb" in message
     # 100 + 50 depth 8 <= 2000, 100 + 50 * 40 width <= 2000: no width will do
     assert "depth at most 4 (it is 40)" in message and "width" not in message
 

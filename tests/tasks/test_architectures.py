@@ -141,15 +141,13 @@ def test_a_prefix_is_processed_as_if_nothing_followed(arch, pre_norm):
     """The causal mask: position s of a sequence is the last position of the network that reads s + 1 positions only."""
     whole = network_of(arch, pre_norm)
     parameters = parameters_of(whole)
-    hidden = whole._embed(parameters, inputs())
-    for block in range(1, DEPTH + 1):
-        hidden = whole._block(parameters, block, hidden)
+    *_, hidden = whole._stream(parameters, inputs())
     for length in range(1, POSITIONS + 1):
         short = network_of(arch, pre_norm, positions=length)
         prefix = inputs()[:, :, : length * PATCH]
         own = {**parameters, "W_p": parameters["W_p"][:, :, :length]}
-        *_, last = short.features(own, prefix)
-        torch.testing.assert_close(tasks.transformers.layer_norm(hidden[:, :, length - 1]), last)
+        *_, end = short.features(own, prefix)
+        torch.testing.assert_close(tasks.transformers.layer_norm(hidden[:, :, length - 1]), end)
 
 
 @post_and_pre
