@@ -269,8 +269,11 @@ class Driver:
             state = self._record_death(entry, attempt_id, end, state)
         if state.get("state") == "done":
             self.trials_done += len(entry.pack.trials)
-        elif state.get("state") == "interrupted" and end.kind != "cancelled":
+        elif state.get("state") == "interrupted" and end.kind not in ("cancelled", "timeout"):
             self._requeue(entry)
+        elif not state and end.death is None:
+            how = "the attempt left no record: the store could not be written there, or what is there is another one"
+            self._retry(entry, attempt_id, {"error_kind": "store", "error": how})
         else:
             self._retry(entry, attempt_id, {"error_kind": end.kind, "error": end.death} | _known(state))
 

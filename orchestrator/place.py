@@ -139,11 +139,14 @@ class RayPlace:
             self.differences = check_versions()
             resources = self._session.resources()
             self._gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 0))
+            memory_bytes = self._session.memory_per_cpu()
             if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not self._gpus):
                 raise MachineError(
                     f"device {device!r}: the Ray cluster has {self._gpus} GPUs; allowed: auto, cpu, cuda"
                 )
             self.device = "cuda" if self._gpus and device != "cpu" else "cpu"
+            if self.device == "cpu" and memory_bytes is not None:
+                self.memory_bytes = USABLE_SHARE * memory_bytes
         self._gpu_share = 1 / packs_per_gpu if self.device == "cuda" else 0.0
         at_once = self._gpus * packs_per_gpu if self.device == "cuda" else cpus
         self.workers = max(1, min(at_once, workers or at_once))

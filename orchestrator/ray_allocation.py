@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from orchestrator.executor import Executor
 from orchestrator.machine import USABLE_SHARE
 from orchestrator.place import Estimate
 from orchestrator.plan import Plan
-from orchestrator.ray_node import run_ray_node
+from orchestrator.ray_node import RAY_ITSELF_GB, run_ray_node
 from orchestrator.slurm_executor import UNKNOWN_S, is_alive, jobs_folder, printed_by
 from orchestrator.submissions import Submission, jobs_of_sweep
 from slurm.command import SlurmError
@@ -25,8 +26,6 @@ from storage.files import Files
 from sweeps.sweep import Sweep
 
 LOOK_EVERY_S = 3.0
-RAY_ITSELF_GB = 1.0
-"""What Ray's own processes take of a node's memory."""
 
 
 @dataclass
@@ -113,7 +112,19 @@ class AllocationPlace:
         spec = folder / "sweep.yaml"  # the sweep as it is now, whatever becomes of its file
         spec.write_text(json.dumps(self.sweep.spec(), indent=1))
         store = self.files.root if self.files.is_local else self.files.url
-        arguments = [str(folder), store, data, "run", str(spec), "--store", store, "--executor", "ray", *words]
+        arguments = [
+            str(folder),
+            store,
+            data,
+            self.sweep.name,
+            "run",
+            str(spec),
+            "--store",
+            store,
+            "--executor",
+            "ray",
+            *words,
+        ]
         submission = Submission(name, self.sweep.name, self.limits.cluster, str(folder), [[]])
         submission.write(self.files)
         try:
@@ -145,9 +156,15 @@ class AllocationPlace:
         submission.delete(self.files)
         return state, printed_by(submission, job_id)
 
+    def remove_folder(self, submission: Submission) -> None:
+        """Remove what the job was made of and printed."""
+        shutil.rmtree(submission.folder, ignore_errors=True)
+
 
 def _accounted_state(job_id: str) -> JobState | None:
     try:
-        return sacct_states([job_id]).get(job_id)
+        found = sacct_states([job_id]).get(job_id)
     except SlurmError:
         return None
+    # what the accounting still calls alive, the controller knows better: it has forgotten it
+    return found if found is not None and found.phase == "over" else None

@@ -18,6 +18,7 @@ import queue
 import resource
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -27,9 +28,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Read when ray is imported. The first sends nothing home; the second keeps a cluster of one node on 127.0.0.1.
+# Read when ray is imported. The first sends nothing home; the second keeps a cluster of one node on 127.0.0.1. Ray's own
+# watch over memory kills workers because of others' processes, and Tune does not survive that.
+os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+# Tune's thread may outlive the connection for a moment, and would then start another Ray.
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 
 import ray
 from ray import cloudpickle, tune
@@ -92,7 +97,7 @@ class Session:
             if address is None:
                 # short, because Ray's socket paths below it may have 107 bytes; our own, because /tmp/ray may be another user's
                 self._folder = tempfile.mkdtemp(prefix="dr-ray-")
-                with _no_core_files():
+                with _sheltered():
                     ray.init(
                         address="local",
                         num_cpus=workers,
@@ -106,6 +111,7 @@ class Session:
             else:
                 ray.init(address=address, runtime_env={"env_vars": environment, "py_modules": our_code()}, **shared)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            self._remove_folder()
             where = "no Ray could be started here" if address is None else f"no Ray cluster at {address!r}"
             raise RayError(f"{where}: {error}; `ray status` shows what is there") from error
 
@@ -113,24 +119,39 @@ class Session:
         """Return what the nodes have together: CPU, GPU."""
         return dict(ray.cluster_resources())
 
+    def memory_per_cpu(self) -> float | None:
+        """Return the bytes that each CPU's packs may use on the node with the least, as Ray knows it."""
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        shares = [node["memory"] / node["CPU"] for node in nodes if node.get("memory")]
+        return min(shares, default=None)
+
     def close(self) -> None:
         """Disconnect, and end what was started."""
         if not self.is_ours:
             return
-        ray.shutdown()
+        try:
+            ray.shutdown()
+        finally:
+            self._remove_folder()
+
+    def _remove_folder(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _no_core_files() -> Iterator[None]:
-    """Start processes that leave no core files: a worker that aborts when Ray ends would leave gigabytes behind."""
+def _sheltered() -> Iterator[None]:
+    """Start processes that outlive a closed terminal, and of which none leaves gigabytes of core file if it aborts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN) if is_main else None
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+        if is_main:
+            signal.signal(signal.SIGHUP, before)
 
 
 class RayExecutor:
@@ -143,7 +164,8 @@ class RayExecutor:
         # one more for each worker lies ready, so that none waits for the driver
         self.capacity = 2 * workers
         self._session = session
-        self._ends: queue.Queue[JobEnd | BaseException] = queue.Queue()
+        # a signal's handler may put while the same thread gets: other queues would wait for themselves
+        self._ends: queue.SimpleQueue[JobEnd | BaseException] = queue.SimpleQueue()
         self._dispatcher = _Dispatcher(self._ends, f"depthrate-{secrets.token_hex(8)}", workers)
         self._open: set[str] = set()
         self._folder = tempfile.mkdtemp(prefix="dr-tune-")
@@ -192,12 +214,21 @@ class RayExecutor:
 
     def close(self) -> None:
         """End the Tune run and the connection; what still runs is killed."""
-        if self._thread.is_alive():
-            self._dispatcher.is_over = True
-            self.stop()
-            self._thread.join(timeout=STOP_WAIT_S if not self._open or not self._session.is_ours else 5.0)
-        self._session.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        try:
+            if self._thread.is_alive():
+                self._dispatcher.is_over = True
+                self.stop()
+                self._await_workers(STOP_WAIT_S if not self._open or not self._session.is_ours else 5.0)
+        finally:
+            self._session.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _await_workers(self, longest_s: float) -> None:
+        """Wait for those that have started; Tune itself would also wait for those that have no place to start."""
+        deadline = time.monotonic() + longest_s
+        while self._thread.is_alive() and self._dispatcher.has_started and time.monotonic() < deadline:
+            self._thread.join(timeout=0.1)
+        self._thread.join(timeout=2.0)
 
     def _run_tune(self, resources: dict[str, float]) -> None:
         try:
@@ -334,10 +365,10 @@ def _asha_rule(job: PackJob) -> Mapping[str, Any] | None:
 class _Dispatcher(tune.Callback):
     """Gives packs to Tune's workers and tells the driver how each ended; it lives in Tune's thread."""
 
-    def __init__(self, ends: queue.Queue[JobEnd | BaseException], prefix: str, workers: int):
+    def __init__(self, ends: queue.SimpleQueue[JobEnd | BaseException], prefix: str, workers: int):
         self._ends, self._prefix, self._workers = ends, prefix, workers
         self.stop_key = f"{prefix}-stop"
-        self.waiting: queue.Queue[PackJob] = queue.Queue()
+        self.waiting: queue.SimpleQueue[PackJob] = queue.SimpleQueue()
         self.assigned: dict[str, PackJob | None] = {}
         """Of each worker, also those that have not started, its pack."""
         self.is_over = False
@@ -352,6 +383,11 @@ class _Dispatcher(tune.Callback):
         """Whether more packs lie ready than there are workers without one."""
         free = sum(job is None for job in self.assigned.values())
         return len(self.assigned) < self._workers and self.waiting.qsize() > free
+
+    @property
+    def has_started(self) -> bool:
+        """Whether a worker has started and not ended."""
+        return bool(self._num_orders)
 
     def new_worker(self, trial_id: str) -> dict[str, str]:
         """Note a worker and return what it needs to know."""

@@ -22,21 +22,25 @@ from types import FrameType
 
 from orchestrator.slurm_job import go_back_into_queue
 from slurm import in_job
-from storage.files import Files
-from storage.snapshot import take_snapshot
+from storage.files import Files, StoreError
+from storage.layout import attempt_path
+from storage.records import read_loose_records
 
 log = logging.getLogger("depthrate")
 START_WAIT_S = 300.0
 """Longest wait for the first node, and then for the others; SLURM may start tasks minutes apart."""
 STOP_WAIT_S = 20.0
+GB = 2**30
+RAY_ITSELF_GB = 1.0
+"""What Ray's own processes take of a node's memory."""
 OBJECT_STORE_BYTES = 100 * 2**20
 """Nothing passes through it."""
 
 
 def run_ray_node(arguments: list[str]) -> None:
-    """Run this node's part; `arguments` are the job's folder, the store, the data folder, and `depthrate run`'s words."""
+    """Run this node's part; `arguments` are the job's folder, store, data folder and sweep, then `depthrate run`'s words."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    folder, store, data, *words = arguments
+    folder, store, data, sweep, *words = arguments
     # a worker that aborts when Ray ends would leave gigabytes in the user's folder
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     # SLURM sends its warning to every process: what is started from here on must not die of it
@@ -46,7 +50,7 @@ def run_ray_node(arguments: list[str]) -> None:
     os.environ["DEPTHRATE_JOB_ID"] = in_job.job_id()
     meeting = _Meeting(Path(folder))
     if int(os.environ["SLURM_PROCID"]) == 0:
-        _run_first(meeting, Files(store), words)
+        _run_first(meeting, Files(store), sweep, words)
     else:
         _run_other(meeting)
 
@@ -58,26 +62,27 @@ class _Meeting:
         self._place = folder / f"ray-{in_job.job_id()}-{in_job.restarts()}.json"
         self._end = self._place.with_suffix(".over")
 
-    def call(self, address: str, token: str) -> None:
-        """Tell the other nodes where Ray is, and what it wants to hear from them."""
+    def call(self, address: str, token: str, folder: str) -> None:
+        """Tell the other nodes where Ray is, what it wants to hear from them, and where it keeps its files everywhere."""
         draft = self._place.with_suffix(".new")
         draft.touch(mode=0o600)
-        draft.write_text(json.dumps({"address": address, "token": token}))
+        draft.write_text(json.dumps([address, token, folder]))
         draft.rename(self._place)
 
-    def find(self) -> tuple[str, str]:
-        """Wait for the first node and return (address, token)."""
+    def find(self) -> tuple[str, str, str]:
+        """Wait for the first node and return (address, token, folder)."""
         deadline = time.monotonic() + START_WAIT_S
         while not self._place.exists():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the first node did not start Ray within {START_WAIT_S:.0f} s; see its log")
             time.sleep(0.5)
-        content = json.loads(self._place.read_text())
-        return content["address"], content["token"]
+        address, token, folder = json.loads(self._place.read_text())
+        return address, token, folder
 
     def end(self) -> None:
         """Tell the other nodes that all is over."""
         self._end.touch()
+        self._place.unlink(missing_ok=True)
 
     @property
     def is_over(self) -> bool:
@@ -88,15 +93,14 @@ class _Meeting:
 class _RayNode:
     """Ray's processes on this node."""
 
-    def __init__(self, token: str, *arguments: str):
-        # short, because Ray's socket paths below it may have 107 bytes; our own, because /tmp/ray may be another user's
-        self._folder = tempfile.mkdtemp(prefix="dr-ray-", dir="/tmp")
+    def __init__(self, token: str, folder: str, *arguments: str):
+        self.folder = folder
         gpus = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *arguments]
-        if "--head" in arguments:
-            command.append(f"--temp-dir={self._folder}")
         command += [f"--num-cpus={os.environ.get('SLURM_CPUS_PER_TASK') or 1}", f"--num-gpus={len(gpus)}"]
         command += [f"--object-store-memory={OBJECT_STORE_BYTES}"]
+        if memory_mb := os.environ.get("SLURM_MEM_PER_NODE"):
+            command.append(f"--memory={max(0.1 * GB, int(memory_mb) * 2**20 - RAY_ITSELF_GB * GB):.0f}")
         # any free ports: other jobs, of others too, may have Ray on the same node
         command += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
         environment = ray_environment(token)
@@ -122,37 +126,46 @@ class _RayNode:
             self.process.wait(STOP_WAIT_S)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def ray_environment(token: str) -> dict[str, str]:
     """Return the environment of everything that speaks with this allocation's Ray; without the token nobody else may."""
     given = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
-    return os.environ | given
+    # memory is SLURM's to watch: Ray would kill workers because of what other jobs on the node take
+    return os.environ | given | {"RAY_memory_monitor_refresh_ms": "0"}
 
 
 def _run_other(meeting: _Meeting) -> None:
-    address, token = meeting.find()
-    node = _RayNode(token, f"--address={address}")
+    address, token, folder = meeting.find()
+    node = _RayNode(token, folder, f"--address={address}")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the first node says when it is time
     while not meeting.is_over and node.process.poll() is None:
         time.sleep(0.5)
     node.stop()
 
 
-def _run_first(meeting: _Meeting, files: Files, words: Sequence[str]) -> None:
+def _run_first(meeting: _Meeting, files: Files, sweep: str, words: Sequence[str]) -> None:
     address, token = f"{_own_address()}:{_free_port()}", secrets.token_hex(32)
     os.environ |= ray_environment(token)
     host, _, port = address.rpartition(":")
-    words_of_head = ["--head", "--include-dashboard=false", f"--node-ip-address={host}", f"--port={port}"]
+    # short, because Ray's socket paths below it may have 107 bytes; our own, because /tmp/ray may be another user's
+    folder = tempfile.mkdtemp(prefix="dr-ray-", dir="/tmp")
+    words_of_head = [
+        "--head",
+        f"--temp-dir={folder}",
+        "--include-dashboard=false",
+        f"--node-ip-address={host}",
+        f"--port={port}",
+    ]
     if importlib.util.find_spec("grpc"):  # then Ray serves its client too, for which two heads would take the same port
         words_of_head.append(f"--ray-client-server-port={_free_port()}")
-    node = _RayNode(token, *words_of_head)
+    node = _RayNode(token, folder, *words_of_head)
     try:
         node.await_port(host, int(port))
-        meeting.call(address, token)
+        meeting.call(address, token, node.folder)
         _await_nodes(address)
-        _Launch(files, [*words, "--address", address]).run()
+        _Launch(files, sweep, [*words, "--address", address]).run()
     finally:
         meeting.end()
         node.stop()
@@ -170,9 +183,8 @@ def _await_nodes(address: str) -> None:
 class _Launch:
     """`depthrate run` on the first node."""
 
-    def __init__(self, files: Files, words: Sequence[str]):
-        self._files = files
-        self._committed, self._started_at = take_snapshot(files).trials.num_rows, time.time()
+    def __init__(self, files: Files, sweep: str, words: Sequence[str]):
+        self._files, self._sweep, self._started_at = files, sweep, time.time()
         self._asked: signal.Signals | None = None
         self._process = subprocess.Popen([sys.executable, "-m", "orchestrator", *words], stdin=subprocess.DEVNULL)
         for number in (signal.SIGUSR2, signal.SIGTERM):
@@ -191,9 +203,19 @@ class _Launch:
             self._process.send_signal(signal.SIGTERM)
 
     def _has_progressed(self) -> bool:
-        if take_snapshot(self._files).trials.num_rows > self._committed:
+        """Whether an attempt of this job saved anything since it started."""
+        try:
+            paths = [
+                path
+                for path in self._files.list(attempt_path(self._sweep, "").rpartition("/")[0])
+                if path.endswith(".json")
+            ]
+            records = [record for _, record in read_loose_records(self._files, paths)]
+        except (OSError, StoreError) as error:
+            log.warning("store not read: %s", error)
             return True
-        return any((self._files.modified(path) or 0) >= self._started_at for path in self._files.list("checkpoints"))
+        ours = [r for r in records if r.get("job_id") == in_job.job_id() and r.get("started_at", 0) >= self._started_at]
+        return any(record.get("checkpoints") or record.get("trials_done") for record in ours)
 
 
 def _own_address() -> str:

@@ -124,6 +124,8 @@ def _run_in_allocation(
         words = " / ".join(printed.strip().splitlines()[-3:])
         print(f"depthrate: job {job.job_ids[0]} ended as {state.state}: {words}; see {job.folder}", file=sys.stderr)
         print(f"  try what is left again: {request.again()}", file=sys.stderr)
+    else:
+        place.remove_folder(job)
     return code
 
 

@@ -28,7 +28,8 @@ from slurm.limits import Limits
 from slurm.profile import Profile
 from slurm.states import JobState, sacct_states, squeue_states
 from slurm.submit import submit_array
-from storage.files import Files
+from storage.files import Files, StoreError
+from storage.snapshot import SnapshotCache, take_snapshot
 
 log = logging.getLogger("depthrate")
 P = TypeVar("P")
@@ -58,6 +59,8 @@ class _Job:
     packs: list[SubmittedPack]
     state: JobState = field(default_factory=lambda: JobState("PENDING"))
     unknown_since: float | None = None
+    has_begun: bool = False
+    """Whether any of its packs has ever left a record."""
     current: dict[str, str] = field(default_factory=dict)
     """Attempt as submitted -> attempt that runs, of packs that have started."""
 
@@ -109,6 +112,7 @@ class SlurmExecutor:
         self.excluded: list[str] = []
         """Nodes that failed too often."""
         self._is_deaf = False
+        self._cache = SnapshotCache()
         self._spent: list[Submission] = []
         """Submissions whose packs are all done, and whose folders are still there."""
         self._cancelled: list[JobEnd] = []
@@ -262,14 +266,20 @@ class SlurmExecutor:
     def _end_of(self, job: _Job, pack: SubmittedPack, is_over: bool) -> JobEnd | None:
         attempt_id, record = self._newest_record(pack, job.state.restarts or 0)
         state = record.get("state")
+        job.has_begun = job.has_begun or state is not None
         if state in ("done", "failed", "lost"):
             if state != "failed":  # an exception in the task is no node's doing
                 self._count(job, state == "done")
             return JobEnd(pack.attempt_id, ran_as=attempt_id)
         if state == "interrupted" and is_over:
             by_hand = job.unknown_since is None and job.state.kind == "cancelled"
-            how = f"job {job.job_id} was cancelled" if by_hand else None
-            return JobEnd(pack.attempt_id, how, "cancelled" if by_hand else "worker_lost", attempt_id)
+            if by_hand:
+                return JobEnd(pack.attempt_id, f"job {job.job_id} was cancelled", "cancelled", attempt_id)
+            got_nowhere = not record.get("checkpoints") and not record.get("trials_done")
+            if got_nowhere and job.state.state in ("COMPLETED", "TIMEOUT"):
+                how = f"job {job.job_id} had no time to save anything; a longer walltime_min is needed"
+                return JobEnd(pack.attempt_id, how, "timeout", attempt_id)
+            return JobEnd(pack.attempt_id, ran_as=attempt_id)
         if state is not None:
             job.current[pack.attempt_id] = attempt_id
         if not is_over:
@@ -284,9 +294,9 @@ class SlurmExecutor:
         printed = printed_by(job.submission, job.job_id)
         how += f": {_last_words(printed)}" if printed.strip() else ""
         kind = self._kind(job, printed)
-        if state is None and kind in ("worker_lost", "timeout") and job.state.state in ("COMPLETED", "TIMEOUT"):
+        if state is None and job.has_begun and job.state.state in ("COMPLETED", "TIMEOUT") and kind != "out_of_memory":
             kind = "not_started"  # the job had no time left for this pack
-        elif kind in ("worker_lost", "node_lost"):
+        elif kind in ("worker_lost", "node_lost") or not job.has_begun:
             self._count(job, False)
         return JobEnd(pack.attempt_id, how, kind, attempt_id)
 
@@ -349,8 +359,11 @@ class SlurmExecutor:
     def _strike_off(self, submission: Submission) -> None:
         """Take a submission off the books; its folder goes too if all its packs were done, else it may say why not."""
         submission.delete(self.files)
-        records = (self._newest_record(pack, 0)[1] for packs in submission.packs for pack in packs)
-        if all(record.get("state") == "done" for record in records):
+        try:
+            committed = take_snapshot(self.files, cache=self._cache).trial_ids()
+        except StoreError:
+            return
+        if all(committed.issuperset(pack.trial_ids) for packs in submission.packs for pack in packs):
             self._spent.append(submission)
 
     def _remove_folders(self, states: dict[str, JobState]) -> None:

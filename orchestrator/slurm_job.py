@@ -41,8 +41,8 @@ class _Bundle:
         self.job_id, self.restarts = in_job.job_id(), in_job.restarts()
         self.files = Files(jobs[0].options.store)
         os.environ["DEPTHRATE_JOB_ID"] = self.job_id  # for the attempts' records
-        named = [replace(job, attempt_id=nth_attempt_id(job.attempt_id, self.restarts)) for job in jobs]
-        self.waiting = deque(self._left(named) if self.restarts else named)
+        left = self._left(jobs) if self.restarts else jobs
+        self.waiting = deque(replace(job, attempt_id=nth_attempt_id(job.attempt_id, self.restarts)) for job in left)
         self.running: dict[str, PackJob] = {}
         self.asked: signal.Signals | None = None
         self.has_progressed = False
@@ -77,13 +77,23 @@ class _Bundle:
             go_back_into_queue(self.asked, left, has_progressed=self.has_progressed)
 
     def _left(self, jobs: list[PackJob]) -> list[PackJob]:
-        """Return the packs that are not committed, for a job that was started anew."""
+        """Return the packs that this job, which was started anew, still has to do.
+
+        Those that are committed are done, and those that failed are the driver's, which may have submitted them again.
+        """
         try:
             committed = take_snapshot(self.files).trial_ids()
         except (OSError, StoreError) as error:
             log.warning("store not read, everything is run again: %s", error)
             return jobs
-        return [job for job in jobs if not committed.issuperset(job.trial_ids)]
+        return [job for job in jobs if not committed.issuperset(job.trial_ids) and not self._has_failed(job)]
+
+    def _has_failed(self, job: PackJob) -> bool:
+        for restart in range(self.restarts - 1, -1, -1):
+            record = read_attempt(self.files, job.sweep, nth_attempt_id(job.attempt_id, restart))
+            if record is not None:
+                return record.get("state") in ("failed", "lost")
+        return False
 
     def _handle(self, end: JobEnd) -> None:
         job = self.running.pop(end.attempt_id)

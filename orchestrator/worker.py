@@ -303,7 +303,7 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
     )
     with _captured_output() as output:
         try:
-            state.beat(files)
+            _begin(state, files)
             run = PackRun(job, load_task(job.task), files, state, stop, judge)
             with _Heartbeat(run, output, stop):
                 run.run()
@@ -322,6 +322,13 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
     except OSError as error:  # the driver takes an attempt without a last word for lost, and tries again
         log.warning("end of attempt %s not written: %s", job.attempt_id, error)
     return state
+
+
+def _begin(state: AttemptState, files: Files) -> None:
+    try:
+        state.beat(files)
+    except OSError as error:
+        raise CommitError(f"{type(error).__name__}: {error}") from error
 
 
 def error_kind(error: BaseException) -> str:

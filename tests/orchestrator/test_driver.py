@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from orchestrator.attempt import AttemptState
 from orchestrator.driver import Driver, Outcome
-from orchestrator.executor import LaunchOptions
+from orchestrator.executor import JobEnd, LaunchOptions, PackJob
 from orchestrator.local_executor import LocalExecutor
 from orchestrator.plan import check_sweep, make_plan
 from storage.files import Files
@@ -121,3 +122,43 @@ def test_many_small_trials_are_committed_in_few_files(folder: Files, workers: in
     )
     assert not outcome.failures and len(committed(folder)) == 100
     assert len(folder.list("trials")) <= 16
+
+
+class Mute:
+    """An executor whose workers see another store, or none: what they do leaves no trace here."""
+
+    capacity, outlives_driver = 1, False
+
+    def __init__(self) -> None:
+        self.given: list[str] = []
+        self._running: list[str] = []
+
+    def submit(self, jobs: Sequence[PackJob]) -> None:
+        self._running = [job.attempt_id for job in jobs]
+        self.given += self._running
+
+    def running(self) -> dict[str, str]:
+        return {}
+
+    def poll(self, timeout_s: float) -> list[JobEnd]:
+        ended, self._running = self._running, []
+        return [JobEnd(attempt_id) for attempt_id in ended]
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_worker_that_leaves_no_trace_is_the_stores_doing(folder: Files) -> None:
+    """So there is a pause before each new try, and the message names what to look at."""
+    spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}}
+    plan, executor, now = make_plan(check_sweep(sweep_of_spec(spec)), folder), Mute(), [0.0]
+    options = LaunchOptions(store=folder.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+
+    def clock() -> float:
+        now[0] += 0.5
+        return now[0]
+
+    outcome = Driver(plan, folder, executor, options, lambda progress: None, clock=clock).run()
+    assert "the store could not be written there, or what is there is another one" in outcome.failures[0].error
+    assert len(executor.given) == 4 and now[0] > 2.5 * (2 + 4 + 8)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests_rows import commit
 
 import orchestrator.slurm_executor as module
 from orchestrator.attempt import AttemptState, nth_attempt_id
 from orchestrator.executor import JobEnd, LaunchOptions, PackJob, SubmitError
 from orchestrator.slurm_executor import SlurmExecutor
+from orchestrator.slurm_job import _Bundle
 from orchestrator.submissions import read_submissions
 from slurm.command import SlurmError
 from slurm.limits import Limits, Partition
@@ -166,9 +169,38 @@ def test_a_job_that_nobody_knows_is_lost_after_a_while(executor: SlurmExecutor, 
 def test_accounting_is_asked_for_what_the_queue_forgot(executor: SlurmExecutor, scheduler: Scheduler) -> None:
     executor.submit(jobs("a", "b"))
     scheduler.queue = {}
-    scheduler.accounting = {"1_0": JobState("TIMEOUT", None, "n1"), "1_1": JobState("OUT_OF_MEMORY", None, "n1")}
+    scheduler.accounting = {"1_0": JobState("NODE_FAIL", None, "n1"), "1_1": JobState("OUT_OF_MEMORY", None, "n1")}
     ends = ends_of(executor, until=lambda ends: len(ends) == 2)
-    assert [end.kind for end in ends] == ["not_started", "out_of_memory"]
+    assert [end.kind for end in ends] == ["node_lost", "out_of_memory"]
+
+
+def test_a_pack_behind_others_had_no_time_but_a_job_that_never_begins_fails(
+    scheduler: Scheduler, folder: Files
+) -> None:
+    """The first costs nothing and is submitted again; the second would be, for ever, if it were not counted."""
+    executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60), LIMITS, folder, "s", clock=Clock())
+    first, behind = (replace(job, estimated_s=1.0) for job in jobs("a", "b"))
+    executor.submit([first, behind])
+    scheduler.queue = dict.fromkeys(scheduler.queue, JobState("TIMEOUT", 0, "n1"))
+    record(folder, first.attempt_id, "interrupted", checkpoints=1)
+    ends = {end.attempt_id: end for end in ends_of(executor, until=lambda ends: len(ends) == 2)}
+    assert ends[first.attempt_id].death is None and ends[behind.attempt_id].kind == "not_started"
+    (silent,) = jobs("c")
+    executor.submit([silent])
+    scheduler.queue["2_0"] = JobState("TIMEOUT", 0, "n1")
+    (end,) = ends_of(executor)
+    assert end.kind == "timeout" and "ended as TIMEOUT on n1" in str(end.death)
+
+
+def test_a_time_limit_that_comes_before_anything_is_saved_is_counted(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Files
+) -> None:
+    (job,) = jobs("a")
+    executor.submit([job])
+    scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
+    record(folder, job.attempt_id, "interrupted")
+    (end,) = ends_of(executor)
+    assert end.kind == "timeout" and "a longer walltime_min is needed" in str(end.death)
 
 
 def test_a_controller_that_is_away_ends_nothing(
@@ -252,10 +284,10 @@ def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
         folders[name].mkdir(parents=True)
         (folders[name] / "log.err").touch()
     done, failed, interrupted, ending = (job.attempt_id for job in jobs(*names))
-    record(folder, done, "done")
+    commit(folder, done, ["ta"])
     record(folder, failed, "failed")
     record(folder, interrupted, "interrupted")
-    record(folder, ending, "done")
+    commit(folder, ending, ["td"])
     scheduler.queue |= {"1_0": JobState("COMPLETED", 0, "n1"), "2_0": JobState("COMPLETED", 0, "n1")}
     scheduler.queue |= {"3_0": JobState("RUNNING", 0, "n1"), "4_0": JobState("RUNNING", 0, "n1")}
     assert len(ends_of(executor, until=lambda ends: len(ends) == 3)) == 3
@@ -272,7 +304,7 @@ def test_a_job_that_does_not_end_and_a_controller_that_is_away_keep_their_folder
     executor.submit([job])
     (submission,) = read_submissions(folder, ["s"])
     Path(submission.folder).mkdir(parents=True)
-    record(folder, job.attempt_id, "done")
+    commit(folder, job.attempt_id, job.trial_ids)
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
     assert len(ends_of(executor)) == 1
     executor.close()
@@ -289,7 +321,25 @@ def test_the_next_launch_removes_the_folders_of_what_was_done_meanwhile(
     executor.submit([job])
     (submission,) = read_submissions(folder, ["s"])
     Path(submission.folder).mkdir(parents=True)
-    record(folder, job.attempt_id, "done")
+    commit(folder, job.attempt_id, job.trial_ids)
     scheduler.queue = {}
     other = SlurmExecutor(Profile(), LIMITS, folder, "s")
     assert other.adopt(read_submissions(folder, ["s"]), {}) == {} and not Path(submission.folder).exists()
+
+
+def test_a_job_started_anew_leaves_to_the_driver_what_failed_in_it(
+    folder: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver has submitted those again; run here too, they would run twice and share their checkpoint."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    done, failed, lost, interrupted, fresh = given = [
+        replace(job, options=replace(job.options, store=folder.root)) for job in jobs("a", "b", "c", "d", "e")
+    ]
+    commit(folder, done.attempt_id, done.trial_ids)
+    record(folder, failed.attempt_id, "failed")
+    record(folder, lost.attempt_id, "interrupted")
+    record(folder, nth_attempt_id(lost.attempt_id, 1), "lost")
+    record(folder, interrupted.attempt_id, "interrupted")
+    waiting = [job.attempt_id for job in _Bundle(given).waiting]
+    assert waiting == [nth_attempt_id(job.attempt_id, 2) for job in (interrupted, fresh)]
