@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -261,11 +262,19 @@ def _load_file(path_text: str, folder: Path | None) -> Any:
     path = ((folder or Path.cwd()) / path_text).resolve()
     if not path.is_file():
         raise TaskError(f"task file {path} does not exist (given: {path_text!r}, looked up beside the sweep file)")
-    module_name = f"depthrate_task_{path.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
+    status = path.stat()
+    module = _run_file(path, (status.st_mtime_ns, status.st_size, status.st_ino))
+    sys.modules[module.__name__] = module  # dataclasses and pickle look a module up by its name
+    return module
+
+
+@functools.lru_cache(maxsize=8)  # a worker takes one pack after another of the same file
+def _run_file(path: Path, version: tuple[int, ...]) -> Any:
+    """Execute a file of tasks; `version` is another one when its content is."""
+    spec = importlib.util.spec_from_file_location(f"depthrate_task_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # dataclasses and pickle look a module up by its name
+    sys.modules[module.__name__] = module
     try:
         spec.loader.exec_module(module)
     except ParameterError:

@@ -181,3 +181,14 @@ def test_a_marked_function_can_still_be_called():
         return depth + 1
 
     assert law(depth=2) == 3
+
+
+def test_a_task_file_is_executed_once_until_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "counted.py"
+    text = "import depthrate\nfrom pathlib import Path\nPath(__file__ + '.log').open('a').write('x')\n"
+    text += "@depthrate.task(version={})\ndef f(*, depth: int): return {{}}\n"
+    path.write_text(text.format(1))
+    assert [load_task(f"{path}:f").version for _ in range(3)] == [1, 1, 1]
+    path.write_text(text.format(22))
+    assert load_task(f"{path}:f").version == 22
+    assert Path(f"{path}.log").read_text() == "xx"
