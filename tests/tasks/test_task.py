@@ -185,7 +185,7 @@ def test_a_marked_function_can_still_be_called():
 
 def test_a_task_file_is_executed_once_until_it_changes(tmp_path: Path) -> None:
     path = tmp_path / "counted.py"
-    text = "import depthrate\nfrom pathlib import Path\nPath(__file__ + '.log').open('a').write('x')\n"
+    text = "import depthrate\nwith open(__file__ + '.log', 'a') as log:\n    log.write('x')\n"
     text += "@depthrate.task(version={})\ndef f(*, depth: int): return {{}}\n"
     path.write_text(text.format(1))
     assert [load_task(f"{path}:f").version for _ in range(3)] == [1, 1, 1]
