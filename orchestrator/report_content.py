@@ -33,7 +33,7 @@ class ReportData:
     trials: pd.DataFrame
     """A row per planned trial: STATE_COLUMNS, then the parameters; state is one of STATES."""
     results: pd.DataFrame
-    """A row per committed trial: measurements of the last step and layer."""
+    """A row per committed trial that the fits are about (of a search, the chosen ones): the last step and layer."""
     metrics: pd.DataFrame
     """trial_id, step, split, layer, is_last, measurements: all layers at the last step, the last layer at all steps."""
     curves: pd.DataFrame

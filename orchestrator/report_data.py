@@ -50,6 +50,9 @@ def collect_report(
     def with_parameters(frame: pd.DataFrame) -> pd.DataFrame:
         return frame.merge(keyed, on="trial_id", suffixes=("", "_param"))
 
+    fitted = of_sweep("select * exclude (singular_values, class_gram) from results")
+    if search is not None:
+        fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.chosen()])]
     metrics = of_sweep(
         "select * exclude (attempt_id, singular_values, class_gram) from metrics "
         "qualify is_last or step = max(step) over (partition by trial_id)",
@@ -62,7 +65,7 @@ def collect_report(
         name=sweep.name,
         spec=sweep.spec(),
         trials=trials,
-        results=of_sweep("select * exclude (singular_values, class_gram) from results"),
+        results=fitted,
         metrics=with_parameters(metrics),
         curves=with_parameters(of_sweep("select * exclude (attempt_id) from curves", order=", step")),
         fits=curves,

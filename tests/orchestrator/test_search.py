@@ -20,7 +20,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from orchestrator.chosen_sweep import chosen_sweep
 from orchestrator.cli import app
+from orchestrator.status import sweep_status
 from storage.files import Files
 from storage.query import Results, open_results
 from storage.searches import Batch, Report, SearchRecords
@@ -29,7 +31,8 @@ from sweeps.studies import make_studies
 from sweeps.sweep import sweep_of_spec
 
 optuna = pytest.importorskip("optuna", reason="needs pip install 'depthrate[search]'")
-from orchestrator.proposals import Told  # noqa: E402
+from orchestrator.proposals import Told, with_search  # noqa: E402
+from orchestrator.report_data import collect_report  # noqa: E402
 from orchestrator.search import StudySampler, thresholds  # noqa: E402
 
 TASKS = Path(__file__).parent / "search_tasks.py"
@@ -437,6 +440,19 @@ def test_the_report_shows_the_search(bowl: tuple[Path, Files, str], tmp_path: Pa
     assert invoke("report", "s", "--store", folder.root, "-o", page).exit_code == 0
     text = page.read_text()
     assert "best x" in text and "nc1 against x" in text and "search: 4 studies of 12 proposals" in text
+
+
+def test_the_reports_results_are_those_that_were_chosen(bowl: tuple[Path, Files, str]) -> None:
+    """Of 12 proposals a depth, most were bad ones on the way: the objective against depth is not about them."""
+    _, folder, _ = bowl
+    checked, _ = chosen_sweep("s", folder)
+    _, view = with_search(checked, folder)
+    assert view is not None
+    results = Results(folder)
+    status = sweep_status("s", [trial.trial_id for trial in checked.trials], results.snapshot, folder)
+    data = collect_report(checked.sweep, checked.trials, status, results, [], [], view)
+    chosen = {trial.trial_id for trial in view.chosen()}
+    assert set(data.results["trial_id"]) == chosen and 0 < len(chosen) < len(data.trials)
 
 
 def test_search_of_spec_needs_a_mapping() -> None:
