@@ -10,8 +10,10 @@ import depthrate
 
 
 @depthrate.task(version=1)
-def steady(*, depth: int, trace: str, steps: int = 20, step_s: float = 0.1, seed: int = 0, context: Any) -> Any:
-    """Sleep through the steps, saving a checkpoint when asked or due."""
+def steady(
+    *, depth: int, trace: str, steps: int = 20, step_s: float = 0.1, hold: str = "", seed: int = 0, context: Any
+) -> Any:
+    """Sleep through the steps, saving a checkpoint when asked or due; do not end while the file `hold` is there."""
     for step in range(int(context.load_checkpoint() or b"0"), steps):
         if context.should_stop() or context.checkpoint_due():
             context.save_checkpoint(str(step).encode())
@@ -21,6 +23,8 @@ def steady(*, depth: int, trace: str, steps: int = 20, step_s: float = 0.1, seed
         with open(trace, "a") as file:
             file.write(f"{depth} {seed} {step} {os.environ.get('SLURMD_NODENAME')}\n")
         context.progress(step + 1, steps)
+    while hold and os.path.exists(hold):
+        time.sleep(0.1)
     return {"metrics": [{"layer": depth, "nc1": 1 / depth}]}
 
 

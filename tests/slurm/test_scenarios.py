@@ -234,14 +234,19 @@ def test_an_exception_is_retried_once_and_reported(bench: Bench) -> None:
 
 
 def test_the_driver_is_killed_and_another_goes_on(bench: Bench) -> None:
-    bench.sweep(params={"steps": 150, "step_s": 0.2}, grid={"depth": [2, 3]})
+    hold = bench.folder / "hold"
+    hold.touch()
+    bench.sweep(params={"steps": 20, "step_s": 0.2, "hold": str(hold)}, grid={"depth": [2, 3]})
     first = bench.start()
     bench.until(lambda: len({step[0] for step in bench.steps()}) == 2)
     first.kill()
     first.wait()
     assert bench.status()["running"] == 2
-    printed = bench.wait(bench.start())
-    assert "2 packs are already there" in printed
+    second = bench.start()
+    assert second.stdout is not None
+    assert any("2 packs are already there" in line for line in second.stdout)
+    hold.unlink()
+    bench.wait(second)
     bench.check(2, most_redone=0)
 
 
