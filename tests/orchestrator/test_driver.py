@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
+from outcomes import committed, raw_rows, states
 
 from orchestrator.attempt import AttemptState
 from orchestrator.driver import Driver, Outcome
@@ -32,19 +32,6 @@ def drive(files: Files, task: str, workers: int = 1, **spec: Any) -> Outcome:
         return Driver(plan, files, executor, options, lambda progress: None).run()
     finally:
         executor.close()
-
-
-def committed(files: Files) -> list[tuple[Any, ...]]:
-    return Results(files).sql("select depth, nc1 from results order by depth, nc1").fetchall()
-
-
-def raw_rows(files: Files) -> int:
-    """Rows of all trials files as they lie there: a view would hide a trial that was run twice."""
-    return sum(pq.read_metadata(files.full_path(path)).num_rows for path in files.list("trials"))
-
-
-def states(files: Files) -> list[str]:
-    return sorted(row[0] for row in Results(files).sql("select state from attempts").fetchall())
 
 
 def test_a_users_own_task(folder: Files) -> None:

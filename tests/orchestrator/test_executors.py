@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import yaml
+from outcomes import committed, raw_rows, states
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
@@ -23,7 +23,7 @@ from orchestrator.local_executor import LocalExecutor
 from orchestrator.place import open_place
 from orchestrator.plan import Plan, check_sweep, make_plan
 from storage.files import Files
-from storage.query import Results, open_results
+from storage.query import open_results
 from sweeps.sweep import Sweep, sweep_of_spec
 
 OWN_TASKS = Path(__file__).parent / "own_tasks.py"
@@ -182,19 +182,6 @@ def drive(
         return driver.run()
     finally:
         executor.close()
-
-
-def committed(files: Files) -> list[tuple[Any, ...]]:
-    return Results(files).sql("select depth, nc1 from results order by depth, nc1").fetchall()
-
-
-def raw_rows(files: Files) -> int:
-    """Rows of all trials files as they lie there: a view would hide a trial that was run twice."""
-    return sum(pq.read_metadata(files.full_path(path)).num_rows for path in files.list("trials"))
-
-
-def states(files: Files) -> list[str]:
-    return sorted(row[0] for row in Results(files).sql("select state from attempts").fetchall())
 
 
 def test_every_trial_is_committed_once(machines: Machines, folder: Files) -> None:
