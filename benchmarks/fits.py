@@ -17,8 +17,8 @@ import warnings
 import numpy as np
 from scipy.optimize import OptimizeWarning, curve_fit
 
-from tasks.fit import fit_many
-from tasks.fit_models import MODELS
+from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.fits.rates import fit_many
 
 DEPTHS = np.array([2.0, 3, 5, 8, 13])
 SHAPES = {

@@ -99,7 +99,7 @@ class _Worker:
     """A warm process that trains one setting at a time."""
 
     def __init__(self, side: str, device: str):
-        from orchestrator.local_executor import WORKER_ENVIRONMENT
+        from depthrate.orchestrator.executors.local import WORKER_ENVIRONMENT
 
         command = [sys.executable, __file__, "--device", device, "--worker", side]
         environment = {**os.environ, **WORKER_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -141,8 +141,8 @@ def _data(setting: Setting, device: str):  # type: ignore[no-untyped-def]
 def _train_fused(setting: Setting, device: str) -> int:
     import torch
 
-    from tasks.networks import ResidualNetwork
-    from tasks.train import FusedTrainer, Hyperparameters, TrainingPlan
+    from depthrate.tasks.networks.residual import ResidualNetwork
+    from depthrate.tasks.training.trainer import FusedTrainer, Hyperparameters, TrainingPlan
 
     x, labels = _data(setting, device)
     network = ResidualNetwork(

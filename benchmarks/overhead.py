@@ -20,13 +20,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.driver import Driver
-from orchestrator.executor import Executor, LaunchOptions
-from orchestrator.local_executor import LocalExecutor
-from orchestrator.plan import Plan, check_sweep, make_plan
-from storage.files import Files
-from sweeps.packing import make_pack
-from sweeps.sweep import sweep_of_spec
+from depthrate.orchestrator.driver import Driver
+from depthrate.orchestrator.executors.executor import Executor, LaunchOptions
+from depthrate.orchestrator.executors.local import LocalExecutor
+from depthrate.orchestrator.plan import Plan, check_sweep, make_plan
+from depthrate.storage.store import Store
+from depthrate.sweeps.packing import make_pack
+from depthrate.sweeps.sweep import sweep_of_spec
 
 NOOP = """
 import depthrate
@@ -37,11 +37,11 @@ def noop(*, index: int):
 """
 
 
-def our_plan(folder: Path, packs: int, first: int) -> tuple[Plan, Files]:
+def our_plan(folder: Path, packs: int, first: int) -> tuple[Plan, Store]:
     """Return a plan of packs of one trial each, whose indices begin at `first`."""
     (folder / "noop.py").write_text(NOOP)
     spec = {"name": "noop", "task": f"{folder}/noop.py:noop", "grid": {"index": list(range(first, first + packs))}}
-    checked, files = check_sweep(sweep_of_spec(spec)), Files(str(folder / "store"))
+    checked, files = check_sweep(sweep_of_spec(spec)), Store(str(folder / "store"))
     plan = make_plan(checked, files)
     single = [make_pack([trial]) for pack in plan.packs for trial in pack.trials]
     return Plan(checked, plan.snapshot, plan.done, single, {}, []), files
@@ -74,7 +74,7 @@ def local(packs: int, workers: int) -> float:
 
 def ray_ours(packs: int, workers: int) -> float:
     """Ours on Ray Tune."""
-    from orchestrator.ray_executor import RayExecutor, Session
+    from depthrate.orchestrator.executors.ray_executor import RayExecutor, Session
 
     executor = RayExecutor(Session(address=None, workers=workers), workers=workers)
     try:
@@ -86,7 +86,7 @@ def ray_ours(packs: int, workers: int) -> float:
 def bare_ray(run: Callable[[int], float], packs: int, workers: int) -> float:
     """Start Ray as our executor does, and run something on it."""
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the other one prints although it is told not to
-    from orchestrator.ray_executor import Session
+    from depthrate.orchestrator.executors.ray_executor import Session
 
     session = Session(address=None, workers=workers)
     try:

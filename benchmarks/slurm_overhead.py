@@ -32,7 +32,7 @@ def launch(folder: Path, first: int, packs: int) -> float:
     sweep = folder / "sweep.yaml"
     depths = f"{{range: [{first}, {first + packs}]}}"
     sweep.write_text(f"name: nothing\ntask: ./task.py:nothing\ngrid: {{depth: {depths}}}\n")
-    command = [sys.executable, "-m", "orchestrator", "run", str(sweep), "--store", str(folder / "store")]
+    command = [sys.executable, "-m", "depthrate", "run", str(sweep), "--store", str(folder / "store")]
     command += ["--executor", "slurm", "--cluster", str(folder / "cluster.toml")]
     started = time.monotonic()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "PYTHONSAFEPATH": "1"})

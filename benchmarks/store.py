@@ -417,7 +417,7 @@ def _label(trials: int) -> str:
 
 
 def _depthrate(arguments: Sequence[str], environment: Mapping[str, str]) -> Ended:
-    return _run([sys.executable, "-m", "orchestrator", *arguments], environment)
+    return _run([sys.executable, "-m", "depthrate", *arguments], environment)
 
 
 def _module(name: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Ended:

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from orchestrator.plan import check_sweep, make_plan
-from storage.files import Files
-from storage.snapshot import SnapshotCache, take_snapshot
-from sweeps.sweep import load_sweep
+from depthrate.orchestrator.plan import check_sweep, make_plan
+from depthrate.storage.snapshot import SnapshotCache, take_snapshot
+from depthrate.storage.store import Store
+from depthrate.sweeps.sweep import load_sweep
 
 QUERIES = {
     "group by, results": "select weight_decay, avg(nc1) as nc1 from results group by 1 order by 1",
@@ -50,7 +50,7 @@ def measure_diff(store: str, sweep_file: str) -> Seconds:
     clock = Clock()
     trials = check_sweep(load_sweep(sweep_file)).trials
     expanding = clock.lap()
-    files, times = Files(store), []
+    files, times = Store(store), []
     for _ in range(2):
         clock.lap()
         committed = take_snapshot(files).trial_ids()
@@ -62,7 +62,7 @@ def measure_diff(store: str, sweep_file: str) -> Seconds:
 
 def measure_driver(store: str, sweep_file: str) -> Seconds:
     """Do what a launch holds in memory while it runs: its plan, and the commits it has read."""
-    files, cache, clock = Files(store), SnapshotCache(), Clock()
+    files, cache, clock = Store(store), SnapshotCache(), Clock()
     plan = make_plan(check_sweep(load_sweep(sweep_file)), files)
     planning = clock.lap()
     take_snapshot(files, cache=cache)
@@ -77,7 +77,7 @@ def measure_query(store: str, sweep_file: str, name: str) -> Seconds:
     """Open the store and ask one question twice; the first time pays for imports, as in a new notebook."""
     trial_id = check_sweep(load_sweep(sweep_file)).trials[-1].trial_id if "trial_id" in QUERIES[name] else ""
     clock = Clock()
-    from storage.query import open_results
+    from depthrate.storage.query import open_results
 
     importing = clock.lap()
     results = open_results(store)

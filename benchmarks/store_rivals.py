@@ -25,7 +25,7 @@ import pandas as pd
 
 from benchmarks.store_measures import Clock
 from benchmarks.store_synthetic import CURVE_STEPS, DEPTH, STEPS, pack_values, synthetic_packs, synthetic_sweep
-from sweeps.trial import Trial
+from depthrate.sweeps.trial import Trial
 
 ARRAYS = ("singular_values", "class_gram")
 QUESTIONS = ("group_by", "one_trial", "done")
@@ -211,24 +211,24 @@ class Ours:
 
     def group_by(self, folder: Path) -> dict[float, float]:
         """Ask the view that a user asks."""
-        from storage.query import open_results
+        from depthrate.storage.query import open_results
 
         rows = open_results(str(folder)).sql("select weight_decay, avg(nc1) from results group by 1").fetchall()
         return dict(rows)
 
     def one_trial(self, folder: Path, trial_id: str) -> int:
         """Ask for one trial's metrics."""
-        from storage.query import open_results
+        from depthrate.storage.query import open_results
 
         query = f"select * from metrics where trial_id = '{trial_id}'"
         return len(open_results(str(folder)).sql(query).fetchall())
 
     def done(self, folder: Path) -> set[str]:
         """Read the commits, as a plan does."""
-        from storage.files import Files
-        from storage.snapshot import take_snapshot
+        from depthrate.storage.snapshot import take_snapshot
+        from depthrate.storage.store import Store
 
-        return take_snapshot(Files(str(folder))).trial_ids()
+        return take_snapshot(Store(str(folder))).trial_ids()
 
 
 RIVALS: dict[str, Rival] = {"csv": Csv(), "tensorboard": TensorBoard(), "mlflow": Mlflow()}

@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.attempt import AttemptState
-from storage.commit import commit_trials
-from storage.files import Files
-from storage.schema import task_table
-from storage.specs import write_spec
-from sweeps.packing import Pack, pack_trials
-from sweeps.sweep import Sweep
-from sweeps.trial import Trial
+from depthrate.orchestrator.attempt import AttemptState
+from depthrate.storage.commit import commit_trials
+from depthrate.storage.schema import task_table
+from depthrate.storage.specs import write_spec
+from depthrate.storage.store import Store
+from depthrate.sweeps.packing import Pack, pack_trials
+from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.trial import Trial
 
 DEPTH, CLASSES, STEPS = 34, 10, 8000
 WIDTHS, WEIGHT_DECAYS = (32, 64, 96, 128), (5.0e-4, 1.0e-3, 2.0e-3, 5.0e-3, 1.0e-2)
@@ -101,7 +101,7 @@ def pack_values(pack: Pack) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
     return metrics, curves
 
 
-def write_pack(files: Files, sweep_name: str, number: int, pack: Pack) -> None:
+def write_pack(files: Store, sweep_name: str, number: int, pack: Pack) -> None:
     """Leave in the store what a worker leaves of one pack: its attempt's record, then the data, then the commit."""
     started = FIRST_START + timedelta(seconds=number * PACK_S)
     ended = started + timedelta(seconds=PACK_S)
@@ -175,7 +175,7 @@ def _trial_row(sweep_name: str, attempt_id: str, pack: Pack, trial: Trial, ended
 
 def write_packs(url: str, sweep_name: str, first: int, packs: Sequence[Pack]) -> None:
     """Write packs number `first` and following; a process of the pool runs this."""
-    files = Files(url)
+    files = Store(url)
     for number, pack in enumerate(packs, start=first):
         write_pack(files, sweep_name, number, pack)
 
@@ -185,7 +185,7 @@ def write_store(url: str, num_trials: int, processes: int = 2) -> dict[str, Any]
     sweep = synthetic_sweep(num_trials)
     trials = sweep.expand()
     packs = synthetic_packs(sweep, trials)
-    files = Files(url)
+    files = Store(url)
     started = time.perf_counter()
     write_spec(files, sweep.name, sweep.spec_hash(), sweep.spec(), [trial.trial_id for trial in trials])
     context = multiprocessing.get_context("spawn")  # fsspec's event loop does not survive a fork

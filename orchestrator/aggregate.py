@@ -8,10 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from storage.query import Results
-from sweeps.sweep import FitRequest
-from sweeps.trial import Trial
-from tasks.fit import CommonFit, Cutoff, FitError, RateFit, common_exponent, cutoff, fit_many, sensitivity
+from depthrate.storage.query import Results
+from depthrate.sweeps.sweep import FitRequest
+from depthrate.sweeps.trial import Trial
+from depthrate.tasks.fits.rates import (
+    CommonFit,
+    Cutoff,
+    FitError,
+    RateFit,
+    common_exponent,
+    cutoff,
+    fit_many,
+    sensitivity,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

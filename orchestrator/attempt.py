@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from storage.files import Files
-from storage.layout import attempt_path
+from depthrate.storage.layout import attempt_path
+from depthrate.storage.store import Store
 
 HEARTBEAT_S = 2.0
 REMOTE_HEARTBEAT_S = 15.0
@@ -66,22 +66,22 @@ class AttemptState:
         """Return the state that these fields, read from a store, describe."""
         return AttemptState(**{key: value for key, value in fields.items() if key in AttemptState.__dataclass_fields__})
 
-    def beat(self, files: Files) -> None:
+    def beat(self, files: Store) -> None:
         """Put the state into the store with a fresh heartbeat."""
         self.heartbeat_at = time.time()
         self.write(files)
 
-    def write(self, files: Files) -> None:
+    def write(self, files: Store) -> None:
         """Put the state into the store."""
         files.write(attempt_path(self.sweep, self.attempt_id), json.dumps(asdict(self)).encode())
 
 
-def heartbeat_s(files: Files) -> float:
+def heartbeat_s(files: Store) -> float:
     """Return the seconds between two heartbeats in this store."""
     return HEARTBEAT_S if files.is_local else REMOTE_HEARTBEAT_S
 
 
-def read_attempt(files: Files, sweep: str, attempt_id: str) -> dict[str, Any] | None:
+def read_attempt(files: Store, sweep: str, attempt_id: str) -> dict[str, Any] | None:
     """Return an attempt's state, or None if it cannot be read."""
     try:
         state = json.loads(files.read(attempt_path(sweep, attempt_id)))

@@ -92,8 +92,8 @@ def run(
 ) -> None:
     """Run what is pending of a sweep, then fit its rates. Run it again to resume: what is committed is never redone."""
     with _bad_input_exits():
-        from orchestrator.launch_request import LaunchRequest
-        from orchestrator.run_command import run_sweep
+        from depthrate.orchestrator.commands.launch_arguments import LaunchRequest
+        from depthrate.orchestrator.commands.run import run_sweep
 
         request = LaunchRequest(
             sweep=sweep,
@@ -126,8 +126,8 @@ def plan(
 ) -> None:
     """Show what would run and what is done; starts nothing."""
     with _bad_input_exits():
-        from orchestrator.launch_request import LaunchRequest
-        from orchestrator.plan_command import show_plan
+        from depthrate.orchestrator.commands.launch_arguments import LaunchRequest
+        from depthrate.orchestrator.commands.plan import show_plan
 
         request = LaunchRequest(
             sweep=sweep,
@@ -152,8 +152,8 @@ def status(
 ) -> None:
     """Show how many trials are done, running, failed and pending."""
     with _bad_input_exits():
-        from orchestrator.status_command import show_status
-        from storage.files import existing_store
+        from depthrate.orchestrator.commands.status import show_status
+        from depthrate.storage.store import existing_store
 
         show_status(sweep, existing_store(store), watch=watch, as_json=json)
 
@@ -162,9 +162,9 @@ def status(
 def cancel(sweep: Annotated[str, typer.Argument(help="A sweep that was launched.")], store: StoreOption = None) -> None:
     """Stop a sweep wherever it runs: what runs saves its state, what waits is taken out of the queue."""
     with _bad_input_exits():
-        from orchestrator.cancel import cancel_launched
-        from orchestrator.show import make_console
-        from storage.files import existing_store
+        from depthrate.orchestrator.commands.cancel import cancel_launched
+        from depthrate.orchestrator.terminal import make_console
+        from depthrate.storage.store import existing_store
 
         cancel_launched(existing_store(store), sweep, make_console())
 
@@ -175,9 +175,9 @@ def logs(
 ) -> None:
     """Print every attempt of a trial: where it ran, how it ended, and what it printed."""
     with _bad_input_exits():
-        from orchestrator.logs import print_logs
-        from orchestrator.show import make_console
-        from storage.files import existing_store
+        from depthrate.orchestrator.commands.logs import print_logs
+        from depthrate.orchestrator.terminal import make_console
+        from depthrate.storage.store import existing_store
 
         print_logs(existing_store(store), trial, make_console())
 
@@ -194,13 +194,13 @@ def debug(
 ) -> None:
     """Run one trial alone in this process, without committing anything, and print its last measurement."""
     with _bad_input_exits():
-        from orchestrator.debug import debug_trial
-        from orchestrator.request import data_folder
-        from orchestrator.show import make_console
-        from storage.files import existing_store, open_store
+        from depthrate.orchestrator.commands.debug import debug_trial
+        from depthrate.orchestrator.terminal import make_console
+        from depthrate.storage.data_folder import open_data_folder
+        from depthrate.storage.store import existing_store, open_store
 
         files = existing_store(store) if sweep is None else open_store(store)
-        debug_trial(files, trial, sweep, data_folder(), device, pdb, make_console())
+        debug_trial(files, trial, sweep, open_data_folder(), device, pdb, make_console())
 
 
 class Format(StrEnum):
@@ -226,11 +226,11 @@ def query(
 ) -> None:
     """Ask the store with SQL; read-only."""
     with _bad_input_exits():
-        from orchestrator.answer import answer
-        from orchestrator.request import RequestError
+        from depthrate.orchestrator.commands.query import answer
+        from depthrate.orchestrator.usage import UsageError
 
         if json and format not in (None, Format.json):
-            raise RequestError(f"--json and --format {format} contradict each other; give one of them")
+            raise UsageError(f"--json and --format {format} contradict each other; give one of them")
         answer(sql, store, Format.json if json else format, output)
 
 
@@ -243,9 +243,9 @@ def compact(
 ) -> None:
     """Put many small files together into few large, sorted ones; safe while sweeps run and queries are asked."""
     with _bad_input_exits():
-        from orchestrator.maintain import run_compaction
-        from orchestrator.show import make_console
-        from storage.files import existing_store
+        from depthrate.orchestrator.commands.compact import run_compaction
+        from depthrate.orchestrator.terminal import make_console
+        from depthrate.storage.store import existing_store
 
         run_compaction(existing_store(store), grace * 3600, make_console())
 
@@ -260,9 +260,9 @@ def verify(
 ) -> None:
     """Read every file of the store and compare it with what was committed; exit code 1 if something is wrong."""
     with _bad_input_exits():
-        from orchestrator.maintain import run_verification
-        from orchestrator.show import make_console
-        from storage.files import existing_store
+        from depthrate.orchestrator.commands.verify import run_verification
+        from depthrate.orchestrator.terminal import make_console
+        from depthrate.storage.store import existing_store
 
         if not run_verification(existing_store(store), repair, json, make_console()):
             raise typer.Exit(1)
@@ -285,9 +285,9 @@ def fit(
 ) -> None:
     """Fit the rates that a sweep asks for, keep them in the store, and print them; with options, others of the moment."""
     with _bad_input_exits():
-        from orchestrator.rates import fit_sweep
-        from storage.files import existing_store
-        from sweeps.sweep import parse_yaml
+        from depthrate.orchestrator.commands.fit import fit_sweep
+        from depthrate.storage.store import existing_store
+        from depthrate.sweeps.sweep import parse_yaml
 
         files = existing_store(store)
         given: dict[str, Any] = {"metric": metric, "x": x, "by": by, "layer": layer, "where": where, "weights": weights}
@@ -310,7 +310,7 @@ def report(
 ) -> None:
     """Draw the sweep's report: one HTML file that opens from disk."""
     with _bad_input_exits():
-        from orchestrator.report_command import report_sweep
+        from depthrate.orchestrator.commands.report import report_sweep
 
         try:
             report_sweep(sweep, store, output, figures, every if watch else None)
@@ -326,8 +326,8 @@ def export(
 ) -> None:
     """Copy a sweep's search into an Optuna storage, which optuna-dashboard opens."""
     with _bad_input_exits():
-        from orchestrator.export import export_search
-        from storage.files import existing_store
+        from depthrate.orchestrator.commands.export import export_search
+        from depthrate.storage.store import existing_store
 
         export_search(sweep, existing_store(store), storage)
 
@@ -336,8 +336,8 @@ def export(
 def tasks(name: Annotated[str | None, typer.Argument(help="A task: its name, or file.py:function.")] = None) -> None:
     """List the tasks, or the parameters of one."""
     with _bad_input_exits():
-        from orchestrator.show import make_console
-        from orchestrator.task_list import print_parameters, print_tasks
+        from depthrate.orchestrator.commands.tasks import print_parameters, print_tasks
+        from depthrate.orchestrator.terminal import make_console
 
         if name is None:
             print_tasks(make_console())
@@ -349,18 +349,18 @@ def tasks(name: Annotated[str | None, typer.Argument(help="A task: its name, or 
 def data_list() -> None:
     """Show which data sets are at DEPTHRATE_DATA, and which files of them are read."""
     with _bad_input_exits():
-        from orchestrator.data_command import print_datasets
-        from orchestrator.request import data_folder
+        from depthrate.orchestrator.commands.data import print_datasets
+        from depthrate.storage.data_folder import open_data_folder
 
-        print_datasets(data_folder())
+        print_datasets(open_data_folder())
 
 
 @data_app.command("fetch")
 def data_fetch(name: Annotated[str, typer.Argument(help="A data set: its name in depthrate data list.")]) -> None:
     """Download a data set from its publisher to DEPTHRATE_DATA, checksums checked."""
     with _bad_input_exits():
-        from orchestrator.data_command import fetch_and_print
-        from orchestrator.request import data_folder
+        from depthrate.orchestrator.commands.data import fetch_and_print
+        from depthrate.storage.data_folder import open_data_folder
 
-        if not fetch_and_print(name, data_folder()):
+        if not fetch_and_print(name, open_data_folder()):
             raise typer.Exit(1)

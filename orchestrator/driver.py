@@ -10,16 +10,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from orchestrator.attempt import AttemptState, heartbeat_s, is_live, new_attempt_id, read_attempt
-from orchestrator.cancel import read_cancel_mark
-from orchestrator.executor import Executor, JobEnd, LaunchOptions, PackJob, SubmitError
-from orchestrator.plan import Plan, halved
-from orchestrator.retry import STOP_AFTER_PACKS, decide
-from storage.files import Files, StoreError
-from storage.layout import attempt_path, checkpoint_folder
-from storage.records import read_loose_records
-from storage.snapshot import Snapshot, SnapshotCache, take_snapshot
-from sweeps.packing import Pack
+from depthrate.orchestrator.attempt import AttemptState, heartbeat_s, is_live, new_attempt_id, read_attempt
+from depthrate.orchestrator.cancel_mark import read_cancel_mark
+from depthrate.orchestrator.executors.executor import Executor, JobEnd, LaunchOptions, PackJob, SubmitError
+from depthrate.orchestrator.plan import Plan, halved
+from depthrate.orchestrator.retry import STOP_AFTER_PACKS, decide
+from depthrate.storage.layout import attempt_path, checkpoint_folder
+from depthrate.storage.records import read_loose_records
+from depthrate.storage.snapshot import Snapshot, SnapshotCache, take_snapshot
+from depthrate.storage.store import Store, StoreError
+from depthrate.sweeps.packing import Pack
 
 log = logging.getLogger("depthrate")
 STORE_PAUSE_S = 2.5
@@ -106,7 +106,7 @@ class Driver:
     def __init__(
         self,
         plan: Plan,
-        files: Files,
+        files: Store,
         executor: Executor,
         options: LaunchOptions,
         watch: Watcher,

@@ -11,16 +11,16 @@ from types import FrameType
 
 from rich.console import Console
 
-from orchestrator.driver import Driver, Feed, Outcome
-from orchestrator.executor import LaunchOptions
-from orchestrator.maintain import Upkeep
-from orchestrator.place import Estimate, Place
-from orchestrator.plan import Plan
-from orchestrator.watch import LaunchWatcher
-from storage.files import Files, StoreError
-from storage.layout import checkpoint_folder
-from storage.snapshot import Snapshot, take_snapshot
-from storage.specs import write_spec
+from depthrate.orchestrator.driver import Driver, Feed, Outcome
+from depthrate.orchestrator.executors.executor import LaunchOptions
+from depthrate.orchestrator.executors.place import Estimate, Place
+from depthrate.orchestrator.plan import Plan
+from depthrate.orchestrator.upkeep import Upkeep
+from depthrate.orchestrator.watch import LaunchWatcher
+from depthrate.storage.layout import checkpoint_folder
+from depthrate.storage.snapshot import Snapshot, take_snapshot
+from depthrate.storage.specs import write_spec
+from depthrate.storage.store import Store, StoreError
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class LaunchEnd:
 
 def launch(
     plan: Plan,
-    files: Files,
+    files: Store,
     place: Place,
     estimate_s: Estimate,
     *,
@@ -68,7 +68,7 @@ def launch(
     return LaunchEnd(outcome, snapshot)
 
 
-def submit(plan: Plan, files: Files, place: Place, estimate_s: Estimate, *, data: str, checkpoint_s: float) -> int:
+def submit(plan: Plan, files: Store, place: Place, estimate_s: Estimate, *, data: str, checkpoint_s: float) -> int:
     """Submit a plan's packs to machines that go on without us, and return how many packs are on their way.
 
     Raises:
@@ -79,7 +79,7 @@ def submit(plan: Plan, files: Files, place: Place, estimate_s: Estimate, *, data
     return Driver(plan, files, executor, options, lambda progress: None, estimate_s=estimate_s).detach()
 
 
-def _begin(plan: Plan, files: Files, place: Place, data: str, checkpoint_s: float) -> LaunchOptions:
+def _begin(plan: Plan, files: Store, place: Place, data: str, checkpoint_s: float) -> LaunchOptions:
     """Check the store, note the launch in it, and return what all its jobs share."""
     if not files.is_shared:
         raise StoreError(
@@ -122,7 +122,7 @@ class _Interrupts:
         self._driver.stop()
 
 
-def _absolute(files: Files) -> str:
+def _absolute(files: Store) -> str:
     return files.root if files.is_local else files.url
 
 
@@ -148,7 +148,7 @@ def _git_state(folder: Path) -> tuple[str | None, bool | None]:
     return sha or None, None if changes is None else bool(changes)
 
 
-def _delete_checkpoints(pack_ids: Iterable[str], files: Files) -> None:
+def _delete_checkpoints(pack_ids: Iterable[str], files: Store) -> None:
     """Delete the checkpoints of packs that are done (by another launch, after they were halved, or before a crash)."""
     for pack_id in pack_ids:
         files.delete(checkpoint_folder(pack_id))

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from storage.files import Files
-from storage.layout import checkpoint_trials_path
-from storage.schema import no_rows
-from storage.snapshot import Snapshot, sample_trials, take_snapshot
-from sweeps.memory import check_memory
-from sweeps.packing import Pack, estimated_wall_s, make_pack, pack_trials
-from sweeps.sweep import Sweep, check_fits
-from sweeps.trial import Trial
-from tasks.data_files import DataSource
-from tasks.task import Task
+from depthrate.storage.layout import checkpoint_trials_path
+from depthrate.storage.schema import no_rows
+from depthrate.storage.snapshot import Snapshot, sample_trials, take_snapshot
+from depthrate.storage.store import Store
+from depthrate.sweeps.memory import check_memory
+from depthrate.sweeps.packing import Pack, estimated_wall_s, make_pack, pack_trials
+from depthrate.sweeps.sweep import Sweep, check_fits
+from depthrate.sweeps.trial import Trial
+from depthrate.tasks.data.sources import DataSource
+from depthrate.tasks.task import Task
 
 SAMPLE = 1000
 """Measured trials whose times an estimate rests on."""
@@ -85,7 +85,7 @@ def check_contents(plan: Plan, source: DataSource) -> None:
 
 def make_plan(
     checked: CheckedSweep,
-    files: Files,
+    files: Store,
     *,
     device: str = "cpu",
     workers: int = 1,
@@ -136,7 +136,7 @@ def estimated_hours(plan: Plan, estimate_s: Callable[[Pack], float | None]) -> f
     return None if None in seconds else sum(s for s in seconds if s is not None) / 3600
 
 
-def make_estimate(plan: Plan, files: Files) -> Callable[[Pack], float | None]:
+def make_estimate(plan: Plan, files: Store) -> Callable[[Pack], float | None]:
     """Return what gives a pack's rough seconds on one core, from trials of this task already measured where there are any."""
     task = plan.checked.task
     sample = sample_trials(files, plan.snapshot, SAMPLE) if plan.packs else no_rows()
@@ -156,7 +156,7 @@ def _estimate_s(task: Task, params: Mapping[str, Any]) -> float:
     return 1.0 if task.estimate_s is None else task.estimate_s(params)
 
 
-def _checkpointed_packs(files: Files) -> dict[str, list[str]]:
+def _checkpointed_packs(files: Store) -> dict[str, list[str]]:
     packs = {}
     for path in files.list("checkpoints"):
         pack_id = path.split("/")[1]

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.attempt import is_live
-from storage.files import Files
-from storage.records import read_records
-from storage.snapshot import Problem, Snapshot
-from sweeps.trial import Trial
+from depthrate.orchestrator.attempt import is_live
+from depthrate.storage.records import read_records
+from depthrate.storage.snapshot import Problem, Snapshot
+from depthrate.storage.store import Store
+from depthrate.sweeps.trial import Trial
 
 STATES = ("ok", "diverged", "running", "failed", "pending")
 """Committed (ok, diverged), in a live attempt, uncommitted after a failed attempt, or still to do."""
@@ -61,7 +61,7 @@ class SweepStatus:
         }
 
 
-def sweep_status(name: str, trial_ids: Sequence[str], snapshot: Snapshot, files: Files) -> SweepStatus:
+def sweep_status(name: str, trial_ids: Sequence[str], snapshot: Snapshot, files: Store) -> SweepStatus:
     """Derive the state of each trial; a trial is done if and only if its commit is in the store."""
     columns = (snapshot.trials[column].to_pylist() for column in ("trial_id", "status", "wall_s"))
     committed = {trial_id: (status, wall_s or 0.0) for trial_id, status, wall_s in zip(*columns, strict=True)}
@@ -81,7 +81,7 @@ def sweep_status(name: str, trial_ids: Sequence[str], snapshot: Snapshot, files:
 
 
 def _attempts_of(
-    trial_ids: Iterable[str], files: Files, snapshot: Snapshot
+    trial_ids: Iterable[str], files: Store, snapshot: Snapshot
 ) -> tuple[dict[str, Mapping[str, Any]], set[str]]:
     """Return the newest attempt of each trial, and the trials that a live attempt has."""
     sought = set(trial_ids)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from orchestrator.driver import Progress as LaunchProgress
-from orchestrator.plan import CheckedSweep, Plan
-from storage.files import Files, StoreError
-from storage.snapshot import SnapshotCache, take_snapshot
-from sweeps.packing import Pack, estimated_wall_s
-from sweeps.trial import varying_parameters
+from depthrate.orchestrator.driver import Progress as LaunchProgress
+from depthrate.orchestrator.plan import CheckedSweep, Plan
+from depthrate.storage.snapshot import SnapshotCache, take_snapshot
+from depthrate.storage.store import Store, StoreError
+from depthrate.sweeps.packing import Pack, estimated_wall_s
+from depthrate.sweeps.trial import varying_parameters
 
 if TYPE_CHECKING:
-    from slurm.states import JobState
+    from depthrate.slurm.states import JobState
 
 LOG_EVERY_S = 30.0
 
@@ -127,7 +127,7 @@ class LaunchWatcher:
 class JobWatcher:
     """A line whenever a job that launches a sweep elsewhere, or what it has committed, has changed."""
 
-    def __init__(self, checked: CheckedSweep, files: Files, console: Console):
+    def __init__(self, checked: CheckedSweep, files: Store, console: Console):
         self._trial_ids = {trial.trial_id for trial in checked.trials}
         self._files, self._console = files, console
         self._cache = SnapshotCache()

@@ -22,11 +22,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
-from orchestrator.attempt import AttemptState, heartbeat_s
-from orchestrator.executor import PackJob
-from storage.commit import commit_trials
-from storage.files import DataFolder, Files
-from storage.layout import (
+from depthrate.orchestrator.attempt import AttemptState, heartbeat_s
+from depthrate.orchestrator.executors.executor import PackJob
+from depthrate.storage.commit import commit_trials
+from depthrate.storage.data_folder import DataFolder
+from depthrate.storage.layout import (
     DATA_TABLES,
     checkpoint_folder,
     checkpoint_path,
@@ -34,8 +34,10 @@ from storage.layout import (
     log_path,
     reports_path,
 )
-from storage.schema import TableError, task_table
-from tasks.task import Interrupted, Task, TrialResult, load_task
+from depthrate.storage.schema import TableError, task_table
+from depthrate.storage.store import Store
+from depthrate.tasks.loading import load_task
+from depthrate.tasks.task import Interrupted, Task, TrialResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,7 +103,7 @@ class Pruning:
             self.reports[self._job.trial_ids[index]]["pruned_at"] = step
         return left_out
 
-    def write(self, files: Files) -> None:
+    def write(self, files: Store) -> None:
         """Put the reports into the store; before the commit, so that a pruned trial is never pending after it."""
         if self.reports:
             content = json.dumps({"sweep": self._job.sweep, "reports": self.reports})
@@ -112,7 +114,7 @@ class Pruning:
 class WorkerContext:
     """What a running task may ask of the outside (`tasks.task.TaskContext`)."""
 
-    files: Files
+    files: Store
     job: PackJob
     data: DataFolder
     state: AttemptState
@@ -185,7 +187,7 @@ class PackRun:
     """One attempt of a pack, from its record to its commit."""
 
     def __init__(
-        self, job: PackJob, task: Task, files: Files, state: AttemptState, stop: StopFlag, judge: Judge | None = None
+        self, job: PackJob, task: Task, files: Store, state: AttemptState, stop: StopFlag, judge: Judge | None = None
     ):
         self.job, self.task, self.files, self.state, self.stop = job, task, files, state, stop
         self._pruning = Pruning(job, judge)
@@ -293,7 +295,7 @@ class PackRun:
 
 def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> AttemptState:
     """Run one attempt and return its state, which also stands in the store whatever happened."""
-    files = Files(job.options.store)
+    files = Store(job.options.store)
     state = AttemptState(
         attempt_id=job.attempt_id,
         sweep=job.sweep,
@@ -324,7 +326,7 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
     return state
 
 
-def _begin(state: AttemptState, files: Files) -> None:
+def _begin(state: AttemptState, files: Store) -> None:
     try:
         state.beat(files)
     except OSError as error:

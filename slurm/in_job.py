@@ -6,7 +6,7 @@ import os
 import time
 from datetime import datetime
 
-from slurm.command import SlurmError, fields_of, run_command
+from depthrate.slurm.command import SlurmError, fields_of, run_command
 
 ASK_TIMEOUT_S = 15.0
 

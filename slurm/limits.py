@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from slurm.command import SlurmError, fields_of, run_command
-from slurm.profile import Profile
+from depthrate.slurm.command import SlurmError, fields_of, run_command
+from depthrate.slurm.profile import Profile
 
 
 @dataclass(frozen=True)

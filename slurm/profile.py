@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurm.command import SlurmError
+from depthrate.slurm.command import SlurmError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from slurm.command import SlurmError, run_command
+from depthrate.slurm.command import SlurmError, run_command
 
 Phase = Literal["waiting", "running", "over"]
 STATES: dict[str, tuple[Phase, str | None]] = {

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm.command import SlurmError, run_command
-from slurm.profile import Profile
+from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.profile import Profile
 
 if TYPE_CHECKING:
     import submitit

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from storage.files import Files
-from storage.layout import column_of_path, column_path
-from storage.schema import TableError
+from depthrate.storage.layout import column_of_path, column_path
+from depthrate.storage.schema import TableError
+from depthrate.storage.store import Store
 
 OWN_TYPES = {"double": pa.float64(), "string": pa.string(), "list<item: double>": pa.list_(pa.float64())}
 """The types a task's own column can have, by the names they are written down with."""
 
 
-def own_columns(files: Files, table: str) -> dict[str, str]:
+def own_columns(files: Store, table: str) -> dict[str, str]:
     """Return the columns that tasks added to a table of this store, with their types."""
     return dict(column_of_path(path) for path in files.list(f"columns/{table}"))
 
 
-def check_own_columns(files: Files, table: str, columns: Mapping[str, str]) -> None:
+def check_own_columns(files: Store, table: str, columns: Mapping[str, str]) -> None:
     """Write down the types of new columns, before any row with them is written.
 
     Raises:

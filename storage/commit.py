@@ -13,17 +13,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.columns import check_own_columns
-from storage.files import Files
-from storage.layout import DATA_TABLES, table_path
-from storage.parquet import DataFile, open_parquet, pages_are_sound, write_table
-from storage.schema import SCHEMA_VERSION, STANDARD, TRIALS, TableError, as_trials
+from depthrate.storage.columns import check_own_columns
+from depthrate.storage.layout import DATA_TABLES, table_path
+from depthrate.storage.parquet import DataFile, open_parquet, pages_are_sound, write_table
+from depthrate.storage.schema import SCHEMA_VERSION, STANDARD, TRIALS, TableError, as_trials
+from depthrate.storage.store import Store
 
 METADATA_KEY = b"depthrate"
 
 
 def commit_trials(
-    files: Files,
+    files: Store,
     *,
     sweep: str,
     attempt_id: str,

@@ -22,9 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.commit import joined_rows
-from storage.files import Files
-from storage.layout import (
+from depthrate.storage.commit import joined_rows
+from depthrate.storage.layout import (
     attempt_of_path,
     compacted_path,
     compaction_of_path,
@@ -34,11 +33,11 @@ from storage.layout import (
     name_of_path,
     sweep_of_path,
 )
-from storage.manifest import Manifest
-from storage.parquet import DataFile, read_parquet, write_table
-from storage.records import read_loose_records
-from storage.schema import ATTEMPTS, no_rows
-from storage.snapshot import (
+from depthrate.storage.manifest import Manifest
+from depthrate.storage.parquet import DataFile, read_parquet, write_table
+from depthrate.storage.records import read_loose_records
+from depthrate.storage.schema import ATTEMPTS, no_rows
+from depthrate.storage.snapshot import (
     Snapshot,
     SnapshotCache,
     Source,
@@ -48,6 +47,7 @@ from storage.snapshot import (
     resolve,
     take_snapshot,
 )
+from depthrate.storage.store import Store
 
 GRACE_S = 3600.0
 """How long what was replaced stays for readers that found it before."""
@@ -62,7 +62,7 @@ MERGE_FEATURES_BELOW = 8_000_000
 SETTLED_S = 60.0
 """An attempt's record is final this long after its end."""
 ABANDONED_S = 3600.0
-"""Files of a compaction without a manifest are left over when they are this old."""
+"""Store of a compaction without a manifest are left over when they are this old."""
 ROUNDS = 5
 """How often a compaction plans anew when others damage or delete what it was about to read."""
 
@@ -80,7 +80,7 @@ class CompactionResult:
     waiting: int = 0
     """Replaced files that stay until the grace period is over."""
     damaged: tuple[str, ...] = ()
-    """Files that were left alone, with all that was committed with them."""
+    """Store that were left alone, with all that was committed with them."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class DamagedFile(Exception):
 
 
 def compact(
-    files: Files,
+    files: Store,
     *,
     grace_s: float = GRACE_S,
     at_least: int = 2,
@@ -145,7 +145,7 @@ def new_compaction_id() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}_{secrets.token_hex(6)}"
 
 
-def plan_groups(files: Files, snapshot: Snapshot, at_least: int, group_bytes: float) -> Iterator[Group]:
+def plan_groups(files: Store, snapshot: Snapshot, at_least: int, group_bytes: float) -> Iterator[Group]:
     """Yield what to put together: loose commits with compactions that are still small, and copies with their originals."""
     sources: dict[str, list[Source]] = {}
     for source in (*snapshot.sources, *snapshot.beaten):
@@ -199,7 +199,7 @@ def _weight(source: Source) -> float:
     return max(weights)
 
 
-def _settled_records(files: Files, snapshot: Snapshot) -> dict[str, list[str]]:
+def _settled_records(files: Store, snapshot: Snapshot) -> dict[str, list[str]]:
     """Return sweep -> paths of the records of attempts that ended a while ago."""
     settled: dict[str, list[str]] = {}
     now = time.time()
@@ -210,7 +210,7 @@ def _settled_records(files: Files, snapshot: Snapshot) -> dict[str, list[str]]:
     return settled
 
 
-def write_group(files: Files, group: Group, snapshot: Snapshot, compaction_id: str) -> Manifest:
+def write_group(files: Store, group: Group, snapshot: Snapshot, compaction_id: str) -> Manifest:
     """Write a group's rows and then the manifest that makes them count.
 
     Raises:
@@ -243,7 +243,7 @@ def _still_there(sweep: str, replaced: Sequence[Manifest], snapshot: Snapshot) -
     return {compaction_id for compaction_id in earlier if manifest_path(sweep, compaction_id) in snapshot.listing}
 
 
-def _resolved(files: Files, group: Group) -> list[Source]:
+def _resolved(files: Store, group: Group) -> list[Source]:
     """Return a group's sources with those of their trials that have no earlier commit within the group."""
     commits = []
     for source in group.sources:
@@ -256,11 +256,11 @@ def _resolved(files: Files, group: Group) -> list[Source]:
     return resolve(commits)
 
 
-ReadRows = Callable[[Files, Source, DataFile], pa.Table]
+ReadRows = Callable[[Store, Source, DataFile], pa.Table]
 
 
 def write_tables(
-    files: Files, sweep: str, sources: Sequence[Source], compaction_id: str, read: ReadRows
+    files: Store, sweep: str, sources: Sequence[Source], compaction_id: str, read: ReadRows
 ) -> dict[str, list[DataFile]]:
     """Write those rows of some sources that count, sorted, and return the files by table.
 
@@ -291,7 +291,7 @@ def _joined(name: str, parts: list[pa.Table]) -> pa.Table | None:
     return joined_rows(name, parts).combine_chunks() if parts else None
 
 
-def read_rows(files: Files, source: Source, file: DataFile) -> pa.Table:
+def read_rows(files: Store, source: Source, file: DataFile) -> pa.Table:
     """Return the rows of a source's file that count.
 
     Raises:
@@ -317,7 +317,7 @@ def _order(name: str, table: pa.Table, ids: pa.Array) -> np.ndarray:
 
 
 def _merge_features(
-    files: Files, sources: Sequence[Source], ids: pa.Array, path: Callable[[str, int | None], str], read: ReadRows
+    files: Store, sources: Sequence[Source], ids: pa.Array, path: Callable[[str, int | None], str], read: ReadRows
 ) -> list[DataFile]:
     """Put small files of features of one width together; name the large ones as they are."""
     kept, parts = [], dict[str, list[pa.Table]]()
@@ -337,7 +337,7 @@ _RECORDS = ATTEMPTS.append(pa.field("log", pa.binary()))
 
 
 def _joined_records(
-    files: Files, group: Group, replaced: Sequence[Manifest], snapshot: Snapshot
+    files: Store, group: Group, replaced: Sequence[Manifest], snapshot: Snapshot
 ) -> tuple[pa.Table | None, dict[str, int], list[str]]:
     """Return the attempts' records with what they printed, the bytes of each record read, and whose log is there."""
     parts = [
@@ -361,7 +361,7 @@ def _joined_records(
     return (pa.concat_tables(parts) if parts else None), sizes, logs
 
 
-def delete_replaced(files: Files, grace_s: float) -> tuple[int, int]:
+def delete_replaced(files: Store, grace_s: float) -> tuple[int, int]:
     """Delete what compactions replaced longer than `grace_s` ago and return how many files that were, and how many wait.
 
     Before anything is deleted the compaction's own files are read again: only what is there, bit for bit, replaces.
@@ -401,13 +401,13 @@ def _doomed_records(manifest: Manifest, snapshot: Snapshot) -> list[str]:
     return [path for path, size in records if size is None or snapshot.listing.get(path) == size]
 
 
-def _is_sound(files: Files, manifest: Manifest) -> bool:
+def _is_sound(files: Store, manifest: Manifest) -> bool:
     """Whether every file of a compaction holds what was written."""
     written = [file for file in manifest.all_files() if is_compacted(file.path)]
     return not find_broken_files(files, written)
 
 
-def _abandoned(files: Files, snapshot: Snapshot) -> list[str]:
+def _abandoned(files: Store, snapshot: Snapshot) -> list[str]:
     """Return what killed compactions left: old, without a manifest, and all of it committed elsewhere."""
     manifests = {path for path in snapshot.listing if path.startswith("manifest/")}
     left: dict[tuple[str, str], list[str]] = {}

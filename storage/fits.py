@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.files import Files
-from storage.layout import fits_path
-from storage.parquet import read_parquet
-from storage.schema import FITS
+from depthrate.storage.layout import fits_path
+from depthrate.storage.parquet import read_parquet
+from depthrate.storage.schema import FITS
+from depthrate.storage.store import Store
 
 
-def write_fits(files: Files, sweep: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_fits(files: Store, sweep: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Replace the fits of a sweep by these rows."""
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=FITS), sink)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from storage.files import Files
-from storage.layout import DATA_TABLES, attempt_path, log_path, manifest_path, table_path
-from storage.parquet import DataFile
+from depthrate.storage.layout import DATA_TABLES, attempt_path, log_path, manifest_path, table_path
+from depthrate.storage.parquet import DataFile
+from depthrate.storage.store import Store
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Manifest:
         records: dict[str, int | None] = {attempt_path(self.sweep, a): size for a, size in self.attempts.items()}
         return records | {log_path(self.sweep, attempt): None for attempt in self.logs}
 
-    def write(self, files: Files) -> None:
+    def write(self, files: Store) -> None:
         """Make the compaction count."""
         content = {
             "compaction_id": self.compaction_id,

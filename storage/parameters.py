@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.schema import TRIALS
+from depthrate.storage.schema import TRIALS
 
 
 def with_parameter_columns(trials: pa.Table) -> pa.Table:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.files import Files
-from storage.schema import STANDARD
+from depthrate.storage.schema import STANDARD
+from depthrate.storage.store import Store
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,7 +57,7 @@ class DataFile:
         return len(content) == self.size and hashlib.sha256(content).hexdigest() == self.sha256
 
 
-def write_table(files: Files, path: str, name: str, table: pa.Table, order: np.ndarray | None = None) -> DataFile:
+def write_table(files: Store, path: str, name: str, table: pa.Table, order: np.ndarray | None = None) -> DataFile:
     """Write a table's rows to a file of their own, durably, in the given order if there is one.
 
     Raises:

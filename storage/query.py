@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
-from storage.columns import OWN_TYPES
-from storage.files import Files, existing_store
-from storage.fits import fits_of
-from storage.layout import DATA_TABLES
-from storage.parameters import with_parameter_columns
-from storage.parquet import open_parquet
-from storage.records import read_records
-from storage.schema import ATTEMPTS, CURVES, FITS, METRICS, STANDARD, TRIALS
-from storage.snapshot import (
+from depthrate.storage.columns import OWN_TYPES
+from depthrate.storage.fits import fits_of
+from depthrate.storage.layout import DATA_TABLES
+from depthrate.storage.parameters import with_parameter_columns
+from depthrate.storage.parquet import open_parquet
+from depthrate.storage.records import read_records
+from depthrate.storage.schema import ATTEMPTS, CURVES, FITS, METRICS, STANDARD, TRIALS
+from depthrate.storage.snapshot import (
     LOOKS,
     Problem,
     Snapshot,
@@ -29,6 +28,7 @@ from storage.snapshot import (
     first_line,
     take_snapshot,
 )
+from depthrate.storage.store import Store, existing_store
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,7 @@ def open_results(url: str | None = None) -> Results:
 class Results:
     """The committed results of a store, as they were when it was opened."""
 
-    def __init__(self, files: Files):
+    def __init__(self, files: Store):
         self.files = files
         self._broken: set[str] = set()
         self._cache = SnapshotCache(columns=TRIALS.names)
@@ -71,7 +71,7 @@ class Results:
 
     @property
     def problems(self) -> list[Problem]:
-        """Files that are not what they should be; nothing in them is counted."""
+        """Store that are not what they should be; nothing in them is counted."""
         return self.snapshot.problems
 
     def refresh(self) -> Results:
@@ -219,7 +219,9 @@ class Results:
         schema = pa.schema([*STANDARD[name], *self._own_columns(name).items()])
         if not any(self.snapshot.sources[index].files.get(name) for index in sources):
             return pa.Table.from_batches([], schema)
-        from storage.scan import TableDataset  # imports pandas: half a second that trials and fits alone do not need
+        from depthrate.storage.scan import (
+            TableDataset,  # imports pandas: half a second that trials and fits alone do not need
+        )
 
         return TableDataset.of(self.files, self.snapshot, name, sources, schema)
 
@@ -297,7 +299,7 @@ def _may_name(query: str, columns: Iterable[str]) -> bool:
 
 
 def _read_layer(
-    files: Files, path: str, layer: int, trial_id: str | None
+    files: Store, path: str, layer: int, trial_id: str | None
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Yield (trial, labels, features) of one layer, from the row groups that hold it."""
     with files.open(path) as file, open_parquet(file) as parquet:

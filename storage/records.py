@@ -8,17 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.files import Files
-from storage.layout import attempt_of_path
-from storage.parquet import read_parquet
-from storage.schema import ATTEMPTS
-from storage.snapshot import Snapshot
+from depthrate.storage.layout import attempt_of_path
+from depthrate.storage.parquet import read_parquet
+from depthrate.storage.schema import ATTEMPTS
+from depthrate.storage.snapshot import Snapshot
+from depthrate.storage.store import Store
 
 Record = dict[str, Any]
 """attempt_id, sweep, trial_ids, state, started_at, heartbeat_at, ... (`storage.schema.ATTEMPTS`)."""
 
 
-def read_records(files: Files, snapshot: Snapshot, skip: Iterable[str] = ()) -> list[Record]:
+def read_records(files: Store, snapshot: Snapshot, skip: Iterable[str] = ()) -> list[Record]:
     """Return the attempts' records, without those of the attempts in `skip`.
 
     A record that cannot be read or is not ours is left out: it is a hint, never the truth.
@@ -30,7 +30,7 @@ def read_records(files: Files, snapshot: Snapshot, skip: Iterable[str] = ()) -> 
     return list(records.values())
 
 
-def read_loose_records(files: Files, paths: Iterable[str]) -> Iterator[tuple[str, Record]]:
+def read_loose_records(files: Store, paths: Iterable[str]) -> Iterator[tuple[str, Record]]:
     """Yield (path, record) of the records that stand in these files."""
     for path, content in files.read_many(list(paths)):
         try:
@@ -43,7 +43,7 @@ def read_loose_records(files: Files, paths: Iterable[str]) -> Iterator[tuple[str
             yield path, record
 
 
-def compacted_log(files: Files, snapshot: Snapshot, attempt_id: str) -> bytes | None:
+def compacted_log(files: Store, snapshot: Snapshot, attempt_id: str) -> bytes | None:
     """Return what an attempt printed, if a compaction holds it."""
     for manifest in snapshot.manifests:
         if attempt_id in manifest.logs:
@@ -55,7 +55,7 @@ def compacted_log(files: Files, snapshot: Snapshot, attempt_id: str) -> bytes | 
     return None
 
 
-def _compacted_records(files: Files, snapshot: Snapshot, skip: set[str]) -> Iterator[Record]:
+def _compacted_records(files: Store, snapshot: Snapshot, skip: set[str]) -> Iterator[Record]:
     for manifest in snapshot.manifests:
         for file in manifest.files.get("attempts", ()):
             try:

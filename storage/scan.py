@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 
-from storage.files import Files
-from storage.parquet import DataFile
-from storage.snapshot import Snapshot
+from depthrate.storage.parquet import DataFile
+from depthrate.storage.snapshot import Snapshot
+from depthrate.storage.store import Store
 
 FETCH_BELOW = 4_000_000
 """Bytes: a remote file smaller than this is fetched whole, in one request, many at once."""
@@ -32,7 +32,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
     of the trials the filter leaves are not opened at all.
     """
 
-    store: Files
+    store: Store
     snapshot: Snapshot
     sources: Mapping[str, int]
     """Path -> index of the snapshot's source the file belongs to."""
@@ -40,7 +40,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
 
     @classmethod
     def of(
-        cls, store: Files, snapshot: Snapshot, table: str, sources: Sequence[int], schema: pa.Schema
+        cls, store: Store, snapshot: Snapshot, table: str, sources: Sequence[int], schema: pa.Schema
     ) -> TableDataset:
         """Return the dataset of a table's files in some of a snapshot's sources."""
         dataset = cls([], schema, _FORMAT, LocalFileSystem())

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from storage.files import Files
-from storage.layout import batch_path, searches_folder
+from depthrate.storage.layout import batch_path, searches_folder
+from depthrate.storage.store import Store
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Report:
 class SearchRecords:
     """The records of a sweep's searches; files once read are not read again, unless they have grown."""
 
-    def __init__(self, files: Files, sweep: str):
+    def __init__(self, files: Store, sweep: str):
         self.files, self.sweep = files, sweep
         self._read: dict[str, int] = {}
         self._batches: dict[str, Batch] = {}

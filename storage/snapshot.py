@@ -15,9 +15,8 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from storage.commit import ForeignFile, read_commit
-from storage.files import Files, StoreError
-from storage.layout import (
+from depthrate.storage.commit import ForeignFile, read_commit
+from depthrate.storage.layout import (
     DATA_TABLES,
     FOLDERS,
     attempt_of_path,
@@ -27,9 +26,10 @@ from storage.layout import (
     name_of_path,
     sweep_of_path,
 )
-from storage.manifest import Manifest
-from storage.parquet import DataFile, read_parquet
-from storage.schema import STATE_COLUMNS, as_trials, no_rows
+from depthrate.storage.manifest import Manifest
+from depthrate.storage.parquet import DataFile, read_parquet
+from depthrate.storage.schema import STATE_COLUMNS, as_trials, no_rows
+from depthrate.storage.store import Store, StoreError
 
 LOOKS = 5
 """How often a store is listed anew when files vanish while it is read, before they are reported as missing."""
@@ -156,7 +156,7 @@ class Commit:
     manifest: Manifest | None = None
 
 
-def take_snapshot(files: Files, *, ignore: Iterable[str] = (), cache: SnapshotCache | None = None) -> Snapshot:
+def take_snapshot(files: Store, *, ignore: Iterable[str] = (), cache: SnapshotCache | None = None) -> Snapshot:
     """List the store and read its commits; `ignore` names files that are known to be broken, or commits to leave out.
 
     The trials come with the columns that the cache is for.
@@ -183,7 +183,7 @@ def take_snapshot(files: Files, *, ignore: Iterable[str] = (), cache: SnapshotCa
 class _Look:
     """One listing of a store, and what follows from it."""
 
-    def __init__(self, files: Files, listing: dict[str, int], ignore: set[str], cache: SnapshotCache):
+    def __init__(self, files: Store, listing: dict[str, int], ignore: set[str], cache: SnapshotCache):
         self.files, self.listing, self.ignore, self.cache = files, listing, ignore, cache
         self.problems: list[Problem] = []
         self.missing = False
@@ -346,7 +346,7 @@ class _Look:
         return record in self.listing or self.files.size(record) is not None
 
 
-def _read_all(files: Files, paths: list[str]) -> Iterator[tuple[str, bytes | None]]:
+def _read_all(files: Store, paths: list[str]) -> Iterator[tuple[str, bytes | None]]:
     """Yield the files' contents, None for those that have vanished; a store that stutters is asked again."""
     for path, content in files.read_many(paths):
         if isinstance(content, FileNotFoundError):
@@ -357,7 +357,7 @@ def _read_all(files: Files, paths: list[str]) -> Iterator[tuple[str, bytes | Non
             yield path, content
 
 
-def _read_patiently(files: Files, path: str) -> bytes | None:
+def _read_patiently(files: Store, path: str) -> bytes | None:
     for pause_s in (0.2, 1.0, None):
         try:
             return files.read(path)
@@ -409,7 +409,7 @@ def resolve(commits: list[Commit]) -> list[Source]:
     return sources
 
 
-def read_commit_of(files: Files, source: Source) -> Commit:
+def read_commit_of(files: Store, source: Source) -> Commit:
     """Return all of a source's trials, also those that do not count, with all their columns.
 
     Raises:
@@ -424,7 +424,7 @@ def read_commit_of(files: Files, source: Source) -> Commit:
     return Commit(source.path, trials, source.files, source.manifest)
 
 
-def sample_trials(files: Files, snapshot: Snapshot, at_least: int) -> pa.Table:
+def sample_trials(files: Store, snapshot: Snapshot, at_least: int) -> pa.Table:
     """Return all columns of some trials, those committed last, or of all if there are fewer."""
     tables = [no_rows()]
     for source in reversed(snapshot.sources):
@@ -444,7 +444,7 @@ def counting_rows(source: Source, table: pa.Table) -> pa.Table:
     return table.filter(pc.is_in(table["trial_id"], source.trials["trial_id"].combine_chunks()))
 
 
-def find_broken_files(files: Files, named: Sequence[DataFile]) -> list[str]:
+def find_broken_files(files: Store, named: Sequence[DataFile]) -> list[str]:
     """Read files whole and return the paths of those that are missing or do not hold what was committed."""
     expected = {file.path: file for file in named}
     return [

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from storage.files import Files
-from storage.layout import spec_path, trial_ids_path
+from depthrate.storage.layout import spec_path, trial_ids_path
+from depthrate.storage.store import Store
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class LaunchedSpec:
     spec: dict[str, Any]
     launched_at: str
 
-    def trial_ids(self, files: Files) -> list[str] | None:
+    def trial_ids(self, files: Store) -> list[str] | None:
         """Return the identities of its trials, or None where an older version did not write them down."""
         try:
             return files.read(trial_ids_path(self.sweep, self.spec_hash)).decode("ascii").split()
@@ -30,7 +30,7 @@ class LaunchedSpec:
 
 
 def write_spec(
-    files: Files, sweep: str, spec_hash: str, spec: Mapping[str, Any], trial_ids: Iterable[str] | None = None
+    files: Store, sweep: str, spec_hash: str, spec: Mapping[str, Any], trial_ids: Iterable[str] | None = None
 ) -> None:
     """Keep a spec that is launched; launching it again makes it the newest.
 
@@ -42,7 +42,7 @@ def write_spec(
     files.write(spec_path(sweep, spec_hash), json.dumps(content, indent=1).encode())
 
 
-def newest_specs(files: Files) -> dict[str, LaunchedSpec]:
+def newest_specs(files: Store) -> dict[str, LaunchedSpec]:
     """Return the spec each sweep was launched with last; files that cannot be read are passed over."""
     newest: dict[str, LaunchedSpec] = {}
     paths = [path for path in files.list("sweeps") if path.count("/") == 2 and path.endswith(".json")]

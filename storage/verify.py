@@ -13,11 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.columns import OWN_TYPES
-from storage.commit import read_commit
-from storage.compact import ABANDONED_S, new_compaction_id, write_tables
-from storage.files import Files
-from storage.layout import (
+from depthrate.storage.columns import OWN_TYPES
+from depthrate.storage.commit import read_commit
+from depthrate.storage.compact import ABANDONED_S, new_compaction_id, write_tables
+from depthrate.storage.layout import (
     DATA_TABLES,
     attempt_of_path,
     checkpoint_trials_path,
@@ -30,11 +29,12 @@ from storage.layout import (
     sweep_of_path,
     table_path,
 )
-from storage.manifest import Manifest
-from storage.parquet import DataFile, open_parquet, read_parquet, write_table
-from storage.records import Record, read_records
-from storage.schema import ATTEMPTS, FITS, STANDARD, TRIALS, as_trials, no_rows
-from storage.snapshot import Snapshot, SnapshotCache, Source, counting_rows, first_line, take_snapshot
+from depthrate.storage.manifest import Manifest
+from depthrate.storage.parquet import DataFile, open_parquet, read_parquet, write_table
+from depthrate.storage.records import Record, read_records
+from depthrate.storage.schema import ATTEMPTS, FITS, STANDARD, TRIALS, as_trials, no_rows
+from depthrate.storage.snapshot import Snapshot, SnapshotCache, Source, counting_rows, first_line, take_snapshot
+from depthrate.storage.store import Store
 
 LIVE_S = 300.0
 """What an attempt wrote is taken to be on its way to a commit while its last heartbeat is younger than this."""
@@ -75,7 +75,7 @@ class Verification:
 
 
 def verify(
-    files: Files, *, measured: Measured = lambda row: None, tell: Callable[[int, int], None] = lambda done, of: None
+    files: Store, *, measured: Measured = lambda row: None, tell: Callable[[int, int], None] = lambda done, of: None
 ) -> Verification:
     """Read every file of a store and compare it with what was committed; `tell` hears how many of how many are read.
 
@@ -91,7 +91,7 @@ def verify(
 
 
 class _Check:
-    def __init__(self, files: Files, snapshot: Snapshot, measured: Measured, tell: Callable[[int, int], None]):
+    def __init__(self, files: Store, snapshot: Snapshot, measured: Measured, tell: Callable[[int, int], None]):
         self.files, self.snapshot, self.measured, self.tell = files, snapshot, measured, tell
         self.result = Verification(num_trials=snapshot.trials.num_rows)
         self.records: dict[str, Record] = {str(r["attempt_id"]): r for r in read_records(files, snapshot)}
@@ -361,7 +361,7 @@ def _measurements(tables: list[pa.Table]) -> dict[str, set[tuple[int, int]]]:
     return there
 
 
-def _is_parquet(files: Files, path: str, schema: pa.Schema | None = None) -> bool:
+def _is_parquet(files: Store, path: str, schema: pa.Schema | None = None) -> bool:
     try:
         table = read_parquet(files.read(path))
         return schema is None or table.select(schema.names).schema.equals(schema)
@@ -369,14 +369,14 @@ def _is_parquet(files: Files, path: str, schema: pa.Schema | None = None) -> boo
         return False
 
 
-def _is_json(files: Files, path: str) -> bool:
+def _is_json(files: Store, path: str) -> bool:
     try:
         return isinstance(json.loads(files.read(path)), dict)
     except (OSError, ValueError):
         return False
 
 
-def _members(files: Files, path: str) -> set[str]:
+def _members(files: Store, path: str) -> set[str]:
     try:
         return set(json.loads(files.read(path))["trial_ids"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -396,7 +396,7 @@ class Repair:
     """Trials that were committed and have to run again."""
 
 
-def repair(files: Files, found: Verification) -> Repair:
+def repair(files: Store, found: Verification) -> Repair:
     """Move aside what `verify` found, and write anew what can be read beside it; nothing is deleted.
 
     Raises:
@@ -424,7 +424,7 @@ def repair(files: Files, found: Verification) -> Repair:
     return done
 
 
-def _save(files: Files, source: Source, without: set[str]) -> int:
+def _save(files: Store, source: Source, without: set[str]) -> int:
     """Write those trials of a damaged commit anew that are whole and stand nowhere else, and return how many."""
     keep = [trial_id not in without for trial_id in source.trial_ids()]
     if not any(keep):
@@ -442,14 +442,14 @@ def _save(files: Files, source: Source, without: set[str]) -> int:
     return sum(keep)
 
 
-def _read_what_is_left(files: Files, source: Source, file: DataFile) -> pa.Table:
+def _read_what_is_left(files: Store, source: Source, file: DataFile) -> pa.Table:
     try:
         return counting_rows(source, rows_left(files.read(file.path)))
     except _BROKEN:
         return pa.Table.from_batches([], STANDARD["metrics"])  # all of its trials are among the lost ones
 
 
-def _records_left(files: Files, file: DataFile) -> pa.Table | None:
+def _records_left(files: Store, file: DataFile) -> pa.Table | None:
     try:
         table = read_parquet(files.read(file.path))
     except _BROKEN:
@@ -457,7 +457,7 @@ def _records_left(files: Files, file: DataFile) -> pa.Table | None:
     return table if set(ATTEMPTS.names) <= set(table.column_names) else None
 
 
-def _move(files: Files, done: Repair, path: str) -> None:
+def _move(files: Store, done: Repair, path: str) -> None:
     if files.is_unfinished(path):
         files.remove_unfinished(path)
     elif files.size(path) is None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sweeps.packing import Pack
-from sweeps.trial import Trial
-from tasks.schema import Parameter
-from tasks.task import Task
+from depthrate.sweeps.packing import Pack
+from depthrate.sweeps.trial import Trial
+from depthrate.tasks.schema import Parameter
+from depthrate.tasks.task import Task
 
 TOLERANCE = 1.25
 """Predictions are good to a quarter: a trial that needs more than it may use by less than that is tried."""

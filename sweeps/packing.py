@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sweeps.trial import CanonicalWriter, Trial
-from tasks.task import Task
+from depthrate.sweeps.trial import CanonicalWriter, Trial
+from depthrate.tasks.task import Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.schema import Parameter, ParameterSchema, nearest
+from depthrate.tasks.schema import Parameter, ParameterSchema, nearest
 
 SAMPLERS = ("tpe", "random", "qmc", "cmaes", "grid")
 DIRECTIONS = ("minimize", "maximize")

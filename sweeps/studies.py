@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sweeps.expression import ExpressionError
-from sweeps.search_space import Dimension, Search, SearchError
-from sweeps.sweep import Combination, Sweep, SweepError, TrialBuilder, combinations, seed_values, with_seed
-from sweeps.trial import Trial, canonical_json
-from tasks.schema import ParameterError
-from tasks.task import Task
+from depthrate.sweeps.expression import ExpressionError
+from depthrate.sweeps.search_space import Dimension, Search, SearchError
+from depthrate.sweeps.sweep import Combination, Sweep, SweepError, TrialBuilder, combinations, seed_values, with_seed
+from depthrate.sweeps.trial import Trial, canonical_json
+from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.task import Task
 
 
 @dataclass(frozen=True)

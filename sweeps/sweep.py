@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sweeps.expression import Expression, ExpressionError
-from sweeps.search_space import Search, SearchError, search_of_spec
-from sweeps.trial import Trial, TrialMaker, canonical_json
-from tasks.schema import Filler, Parameter, ParameterError, nearest
-from tasks.task import Task, absolute_task_name, load_task
+from depthrate.sweeps.expression import Expression, ExpressionError
+from depthrate.sweeps.search_space import Search, SearchError, search_of_spec
+from depthrate.sweeps.trial import Trial, TrialMaker, canonical_json
+from depthrate.tasks.loading import absolute_task_name, load_task
+from depthrate.tasks.schema import Filler, Parameter, ParameterError, nearest
+from depthrate.tasks.task import Task
 
 SHIPPED = Path(__file__).parent
 MAX_TRIALS = 1_000_000
@@ -118,7 +119,9 @@ def parse_yaml(text: str) -> Any:
     Raises:
         SweepError: the text is not YAML, or a key stands twice.
     """
-    from sweeps.strict_yaml import read_yaml  # here: half of this module's start-up, and most commands read no YAML
+    from depthrate.sweeps.strict_yaml import (
+        read_yaml,  # here: half of this module's start-up, and most commands read no YAML
+    )
 
     return read_yaml(text)
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tasks.schema import ParameterError, ParameterSchema, nearest, schema_of_function
+from depthrate.tasks.schema import ParameterSchema, schema_of_function
 
 if TYPE_CHECKING:
-    from tasks.data_files import DataSource
+    from depthrate.tasks.data.sources import DataSource
 
 Params = Mapping[str, Any]
 Tables = Mapping[str, Any]
@@ -215,79 +211,3 @@ def _run_fused(function: Callable[..., Any], schema: ParameterSchema) -> RunPack
             yield TrialResult(index, {}, status="pruned") if tables is None else TrialResult(index, tables)
 
     return run
-
-
-def builtin_tasks() -> dict[str, Task]:
-    """Return the tasks that come with depthrate."""
-    from tasks.collapse_task import COLLAPSE
-
-    return {COLLAPSE.name: COLLAPSE}
-
-
-def load_task(name: str, folder: Path | None = None) -> Task:
-    """Load a task by its built-in name, as `file.py:function` (relative to `folder`), or as `package.module:function`.
-
-    Raises:
-        TaskError: there is no such task, file, module or function, or the function is not marked as a task.
-    """
-    builtin = builtin_tasks()
-    if name in builtin:
-        return builtin[name]
-    where, separator, function_name = name.rpartition(":")
-    if not separator or not where:
-        raise TaskError(
-            f"unknown task {name!r}{nearest(name, builtin)}; allowed: {', '.join(builtin)}, "
-            "'./my_task.py:function' or 'package.module:function'"
-        )
-    module = _load_file(where, folder) if where.endswith(".py") else _load_module(where)
-    function = getattr(module, function_name, None)
-    loaded = getattr(function, "__depthrate_task__", None)
-    if loaded is None:
-        state = "has no function" if function is None else "does not mark with @depthrate.task the function"
-        found = [key for key, value in vars(module).items() if hasattr(value, "__depthrate_task__")]
-        raise TaskError(f"{where} {state} {function_name!r}; tasks there: {', '.join(found) or 'none'}")
-    assert isinstance(loaded, Task)
-    return loaded
-
-
-def absolute_task_name(name: str, folder: Path) -> str:
-    """Return the task's name with a relative file path made absolute, so that any process can load it."""
-    where, separator, function_name = name.rpartition(":")
-    if separator and where.endswith(".py"):
-        return f"{(folder / where).resolve()}:{function_name}"
-    return name
-
-
-def _load_file(path_text: str, folder: Path | None) -> Any:
-    path = ((folder or Path.cwd()) / path_text).resolve()
-    if not path.is_file():
-        raise TaskError(f"task file {path} does not exist (given: {path_text!r}, looked up beside the sweep file)")
-    status = path.stat()
-    module = _run_file(path, (status.st_mtime_ns, status.st_size, status.st_ino))
-    sys.modules[module.__name__] = module  # dataclasses and pickle look a module up by its name
-    return module
-
-
-@functools.lru_cache(maxsize=8)  # a worker takes one pack after another of the same file
-def _run_file(path: Path, version: tuple[int, ...]) -> Any:
-    """Execute a file of tasks; `version` is another one when its content is."""
-    spec = importlib.util.spec_from_file_location(f"depthrate_task_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module
-    try:
-        spec.loader.exec_module(module)
-    except ParameterError:
-        raise
-    except Exception as error:
-        raise TaskError(f"task file {path} cannot be imported: {type(error).__name__}: {error}") from error
-    return module
-
-
-def _load_module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ParameterError:
-        raise
-    except Exception as error:
-        raise TaskError(f"task module {name!r} cannot be imported: {type(error).__name__}: {error}") from error

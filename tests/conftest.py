@@ -12,7 +12,7 @@ import yaml
 from s3_server import S3Server, s3_server
 from slurm_lab import Lab, missing_programs
 
-from storage.files import Files
+from depthrate.storage.store import Store
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before any import of torch: tests run side by side, and waiting threads spin
 
@@ -34,7 +34,7 @@ LONGEST_FIRST = (
     "tasks/test_fit_inference.py",
     "orchestrator/test_report.py",
 )
-"""Files that take a minute or more: a process that began one of them last would keep the others waiting."""
+"""Store that take a minute or more: a process that began one of them last would keep the others waiting."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -87,17 +87,17 @@ def s3(_s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
 
 
 @pytest.fixture(params=["folder", "memory", "s3"])
-def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty store of each kind: what uses it is the suite that every kind has to pass."""
     if request.param == "s3":
-        return Files(request.getfixturevalue("s3").new_url())
-    return Files(str(tmp_path / "store") if request.param == "folder" else f"memory://{uuid.uuid4().hex}")
+        return Store(request.getfixturevalue("s3").new_url())
+    return Store(str(tmp_path / "store") if request.param == "folder" else f"memory://{uuid.uuid4().hex}")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Files:
+def folder(tmp_path: Path) -> Store:
     """An empty store in a folder."""
-    return Files(str(tmp_path / "store"))
+    return Store(str(tmp_path / "store"))
 
 
 @pytest.fixture

@@ -6,20 +6,20 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from storage.files import Files
-from storage.query import Results
+from depthrate.storage.query import Results
+from depthrate.storage.store import Store
 
 
-def committed(files: Files) -> list[tuple[Any, ...]]:
+def committed(files: Store) -> list[tuple[Any, ...]]:
     """(depth, nc1) of each committed trial."""
     return Results(files).sql("select depth, nc1 from results order by depth, nc1").fetchall()
 
 
-def raw_rows(files: Files) -> int:
+def raw_rows(files: Store) -> int:
     """Rows of all trials files as they lie there: a view would hide a trial that was run twice."""
     return sum(pq.read_metadata(files.full_path(path)).num_rows for path in files.list("trials"))
 
 
-def states(files: Files) -> list[str]:
+def states(files: Store) -> list[str]:
     """The states of all attempts."""
     return sorted(row[0] for row in Results(files).sql("select state from attempts").fetchall())

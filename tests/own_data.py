@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Folder:
-    """What `tasks.data_files.DataSource` asks for."""
+    """What `tasks.data.sources.DataSource` asks for."""
 
     url: str
 

@@ -1,7 +1,7 @@
 """A real S3 server for tests and benchmarks: moto in a process of its own, which counts requests and can be told to fail.
 
 with s3_server() as server:
-    os.environ.update(server.environment); Files(server.new_url())
+    os.environ.update(server.environment); Store(server.new_url())
 """
 
 from __future__ import annotations

@@ -49,12 +49,12 @@ def value_of(trial_id: str, attempt_id: str) -> float:
 
 def write(store: str, index: int, seed: int, journal: Path) -> None:
     """Commit small packs until killed; one trial in five is one that other writers commit too."""
-    from orchestrator.attempt import AttemptState, new_attempt_id
-    from storage.commit import commit_trials
-    from storage.files import Files
-    from storage.schema import task_table
+    from depthrate.orchestrator.attempt import AttemptState, new_attempt_id
+    from depthrate.storage.commit import commit_trials
+    from depthrate.storage.schema import task_table
+    from depthrate.storage.store import Store
 
-    files, rng = Files(store), random.Random(f"{seed} writer {index} {time.time_ns()}")
+    files, rng = Store(store), random.Random(f"{seed} writer {index} {time.time_ns()}")
     skew = timedelta(hours=rng.choice([-5, 0, 0, 0, 3]))
     while True:
         time.sleep(rng.uniform(0, 0.5))
@@ -90,10 +90,10 @@ def write(store: str, index: int, seed: int, journal: Path) -> None:
 
 def compact_on(store: str, journal: Path) -> None:
     """Compact until killed, in small groups."""
-    from storage.compact import compact
-    from storage.files import Files
+    from depthrate.storage.compact import compact
+    from depthrate.storage.store import Store
 
-    files = Files(store)
+    files = Store(store)
 
     def note(kind: str, count: int) -> None:
         with journal.open("a") as file:
@@ -110,7 +110,7 @@ def compact_on(store: str, journal: Path) -> None:
 
 def read_on(store: str, index: int, journal: Path) -> None:
     """Ask and check until killed; whatever is wrong goes into the journal."""
-    from storage.query import open_results
+    from depthrate.storage.query import open_results
 
     results = open_results(store)
     seen: set[str] = set()
@@ -205,12 +205,12 @@ class Chaos:
 
 def report(chaos: Chaos) -> dict[str, Any]:
     """Look at what the crowd left, compact and verify it, and return the counts."""
-    from storage.compact import compact
-    from storage.files import Files
-    from storage.query import Results
-    from storage.verify import verify
+    from depthrate.storage.compact import compact
+    from depthrate.storage.query import Results
+    from depthrate.storage.store import Store
+    from depthrate.storage.verify import verify
 
-    files, committed = Files(chaos.store), journalled(chaos.folder)
+    files, committed = Store(chaos.store), journalled(chaos.folder)
     found = verify(files).findings
     compact(files, grace_s=0)
     rows = Results(files).sql(CHECK).fetchall()

@@ -20,10 +20,10 @@ from unittest import mock
 
 from tests_rows import tables_of
 
-from storage.commit import commit_trials
-from storage.compact import compact
-from storage.files import Files
-from storage.query import Results
+from depthrate.storage.commit import commit_trials
+from depthrate.storage.compact import compact
+from depthrate.storage.query import Results
+from depthrate.storage.store import Store
 
 QUERY = """
 select trial_id, attempt_id, (select count(*) from trials u where u.trial_id = t.trial_id) copies,
@@ -72,7 +72,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.files = Files(f"memory://{uuid.uuid4().hex}")
+        self.files = Store(f"memory://{uuid.uuid4().hex}")
         self.actors: list[Actor] = []
         self._current: Actor | None = None
         self._recent: list[tuple[str, str]] = []
@@ -172,7 +172,7 @@ class Simulation:
         self.trace.append(f"{actor.name}: {what}")
         return actor
 
-    def _files(self) -> Files:
+    def _files(self) -> Store:
         return SteppedFiles(self.files.url, self)
 
     def wrote(self, actor: Actor, path: str) -> None:
@@ -187,7 +187,7 @@ class Simulation:
         return {path for who, path in newest if who != actor.name}
 
 
-class SteppedFiles(Files):
+class SteppedFiles(Store):
     """A store whose every operation waits for the scheduler."""
 
     def __init__(self, url: str, simulation: Simulation):
@@ -243,7 +243,7 @@ def simulate(seed: int, *, lag: bool) -> Simulation:
     for _ in range(2):
         simulation.reader(times=2)
     names = (f"{number:06d}" for number in itertools.count())
-    with mock.patch("storage.compact.new_compaction_id", side_effect=names):  # else every run has other names
+    with mock.patch("depthrate.storage.compact.new_compaction_id", side_effect=names):  # else every run has other names
         simulation.run()
     return simulation
 

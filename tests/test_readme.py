@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from orchestrator.cli import app
+from depthrate.orchestrator.cli import app
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from storage.commit import commit_trials
-from storage.files import Files
-from storage.layout import attempt_path
-from storage.schema import task_table
+from depthrate.storage.commit import commit_trials
+from depthrate.storage.layout import attempt_path
+from depthrate.storage.schema import task_table
+from depthrate.storage.store import Store
 
 
 def tables_of(
@@ -38,7 +38,7 @@ def tables_of(
 
 
 def commit(
-    files: Files,
+    files: Store,
     attempt_id: str,
     trial_ids: Sequence[str],
     *,

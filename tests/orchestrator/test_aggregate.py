@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from orchestrator.aggregate import fit_curves
-from storage.commit import commit_trials
-from storage.files import Files
-from storage.query import QueryError, Results
-from storage.schema import FITS, task_table
-from sweeps.sweep import FitRequest
-from sweeps.trial import Trial
+from depthrate.orchestrator.aggregate import fit_curves
+from depthrate.storage.commit import commit_trials
+from depthrate.storage.query import QueryError, Results
+from depthrate.storage.schema import FITS, task_table
+from depthrate.storage.store import Store
+from depthrate.sweeps.sweep import FitRequest
+from depthrate.sweeps.trial import Trial
 
 
-def store(files: Files, trials: list[dict[str, Any]], metrics: Any, status: Any = lambda params: "ok") -> list[Trial]:
+def store(files: Store, trials: list[dict[str, Any]], metrics: Any, status: Any = lambda params: "ok") -> list[Trial]:
     planned = [Trial(f"t{number}", "task", 1, params) for number, params in enumerate(trials)]
     files.write("attempts/sweep=s/a.json", b"{}")
     tables = [task_table("metrics", metrics(t.params), trial_id=t.trial_id, attempt_id="a") for t in planned]
@@ -31,7 +31,7 @@ def store(files: Files, trials: list[dict[str, Any]], metrics: Any, status: Any 
     return planned
 
 
-def test_parameters_named_like_columns_group_and_order(files: Files) -> None:
+def test_parameters_named_like_columns_group_and_order(files: Store) -> None:
     grid = [{"depth": d, "steps": s, "loss": "ce"} for d in (2, 4, 8) for s in (5, 6)]
     trials = store(files, grid, lambda p: [{"layer": p["depth"], "nc1": p["steps"] * p["depth"] ** -0.5}])
     curves = fit_curves(Results(files), [FitRequest("nc1", by=("steps", "loss"))], trials)
@@ -43,7 +43,7 @@ def test_parameters_named_like_columns_group_and_order(files: Files) -> None:
     assert by_steps.power is not None and by_steps.power.exponent == pytest.approx(-1)
 
 
-def test_one_value_a_trial_though_it_has_two_splits(files: Files) -> None:
+def test_one_value_a_trial_though_it_has_two_splits(files: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         depth = params["depth"]
         return [{"split": s, "layer": depth, "nc1": v / depth} for s, v in (("test", 9), ("train", 1))]
@@ -53,7 +53,7 @@ def test_one_value_a_trial_though_it_has_two_splits(files: Files) -> None:
     assert [row["y"] for row in curve.rows] == [1 / 2, 1 / 4, 1 / 8]
 
 
-def test_what_is_left_out_is_counted(files: Files) -> None:
+def test_what_is_left_out_is_counted(files: Store) -> None:
     values = {1: 1.0, 2: 0.5, 4: 0.25, 8: 0.0, 16: None, 32: 3.0, 64: "text"}
     trials = store(
         files,
@@ -68,20 +68,20 @@ def test_what_is_left_out_is_counted(files: Files) -> None:
     assert row["n_trials"] == 6 and json.loads(row["excluded"]) == curve.excluded
 
 
-def test_no_fit_says_why(files: Files) -> None:
+def test_no_fit_says_why(files: Store) -> None:
     trials = store(files, [{"depth": 2}], lambda p: [{"layer": 2, "nc1": 1.0}])
     (curve, missing) = fit_curves(Results(files), [FitRequest("nc1"), FitRequest("nothing")], trials)
     assert curve.fits == [] and "distinct x" in str(curve.note)
     assert missing.excluded == {"not measured": 1}
 
 
-def test_trials_of_other_sweeps_are_not_used(files: Files) -> None:
+def test_trials_of_other_sweeps_are_not_used(files: Store) -> None:
     trials = store(files, [{"depth": d} for d in (2, 4, 8)], lambda p: [{"layer": 1, "nc1": 1 / p["depth"]}])
     (curve,) = fit_curves(Results(files), [FitRequest("nc1")], trials[:2])
     assert len(curve.rows) == 2
 
 
-def test_a_measured_curve_is_fitted_though_a_parameter_has_its_name(files: Files) -> None:
+def test_a_measured_curve_is_fitted_though_a_parameter_has_its_name(files: Store) -> None:
     files.write("attempts/sweep=s/a.json", b"{}")
     trials = [Trial(f"t{d}", "task", 1, {"depth": d, "loss": "ce"}) for d in (2, 4, 8)]
     tables: dict[str, list[Any]] = {"metrics": [], "curves": []}
@@ -99,7 +99,7 @@ def test_a_measured_curve_is_fitted_though_a_parameter_has_its_name(files: Files
     assert curve.power is not None and curve.power.exponent == pytest.approx(1)
 
 
-def test_a_layer_counts_from_the_end_or_from_the_input(folder: Files) -> None:
+def test_a_layer_counts_from_the_end_or_from_the_input(folder: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         depth = params["depth"]
         return [{"layer": layer, "nc1": (layer + 1) / depth} for layer in range(depth + 1)]
@@ -114,7 +114,7 @@ def test_a_layer_counts_from_the_end_or_from_the_input(folder: Files) -> None:
     assert [row["layer"] for row in before.table_rows("s")] == [-2] * len(before.fits)
 
 
-def test_a_filter_chooses_trials_and_is_not_an_exclusion(folder: Files) -> None:
+def test_a_filter_chooses_trials_and_is_not_an_exclusion(folder: Store) -> None:
     grid = [{"depth": d, "lr": lr} for d in (2, 4, 8) for lr in (0.1, 0.2)]
     trials = store(folder, grid, lambda p: [{"layer": 1, "nc1": p["lr"] / p["depth"]}])
     (curve,) = fit_curves(Results(folder), [FitRequest("nc1", where="lr > 0.15 or depth = 2")], trials)
@@ -123,7 +123,7 @@ def test_a_filter_chooses_trials_and_is_not_an_exclusion(folder: Files) -> None:
         fit_curves(Results(folder), [FitRequest("nc1", where="lrr > 0")], trials)
 
 
-def test_an_x_of_zero_is_left_out_by_name(folder: Files) -> None:
+def test_an_x_of_zero_is_left_out_by_name(folder: Store) -> None:
     grid = [{"weight_decay": w} for w in (0.0, 0.1, 0.2, 0.4)]
     trials = store(folder, grid, lambda p: [{"layer": 1, "nc1": 1.0 + p["weight_decay"]}])
     (curve,) = fit_curves(Results(folder), [FitRequest("nc1", x="weight_decay")], trials)
@@ -131,7 +131,7 @@ def test_an_x_of_zero_is_left_out_by_name(folder: Files) -> None:
     assert [point["x"] for point in curve.left_out] == [0.0]
 
 
-def with_curves(files: Files, heights: dict[int, list[float]]) -> list[Trial]:
+def with_curves(files: Store, heights: dict[int, list[float]]) -> list[Trial]:
     """Commit a trial a depth whose objective went through these heights at steps 25, 50, 75 and 100."""
     files.write("attempts/sweep=s/a.json", b"{}")
     trials = [Trial(f"t{d}", "task", 1, {"depth": d}) for d in heights]
@@ -150,7 +150,7 @@ def with_curves(files: Files, heights: dict[int, list[float]]) -> list[Trial]:
     return trials
 
 
-def test_trials_whose_objective_still_falls_are_counted_and_dropped_on_request(folder: Files) -> None:
+def test_trials_whose_objective_still_falls_are_counted_and_dropped_on_request(folder: Store) -> None:
     heights = {2: [4, 2, 1, 0.995], 4: [4, 2, 1, 0.985], 8: [4, 2, 1, 1.0], 16: [1, 1, 1, 2]}
     trials = with_curves(folder, heights)
     kept, dropped = fit_curves(Results(folder), [FitRequest("nc1"), FitRequest("nc1", unconverged="drop")], trials)
@@ -160,7 +160,7 @@ def test_trials_whose_objective_still_falls_are_counted_and_dropped_on_request(f
     assert [row["x"] for row in dropped.rows] == [2, 8, 16] and dropped.unconverged == frozenset()
 
 
-def test_groups_are_tested_for_one_exponent(folder: Files) -> None:
+def test_groups_are_tested_for_one_exponent(folder: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         exponent = {"a": 0.5, "b": 0.5, "c": 1.5}[params["arch"]]
         return [{"layer": 1, "nc1": params["depth"] ** -exponent * (1 + 0.01 * params["seed"])}]
@@ -176,7 +176,7 @@ def test_groups_are_tested_for_one_exponent(folder: Files) -> None:
     assert [row["common_exponent"] for row in powers] == [two[0].common.exponent] * 2
 
 
-def test_cut_off_target_and_sensitivity_are_in_the_table(folder: Files) -> None:
+def test_cut_off_target_and_sensitivity_are_in_the_table(folder: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         bend = 0.5 if params["depth"] == 2 else 1.0
         return [{"layer": 1, "nc1": bend / params["depth"] * (1 + 0.01 * params["seed"])}]
@@ -192,7 +192,7 @@ def test_cut_off_target_and_sensitivity_are_in_the_table(folder: Files) -> None:
     assert fixed.excluded == {"below the cut-off": 6} and len(fixed.rows) == 9
 
 
-def test_fits_of_an_older_version_are_read(folder: Files) -> None:
+def test_fits_of_an_older_version_are_read(folder: Store) -> None:
     old = pa.table({name: pa.array([None], FITS.field(name).type) for name in FITS.names[:18]})
     sink = io.BytesIO()
     pq.write_table(old, sink)

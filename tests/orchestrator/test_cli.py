@@ -13,7 +13,7 @@ import yaml
 from conftest import TINY
 from typer.testing import CliRunner
 
-from orchestrator.cli import app
+from depthrate.orchestrator.cli import app
 
 
 def invoke(*arguments: str) -> tuple[int, str]:
@@ -272,10 +272,10 @@ def test_fits_of_the_moment_are_printed_and_not_kept(done: tuple[Path, str]) -> 
 def test_a_report_is_watched_until_the_sweep_is_done(
     done: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orchestrator.plan import check_sweep
-    from orchestrator.report_command import ReportFiles, write_reports
-    from storage.files import Files
-    from sweeps.sweep import load_sweep
+    from depthrate.orchestrator.commands.report import ReportFiles, write_reports
+    from depthrate.orchestrator.plan import check_sweep
+    from depthrate.storage.store import Store
+    from depthrate.sweeps.sweep import load_sweep
 
     path = tmp_path / "report.html"
     wider = check_sweep(load_sweep(str(done[0]), {"depth": [2, 3, 17]}))
@@ -290,9 +290,9 @@ def test_a_report_is_watched_until_the_sweep_is_done(
             raise Enough
 
     with pytest.raises(Enough):
-        write_reports(wider, Files(done[1]), ReportFiles(path, None, ["depthrate"]), 5.0, sleep)
+        write_reports(wider, Store(done[1]), ReportFiles(path, None, ["depthrate"]), 5.0, sleep)
     assert all('<meta http-equiv="refresh" content="5">' in page and "pending" in page for page in seen)
     finished = check_sweep(load_sweep(str(done[0])))
-    written = write_reports(finished, Files(done[1]), ReportFiles(path, None, ["depthrate"]), 5.0, sleep)
+    written = write_reports(finished, Store(done[1]), ReportFiles(path, None, ["depthrate"]), 5.0, sleep)
     assert written.num_open == 0 and len(seen) == 2
     assert 'http-equiv="refresh"' not in path.read_text(), "a page that will not change does not load itself again"

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from outcomes import committed, raw_rows, states
 
-from orchestrator.attempt import AttemptState
-from orchestrator.driver import Driver, Outcome
-from orchestrator.executor import JobEnd, LaunchOptions, PackJob
-from orchestrator.local_executor import LocalExecutor
-from orchestrator.plan import check_sweep, make_plan
-from storage.files import Files
-from storage.query import Results
-from sweeps.sweep import sweep_of_spec
+from depthrate.orchestrator.attempt import AttemptState
+from depthrate.orchestrator.driver import Driver, Outcome
+from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, PackJob
+from depthrate.orchestrator.executors.local import LocalExecutor
+from depthrate.orchestrator.plan import check_sweep, make_plan
+from depthrate.storage.query import Results
+from depthrate.storage.store import Store
+from depthrate.sweeps.sweep import sweep_of_spec
 
 OWN_TASKS = Path(__file__).parent / "own_tasks.py"
 
 
-def drive(files: Files, task: str, workers: int = 1, **spec: Any) -> Outcome:
+def drive(files: Store, task: str, workers: int = 1, **spec: Any) -> Outcome:
     checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:{task}", **spec}))
     plan = make_plan(checked, files, workers=workers)
     executor = LocalExecutor(workers)
@@ -34,14 +34,14 @@ def drive(files: Files, task: str, workers: int = 1, **spec: Any) -> Outcome:
         executor.close()
 
 
-def test_a_users_own_task(folder: Files) -> None:
+def test_a_users_own_task(folder: Store) -> None:
     outcome = drive(folder, "power_law", grid={"depth": [2, 4]}, params={"exponent": 1.0})
     assert not outcome.failures and committed(folder) == [(2, 0.5), (4, 0.25)]
     assert Results(folder).sql("select distinct task from trials").fetchall() == [("own_tasks:power_law",)]
     assert folder.list("checkpoints") == {}
 
 
-def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(folder: Files) -> None:
+def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(folder: Store) -> None:
     outcome = drive(folder, "fails", grid={"depth": [2, 3, 4]})
     assert [depth for depth, _ in committed(folder)] == [2, 4], "the other trials of the pack are committed"
     (failure,) = outcome.failures
@@ -51,14 +51,14 @@ def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(folder: 
     assert "is cursed" in trace and "trial " in trace
 
 
-def test_halving_spares_what_is_committed(folder: Files) -> None:
+def test_halving_spares_what_is_committed(folder: Store) -> None:
     outcome = drive(
         folder, "forgetful", params={"flag": str(Path(folder.root).parent / "flag")}, grid={"depth": list(range(1, 17))}
     )
     assert not outcome.failures and len(committed(folder)) == 16 and raw_rows(folder) == 16
 
 
-def test_a_killed_worker_resumes_from_its_checkpoint(folder: Files, tmp_path: Path) -> None:
+def test_a_killed_worker_resumes_from_its_checkpoint(folder: Store, tmp_path: Path) -> None:
     outcome = drive(folder, "dies_once", params={"depth": 2, "flag": str(tmp_path / "flag")})
     assert not outcome.failures and committed(folder) == [(2, 5.0)] and states(folder) == ["done", "lost"]
     error = Results(folder).sql("select error from attempts where state = 'lost'").fetchall()[0][0]
@@ -66,18 +66,18 @@ def test_a_killed_worker_resumes_from_its_checkpoint(folder: Files, tmp_path: Pa
     assert folder.list("checkpoints") == {}
 
 
-def test_a_task_that_returns_no_table_is_not_retried(folder: Files) -> None:
+def test_a_task_that_returns_no_table_is_not_retried(folder: Store) -> None:
     outcome = drive(folder, "wrong", params={"depth": 2})
     assert "task returned list for a trial; return a mapping" in outcome.failures[0].error
     assert states(folder) == ["failed"]
 
 
-def test_the_same_error_from_many_packs_stops_the_launch(folder: Files) -> None:
+def test_the_same_error_from_many_packs_stops_the_launch(folder: Store) -> None:
     outcome = drive(folder, "wrong", grid={"depth": list(range(1, 40))}, workers=1)
     assert outcome.stopped_early and 3 <= len(outcome.failures) < 10
 
 
-def test_packs_of_another_live_launch_are_left_to_it(folder: Files) -> None:
+def test_packs_of_another_live_launch_are_left_to_it(folder: Store) -> None:
     spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2, 3]}}
     trial_ids = [trial.trial_id for trial in check_sweep(sweep_of_spec(spec)).trials]
     other = AttemptState(
@@ -91,7 +91,7 @@ def test_packs_of_another_live_launch_are_left_to_it(folder: Files) -> None:
     assert json.loads(folder.read("attempts/sweep=s/other.json"))["state"] == "lost"
 
 
-def test_checkpointed_packs_are_formed_again(folder: Files) -> None:
+def test_checkpointed_packs_are_formed_again(folder: Store) -> None:
     spec = {"name": "s", "task": "collapse", "params": {"arch": "rn1", "depth": 2, "samples_per_class": 20}, "seeds": 4}
     checked = check_sweep(sweep_of_spec(spec))
     (pack,) = make_plan(checked, folder).packs
@@ -103,7 +103,7 @@ def test_checkpointed_packs_are_formed_again(folder: Files) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_many_small_trials_are_committed_in_few_files(folder: Files, workers: int) -> None:
+def test_many_small_trials_are_committed_in_few_files(folder: Store, workers: int) -> None:
     outcome = drive(
         folder, "power_law", workers=workers, params={"noise": 0.1}, grid={"depth": [2, 3, 5, 8, 13]}, seeds=20
     )
@@ -136,7 +136,7 @@ class Mute:
     def close(self) -> None: ...
 
 
-def test_a_worker_that_leaves_no_trace_is_the_stores_doing(folder: Files) -> None:
+def test_a_worker_that_leaves_no_trace_is_the_stores_doing(folder: Store) -> None:
     """So there is a pause before each new try, and the message names what to look at."""
     spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}}
     plan, executor, now = make_plan(check_sweep(sweep_of_spec(spec)), folder), Mute(), [0.0]

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from storage.query import Results, open_results
+from depthrate.storage.query import Results, open_results
 
 SPEC = {
     "name": "long",
@@ -47,7 +47,7 @@ def quiet(sweep: Path) -> Results:
 
 
 def start(sweep: Path, store: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "orchestrator", "run", str(sweep), "--store", store, "--checkpoint-seconds", "0.2"]
+    command = [sys.executable, "-m", "depthrate", "run", str(sweep), "--store", store, "--checkpoint-seconds", "0.2"]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )

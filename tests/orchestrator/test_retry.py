@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from orchestrator.retry import decide
+from depthrate.orchestrator.retry import decide
 
 
 @pytest.mark.parametrize(

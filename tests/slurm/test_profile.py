@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.slurm_executor import bundle
-from slurm import states
-from slurm.command import SlurmError, run_command
-from slurm.limits import Limits, Partition, minutes_of, read_limits
-from slurm.profile import Profile, load_profile, make_profile
-from slurm.states import JobState, sacct_states, squeue_states
-from slurm.submit import batch_script
+from depthrate.orchestrator.executors.slurm_executor import bundle
+from depthrate.slurm import states
+from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.limits import Limits, Partition, minutes_of, read_limits
+from depthrate.slurm.profile import Profile, load_profile, make_profile
+from depthrate.slurm.states import JobState, sacct_states, squeue_states
+from depthrate.slurm.submit import batch_script
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = """\

@@ -7,13 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 from tests_rows import commit
 
-from storage.files import Files
-from storage.layout import table_path
-from storage.query import Results
-from storage.snapshot import take_snapshot
+from depthrate.storage.layout import table_path
+from depthrate.storage.query import Results
+from depthrate.storage.snapshot import take_snapshot
+from depthrate.storage.store import Store
 
 
-def test_committed_rows_are_read_back(files: Files) -> None:
+def test_committed_rows_are_read_back(files: Store) -> None:
     commit(files, "a1", ["t1", "t2"])
     results = Results(files)
     assert results.snapshot.trial_ids() == {"t1", "t2"} and not results.problems
@@ -25,13 +25,13 @@ def test_committed_rows_are_read_back(files: Files) -> None:
     assert results.sql("select count(*) from curves where loss is null").fetchall() == [(2,)], "NaN is null"
 
 
-def test_every_crash_point_leaves_nothing_or_all(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_crash_point_leaves_nothing_or_all(files: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail at the n-th write of a commit, for every n: readers see the trial only when the last write happened."""
-    write = Files.write
+    write = Store.write
     for crash_at in range(6):
         count = 0
 
-        def failing(self: Files, path: str, content: bytes, *, durable: bool = False) -> None:
+        def failing(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:
             nonlocal count
             count += 1
             if count > crash_at:
@@ -40,7 +40,7 @@ def test_every_crash_point_leaves_nothing_or_all(files: Files, monkeypatch: pyte
 
         attempt = f"a{crash_at}"
         with monkeypatch.context() as patch:
-            patch.setattr(Files, "write", failing)
+            patch.setattr(Store, "write", failing)
             if crash_at < 5:  # record, metrics, curves, features, trials
                 with pytest.raises(OSError, match="killed here"):
                     commit(files, attempt, ["t1"])
@@ -52,7 +52,7 @@ def test_every_crash_point_leaves_nothing_or_all(files: Files, monkeypatch: pyte
         assert not results.problems, "what a dead attempt left is not damage"
 
 
-def test_the_earliest_commit_wins_whole(files: Files) -> None:
+def test_the_earliest_commit_wins_whole(files: Store) -> None:
     commit(files, "late", ["t1", "t2"], hour=2, value=200.0)
     commit(files, "early", ["t2", "t3"], hour=1, value=100.0)
     results = Results(files)
@@ -63,20 +63,20 @@ def test_the_earliest_commit_wins_whole(files: Files) -> None:
     assert results.sql("select count(*), count(distinct trial_id) from results").fetchall() == [(3, 3)]
 
 
-def test_equal_times_are_decided_alike_by_every_reader(files: Files) -> None:
+def test_equal_times_are_decided_alike_by_every_reader(files: Store) -> None:
     for attempt in ("b", "a", "c"):
         commit(files, attempt, ["t1"], hour=1)
     assert take_snapshot(files).trials["attempt_id"].to_pylist() == ["a"]
 
 
-def test_parts_of_one_attempt(files: Files) -> None:
+def test_parts_of_one_attempt(files: Store) -> None:
     for part in range(3):
         commit(files, "a1", [f"t{part}"], part=part)
     assert take_snapshot(files).trial_ids() == {"t0", "t1", "t2"}
     assert "trials/sweep=s/a1-0002.parquet" in files.list()
 
 
-def test_features_of_one_layer(files: Files) -> None:
+def test_features_of_one_layer(files: Store) -> None:
     commit(files, "a1", ["t1", "t2"], value=1.0, width=3)
     commit(files, "a2", ["t3"], value=7.0, width=5, dtype=np.float16)
     results = Results(files)
@@ -88,7 +88,7 @@ def test_features_of_one_layer(files: Files) -> None:
         results.features("t2", layer=9)
 
 
-def test_large_features_lie_one_layer_to_a_row_group(folder: Files) -> None:
+def test_large_features_lie_one_layer_to_a_row_group(folder: Store) -> None:
     commit(folder, "a1", ["t1", "t2"], width=2**17)
     metadata = pq.read_metadata(folder.full_path(table_path("features", "s", "a1", None)))
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [2, 2, 2, 2]

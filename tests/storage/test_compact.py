@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from tests_rows import commit
 
-from storage.compact import Group, compact, plan_groups, write_group
-from storage.files import Files
-from storage.layout import is_compacted
-from storage.query import VIEWS, Results
-from storage.records import compacted_log, read_records
-from storage.snapshot import take_snapshot
+from depthrate.storage.compact import Group, compact, plan_groups, write_group
+from depthrate.storage.layout import is_compacted
+from depthrate.storage.query import VIEWS, Results
+from depthrate.storage.records import compacted_log, read_records
+from depthrate.storage.snapshot import take_snapshot
+from depthrate.storage.store import Store
 
 
-def fill(files: Files, packs: int = 6) -> None:
+def fill(files: Store, packs: int = 6) -> None:
     """Commit packs of three trials; the first of each pack but one is also in the pack before, which came earlier."""
     for number in range(packs):
         trials = [f"t{number}a", f"t{number}b", f"t{number + 1}a"]
@@ -32,7 +32,7 @@ def fill(files: Files, packs: int = 6) -> None:
         )
 
 
-def answers(files: Files) -> dict[str, Any]:
+def answers(files: Store) -> dict[str, Any]:
     """Everything a reader can see."""
     results = Results(files)
     assert not results.problems
@@ -46,7 +46,7 @@ def answers(files: Files) -> dict[str, Any]:
     return seen
 
 
-def test_readers_see_the_same_before_and_after(files: Files) -> None:
+def test_readers_see_the_same_before_and_after(files: Store) -> None:
     fill(files)
     before = answers(files)
     result = compact(files)
@@ -63,8 +63,8 @@ def test_readers_see_the_same_before_and_after(files: Files) -> None:
     assert len(Results(files).sql("select * from trials").fetchall()) == 14
 
 
-def test_rows_are_sorted_so_that_statistics_prune(folder: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.parquet.ROWS_PER_GROUP", 10)
+def test_rows_are_sorted_so_that_statistics_prune(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depthrate.storage.parquet.ROWS_PER_GROUP", 10)
     fill(folder, packs=9)
     compact(folder, grace_s=0)
     (path,) = [path for path in folder.list("metrics")]
@@ -78,7 +78,7 @@ def test_rows_are_sorted_so_that_statistics_prune(folder: Files, monkeypatch: py
     assert sum(s.min <= "t3b" <= s.max for s in ranges) <= 4
 
 
-def test_compactions_of_little_are_merged_later(folder: Files) -> None:
+def test_compactions_of_little_are_merged_later(folder: Store) -> None:
     for number in range(4):
         commit(folder, f"20260101T00000{2 * number}_aaaaaaaaaaaa", [f"t{number}a"])
         commit(folder, f"20260101T00000{2 * number + 1}_bbbbbbbbbbbb", [f"t{number}b"])
@@ -87,14 +87,14 @@ def test_compactions_of_little_are_merged_later(folder: Files) -> None:
     assert Results(folder).sql("select count(*) from metrics").fetchall() == [(48,)]
 
 
-def test_groups_keep_to_their_size(folder: Files) -> None:
+def test_groups_keep_to_their_size(folder: Store) -> None:
     fill(folder)
     result = compact(folder, group_bytes=40_000)
     assert result.groups == len(take_snapshot(folder).manifests) >= 2
 
 
-def test_large_features_stay_in_their_files(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.compact.MERGE_FEATURES_BELOW", 1)
+def test_large_features_stay_in_their_files(files: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depthrate.storage.compact.MERGE_FEATURES_BELOW", 1)
     commit(files, "20260101T000000_aaaaaaaaaaaa", ["t0a", "t3a"], hour=1)
     commit(files, "20260101T000001_aaaaaaaaaaaa", ["t3a", "t3b"], hour=2)
     before = answers(files)
@@ -110,7 +110,7 @@ def test_large_features_stay_in_their_files(files: Files, monkeypatch: pytest.Mo
         assert answers(files) == before
 
 
-def test_two_compactions_at_once(files: Files) -> None:
+def test_two_compactions_at_once(files: Store) -> None:
     """Both saw the same commits; one of them also a later one."""
     fill(files)
     first = take_snapshot(files)
@@ -125,7 +125,7 @@ def test_two_compactions_at_once(files: Files) -> None:
     assert answers(files) == before and len(take_snapshot(files).manifests) == 1
 
 
-def test_a_compaction_holds_every_trial_of_what_it_replaces(folder: Files) -> None:
+def test_a_compaction_holds_every_trial_of_what_it_replaces(folder: Store) -> None:
     """Else two compactions that each leave a double to the other lose it: the long chaos run did that once."""
     fill(folder)
     snapshot = take_snapshot(folder)
@@ -143,13 +143,13 @@ def test_a_compaction_holds_every_trial_of_what_it_replaces(folder: Files) -> No
         assert set(pq.read_table(io.BytesIO(folder.read(file.path)))["trial_id"].to_pylist()) == held
 
 
-def test_a_commit_with_an_earlier_clock_still_wins_after_a_compaction(files: Files) -> None:
+def test_a_commit_with_an_earlier_clock_still_wins_after_a_compaction(files: Store) -> None:
     """Which of two commits counts must not depend on whether one of them was compacted."""
     fill(files, packs=4)
     compact(files, grace_s=0)
     commit(files, "20251231T000000_aaaaaaaaaaaa", ["t2b"], value=99.0)
     found = Results(files).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
-    plain = Files(f"memory://{id(files)}-{time.time_ns()}")
+    plain = Store(f"memory://{id(files)}-{time.time_ns()}")
     fill(plain, packs=4)
     commit(plain, "20251231T000000_aaaaaaaaaaaa", ["t2b"], value=99.0)
     assert found == Results(plain).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
@@ -163,16 +163,16 @@ class Stop(BaseException):
 
 @pytest.mark.parametrize("point", range(14))
 def test_killed_anywhere_it_leaves_the_store_as_it_was_and_can_go_on(
-    folder: Files, point: int, monkeypatch: pytest.MonkeyPatch
+    folder: Store, point: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(folder)
     before = answers(folder)
     left = point
     with monkeypatch.context() as patch:
         for name in ("write", "delete", "delete_many"):
-            plain = getattr(Files, name)
+            plain = getattr(Store, name)
 
-            def counted(self: Files, *args: Any, _plain: Any = plain, **options: Any) -> None:
+            def counted(self: Store, *args: Any, _plain: Any = plain, **options: Any) -> None:
                 nonlocal left
                 left -= 1
                 if left < 0:
@@ -181,7 +181,7 @@ def test_killed_anywhere_it_leaves_the_store_as_it_was_and_can_go_on(
                     raise Stop
                 _plain(self, *args, **options)
 
-            patch.setattr(Files, name, counted)
+            patch.setattr(Store, name, counted)
         try:
             compact(folder, grace_s=0, group_bytes=60_000)
         except Stop:
@@ -189,7 +189,7 @@ def test_killed_anywhere_it_leaves_the_store_as_it_was_and_can_go_on(
         else:
             assert point > 6
     assert answers(folder) == before
-    monkeypatch.setattr("storage.compact.ABANDONED_S", -1.0)
+    monkeypatch.setattr("depthrate.storage.compact.ABANDONED_S", -1.0)
     compact(folder, grace_s=0)
     compact(folder, grace_s=0)
     assert answers(folder) == before
@@ -198,7 +198,7 @@ def test_killed_anywhere_it_leaves_the_store_as_it_was_and_can_go_on(
     assert {path for path in folder.list() if path.startswith(tables)} == {p for p in named if p.startswith(tables)}
 
 
-def test_what_is_replaced_goes_only_when_what_replaces_it_is_sound(folder: Files) -> None:
+def test_what_is_replaced_goes_only_when_what_replaces_it_is_sound(folder: Store) -> None:
     fill(folder)
     before = answers(folder)
     compact(folder)
@@ -213,7 +213,7 @@ def test_what_is_replaced_goes_only_when_what_replaces_it_is_sound(folder: Files
     assert now.problems and sorted(map(repr, now.sql("select * from curves").fetchall())) == before["curves"]
 
 
-def test_damaged_files_are_left_alone_with_their_commit(folder: Files) -> None:
+def test_damaged_files_are_left_alone_with_their_commit(folder: Store) -> None:
     fill(folder)
     path = "metrics/sweep=s/20260101T000002_aaaaaaaaaaaa.parquet"
     content = bytearray(folder.read(path))
@@ -224,7 +224,7 @@ def test_damaged_files_are_left_alone_with_their_commit(folder: Files) -> None:
     assert path in folder.list() and Results(folder).sql("select count(*) from trials").fetchall() == [(13,)]
 
 
-def test_records_and_logs_of_attempts_go_along(files: Files) -> None:
+def test_records_and_logs_of_attempts_go_along(files: Store) -> None:
     fill(files)
     files.write("attempts/sweep=s/20260101T000003_aaaaaaaaaaaa.log", b"it printed this\n")
     for state, ended in (("running", "null"), ("failed", str(time.time()))):
@@ -241,7 +241,7 @@ def test_records_and_logs_of_attempts_go_along(files: Files) -> None:
     assert len(read_records(files, take_snapshot(files))) == 8
 
 
-def test_an_empty_store_and_a_single_commit_are_left_alone(files: Files) -> None:
+def test_an_empty_store_and_a_single_commit_are_left_alone(files: Store) -> None:
     assert compact(files).groups == 0
     commit(files, "20260101T000000_aaaaaaaaaaaa", ["t0a"])
     assert compact(files).groups == 0 and not files.list("manifest")

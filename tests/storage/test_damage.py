@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 from tests_rows import commit
 
-from storage.compact import compact
-from storage.files import Files
-from storage.parquet import PAGES_KEY, open_parquet
-from storage.query import Results
-from storage.snapshot import take_snapshot
+from depthrate.storage.compact import compact
+from depthrate.storage.parquet import PAGES_KEY, open_parquet
+from depthrate.storage.query import Results
+from depthrate.storage.snapshot import take_snapshot
+from depthrate.storage.store import Store
 
 
 @pytest.fixture
-def store(files: Files) -> Files:
+def store(files: Store) -> Store:
     commit(files, "a1", ["t1", "t2"], hour=1)
     commit(files, "a2", ["t3"], hour=2)
     return files
 
 
-def answers(store: Files) -> tuple[list[str], str]:
+def answers(store: Store) -> tuple[list[str], str]:
     results = Results(store)
     trials = [row[0] for row in results.sql("select trial_id from results where nc1 is not null order by 1").fetchall()]
     return trials, "\n".join(map(str, results.problems))
@@ -27,7 +27,7 @@ def answers(store: Files) -> tuple[list[str], str]:
 
 @pytest.mark.parametrize("table", ["metrics", "curves", "features"])
 @pytest.mark.parametrize("damage", ["truncated", "empty", "missing"])
-def test_damaged_data_file(store: Files, table: str, damage: str) -> None:
+def test_damaged_data_file(store: Store, table: str, damage: str) -> None:
     path = f"{table}/sweep=s/a1.parquet"
     content = store.read(path)
     if damage == "missing":
@@ -38,14 +38,14 @@ def test_damaged_data_file(store: Files, table: str, damage: str) -> None:
     assert trials == ["t3"] and path in problems and "2 trials in it do not count" in problems
 
 
-def test_truncated_trials_file(store: Files) -> None:
+def test_truncated_trials_file(store: Store) -> None:
     path = "trials/sweep=s/a1.parquet"
     store.write(path, store.read(path)[:100])
     trials, problems = answers(store)
     assert trials == ["t3"] and path in problems
 
 
-def test_a_byte_changed_in_every_page_is_found_by_the_query(store: Files) -> None:
+def test_a_byte_changed_in_every_page_is_found_by_the_query(store: Store) -> None:
     path = "metrics/sweep=s/a1.parquet"
     content = bytearray(store.read(path))
     for position in range(4, len(content) - 2000, 40):
@@ -56,7 +56,7 @@ def test_a_byte_changed_in_every_page_is_found_by_the_query(store: Files) -> Non
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_a_changed_byte_anywhere_in_the_trials_is_noticed_by_all_readers_alike(store: Files, compacted: bool) -> None:
+def test_a_changed_byte_anywhere_in_the_trials_is_noticed_by_all_readers_alike(store: Store, compacted: bool) -> None:
     """Planning reads few of the columns; it must not count trials that a query leaves out."""
     if compacted:
         compact(store, grace_s=0)
@@ -73,7 +73,7 @@ def test_a_changed_byte_anywhere_in_the_trials_is_noticed_by_all_readers_alike(s
         assert position >= pages or (len(planned.trial_ids()) < 3 and planned.problems and asked.problems)
 
 
-def test_foreign_files(store: Files) -> None:
+def test_foreign_files(store: Store) -> None:
     import io
 
     import pyarrow as pa
@@ -91,14 +91,14 @@ def test_foreign_files(store: Files) -> None:
     assert "trials/notes.txt: is not a Parquet file" in problems
 
 
-def test_a_damaged_winner_gives_way_to_a_later_whole_commit(store: Files) -> None:
+def test_a_damaged_winner_gives_way_to_a_later_whole_commit(store: Store) -> None:
     commit(store, "a3", ["t1", "t2"], hour=9)
     store.write("metrics/sweep=s/a1.parquet", b"")
     trials, problems = answers(store)
     assert trials == ["t1", "t2", "t3"] and "a1.parquet" in problems
 
 
-def test_a_damaged_fits_file_is_named(store: Files) -> None:
+def test_a_damaged_fits_file_is_named(store: Store) -> None:
     store.write("fits/sweep=s/fits.parquet", b"nonsense")
     results = Results(store)
     assert results.sql("select * from fits").fetchall() == []

@@ -17,8 +17,10 @@ pytestmark = pytest.mark.timeout(200)
 @pytest.mark.parametrize("lag", [False, True], ids=["", "lagging listings"])
 @pytest.mark.parametrize("first", range(0, SEEDS, 8))
 def test_any_schedule(first: int, lag: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.query.LOOKS", 50)
-    monkeypatch.setattr("storage.snapshot.LOOKS", 50)  # compactions without a grace period take files away all the time
+    monkeypatch.setattr("depthrate.storage.query.LOOKS", 50)
+    monkeypatch.setattr(
+        "depthrate.storage.snapshot.LOOKS", 50
+    )  # compactions without a grace period take files away all the time
     for seed in range(first, min(first + 8, SEEDS)):
         settled = settle(simulate(seed, lag=lag))
         loose = settled["snapshot"].num_loose()

@@ -10,8 +10,8 @@ from conftest import forget_s3_clients
 from s3_server import BUCKET, S3Server
 from tests_rows import commit
 
-from storage.files import Files, StoreError
-from storage.query import Results
+from depthrate.storage.query import Results
+from depthrate.storage.store import Store, StoreError
 
 
 @pytest.fixture(autouse=True)
@@ -23,21 +23,21 @@ def fresh_clients() -> Iterator[None]:
 
 
 @pytest.fixture
-def store(s3: S3Server) -> Files:
-    files = Files(s3.new_url())
+def store(s3: S3Server) -> Store:
+    files = Store(s3.new_url())
     files.list()
     s3.reset()
     return files
 
 
-def test_one_put_a_file_and_one_get(s3: S3Server, store: Files) -> None:
+def test_one_put_a_file_and_one_get(s3: S3Server, store: Store) -> None:
     store.write("a/b", b"x" * 1_000_000, durable=True)
     assert s3.counts() == {"PUT": 1}
     store.read("a/b")
     assert s3.counts() == {"PUT": 1, "GET": 1}
 
 
-def test_a_thousand_files_are_deleted_by_one_request(s3: S3Server, store: Files) -> None:
+def test_a_thousand_files_are_deleted_by_one_request(s3: S3Server, store: Store) -> None:
     for name in range(30):
         store.write(f"a/{name}", b"")
     s3.reset()
@@ -45,14 +45,14 @@ def test_a_thousand_files_are_deleted_by_one_request(s3: S3Server, store: Files)
     assert s3.counts() == {"POST": 1} and store.list() == {}
 
 
-def test_large_files_go_up_in_parts(s3: S3Server, store: Files) -> None:
+def test_large_files_go_up_in_parts(s3: S3Server, store: Store) -> None:
     content = os.urandom(1 << 20) * 120
     store.write("features/large", content)
     assert s3.counts()["PUT"] == 3 and s3.counts()["POST"] == 2, "three parts, begun and completed"
     assert store.read("features/large") == content
 
 
-def test_a_folder_is_no_file(store: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_no_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Web consoles make folders as empty objects; s3fs itself lists a folder that fills while it looks."""
     store.fs.call_s3("put_object", Bucket=BUCKET, Key=f"{store.root.partition('/')[2]}/metrics/", Body=b"")
     store.write("a/b", b"x")
@@ -66,7 +66,7 @@ def test_a_folder_is_no_file(store: Files, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("status", "code"), [(503, "SlowDown"), (500, "InternalError"), (0, "")])
-def test_a_stuttering_server_is_asked_again(s3: S3Server, store: Files, status: int, code: str) -> None:
+def test_a_stuttering_server_is_asked_again(s3: S3Server, store: Store, status: int, code: str) -> None:
     for attempt in ("a1", "a2"):
         s3.fail("any", 2, status=status, code=code)
         commit(store, attempt, [f"t-{attempt}"])
@@ -80,7 +80,7 @@ def test_a_server_that_stays_down_is_an_error_that_names_the_store(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")  # the user's own setting counts
-    store = Files(s3.new_url())
+    store = Store(s3.new_url())
     s3.fail("any", 10_000)
     with pytest.raises(OSError, match="asked for by the test"):
         store.write("a", b"")
@@ -88,7 +88,7 @@ def test_a_server_that_stays_down_is_an_error_that_names_the_store(
     assert store.list() == {}
 
 
-def test_an_upload_that_was_never_completed_is_found_and_removed(s3: S3Server, store: Files) -> None:
+def test_an_upload_that_was_never_completed_is_found_and_removed(s3: S3Server, store: Store) -> None:
     bucket, _, prefix = store.root.partition("/")
     store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key=f"{prefix}/features/half")
     store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key="somebody/elses")
@@ -101,13 +101,13 @@ def test_an_upload_that_was_never_completed_is_found_and_removed(s3: S3Server, s
 
 def test_no_such_bucket(s3: S3Server) -> None:
     with pytest.raises(StoreError, match=r"'s3://nowhere/store' cannot be read.*bucket 'nowhere' exists.*AWS_PROFILE"):
-        Files("s3://nowhere/store").check_readable()
+        Store("s3://nowhere/store").check_readable()
 
 
 def test_no_credentials(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    files = Files(f"s3://{BUCKET}/x")
+    files = Store(f"s3://{BUCKET}/x")
     with pytest.raises(StoreError, match="credentials"):
         files.check_readable()
     with pytest.raises(OSError, match=rf"store s3://{BUCKET}/x: NoCredentialsError"):

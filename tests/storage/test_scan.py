@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from s3_server import S3Server
 from tests_rows import commit
 
-from storage.files import Files
-from storage.parameters import _parsed_by_arrow, _parsed_by_python
-from storage.query import Results
-from storage.scan import TableDataset
+from depthrate.storage.parameters import _parsed_by_arrow, _parsed_by_python
+from depthrate.storage.query import Results
+from depthrate.storage.scan import TableDataset
+from depthrate.storage.store import Store
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_one_trials_rows_open_its_file_alone(files: Files, opened: list[int]) -> None:
+def test_one_trials_rows_open_its_file_alone(files: Store, opened: list[int]) -> None:
     for number in range(20):
         commit(files, f"a{number:02d}", [f"t{number:02d}{letter}" for letter in "abcd"], value=number)
     results = Results(files)
@@ -65,14 +65,14 @@ def test_one_trials_rows_open_its_file_alone(files: Files, opened: list[int]) ->
         ("case when trial_id = 't01a' then layer = 0 else layer = 2 end", 80),
     ],
 )
-def test_leaving_files_out_never_changes_an_answer(folder: Files, where: str, expected: int) -> None:
+def test_leaving_files_out_never_changes_an_answer(folder: Store, where: str, expected: int) -> None:
     for number in range(20):
         commit(folder, f"a{number:02d}", [f"t{number:02d}{letter}" for letter in "abcd"], value=number)
     query = f"select count(distinct trial_id) from metrics where {where}"
     assert Results(folder).sql(query).fetchall() == [(expected,)]
 
 
-def test_features_of_a_layer_one_trial_after_another(files: Files) -> None:
+def test_features_of_a_layer_one_trial_after_another(files: Store) -> None:
     commit(files, "a1", ["t1", "t2"], value=1.0)
     commit(files, "a2", ["t2", "t3"], value=5.0, hour=1)
     found = {trial: (labels.tolist(), features) for trial, labels, features in Results(files).iter_features(layer=2)}
@@ -82,7 +82,7 @@ def test_features_of_a_layer_one_trial_after_another(files: Files) -> None:
 
 
 def test_one_layer_of_a_large_file_is_a_small_part_of_the_bytes(s3: S3Server) -> None:
-    store = Files(s3.new_url())
+    store = Store(s3.new_url())
     commit(store, "a1", [f"t{number}" for number in range(8)], width=2**19)
     results = Results(store)
     size = store.size("features/sweep=s/a1.parquet")
@@ -104,7 +104,7 @@ def test_one_layer_of_a_large_file_is_a_small_part_of_the_bytes(s3: S3Server) ->
     assert size is not None and read < size / 2, f"{read} of {size} bytes"
 
 
-def test_a_lazy_relation_is_read_in_batches(files: Files) -> None:
+def test_a_lazy_relation_is_read_in_batches(files: Store) -> None:
     commit(files, "a1", ["t1", "t2"])
     relation = Results(files).sql("select * from metrics order by trial_id, step, layer", lazy=True)
     batches = list(relation.filter("layer = 1").to_arrow_reader(2))

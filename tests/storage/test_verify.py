@@ -14,15 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 from tests_rows import commit
 
-from storage.compact import compact
-from storage.files import Files
-from storage.layout import is_compacted
-from storage.query import Results
-from storage.verify import Verification, repair, verify
+from depthrate.storage.compact import compact
+from depthrate.storage.layout import is_compacted
+from depthrate.storage.query import Results
+from depthrate.storage.store import Store
+from depthrate.storage.verify import Verification, repair, verify
 
 
 @pytest.fixture
-def store(files: Files) -> Files:
+def store(files: Store) -> Store:
     commit(files, "20260101T000000_aaaaaaaaaaaa", ["t1", "t2"], hour=1)
     commit(files, "20260101T000000_bbbbbbbbbbbb", ["t3", "t4"], hour=2)
     return files
@@ -59,7 +59,7 @@ DAMAGES = {
 }
 
 
-def answers(store: Files) -> list[str]:
+def answers(store: Store) -> list[str]:
     """Trials of which every view answers."""
     results = Results(store)
     for view in ("metrics", "curves", "features"):
@@ -74,7 +74,7 @@ def kinds(found: Verification) -> set[tuple[str, str]]:
     return {(finding.kind, finding.path.partition("/")[0]) for finding in found.findings}
 
 
-def test_a_sound_store_has_no_findings(store: Files) -> None:
+def test_a_sound_store_has_no_findings(store: Store) -> None:
     found = verify(store)
     assert not found.findings and found.num_trials == 4 and found.num_files == 8
     compact(store, grace_s=0)
@@ -84,7 +84,7 @@ def test_a_sound_store_has_no_findings(store: Files) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("table", ["metrics", "curves", "features", "trials"])
-def test_damage_is_found_survived_and_repaired(store: Files, table: str, damage: str) -> None:
+def test_damage_is_found_survived_and_repaired(store: Store, table: str, damage: str) -> None:
     path = f"{table}/sweep=s/{A}.parquet"
     store.write(path, DAMAGES[damage](store.read(path)))
     before = store.list()
@@ -105,7 +105,7 @@ def test_damage_is_found_survived_and_repaired(store: Files, table: str, damage:
     assert answers(store) == ["t1", "t2", "t3", "t4"]
 
 
-def test_missing_metrics_beside_a_commit(store: Files) -> None:
+def test_missing_metrics_beside_a_commit(store: Store) -> None:
     store.delete(f"metrics/sweep=s/{A}.parquet")
     found = verify(store)
     assert kinds(found) == {("missing", "metrics")} and found.findings[0].trial_ids == ("t1", "t2")
@@ -114,7 +114,7 @@ def test_missing_metrics_beside_a_commit(store: Files) -> None:
     assert not verify(store).findings and answers(store) == ["t3", "t4"]
 
 
-def test_foreign_files(store: Files) -> None:
+def test_foreign_files(store: Store) -> None:
     foreign = {
         "trials/sweep=s/own.parquet": parquet_of(pa.table({"x": [1]})),
         "metrics/sweep=s/own.parquet": parquet_of(pa.table({"x": [1]})),
@@ -139,7 +139,7 @@ def declared(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | No
     return (0, 5), range(4 if row["trial_id"] == "t2" else 3)
 
 
-def test_an_incomplete_trial_is_found_and_its_pack_is_kept(store: Files) -> None:
+def test_an_incomplete_trial_is_found_and_its_pack_is_kept(store: Store) -> None:
     found = verify(store, measured=declared)
     (finding,) = found.findings
     assert (
@@ -154,8 +154,8 @@ def test_an_incomplete_trial_is_found_and_its_pack_is_kept(store: Files) -> None
     assert labels.tolist() == [0, 1] and features.shape == (2, 3)
 
 
-def test_what_can_be_read_of_a_damaged_compaction_is_kept(folder: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.parquet.ROWS_PER_GROUP", 12)
+def test_what_can_be_read_of_a_damaged_compaction_is_kept(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depthrate.storage.parquet.ROWS_PER_GROUP", 12)
     trials = [f"t{number:02d}" for number in range(20)]
     for start in range(0, 20, 4):
         commit(folder, f"20260101T000000_{start:012d}", trials[start : start + 4])
@@ -174,7 +174,7 @@ def test_what_can_be_read_of_a_damaged_compaction_is_kept(folder: Files, monkeyp
     assert kept == [(6 * (20 - len(lost)),)]
 
 
-def test_a_damaged_compaction_gives_way_to_what_it_replaced(store: Files) -> None:
+def test_a_damaged_compaction_gives_way_to_what_it_replaced(store: Store) -> None:
     compact(store)
     (path,) = [path for path in store.list("curves") if is_compacted(path)]
     store.write(path, b"")
@@ -184,7 +184,7 @@ def test_a_damaged_compaction_gives_way_to_what_it_replaced(store: Files) -> Non
     assert not done.pending and answers(store) == ["t1", "t2", "t3", "t4"] and not verify(store).findings
 
 
-def test_leftovers_of_dead_attempts_and_killed_writers(folder: Files) -> None:
+def test_leftovers_of_dead_attempts_and_killed_writers(folder: Store) -> None:
     commit(folder, A, ["t1"])
     dead = "20260101T000000_dddddddddddd"
     record = (
@@ -212,7 +212,7 @@ def test_leftovers_of_dead_attempts_and_killed_writers(folder: Files) -> None:
     assert not folder.list("checkpoints/p1") and not temporary.exists()
 
 
-def test_small_files_are_checked(store: Files) -> None:
+def test_small_files_are_checked(store: Store) -> None:
     store.write("sweeps/s/0123.json", b"{half")
     store.write("fits/sweep=s/fits.parquet", b"nonsense")
     store.write(f"attempts/sweep=s/{B}.json", b"[]")

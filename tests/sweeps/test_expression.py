@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeps.expression import Expression, ExpressionError
+from depthrate.sweeps.expression import Expression, ExpressionError
 
 VALUES = {"depth": 4, "width": 64, "lr": 0.1, "arch": "rn1", "momentum": None, "bias": True}
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeps.memory import MemoryLimitError, check_memory, predicted_bytes
-from sweeps.packing import estimated_wall_s, make_pack, pack_trials
-from sweeps.trial import Trial
-from tasks.collapse_task import COLLAPSE
-from tasks.schema import Parameter, ParameterSchema
-from tasks.task import Task
+from depthrate.sweeps.memory import MemoryLimitError, check_memory, predicted_bytes
+from depthrate.sweeps.packing import estimated_wall_s, make_pack, pack_trials
+from depthrate.sweeps.trial import Trial
+from depthrate.tasks.collapse.task import COLLAPSE
+from depthrate.tasks.schema import Parameter, ParameterSchema
+from depthrate.tasks.task import Task
 
 SCHEMA = ParameterSchema(
     [

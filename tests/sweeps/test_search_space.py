@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sweeps.search_space import Measure, Search
-from sweeps.studies import Study, make_studies
-from sweeps.sweep import Sweep, SweepError, load_sweep, sweep_of_spec
+from depthrate.sweeps.search_space import Measure, Search
+from depthrate.sweeps.studies import Study, make_studies
+from depthrate.sweeps.sweep import Sweep, SweepError, load_sweep, sweep_of_spec
 
 LR = {"lr": {"low": 0.01, "high": 1, "log": True}}
 

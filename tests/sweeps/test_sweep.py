@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeps.expression import Expression
-from sweeps.sweep import SweepError, check_fits, sweep_of_spec
-from sweeps.trial import Trial, trial_id_of
-from tasks.schema import Parameter, ParameterError, ParameterSchema
-from tasks.task import Task
+from depthrate.sweeps.expression import Expression
+from depthrate.sweeps.sweep import SweepError, check_fits, sweep_of_spec
+from depthrate.sweeps.trial import Trial, trial_id_of
+from depthrate.tasks.schema import Parameter, ParameterError, ParameterSchema
+from depthrate.tasks.task import Task
 
 
 def refuse_wide_and_deep(params):
@@ -245,7 +245,7 @@ def test_a_sweep_is_a_mapping():
 
 
 def test_too_many_trials_are_refused_before_they_fill_the_memory(monkeypatch):
-    monkeypatch.setattr("sweeps.sweep.MAX_TRIALS", 10)
+    monkeypatch.setattr("depthrate.sweeps.sweep.MAX_TRIALS", 10)
     with pytest.raises(SweepError, match="more than 10 trials; split the sweep"):
         sweep_of(grid={"depth": [1, 2, 3, 4]}, seeds=3).expand(TASK)
     with pytest.raises(SweepError, match="axis 'depth' in grid has 99 values; at most 10"):

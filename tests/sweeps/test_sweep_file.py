@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from sweeps.sweep import SweepError, check_fits, load_sweep, parse_yaml, sweep_of_spec
+from depthrate.sweeps.sweep import SweepError, check_fits, load_sweep, parse_yaml, sweep_of_spec
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sweeps.sweep import load_sweep, sweep_of_spec
-from sweeps.trial import CanonicalWriter, Trial, TrialMaker, canonical_json, trial_id_of, varying_parameters
+from depthrate.sweeps.sweep import load_sweep, sweep_of_spec
+from depthrate.sweeps.trial import CanonicalWriter, Trial, TrialMaker, canonical_json, trial_id_of, varying_parameters
 
 PARAMS = {"depth": 4, "exponent": 0.5, "seed": 0}
 GOLDEN_QUICKSTART = "bb9e9d7efb60c7de"  # of version 2 of the task

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.schema import REQUIRED, Filler, Parameter, ParameterError, ParameterSchema, schema_of_function
+from depthrate.tasks.schema import REQUIRED, Filler, Parameter, ParameterError, ParameterSchema, schema_of_function
 
 
 def parameter(kind, **changes):

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks.schema import ParameterError
-from tasks.task import Interrupted, TaskError, absolute_task_name, load_task, task
+from depthrate.tasks.loading import absolute_task_name, load_task
+from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.task import Interrupted, TaskError, task
 
 POWER_LAW = """
-from tasks.task import task
+from depthrate.tasks.task import task
 
 @task(version=3)
 def power_law(*, depth: int, exponent: float = 0.5, seed: int = 0, context):

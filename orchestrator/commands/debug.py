@@ -1,0 +1,82 @@
+"""Run one trial alone in this process: for a debugger, a profiler, or a doubt."""
+
+from __future__ import annotations
+
+import pdb
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from depthrate.orchestrator.plan import check_sweep
+from depthrate.orchestrator.status import find_params
+from depthrate.orchestrator.terminal import print_table
+from depthrate.storage.data_folder import DataFolder
+from depthrate.storage.schema import TRIALS, task_table
+from depthrate.storage.snapshot import SnapshotCache, take_snapshot
+from depthrate.storage.specs import newest_specs
+from depthrate.storage.store import Store, StoreError
+from depthrate.sweeps.sweep import load_sweep, sweep_of_spec
+
+
+@dataclass
+class _DebugContext:
+    """A context that keeps nothing and never stops (`tasks.task.TaskContext`)."""
+
+    device: str
+    data: DataFolder
+    trial_ids: Sequence[str]
+
+    def should_stop(self) -> bool:
+        return False
+
+    def progress(self, step: int, num_steps: int) -> None:
+        return None
+
+    def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
+        return set()
+
+    def checkpoint_due(self) -> bool:
+        return False
+
+    def save_checkpoint(self, content: bytes) -> None:
+        return None
+
+    def load_checkpoint(self) -> bytes | None:
+        return None
+
+    def for_trial(self, index: int) -> _DebugContext:
+        return self
+
+
+def debug_trial(
+    files: Store, prefix: str, sweep: str | None, data: DataFolder, device: str, post_mortem: bool, console: Console
+) -> None:
+    """Run the trial whose identity begins with `prefix` and print its last measurements, layer by layer.
+
+    Raises:
+        StoreError: no trial or several begin with `prefix`.
+    """
+    sweeps = [load_sweep(sweep)] if sweep else [sweep_of_spec(each.spec) for each in newest_specs(files).values()]
+    checked = [check_sweep(each) for each in sweeps]
+    tasks = {each.task.name: each.task for each in checked}
+    snapshot = take_snapshot(files, cache=SnapshotCache(columns=TRIALS.names))
+    found = find_params([trial for each in checked for trial in each.trials], snapshot, prefix)
+    if len(found) != 1 or found[0][1] not in tasks:
+        raise StoreError(
+            f"{len(found)} trials of {files.url} begin with {prefix!r}"
+            + (": " + ", ".join(trial_id for trial_id, _, _ in found[:5]) if found else "")
+            + '; list them: depthrate query "select trial_id from trials", or name the sweep with --sweep'
+        )
+    trial_id, task_name, params = found[0]
+    console.print(f"trial {trial_id} of {task_name}: {params}", highlight=False, markup=False)
+    try:
+        results = list(tasks[task_name].run([params], _DebugContext(device, data, [trial_id])))
+    except Exception:
+        if post_mortem:
+            pdb.post_mortem()
+        raise
+    rows = task_table("metrics", results[0].tables["metrics"], trial_id=trial_id, attempt_id="debug").to_pylist()
+    last = [row for row in rows if row.get("step") == rows[-1].get("step")]
+    columns = [name for name in last[-1] if any(isinstance(row[name], int | float) for row in last)] if last else []
+    print_table(console, columns, [[row.get(name) for name in columns] for row in last])

@@ -1,0 +1,96 @@
+"""`depthrate fit`: the rates a sweep asks for, or others of the moment, kept in the store and printed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+
+from depthrate.orchestrator.aggregate import fit_curves
+from depthrate.orchestrator.commands.named_sweep import chosen_sweep
+from depthrate.orchestrator.plan import CheckedSweep
+from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
+from depthrate.orchestrator.terminal import make_console, print_fits, print_json, print_warnings
+from depthrate.orchestrator.usage import UsageError
+from depthrate.storage.fits import write_fits
+from depthrate.storage.query import Results
+from depthrate.storage.snapshot import Problem
+from depthrate.storage.store import Store
+from depthrate.sweeps.sweep import Sweep, SweepError, check_fits, fit_request
+
+
+def fit_sweep(given: str, files: Store, changes: Mapping[str, Any], as_json: bool) -> None:
+    """Fit what a sweep asks for, or what `changes` say instead.
+
+    Raises:
+        ValueError: there is no such sweep, it asks for no fit, or `changes` are not allowed.
+    """
+    checked, view = chosen_sweep(given, files)
+    if changes:
+        problems = fit_otherwise(make_console(), checked, files, view, changes, as_json)
+    elif checked.sweep.fit:
+        problems = fit_and_print(make_console(), checked, files, view, as_json)
+    else:
+        name = checked.sweep.name
+        raise UsageError(f"sweep {name!r} asks for no fit; add to it, for example, fit: [{{metric: nc1, x: depth}}]")
+    if not as_json:
+        print_warnings(problems)
+
+
+def fit_and_print(
+    console: Console, checked: CheckedSweep, files: Store, view: SearchView | None, as_json: bool = False
+) -> Sequence[Problem]:
+    """Fit a sweep's rates, keep and print them, and return what is wrong with the store.
+
+    `view` is the sweep's search: its fits are about what it chose.
+    """
+    results = Results(files)
+    curves = fit_curves(results, checked.sweep.fit, fitted_trials(checked, view))
+    rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
+    if rows:
+        try:
+            write_fits(files, checked.sweep.name, rows)
+        except OSError as error:
+            print(f"warning: fits are not kept: {error}", file=sys.stderr)
+    if as_json:
+        print_json(rows)
+    elif curves:
+        print_fits(console, curves)
+    return results.problems
+
+
+def fit_otherwise(
+    console: Console,
+    checked: CheckedSweep,
+    files: Store,
+    view: SearchView | None,
+    changes: Mapping[str, Any],
+    as_json: bool,
+) -> Sequence[Problem]:
+    """Fit what the command line asks for and print it; the store's fits stay those of the sweep.
+
+    Raises:
+        SweepError: a metric or parameter is unknown, an option is not allowed.
+    """
+    requests = changed_requests(checked.sweep, changes)
+    check_fits(replace(checked.sweep, fit=requests), checked.task)
+    results = Results(files)
+    curves = fit_curves(results, requests, fitted_trials(checked, view))
+    if as_json:
+        print_json([row for curve in curves for row in curve.table_rows(checked.sweep.name)])
+    else:
+        print_fits(console, curves)
+        console.print("not kept in the store: to keep a fit, write it into the sweep's fit:", highlight=False)
+    return results.problems
+
+
+def changed_requests(sweep: Sweep, changes: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return one new request if a metric is given, else those of the sweep with these options."""
+    if "metric" in changes:
+        return (fit_request(changes),)
+    if not sweep.fit:
+        raise SweepError(f"sweep {sweep.name!r} asks for no fit; say which metric: --metric nc1")
+    return tuple(fit_request({**request.spec(), **changes}) for request in sweep.fit)

@@ -1,0 +1,43 @@
+"""`depthrate logs`: every attempt of a trial, and what it printed."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+
+from depthrate.orchestrator.usage import UsageError
+from depthrate.storage.layout import log_path
+from depthrate.storage.records import compacted_log, read_records
+from depthrate.storage.snapshot import take_snapshot
+from depthrate.storage.store import Store
+
+
+def print_logs(files: Store, prefix: str, console: Console) -> None:
+    """Print where each attempt of the trials whose identity begins with `prefix` ran, how it ended, and what it printed.
+
+    Raises:
+        UsageError: no attempt had such a trial.
+    """
+    snapshot = take_snapshot(files)
+    states = read_records(files, snapshot)
+    found = [s for s in states if any(trial_id.startswith(prefix) for trial_id in s.get("trial_ids") or ())]
+    if not found:
+        raise UsageError(
+            f'no attempt in {files.url} had a trial {prefix!r}; trial ids: depthrate query "select trial_id from trials"'
+        )
+    for state in sorted(found, key=lambda s: s.get("started_at", 0)):
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state["started_at"]))
+        head = (
+            f"attempt {state['attempt_id']} {state['state']}: started {when} on {state['host']}, pid {state['pid']}, "
+        )
+        head += f"{len(state['trial_ids'])} trials, step {state['step']}/{state['num_steps'] or '?'}"
+        console.print(head, highlight=False, markup=False)
+        if state.get("error"):
+            console.print(state.get("traceback") or state["error"], highlight=False, markup=False)
+        try:
+            printed: bytes | None = files.read(log_path(state["sweep"], state["attempt_id"]))
+        except FileNotFoundError:
+            printed = compacted_log(files, snapshot, state["attempt_id"])
+        if printed:
+            console.print(printed.decode(errors="replace"), highlight=False, markup=False, end="")

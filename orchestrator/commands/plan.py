@@ -1,0 +1,111 @@
+"""`depthrate plan`: what would run, in which packs and jobs, and how long it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+
+from depthrate.orchestrator.commands.launch_arguments import LaunchRequest, plan_at, plan_sentence
+from depthrate.orchestrator.executors.place import Place
+from depthrate.orchestrator.plan import Plan, check_contents, estimated_hours, make_estimate
+from depthrate.orchestrator.search.proposals import SearchView, with_search
+from depthrate.orchestrator.terminal import make_console, print_json, print_table, print_warnings
+from depthrate.storage.data_folder import open_data_folder
+from depthrate.storage.store import open_store
+from depthrate.sweeps.memory import gigabytes, predicted_bytes
+from depthrate.sweeps.packing import Pack, estimated_wall_s
+from depthrate.sweeps.trial import varying_parameters
+
+SHOWN = 40
+"""Packs printed; --json prints all."""
+
+
+def show_plan(request: LaunchRequest, as_json: bool) -> None:
+    """Print what would run and what is done.
+
+    Raises:
+        ValueError: one of our packages' errors for what a user gave.
+    """
+    data = open_data_folder()
+    checked = request.check(data)
+    files = open_store(request.store)
+    checked, view = with_search(checked, files)
+    place = request.open_place(checked.sweep, files)
+    plan = plan_at(place, checked, files)
+    check_contents(plan, data)
+    estimate_s = make_estimate(plan, files)
+    place.check(plan, estimate_s)
+    hours, details = estimated_hours(plan, estimate_s), place.details(plan, estimate_s)
+    if as_json:
+        print_json(_as_json(plan, place, view, hours, details))
+        return
+    print_warnings(plan.snapshot.problems)
+    console = make_console()
+    console.print(plan_sentence(plan), highlight=False)
+    if view is not None:
+        console.print(view.sentence(), highlight=False)
+    if plan.packs:
+        _print_packs(console, plan, place)
+        _print_cost(console, plan, place, hours, details)
+
+
+def _as_json(
+    plan: Plan, place: Place, view: SearchView | None, hours: float | None, details: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "sweep": plan.checked.sweep.name,
+        "num_trials": len(plan.checked.trials),
+        "num_done": len(plan.done),
+        "num_pending": plan.num_pending,
+        "packs": [
+            {"pack_id": p.pack_id, "trial_ids": p.trial_ids, "predicted_memory_gb": _peak_gb(p, plan, place)}
+            for p in plan.packs
+        ],
+        "worker_memory_gb": None if place.memory_bytes is None else place.memory_bytes / 1e9,
+        "workers": place.workers,
+        "device": place.device,
+        "estimated_core_hours": hours,
+        **details,
+        **({} if view is None else {"search": view.to_json()}),
+        "problems": [str(problem) for problem in plan.snapshot.problems],
+    }
+
+
+def _peak_gb(pack: Pack, plan: Plan, place: Place) -> float | None:
+    peak_bytes = predicted_bytes(pack, plan.checked.task, place.device)
+    return None if peak_bytes is None else peak_bytes / 1e9
+
+
+def _print_packs(console: Console, plan: Plan, place: Place) -> None:
+    task, varying = plan.checked.task, varying_parameters(plan.checked.trials)
+    rows = []
+    for pack in plan.packs[:SHOWN]:
+        cells = [_values([t.params[name] for t in pack.trials]) for name in varying]
+        seconds = None if task.estimate_s is None else round(estimated_wall_s(pack, task))
+        peak_gb = _peak_gb(pack, plan, place)
+        rows.append([pack.pack_id, len(pack.trials), *cells, seconds, None if peak_gb is None else round(peak_gb, 2)])
+    print_table(console, ["pack", "trials", *varying, "rough core-s", "peak GB"], rows)
+    if len(plan.packs) > SHOWN:
+        console.print(f"and {len(plan.packs) - SHOWN} more packs")
+
+
+def _print_cost(console: Console, plan: Plan, place: Place, hours: float | None, details: dict[str, Any]) -> None:
+    if hours is not None:
+        wall = hours / min(place.workers, len(plan.packs))
+        text = f"about {hours:.2g} core-hours, {wall:.2g} h with {place.workers} workers on {place.device}"
+        console.print(text, highlight=False)
+    if place.memory_bytes is not None and any(_peak_gb(pack, plan, place) is not None for pack in plan.packs):
+        console.print(f"a worker may use {gigabytes(place.memory_bytes)} of memory", highlight=False)
+    if details:
+        console.print(place.sentence(), highlight=False)
+    for name, value in details.items():
+        text = f"{value:.2g}" if isinstance(value, float) else value
+        if value is not None:
+            shown = f"\n{text}" if "\n" in str(value) else f" {text}"
+            console.print(f"{name.replace('_', ' ')}:{shown}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _values(values: list[Any]) -> str:
+    unique = list(dict.fromkeys(values))
+    return ", ".join(map(str, unique[:6])) + (", ..." if len(unique) > 6 else "")

@@ -1,0 +1,121 @@
+"""`depthrate report`: collect, draw, write; once, or again and again while the sweep runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from depthrate.orchestrator.aggregate import fit_curves
+from depthrate.orchestrator.commands.named_sweep import chosen_sweep
+from depthrate.orchestrator.plan import CheckedSweep
+from depthrate.orchestrator.report.collect import collect_report
+from depthrate.orchestrator.report.export import export_figures
+from depthrate.orchestrator.report.page import ReportData, all_plots, render_report
+from depthrate.orchestrator.search.proposals import fitted_trials, with_search
+from depthrate.orchestrator.status import sweep_status
+from depthrate.orchestrator.terminal import print_warnings
+from depthrate.orchestrator.usage import UsageError, next_call
+from depthrate.storage.query import Results
+from depthrate.storage.snapshot import Problem
+from depthrate.storage.store import Store, existing_store
+
+
+@dataclass(frozen=True)
+class ReportFiles:
+    """Where the report goes, and the command that ran the sweep."""
+
+    page: Path
+    figures: Path | None
+    command: list[str]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What came of a report."""
+
+    megabytes: float
+    num_figures: int
+    problems: list[Problem]
+    num_open: int
+    """Trials that are pending or running."""
+
+
+def report_sweep(given: str, store: str | None, page: Path, figures: Path | None, watch_every_s: float | None) -> None:
+    """Write a sweep's report, again and again with `watch_every_s`, and say where it is.
+
+    Raises:
+        ValueError: there is no such sweep, it has no trials, or a file cannot be written.
+    """
+    files = existing_store(store)
+    checked, _ = chosen_sweep(given, files)
+    if not checked.trials:
+        again = next_call("run", given, store)
+        raise UsageError(f"sweep {checked.sweep.name!r} has proposed nothing yet; run it: {again}")
+    if not page.parent.is_dir():
+        raise UsageError(f"cannot write {page}: folder {page.parent} does not exist")
+    targets = ReportFiles(page, figures, ["depthrate", "run", given, "--store", files.url])
+    try:
+        if watch_every_s is None:
+            written = write_report(checked, files, targets)
+        else:
+            written = write_reports(checked, files, targets, watch_every_s)
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename or page}: {error}") from None
+    print_warnings(written.problems)
+    print(f"wrote {page} ({written.megabytes:.1f} MB); open it in a browser")
+    if figures:
+        print(f"wrote {written.num_figures} figures to {figures}")
+
+
+def write_report(checked: CheckedSweep, files: Store, targets: ReportFiles, refresh_s: float | None = None) -> Written:
+    """Write a sweep's report, and its figures if a folder is given; with refresh_s the page loads itself again.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    results = Results(files)
+    data, num_open = _collect(checked, files, results, targets.command)
+    html = render_report(data, refresh_s=refresh_s if num_open else None)
+    # a browser that loads the page again must not meet half of it
+    aside = targets.page.with_name(f".{targets.page.name}.{os.getpid()}")
+    try:
+        aside.write_text(html, encoding="utf-8")
+        os.replace(aside, targets.page)
+    finally:
+        aside.unlink(missing_ok=True)
+    num_figures = 0
+    if targets.figures is not None:
+        num_figures = export_figures(all_plots(data), targets.figures)
+    return Written(len(html.encode()) / 1e6, num_figures, results.problems, num_open)
+
+
+def write_reports(
+    checked: CheckedSweep,
+    files: Store,
+    targets: ReportFiles,
+    every_s: float,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Written:
+    """Write the report every so often until no trial is pending or running.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    while True:
+        written = write_report(checked, files, targets, refresh_s=every_s)
+        if not written.num_open:
+            return written
+        sleep(every_s)
+
+
+def _collect(checked: CheckedSweep, files: Store, results: Results, command: list[str]) -> tuple[ReportData, int]:
+    sweep = checked.sweep
+    checked, view = with_search(checked, files)
+    state = sweep_status(sweep.name, [trial.trial_id for trial in checked.trials], results.snapshot, files)
+    curves = fit_curves(results, sweep.fit, fitted_trials(checked, view))
+    counts = state.counts()
+    data = collect_report(sweep, checked.trials, state, results, curves, command, view)
+    return data, counts["pending"] + counts["running"]

@@ -1,0 +1,161 @@
+"""Worker processes on this machine, one a core or one a GPU, each taking one pack after another."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from depthrate.orchestrator.executors.executor import JobEnd, PackJob
+
+WORKER_ENVIRONMENT = {
+    # One thread a worker: bitwise results, and more threads in one process buy nothing.
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    # Spinning threads cost 3 to 30 times when cores are shared.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    # Buffers of a training step are taken from the heap again and again, not mapped and unmapped by the kernel.
+    "MALLOC_MMAP_THRESHOLD_": "33554432",
+    "MALLOC_TRIM_THRESHOLD_": "268435456",
+    "MALLOC_TOP_PAD_": "67108864",
+    # A user's own tasks.py in the working folder must not shadow ours.
+    "PYTHONSAFEPATH": "1",
+}
+
+
+@dataclass
+class _Worker:
+    process: subprocess.Popen[str]
+    errors: IO[bytes]
+    job: PackJob | None = None
+
+
+class LocalExecutor:
+    """Packs as worker processes here; a worker that dies is replaced."""
+
+    outlives_driver = False
+
+    def __init__(self, workers: int, gpus: Sequence[str] = ()):
+        self.capacity = workers
+        self._gpus = gpus
+        self._workers: dict[int, _Worker] = {}
+        self._messages: queue.Queue[tuple[int, subprocess.Popen[str], str | None]] = queue.Queue()
+
+    def submit(self, jobs: Sequence[PackJob]) -> None:
+        """Give each job to an idle worker, starting one if needed; there must be room."""
+        for job in jobs:
+            self._submit(job)
+
+    def running(self) -> dict[str, str]:
+        """Return the attempts that have started: as submitted -> as they run now."""
+        return {worker.job.attempt_id: worker.job.attempt_id for worker in self._workers.values() if worker.job}
+
+    def _submit(self, job: PackJob) -> None:
+        slot = next((s for s in range(self.capacity) if s not in self._workers or self._workers[s].job is None), None)
+        assert slot is not None, "submitted more jobs than there are workers"
+        if slot in self._workers and self._workers[slot].process.poll() is not None:
+            self._forget(slot)
+        worker = self._workers.get(slot) or self._start(slot)
+        worker.job = job
+        assert worker.process.stdin is not None
+        try:
+            worker.process.stdin.write(job.to_json() + "\n")
+            worker.process.stdin.flush()
+        except OSError:
+            pass  # it died just now: its reader thread reports that
+
+    def poll(self, timeout_s: float) -> list[JobEnd]:
+        """Wait up to `timeout_s` and return the jobs that ended since the last call."""
+        messages = []
+        try:
+            messages.append(self._messages.get(timeout=timeout_s))
+            while True:
+                messages.append(self._messages.get_nowait())
+        except queue.Empty:
+            ends = [self._end_of(slot, process, line) for slot, process, line in messages]
+        return [end for end in ends if end is not None]
+
+    def stop(self) -> None:
+        """Ask all workers to save a checkpoint and end."""
+        for worker in self._workers.values():
+            if worker.process.poll() is None:
+                worker.process.send_signal(signal.SIGTERM)
+
+    def close(self) -> None:
+        """End idle workers and kill those that still run."""
+        for worker in self._workers.values():
+            if worker.job is not None:
+                worker.process.kill()
+            elif worker.process.stdin is not None:
+                worker.process.stdin.close()  # an idle worker ends when its input does
+        for slot in list(self._workers):
+            try:
+                self._workers[slot].process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self._workers[slot].process.kill()
+            self._forget(slot)
+
+    def _start(self, slot: int) -> _Worker:
+        environment = {**os.environ, **WORKER_ENVIRONMENT}
+        environment["DEPTHRATE_DRIVER_PID"] = str(os.getpid())
+        if self._gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = self._gpus[slot % len(self._gpus)]
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its worker
+        process = subprocess.Popen(
+            [sys.executable, "-m", "depthrate.orchestrator.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+            start_new_session=True,  # Ctrl-C in the terminal reaches the driver alone, which then asks the workers to stop
+        )
+        self._workers[slot] = _Worker(process, errors)
+        threading.Thread(target=self._listen, args=(slot, process), daemon=True).start()
+        return self._workers[slot]
+
+    def _listen(self, slot: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._messages.put((slot, process, line.strip()))
+        self._messages.put((slot, process, None))
+
+    def _end_of(self, slot: int, process: subprocess.Popen[str], line: str | None) -> JobEnd | None:
+        """Translate a worker's message: a line names the attempt that ended, None says that the worker is gone."""
+        worker = self._workers.get(slot)
+        if worker is None or worker.process is not process:
+            return None
+        if line is not None:
+            if worker.job is None or line != worker.job.attempt_id:
+                return None
+            worker.job = None
+            return JobEnd(line)
+        job, death = worker.job, _death(worker)
+        self._forget(slot)
+        return None if job is None else JobEnd(job.attempt_id, death)
+
+    def _forget(self, slot: int) -> None:
+        worker = self._workers.pop(slot)
+        worker.errors.close()
+        for pipe in (worker.process.stdin, worker.process.stdout):
+            try:
+                if pipe is not None:
+                    pipe.close()
+            except OSError:
+                pass
+
+
+def _death(worker: _Worker) -> str:
+    """Say how a worker ended, with the end of what it wrote to its error output."""
+    code = worker.process.wait()
+    how = f"worker was killed by signal {-code}" if code < 0 else f"worker exited with code {code}"
+    worker.errors.seek(0)
+    tail = worker.errors.read()[-2000:].decode(errors="replace").strip()
+    return f"{how}: {tail}" if tail else how

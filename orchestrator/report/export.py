@@ -1,0 +1,149 @@
+"""Figures for a paper: each as SVG and PDF, drawn by matplotlib from what the page draws, and its data as CSV."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from depthrate.orchestrator.report.plotting import Plot, Trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INCHES = (4.6, 3.4)
+DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+MARKERS = {"circle": "o", "circle-open": "o", "triangle-up": "^"}
+MAX_LEGEND = 60
+"""Characters; a legend wider than the figure would leave its axes no room."""
+POINTS_PER_PIXEL = 0.75
+STYLE: dict[Any, Any] = {"font.size": 9.0, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
+STYLE |= {"pdf.fonttype": 42, "axes.grid": True, "grid.color": "#e8e8e8", "legend.frameon": False}
+STYLE |= {"legend.fontsize": 8.0, "axes.axisbelow": True, "svg.hashsalt": "depthrate"}
+
+
+def export_figures(plots: Sequence[Plot], folder: Path) -> int:
+    """Write figure-<number>-<title>.svg, .pdf and .csv for each plot; return how many.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, plot in enumerate(plots, 1):
+        words = re.sub(r"[^a-z0-9]+", "-", html.unescape(plot.title).lower()).strip("-")
+        path = folder / f"figure-{number:02d}-{words[:60]}"
+        path.with_suffix(".csv").write_text(plot_csv(plot), encoding="utf-8")
+        for ending, content in draw(plot).items():
+            path.with_suffix(f".{ending}").write_bytes(content)
+    return len(plots)
+
+
+def plot_csv(plot: Plot) -> str:
+    """Return what a plot draws as CSV: a row a point, with the number and the name of its trace; z of a heat map."""
+    sink = io.StringIO()
+    writer = csv.writer(sink, lineterminator="\n")
+    writer.writerow(["trace", "name", "x", "y", "z"])
+    for number, trace in enumerate(plot.traces):
+        name = _plain(trace["name"])
+        if trace["type"] == "heatmap":
+            for y, row in zip(trace["y"], trace["z"], strict=True):
+                writer.writerows([number, name, x, y, z] for x, z in zip(trace["x"], row, strict=True))
+            continue
+        points = [(x, y) for x, y in zip(trace["x"], trace["y"], strict=True) if x is not None and y is not None]
+        writer.writerows([number, name, x, y, ""] for x, y in points)
+    return sink.getvalue()
+
+
+def draw(plot: Plot) -> dict[str, bytes]:
+    """Return the plot as {svg, pdf}; the same plot gives the same bytes."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    files = {}
+    with rc_context(STYLE):
+        figure = Figure(figsize=INCHES, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        for trace in plot.traces:
+            _draw_trace(figure, axes, trace)
+        _dress(axes, plot.layout, has_map=any(trace["type"] == "heatmap" for trace in plot.traces))
+        for ending, no_date in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
+            sink = io.BytesIO()
+            figure.savefig(sink, format=ending, metadata=no_date)
+            files[ending] = sink.getvalue()
+    return files
+
+
+def _draw_trace(figure: Figure, axes: Axes, trace: Trace) -> None:
+    if trace["type"] == "heatmap":
+        image = axes.imshow(trace["z"], cmap="RdBu_r", vmin=trace["zmin"], vmax=trace["zmax"])
+        figure.colorbar(image, ax=axes, label="cosine", shrink=0.85)
+        return
+    x, y = (_with_gaps(trace[name]) for name in ("x", "y"))
+    label = _plain(trace["name"]) if trace["showlegend"] else None
+    if trace.get("fill"):
+        colour, alpha = _colour(trace["fillcolor"])
+        axes.fill(x, y, facecolor=colour, alpha=alpha, linewidth=0, label=label)
+        return
+    line, marker, mode = trace.get("line", {}), trace.get("marker", {}), trace["mode"]
+    colour = line.get("color") or marker.get("color")
+    style: dict[str, Any] = {"color": colour, "label": label, "alpha": trace.get("opacity", marker.get("opacity"))}
+    style["linestyle"] = DASHES[line.get("dash", "solid")] if "lines" in mode else "none"
+    style["linewidth"] = line.get("width", 2) * POINTS_PER_PIXEL
+    if "markers" in mode:
+        symbol = marker.get("symbol", "circle")
+        style |= {"marker": MARKERS[symbol], "markersize": marker.get("size", 6) * POINTS_PER_PIXEL}
+        style["markerfacecolor"] = "none" if symbol.endswith("open") else marker.get("color", colour)
+        style["markeredgewidth"] = 0.8 if symbol.endswith("open") else 0
+    axes.plot(x, y, **style, clip_on=trace.get("cliponaxis", True))
+    if "text" in mode:
+        for place_x, place_y, text in zip(x, y, trace["text"], strict=True):
+            axes.annotate(_plain(text), (place_x, place_y), fontsize=8, color="#555555", va="center")
+
+
+def _dress(axes: Axes, layout: dict[str, Any], *, has_map: bool) -> None:
+    for name, set_scale, set_label, set_limits, axis in (
+        ("xaxis", axes.set_xscale, axes.set_xlabel, axes.set_xlim, axes.xaxis),
+        ("yaxis", axes.set_yscale, axes.set_ylabel, axes.set_ylim, axes.yaxis),
+    ):
+        wanted = layout[name]
+        set_label(_plain(wanted["title"]["text"]))
+        if wanted.get("type") == "log":
+            set_scale("log")
+            if "range" in wanted:
+                set_limits(*(10**end for end in wanted["range"]))
+        if "tickvals" in wanted:
+            from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+            axis.set_major_locator(FixedLocator(wanted["tickvals"]))
+            axis.set_major_formatter(FixedFormatter(wanted["ticktext"]))
+            axis.set_minor_locator(NullLocator())
+    if has_map:
+        axes.grid(visible=False)
+    elif axes.get_legend_handles_labels()[0]:
+        title = _plain(layout["legend"].get("title", {}).get("text", "")) or None
+        handles, labels = axes.get_legend_handles_labels()
+        columns = 2 if max(map(len, labels)) < 30 else 1
+        labels = [label if len(label) <= MAX_LEGEND else f"{label[:MAX_LEGEND]}…" for label in labels]
+        axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=columns, title=title)
+
+
+def _with_gaps(values: Sequence[float | None]) -> list[float]:
+    return [float("nan") if value is None else float(value) for value in values]
+
+
+def _colour(rgba: str) -> tuple[tuple[float, ...], float]:
+    *rgb, alpha = (float(part) for part in rgba.removeprefix("rgba(").removesuffix(")").split(","))
+    return tuple(channel / 255 for channel in rgb), alpha
+
+
+def _plain(text: str) -> str:
+    """Turn plotly's markup back into text that matplotlib draws as it stands: no tags, no mathematics."""
+    plain = re.sub(r"<sup>(.*?)</sup>", r"^\1", text).replace("<br>", " ")
+    return html.unescape(plain).replace("$", r"\$").strip()

@@ -1,0 +1,69 @@
+"""What a power law leaves over: the residuals of every trial against x."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from depthrate.orchestrator.aggregate import FittedCurve
+from depthrate.orchestrator.report.data import sort_key, spread, thin_indices
+from depthrate.orchestrator.report.plotting import (
+    Axes,
+    Plot,
+    Trace,
+    log_range,
+    make_layout,
+    make_trace,
+    value_ticks,
+    viridis,
+)
+from depthrate.orchestrator.report.words import curve_label, escape_for_plotly, group_text, power_law, shorten
+from depthrate.tasks.fits.rates import predict
+
+MAX_GROUPS = 12
+MAX_POINTS = 20_000
+
+
+def residual_plot(curves: Sequence[FittedCurve]) -> Plot | None:
+    """Draw log y minus the log of the fitted power law, for the curves of one metric and x; null without a fit."""
+    groups = sorted((curve for curve in curves if power_law(curve)), key=lambda c: sort_key(tuple(c.by.values())))
+    shown = spread(groups, MAX_GROUPS)
+    if not shown:
+        return None
+    traces: list[Trace] = []
+    for index, (curve, colour) in enumerate(zip(shown, viridis(len(shown)), strict=True)):
+        traces += _group_traces(curve, colour, f"g{index}", MAX_POINTS // len(shown))
+    x_values = pd.concat([curve.points["x"] for curve in shown]).astype(float)
+    label, x = curve_label(shown[0]), shown[0].x
+    ends = [float(x_values.min()), float(x_values.max())]
+    traces.append(make_trace(ends, [0, 0], "zero", line={"color": "#777777", "width": 1.2, "dash": "dash"}))
+    legend_rows = sum(trace["showlegend"] for trace in traces)
+    axes = Axes("x", "y", shorten(x), f"ln {label} − fit", x_log=True, y_log=False)
+    layout = make_layout(axes, [], max(legend_rows, 1))
+    layout["xaxis"] |= value_ticks(x_values) | {"range": log_range(x_values, 0.05)}
+    title = f"Residuals of {label} from the power law"
+    return Plot(title, traces, layout, max(legend_rows, 1), [])
+
+
+def _group_traces(curve: FittedCurve, colour: str, group: str, budget: int) -> list[Trace]:
+    power = power_law(curve)
+    assert power is not None
+    points = curve.points.astype({"x": float, "y": float})
+    points = points[(points["x"] > 0) & (points["y"] > 0)]
+    points = points.assign(residual=np.log(points["y"]) - np.log(predict(power, points["x"].to_numpy())))
+    points = points[np.isfinite(points["residual"])]
+    means = points.groupby("x")["residual"].mean()
+    thin = points.sort_values(["x", "residual"]).iloc[thin_indices(len(points), budget)]
+    hover = [f"seed {escape_for_plotly(seed)}, trial {escape_for_plotly(trial)}" for seed, trial in
+             zip(thin["seed"], thin["trial_id"], strict=True)]  # fmt: skip
+    dots = {"color": colour, "size": 5, "opacity": 0.5}
+    name = escape_for_plotly(group_text(curve.by)) or None
+    ring = {"size": 8, "color": colour, "line": {"color": "white", "width": 1}}
+    return [
+        make_trace(thin["x"], thin["residual"], group, mode="markers", marker=dots, text=hover, hoverinfo="x+y+text"),
+        make_trace(
+            means.index, means, group, name=name, mode="lines+markers", line={"color": colour, "width": 1}, marker=ring
+        ),
+    ]

@@ -1,0 +1,71 @@
+"""The report's section on a search: the best proposal of each study, and all proposals against the objective."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from depthrate.orchestrator.report.plotting import Axes, Plot, Trace, log_range, make_layout, make_trace, viridis
+from depthrate.orchestrator.report.words import escape_for_plotly, shorten
+from depthrate.orchestrator.search.proposals import SearchView, StudyState
+
+MAX_STUDIES = 12
+"""Drawn in one figure."""
+
+
+@dataclass(frozen=True)
+class SearchContent:
+    """What the report shows of a search."""
+
+    sentence: str
+    columns: list[str]
+    rows: list[list[Any]]
+    """The best proposals, as `SearchView.table` gives them."""
+    plots: list[Plot]
+    """The objective against each searched number."""
+
+
+def search_content(view: SearchView) -> SearchContent:
+    """Return what the report shows of a search."""
+    columns, rows = view.table()
+    numbers = [each for each in view.states[0].study.dimensions if each.values is None]
+    plots = [_plot(view.states, dimension.name, dimension.is_log) for dimension in numbers]
+    return SearchContent(view.sentence(), columns, rows, [plot for plot in plots if plot is not None])
+
+
+def _plot(states: Sequence[StudyState], name: str, x_log: bool) -> Plot | None:
+    """Draw a study in a colour: a dot for each proposal, a ring around the best."""
+    objective = states[0].study.search.objective[0]
+    drawn = [(state, points) for state in states if (points := _points(state, name))]
+    if not drawn:
+        return None
+    drawn = drawn[:MAX_STUDIES]
+    y_values = [y for _, points in drawn for _, y, _ in points]
+    y_log = min(y_values) > 0 and max(y_values) > 3 * min(y_values)
+    traces: list[Trace] = []
+    for (state, points), colour in zip(drawn, viridis(len(drawn)), strict=True):
+        group, label = state.study.study_id, escape_for_plotly(state.study.label() or "proposals")
+        ordered = sorted(points)
+        dots = {"color": colour, "size": 6, "opacity": 0.7}
+        x, y = [x for x, _, _ in ordered], [y for _, y, _ in ordered]
+        traces.append(make_trace(x, y, group, name=label, mode="markers", marker=dots, hoverinfo="x+y"))
+        best = [(x, y) for x, y, number in points if number in state.best()]
+        ring = {"color": colour, "size": 14, "symbol": "circle-open", "line": {"width": 2.5}}
+        traces.append(make_trace([x for x, _ in best], [y for _, y in best], group, mode="markers", marker=ring))
+    layout = make_layout(Axes(name, objective, shorten(name), shorten(objective), x_log, y_log), y_values, len(drawn))
+    if x_log:
+        layout["xaxis"] |= {"range": log_range([x for _, points in drawn for x, _, _ in points], 0.05)}
+    notes = ["Dots: proposals of a study; rings: the best of each."]
+    if len(drawn) < len(states):
+        notes.append(f"The first {len(drawn)} of {len(states)} studies are drawn.")
+    return Plot(f"{shorten(objective)} against {shorten(name)}", traces, layout, len(drawn), notes)
+
+
+def _points(state: StudyState, name: str) -> list[tuple[float, float, int]]:
+    """Return (value of the parameter, first objective, number) of the proposals that are complete."""
+    return [
+        (float(proposal.values[name]), told.values[0], proposal.number)
+        for proposal, told in zip(state.proposals, state.told, strict=True)
+        if told.state == "complete" and name in proposal.values
+    ]

@@ -1,0 +1,197 @@
+"""Fits, curves and states in, one HTML file out: it opens from disk, without a network.
+
+Everything a user named (sweep, parameters, errors) is text here: escaped for HTML, for JSON inside <script>, and once
+more where plotly draws it, because plotly reads some HTML tags in labels.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import yaml
+
+from depthrate.orchestrator.report.data import STATES, ReportData
+from depthrate.orchestrator.report.figures.geometry import gram_plots
+from depthrate.orchestrator.report.figures.rates import curve_plots, fit_plots, layer_plots, spectrum_plots
+from depthrate.orchestrator.report.figures.search import SearchContent
+from depthrate.orchestrator.report.figures.theory import limit_plots
+from depthrate.orchestrator.report.plotting import Plot, figure_html, plotly_script
+from depthrate.orchestrator.report.style import SCRIPT, STYLE
+from depthrate.orchestrator.report.tables import (
+    failure_table,
+    fit_table,
+    left_out_table,
+    search_table,
+    sensitivity_table,
+    trial_table,
+)
+from depthrate.orchestrator.report.words import common_sentence, duration_text, escape, fit_sentence, number_text
+
+__all__ = ["ReportData", "all_plots", "render_report"]
+
+
+def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
+    """Return the whole report as one HTML text; missing parts are said, never an error.
+
+    With refresh_s the page loads itself again after so many seconds.
+    """
+    numbers = itertools.count(1)
+    search = [] if data.search is None else [_section("Search", _search(data.search, numbers))]
+    parts = {title: _figures(leads, plots, numbers, empty) for title, leads, plots, empty in _figure_parts(data)}
+    body = [
+        _summary(data),
+        _states(data),
+        *search,
+        _section("Rates", parts["Rates"]),
+        _section("All fits", fit_table(data.fits) + sensitivity_table(data.fits)),
+        _section("Left out and in doubt", left_out_table(data.fits)) if data.fits else "",
+        *(_section(title, content) for title, content in parts.items() if title != "Rates"),
+        _section("Trials", failure_table(data) + trial_table(data)),
+        _section("How to reproduce", _reproduce(data)),
+    ]
+    return _page(data.name, "\n".join(body), refresh_s)
+
+
+def all_plots(data: ReportData) -> list[Plot]:
+    """Return every figure of the report, in its order."""
+    return [plot for _, _, plots, _ in _figure_parts(data) for plot in plots]
+
+
+def _figure_parts(data: ReportData) -> list[tuple[str, str, list[Plot], str]]:
+    """Return (title, what is drawn, figures, what to say without any) of each part of the page."""
+    x = escape(data.x_name)
+    return [
+        (
+            "Rates",
+            "At the last step. Small dots: trials (ringed: unconverged; triangles below: left out); large dots and band: "
+            "their mean and one standard deviation, both of log values; thick line: fitted power law, its exponent and "
+            "95 % interval in the legend; dashed: the theory's slopes, through the first mean. Residuals: of "
+            "ln y, so 0.1 is about 10 %; a bend that all seeds follow is a sign of another law, or of too small a start. "
+            "Objective: dashed its limit, dotted the limit plus the cost of the construction that reaches it.",
+            fit_plots(data.fits) + limit_plots(data),
+            "No fit to draw yet.",
+        ),
+        (
+            "Training",
+            f"Strong lines: mean over the trials of one {x} (geometric on log axes); light lines: single trials. "
+            "The axis begins at step 1.",
+            curve_plots(data),
+            "No training curves yet.",
+        ),
+        (
+            "Layer by layer",
+            "At each trial's last step, from the first measured layer (left) to the last (right); lines as above.",
+            layer_plots(data),
+            "No measurements of more than one layer yet.",
+        ),
+        (
+            "Geometry of the class means",
+            "At the last step and layer: the singular values of the matrix of class means, over the largest; and the cosines "
+            "between the class means once their mean is taken away.",
+            spectrum_plots(data) + gram_plots(data),
+            "No singular values or Gram matrices yet.",
+        ),
+    ]
+
+
+def _summary(data: ReportData) -> str:
+    sentences = [f"<li>{fit_sentence(curve)}</li>" for curve in data.fits]
+    together = [common_sentence(curve) for curve in data.fits]
+    sentences += [f"<li>{sentence}</li>" for sentence in dict.fromkeys(together) if sentence]
+    accuracy = _finite_values(data.results, "accuracy")
+    if accuracy.size:
+        numbers = f"mean {accuracy.mean():.3f}, lowest {accuracy.min():.3f} of {accuracy.size} trials"
+        sentences.append(f"<li>Accuracy at the last step: {numbers}.</li>")
+    if not data.fits:
+        sentences.insert(0, "<li>No fits yet: the sweep asks for none, or no trial has been committed.</li>")
+    warning = ""
+    if data.problems:
+        items = "".join(f"<li>{escape(problem)}</li>" for problem in data.problems)
+        warning = (
+            f'<div class="warning" role="alert"><strong>Not everything could be read.</strong><ul>{items}</ul></div>'
+        )
+    return (
+        f"<header><h1>{escape(data.name)}</h1><p class=meta>depthrate report, {escape(data.created_at)}</p></header>"
+        f"{warning}<section class=summary><h2>Summary</h2><ul>{''.join(sentences)}</ul></section>"
+    )
+
+
+def _states(data: ReportData) -> str:
+    if data.trials.empty:
+        return _section("State of the sweep", "<p>No trials are planned.</p>")
+    counts = data.trials["state"].value_counts()
+    pills = "".join(
+        f'<span class="pill {state}"><b>{counts[state]}</b> {state}</span>'
+        for state in reversed(STATES)
+        if state in counts
+    )
+    wall_s = _finite_values(data.trials, "wall_s")
+    sentence = f"{len(data.trials)} trials planned."
+    if wall_s.size:
+        median, longest = duration_text(float(np.median(wall_s))), duration_text(float(wall_s.max()))
+        hours = number_text(wall_s.sum() / 3600)
+        sentence += f" {hours} trial-hours in all; one trial took {median} (median), {longest} at most."
+    if data.device_hours:
+        held = (f"{number_text(hours)} on {escape(kind)}" for kind, hours in sorted(data.device_hours.items()))
+        sentence += f" Hours that jobs held a device: {', '.join(held)}."
+        sentence += "" if "cuda" in data.device_hours else " No GPU-hours."
+    committed = sorted(str(time) for time in data.trials["committed_at"].dropna())
+    if committed:
+        sentence += f" First commit {escape(committed[0])}, last {escape(committed[-1])}."
+    return _section("State of the sweep", f"<p class=pills>{pills}</p><p>{sentence}</p>")
+
+
+def _figures(lead: str, plots: list[Plot], numbers: Iterator[int], empty: str) -> str:
+    if not plots:
+        return f"<p>{empty}</p>"
+    drawn = "\n".join(figure_html(plot, next(numbers)) for plot in plots)
+    return f'<p class=note>{lead}</p><div class="figures">{drawn}</div>'
+
+
+def _search(search: SearchContent, numbers: Iterator[int]) -> str:
+    figures = "\n".join(figure_html(plot, next(numbers)) for plot in search.plots)
+    return f'<p>{escape(search.sentence)}.</p>{search_table(search)}<div class="figures">{figures}</div>'
+
+
+def _reproduce(data: ReportData) -> str:
+    spec = yaml.safe_dump(data.spec, sort_keys=False, allow_unicode=True, width=100)
+    facts = {"store": data.store, "git": data.git or "not in a git checkout", **data.versions}
+    items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
+    return (
+        f"<h3>Sweep</h3><pre>{escape(spec)}</pre><h3>Commands</h3><pre>{escape(chr(10).join(data.commands))}</pre>"
+        f"<h3>Versions</h3><dl>{items}</dl>"
+    )
+
+
+def _finite_values(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
+    if column not in frame:
+        return np.array([])
+    values = np.asarray(pd.to_numeric(frame[column], errors="coerce"), dtype=np.float64)
+    return values[np.isfinite(values)]
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{title}</h2>\n{content}</section>"
+
+
+def _page(name: str, body: str, refresh_s: float | None) -> str:
+    scripts = [plotly_script(), SCRIPT]
+    # the policy lets these two scripts run and nothing else: no network, and no script that came in with a user's text
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts
+    )
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    refresh = "" if refresh_s is None else f'<meta http-equiv="refresh" content="{refresh_s:g}">'
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
+        f'content="{policy}"><meta name="viewport" content="width=device-width, initial-scale=1">{refresh}'
+        f"<title>{escape(name)} · depthrate</title><style>{STYLE}</style></head><body><main>{body}</main>"
+        f"<noscript><p>The figures need JavaScript.</p></noscript>"
+        f"<script>{scripts[0]}</script><script>{scripts[1]}</script></body></html>\n"
+    )

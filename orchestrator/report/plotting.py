@@ -1,0 +1,151 @@
+"""Plotly's part of the report: traces, axes, colours, the figure in the page and the library that draws it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from depthrate.orchestrator.report.words import MAX_LABEL, escape, escape_for_plotly, is_finite
+
+Trace: TypeAlias = dict[str, Any]
+
+VIRIDIS = ("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#85cf3a")
+"""matplotlib's viridis, cut before the yellows that vanish on white."""
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Which columns of a table to draw against each other, and how."""
+
+    x: str
+    y: str
+    x_title: str
+    y_title: str
+    x_log: bool
+    y_log: bool
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One figure: plotly's traces and layout, and what stands below them."""
+
+    title: str
+    traces: list[Trace]
+    layout: dict[str, Any]
+    legend_rows: int
+    notes: list[str]
+    """Plain sentences, escaped when drawn."""
+
+
+def make_trace(x: Iterable[Any], y: Iterable[Any], group: str, *, name: str | None = None, **style: Any) -> Trace:
+    """Return a line unless the style says otherwise; it is in the legend if it has a name."""
+    shared = {"type": "scatter", "x": _json_numbers(x), "y": _json_numbers(y), "mode": "lines", "hoverinfo": "skip"}
+    return shared | {"legendgroup": group, "showlegend": name is not None, "name": name or ""} | style
+
+
+def _json_numbers(values: Iterable[Any]) -> list[float | None]:
+    """As JSON holds them; six digits are finer than a pixel."""
+    return [float(f"{value:.6g}") if is_finite(value) else None for value in values]
+
+
+def make_layout(axes: Axes, y_values: Iterable[float], legend_rows: int) -> dict[str, Any]:
+    """Return plotly's layout: the axes with their ticks, and the legend below them."""
+    x_scale = {"type": "log", "exponentformat": "power", "minorloglabels": "none"} if axes.x_log else {}
+    y_scale = {"type": "log"} | _log_ticks(y_values) if axes.y_log else {}
+    axis = {"showline": True, "linecolor": "#333333", "gridcolor": "#e8e8e8", "zeroline": False, "automargin": True}
+    axis |= {"ticks": "outside", "ticklen": 4}
+    # the legend stands on the figure's bottom edge, as wide as the figure, and pushes the axes up
+    legend = {"orientation": "h", "xref": "container", "yref": "container", "x": 0, "y": 0, "yanchor": "bottom"}
+    return {
+        "xaxis": axis | x_scale | {"title": {"text": escape_for_plotly(axes.x_title), "standoff": 6}},
+        "yaxis": axis | y_scale | {"title": {"text": escape_for_plotly(axes.y_title), "standoff": 8}},
+        "legend": legend | {"font": {"size": 12}, "tracegroupgap": 0},
+        "font": {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13, "color": "#222222"},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "margin": {"l": 56, "r": 14, "t": 28, "b": 44 + 20 * legend_rows},
+        "hoverlabel": {"namelength": MAX_LABEL},
+    }
+
+
+def _log_ticks(values: Iterable[float]) -> dict[str, Any]:
+    """Powers of ten, or plain numbers within two decades."""
+    decades = float(np.ptp(np.log10(list(values))))
+    if decades > 2:
+        return {"exponentformat": "power", "minorloglabels": "none"}
+    # plotly would label 1, 2, 3 ... 9; told to make this few, it takes 1, 2, 5
+    return {"tickformat": "~g", "nticks": max(3, int(decades / 0.31)) if decades > 0.9 else 5}
+
+
+def value_ticks(values: Iterable[float]) -> dict[str, Any]:
+    """Put ticks at the values where these are few, else at 1, 2, 5; none too near to the one before."""
+    unique = sorted({float(value) for value in values})
+    low, high = unique[0], unique[-1]
+    if len(unique) > 10:
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        unique = [lead * 10.0**decade for decade in decades for lead in (1, 2, 5)]
+        unique = [value for value in unique if low <= value <= high]
+    kept: list[float] = []
+    for value in unique:
+        if not kept or math.log(value / kept[-1]) > 0.06 * math.log(high / low):
+            kept.append(value)
+    return {"tickvals": kept, "ticktext": [f"{value:g}" for value in kept]} if kept else {}
+
+
+def log_range(values: Iterable[float], padding: float) -> list[float]:
+    """Return the axis range in decades, with a share of padding on both sides."""
+    logs = np.log10([value for value in values if value > 0])
+    low, high = float(logs.min()), float(logs.max())
+    extra = padding * (high - low) or 0.2
+    return [low - extra, high + extra]
+
+
+def viridis(num: int) -> list[str]:
+    """Return viridis from dark to light; a single colour is the blue of its middle."""
+    if num == 1:
+        return [VIRIDIS[2]]
+    stops = np.array([_rgb(colour) for colour in VIRIDIS])
+    places = np.linspace(0, len(stops) - 1, num)
+    channels = [np.interp(places, np.arange(len(stops)), stops[:, channel]) for channel in range(3)]
+    return ["#" + "".join(f"{round(value):02x}" for value in rgb) for rgb in zip(*channels, strict=True)]
+
+
+def faded(colour: str, alpha: float) -> str:
+    """Return the colour with this opacity."""
+    return f"rgba({','.join(str(channel) for channel in _rgb(colour))},{alpha})"
+
+
+def _rgb(colour: str) -> list[int]:
+    return [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
+
+
+def figure_html(plot: Plot, number: int) -> str:
+    """Return the figure's place, its data for the page's script, and its caption."""
+    caption = " ".join([f"{plot.title}.", *plot.notes])
+    content = _json_in_script({"data": plot.traces, "layout": plot.layout})
+    style = f'style="--rows:{plot.legend_rows}" role="img" aria-label="{escape(plot.title)}"'
+    return (
+        f'<figure><div class="plot" {style}></div><script type="application/json" class="plot-data">{content}</script>'
+        f"<figcaption><b>Figure {number}.</b> {escape(caption)}"
+        f'<span class="save"><button type="button" data-save="svg">SVG</button>'
+        f'<button type="button" data-save="csv">CSV</button></span></figcaption></figure>'
+    )
+
+
+def _json_in_script(value: Any) -> str:
+    """JSON that cannot end a <script>: no <, no >, no &."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return re.sub("[<>&]", lambda match: f"\\u{ord(match.group()):04x}", text)
+
+
+def plotly_script() -> str:
+    """Return plotly's JavaScript."""
+    from plotly.offline import get_plotlyjs
+
+    return get_plotlyjs().replace("\r\n", "\n")

@@ -1,0 +1,249 @@
+"""The tables of fits and trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from depthrate.orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
+from depthrate.orchestrator.report.data import STATE_COLUMNS, STATES, ReportData
+from depthrate.orchestrator.report.figures.search import SearchContent
+from depthrate.orchestrator.report.words import (
+    MODEL_NAMES,
+    curve_label,
+    escape,
+    excluded_text,
+    group_text,
+    interval_of,
+    is_finite,
+    is_null,
+    number_text,
+    p_text,
+    signed_text,
+    value_text,
+)
+from depthrate.tasks.fits.rates import RateFit
+
+MODEL_FORMULAS = {
+    "power": "c x<sup>−a</sup>",
+    "power_floor": "c x<sup>−a</sup> + floor",
+    "power_log": "c x<sup>−a</sup> (log x)<sup>b</sup>",
+    "exponential": "c e<sup>−a x</sup>",
+    "log_linear": "c (1 − a log x)",
+}
+MAX_TABLE_ROWS = 500
+MAX_IDS = 20
+MAX_ERROR = 300
+"""Characters of an error; the whole is in the logs."""
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One cell of a table."""
+
+    content: str
+    """HTML."""
+    sort_key: str = ""
+    is_number: bool = False
+
+
+def fit_table(curves: Sequence[FittedCurve]) -> str:
+    """Return all models of all curves; what holds for the whole curve stands in its first row."""
+    rows = [_fit_row(curve, fit) for curve in curves for fit in curve.fits]
+    if not rows:
+        return "<p>No fits yet.</p>"
+    header = [
+        "metric",
+        "group",
+        "model",
+        "a",
+        "std. error",
+        "95 % interval",
+        "profile interval",
+        "p, a = ½",
+        "p, a = 1",
+    ]
+    header += ["c", "floor", "b", "R²", "AICc", "weight", "n", "left out"]
+    models = "; ".join(f"{MODEL_NAMES[model]}: {formula}" for model, formula in MODEL_FORMULAS.items())
+    note = (
+        f"Models of a metric y over x, fitted to log y of every trial: {models}. 95 % interval of a: bootstrap over the "
+        "trials at each x (BCa), or Student's t where no x has two; profile interval: where an F test of a reaches 5 %, "
+        "∞ where the points leave that end open. Weight: Akaike weight among the models of one curve. The table fits "
+        "in the store has the same numbers with all their digits."
+    )
+    return f"<p class=note>{note}</p>{_table(*_without_empty(header, rows))}"
+
+
+def _without_empty(header: Sequence[str], rows: Sequence[Sequence[_Cell]]) -> tuple[list[str], list[list[_Cell]]]:
+    """Leave out the columns in which nothing stands."""
+    empty = ("", "—", "<div class=long></div>", "<div class=long>—</div>")
+    kept = [i for i in range(len(header)) if any(row[i].content not in empty for row in rows)]
+    return [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
+def _fit_row(curve: FittedCurve, fit: RateFit) -> list[_Cell]:
+    first = fit is curve.fits[0]
+    interval = interval_of(fit)
+    weight = "—" if fit.weight is None else f"{fit.weight:.1%}" if fit.weight >= 0.001 else "< 0.1%"
+    numbers = [
+        number_text(fit.exponent),
+        number_text(fit.stderr, 2),
+        f"[{number_text(interval[0])}, {number_text(interval[1])}]" if interval else "—",
+        _profile_text(fit),
+        p_text(fit.p_half),
+        p_text(fit.p_one),
+        number_text(fit.prefactor),
+        number_text(fit.floor),
+        number_text(fit.log_power),
+        number_text(fit.r2),
+        "—" if not is_finite(fit.aicc) else signed_text(fit.aicc, ".1f"),
+        weight,
+        str(fit.n_points),
+    ]
+    return [
+        _text_cell(curve_label(curve) if first else ""),
+        _text_cell(group_text(curve.by) if first else ""),
+        _text_cell(MODEL_NAMES[fit.model]),
+        *(_Cell(escape(number), is_number=True) for number in numbers),
+        _Cell(f"<div class=long>{escape(excluded_text(curve.excluded) or '—') if first else ''}</div>"),
+    ]
+
+
+def _profile_text(fit: RateFit) -> str:
+    if fit.profile_low is None and fit.profile_high is None:
+        return "—"
+    low = "−∞" if fit.profile_low is None else number_text(fit.profile_low)
+    return f"[{low}, {'∞' if fit.profile_high is None else number_text(fit.profile_high)}]"
+
+
+def sensitivity_table(curves: Sequence[FittedCurve]) -> str:
+    """Return how the power law's exponent moves when the smallest x are left out; empty where none can be."""
+    curves = [curve for curve in curves if len(curve.sensitivity) > 1]
+    if not curves:
+        return ""
+    rows = []
+    for curve in curves:
+        for index, row in enumerate(curve.sensitivity):
+            low, high = number_text(row["ci_low"]), number_text(row["ci_high"])
+            cells = [number_text(row["exponent"]), f"[{low}, {high}]", str(row["n_points"])]
+            rows.append(
+                [
+                    _text_cell(curve_label(curve) if index == 0 else ""),
+                    _text_cell(group_text(curve.by) if index == 0 else ""),
+                    _text_cell(f"{curve.x} ≥ {row['x_min']:g}"),
+                    *(_Cell(escape(cell), is_number=True) for cell in cells),
+                ]
+            )
+    lead = "The power law's exponent without the smallest values of x: a rate that keeps moving is not yet the limit."
+    table = _table(*_without_empty(["metric", "group", "fitted", "a", "95 % interval", "n"], rows))
+    return f"<h3>Without the smallest</h3><p class=note>{lead}</p>{table}"
+
+
+def left_out_table(curves: Sequence[FittedCurve]) -> str:
+    """Return which trials were left out of fits or are in doubt, and why."""
+    reasons: dict[tuple[str, str, str], list[str]] = {}
+    for curve in curves:
+        for point in curve.left_out:
+            key = (curve_label(curve), group_text(curve.by), str(point["reason"]))
+            reasons.setdefault(key, []).append(str(point["trial_id"]))
+        if curve.unconverged:
+            key = (curve_label(curve), group_text(curve.by), f"kept, but unconverged: {UNCONVERGED_RULE}")
+            reasons.setdefault(key, []).extend(sorted(curve.unconverged))
+    if not reasons:
+        return "<p>Nothing: every committed trial is in its fits, and none is unconverged.</p>"
+    rows = [[*map(_text_cell, key[:2]), _long_cell(key[2]), _Cell(str(len(trial_ids)), is_number=True),
+             _Cell(f"<div class=long>{_trial_ids(trial_ids)}</div>")] for key, trial_ids in reasons.items()]  # fmt: skip
+    return _table(*_without_empty(["metric", "group", "why", "trials", "which"], rows))
+
+
+def failure_table(data: ReportData) -> str:
+    """Return what failed trials failed with, the most frequent first; empty where none has."""
+    if data.trials.empty or not (data.trials["state"] == "failed").any():
+        return ""
+    failed = data.trials[data.trials["state"] == "failed"]
+    groups = sorted(failed.groupby(failed["error"].map(value_text)), key=lambda group: -len(group[1]))
+    rows = []
+    for error, part in groups[:MAX_TABLE_ROWS]:
+        first = str(part["trial_id"].iloc[0])
+        text = error if len(error) <= MAX_ERROR else f"{error[:MAX_ERROR]} …"
+        command = f"<code>depthrate logs {escape(first)} --store {escape(data.store)}</code>"
+        rows.append([_Cell(str(len(part)), is_number=True), _long_cell(text), _Cell(command)])
+    return f"<h3>Failures</h3>{_table(['trials', 'error', 'see'], rows)}"
+
+
+def _trial_ids(trial_ids: Sequence[str]) -> str:
+    shown = " ".join(f"<code>{escape(trial_id)}</code>" for trial_id in trial_ids[:MAX_IDS])
+    return shown + (f" and {len(trial_ids) - MAX_IDS} more" if len(trial_ids) > MAX_IDS else "")
+
+
+def _long_cell(text: str) -> _Cell:
+    return _Cell(f"<div class=long>{escape(text)}</div>")
+
+
+def search_table(search: SearchContent) -> str:
+    """Return the best proposals of each study."""
+    rows = [[_trial_cell(name, value) for name, value in zip(search.columns, row, strict=True)] for row in search.rows]
+    return _table(search.columns, rows, sortable=True)
+
+
+def trial_table(data: ReportData) -> str:
+    """Return states and times of the trials, with the parameters that differ between them."""
+    if data.trials.empty:
+        return "<p>No trials are planned.</p>"
+    places = {state: place for place, state in enumerate(STATES)}
+    trials = data.trials.sort_values("state", key=lambda states: states.map(places), kind="stable")
+    varying = [name for name in data.parameters if trials[name].map(value_text).nunique() > 1]
+    columns = [name for name in (*STATE_COLUMNS[:2], *varying, *STATE_COLUMNS[2:]) if name in trials]
+    rows = [
+        [_trial_cell(name, value) for name, value in zip(columns, row, strict=True)]
+        for row in trials[columns].head(MAX_TABLE_ROWS).itertuples(index=False, name=None)
+    ]
+    more = len(trials) - len(rows)
+    note = "Click a header to sort." + (f" The first {len(rows)} trials; {more} more are not shown." if more else "")
+    same = [f"{name} = {value_text(trials[name].iloc[0])}" for name in data.parameters if name not in varying]
+    details = f"<details><summary>Parameters that all trials share</summary><p>{escape(', '.join(same))}</p></details>"
+    return f"<p class=note>{note}</p>{_table(columns, rows, sortable=True)}{details if same else ''}"
+
+
+def _trial_cell(name: str, value: Any) -> _Cell:
+    if is_null(value):
+        return _Cell("", is_number=name in ("wall_s", "steps_done"))
+    text = value_text(value)
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if name == "state":
+        return _Cell(f'<span class="pill {escape(value)}">{escape(value)}</span>', text)
+    if name == "trial_id":
+        return _Cell(f"<code>{escape(value)}</code>", text)
+    if name == "error":
+        text = text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]} …"
+        return _Cell(f"<div class=long>{escape(text)}</div>", text)
+    if name == "wall_s" and is_number:
+        return _Cell(f"{value:.1f}", text, is_number)
+    return _Cell(escape(text), text, is_number)
+
+
+def _text_cell(value: str) -> _Cell:
+    return _Cell(escape(value))
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[_Cell]], *, sortable: bool = False) -> str:
+    """A table that scrolls inside its own box; a column of numbers has its header on their side."""
+    heads = []
+    for name, cell in zip(header, rows[0], strict=True):
+        label = f'<button type="button">{escape(name)}</button>' if sortable else escape(name)
+        heads.append(f'<th scope="col"{_number_class(cell)}>{label}</th>')
+    lines = []
+    for row in rows:
+        keys = [f' data-key="{escape(cell.sort_key)}"' if sortable else "" for cell in row]
+        cells = [f"<td{_number_class(cell)}{key}>{cell.content}</td>" for cell, key in zip(row, keys, strict=True)]
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    kind = " class=sortable" if sortable else ""
+    head, body = f"<thead><tr>{''.join(heads)}</tr></thead>", f"<tbody>{''.join(lines)}</tbody>"
+    return f'<div class="scroll" tabindex="0"><table{kind}>{head}{body}</table></div>'
+
+
+def _number_class(cell: _Cell) -> str:
+    return " class=number" if cell.is_number else ""

@@ -1,0 +1,1 @@
+"""Searches: studies as the store has them, and proposals by Optuna."""

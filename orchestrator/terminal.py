@@ -1,0 +1,151 @@
+"""Tables and numbers for a terminal."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from depthrate.orchestrator.aggregate import FittedCurve
+    from depthrate.orchestrator.search.proposals import SearchView
+    from depthrate.storage.snapshot import Problem
+    from depthrate.tasks.fits.rates import RateFit
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console that never wraps or cuts a table when its output goes to a file or a pipe."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else 100_000, soft_wrap=not stream.isatty())
+
+
+def print_table(
+    console: Console, columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None
+) -> None:
+    """Print rows under their columns; numbers stand right, with six digits."""
+    rows = list(rows)
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for index, column in enumerate(columns):
+        is_number = any(isinstance(row[index], int | float) and not isinstance(row[index], bool) for row in rows)
+        table.add_column(column, justify="right" if is_number else "left", no_wrap=not console.is_terminal)
+    for row in rows:
+        table.add_row(*(_escape(format_value(value)) for value in row))
+    console.print(table, highlight=False)
+
+
+def format_value(value: Any) -> str:
+    """Return a table cell's text: six significant digits, an empty cell for null."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, datetime.datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, list):
+        shown = ", ".join(format_value(item) for item in value[:4])
+        return f"[{shown}]" if len(value) <= 4 else f"[{shown}, ... {len(value)} values]"
+    return str(value)
+
+
+def print_warnings(problems: Sequence[Problem]) -> None:
+    """Name damaged and foreign files on standard error."""
+    for problem in problems[:20]:
+        print(f"warning: {problem}", file=sys.stderr)
+    if len(problems) > 20:
+        print(f"warning: and {len(problems) - 20} more damaged or foreign files", file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """Print JSON for programs."""
+    print(json.dumps(_finite(value), indent=1, default=str, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """Return the value with null for numbers that JSON has no word for."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value
+
+
+def print_fits(console: Console, curves: Sequence[FittedCurve]) -> None:
+    """Print one row a curve: the power law with its interval, and how it compares with the other models."""
+    rows: list[list[Any]] = []
+    for curve in curves:
+        power = curve.power
+        excluded = ", ".join(f"{count} {reason}" for reason, count in curve.excluded.items())
+        name = [curve.metric, curve.label()]
+        if power is None:
+            rows.append([*name, "no fit", "", None, None, None, len(curve.rows), None, curve.note or "", "", excluded])
+            continue
+        law = f"{power.prefactor:.3g} {curve.x}^{-power.exponent:.3f}"
+        tests = [_p_value(power.p_half), _p_value(power.p_one)]
+        numbers = [power.r2, *tests, power.n_points, len(curve.unconverged) or None]
+        rows.append([*name, law, _interval(power), *numbers, _preferred(curve), _reached(curve), excluded])
+    columns = ["metric", "group", "power law", "exponent a, 95 % interval", "R^2", "p(a=1/2)", "p(a=1)"]
+    columns += ["trials", "unconverged", "best by AICc", "target at", "left out"]
+    optional = [columns.index(name) for name in ("group", "unconverged", "target at", "left out")]
+    kept = [i for i in range(len(columns)) if i not in optional or any(row[i] for row in rows)]
+    print_table(
+        console,
+        [columns[i] for i in kept],
+        [[(round(row[i], 3) if isinstance(row[i], float) else row[i]) for i in kept] for row in rows],
+    )
+    for curve in _first_of_requests(curves):
+        if curve.common is not None:
+            common = curve.common
+            text = f"{curve.metric}: one exponent for all {common.num_groups} groups: {common.exponent:.3f}"
+            text += f" [{common.ci_low:.3f}, {common.ci_high:.3f}], p = {_p_value(common.p_common)}"
+            console.print(text, highlight=False, markup=False)
+
+
+def _first_of_requests(curves: Sequence[FittedCurve]) -> list[FittedCurve]:
+    return list({str(curve.asked): curve for curve in reversed(curves)}.values())[::-1]
+
+
+def _p_value(p: float | None) -> str:
+    return "" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def print_search(console: Console, view: SearchView) -> None:
+    """Print the best proposal of each study, or with several objectives the best ones."""
+    columns, rows = view.table()
+    print_table(console, columns, rows)
+
+
+def _interval(fit: RateFit) -> str:
+    if fit.ci_low is None or fit.ci_high is None:
+        return f"{fit.exponent:.3f} (no interval)"
+    return f"{fit.exponent:.3f} [{fit.ci_low:.3f}, {fit.ci_high:.3f}]"
+
+
+def _preferred(curve: FittedCurve) -> str:
+    weighed = [fit for fit in curve.fits if fit.weight is not None]
+    if not weighed:
+        return ""
+    best = max(weighed, key=lambda fit: fit.weight or 0.0)
+    return f"{best.model} ({best.weight:.0%})"
+
+
+def _reached(curve: FittedCurve) -> str:
+    """Where the power law meets the target."""
+    power = curve.power
+    if power is None or curve.asked.target is None:
+        return ""
+    if power.x_at_target is None:
+        return "never"
+    high = "inf" if power.x_at_high is None else f"{power.x_at_high:.3g}"
+    low = "" if power.x_at_low is None else f" [{power.x_at_low:.3g}, {high}]"
+    return f"{curve.x} {power.x_at_target:.3g}{low}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", "\\[")

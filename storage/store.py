@@ -1,0 +1,343 @@
+"""Store below one fsspec URL: whole reads, whole writes that are never seen half done, one listing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+IN_FLIGHT = 24
+"""Requests that are under way at once when many files of a remote store are read."""
+_UPLOAD = "?uploadId="
+"""Between a key and the identity of a multipart upload to it that was never completed."""
+
+
+class StoreError(ValueError):
+    """A place cannot be opened, read or written; the message says which and what to do."""
+
+
+def default_store() -> str:
+    """Return the store of this process: DEPTHRATE_STORE, else ./results."""
+    return os.environ.get("DEPTHRATE_STORE") or "./results"
+
+
+class Store:
+    """A folder on a disk, a bucket's prefix, or memory; paths are relative and use `/`.
+
+    Credentials and endpoints come from where the store's own tools look for them (AWS_PROFILE, ~/.aws, ...), never from
+    us. Throttling and server errors are tried again by the store's own client, with back-off and jitter.
+    """
+
+    def __init__(self, url: str):
+        """Open `url`; nothing is read or written yet.
+
+        Raises:
+            StoreError: the URL's protocol is unknown or its package is not installed.
+        """
+        self.url = url
+        try:
+            self.fs, root = url_to_fs(os.path.expanduser(url), **_options(url))
+        except (ValueError, ImportError) as error:
+            raise StoreError(
+                f"cannot open {url!r}: {error}; give a folder or an fsspec URL such as s3://bucket/store "
+                "(S3 needs pip install 'depthrate[s3]')"
+            ) from None
+        self.root = root.rstrip("/")
+        self.is_local = isinstance(self.fs, LocalFileSystem)
+        self._is_s3 = url.startswith(("s3://", "s3a://"))
+        if self._is_s3:
+            self.fs.retries = 2  # s3fs's own rounds, each of all the attempts that botocore makes
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes see what is written here."""
+        return "memory" not in self.fs.protocol
+
+    def check_readable(self) -> None:
+        """Look at the store's top folder; that there is nothing yet is fine.
+
+        Raises:
+            StoreError: there is no such bucket, or it refuses us.
+        """
+        if self.is_local or not self.is_shared:
+            return
+        bucket = self.root.partition("/")[0]
+        try:
+            if self._is_s3:
+                self.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=self.root.partition("/")[2], MaxKeys=1)
+            else:
+                self.fs.exists(self.root)
+        except Exception as error:
+            raise StoreError(
+                f"store {self.url!r} cannot be read: {type(error).__name__}: {error}; check that bucket {bucket!r} exists and "
+                "that your credentials reach it (for S3: AWS_PROFILE or AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL)"
+            ) from None
+
+    def read(self, path: str) -> bytes:
+        """Return a file's content.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        options = {"max_concurrency": 1} if self._is_s3 else {}  # else s3fs asks for the size first
+        with _as_os_error(self.url):
+            content: bytes = self.fs.cat_file(self.full_path(path), **options)
+        return content
+
+    def read_many(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes | OSError]]:
+        """Yield (path, content) in the order of `paths`; a file that cannot be read comes with its error instead."""
+        if self.is_local or not self.is_shared:
+            yield from ((path, self._content_or_error(path)) for path in paths)
+            return
+        waiting: deque[tuple[str, Future[bytes | OSError]]] = deque()
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            for path in paths:
+                waiting.append((path, pool.submit(self._content_or_error, path)))
+                if len(waiting) >= IN_FLIGHT:
+                    first, content = waiting.popleft()
+                    yield first, content.result()
+            for path, content in waiting:
+                yield path, content.result()
+
+    def _content_or_error(self, path: str) -> bytes | OSError:
+        try:
+            return self.read(path)
+        except OSError as error:
+            return error
+
+    def open(self, path: str) -> IO[bytes]:
+        """Open a file for reading in parts."""
+        opened: IO[bytes] = self.fs.open(self.full_path(path), "rb")
+        return opened
+
+    def write(self, path: str, content: bytes, *, durable: bool = False) -> None:
+        """Write a file whole: a reader sees the old content or the new, and a killed writer leaves the old.
+
+        With `durable`, a local file is on the disk (not only in the system's memory) when this returns.
+
+        Raises:
+            OSError: it could not be written; the old content is still there.
+        """
+        full = self.full_path(path)
+        if not self.is_local:
+            with _as_os_error(self.url):
+                self.fs.pipe_file(
+                    full, content
+                )  # object stores show an object when its one PUT, or its last part, is in
+            return
+        folder, name = os.path.split(full)
+        os.makedirs(folder, exist_ok=True)
+        aside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
+        try:
+            with open(aside, "wb") as file:
+                file.write(content)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(aside, full)
+        except BaseException:
+            Path(aside).unlink(missing_ok=True)
+            raise
+
+    def list(self, folder: str = "") -> dict[str, int]:
+        """Return path -> bytes of all files in a folder and below it; files being written are not among them."""
+        if self.is_local:
+            return {
+                path: size for path, size in _walk(self.full_path(folder), len(self.root) + 1) if not _is_hidden(path)
+            }
+        self.fs.invalidate_cache()
+        with _as_os_error(self.url):
+            try:
+                found = self.fs.find(self.full_path(folder), detail=True)
+            except FileNotFoundError:
+                return {}
+        start = len(self.root) + 1
+        return {
+            full[start:]: info["size"]
+            for full, info in sorted(found.items())
+            # folders may be among them: empty objects that web consoles make, and what fills while s3fs looks
+            if info["type"] == "file" and not full.endswith("/") and not _is_hidden(full)
+        }
+
+    def list_many(self, folders: Sequence[str]) -> dict[str, int]:
+        """Return path -> bytes of all files in some folders; a remote store is asked for all of them at once."""
+        if self.is_local or not self.is_shared:
+            listed = [self.list(folder) for folder in folders]
+        else:
+            with ThreadPoolExecutor(len(folders)) as pool:
+                listed = list(pool.map(self.list, folders))
+        return {path: size for each in listed for path, size in each.items()}
+
+    def size(self, path: str) -> int | None:
+        """Return a file's size in bytes, asked for anew, or None if there is no such file."""
+        self.fs.invalidate_cache()
+        with _as_os_error(self.url):
+            try:
+                return int(self.fs.info(self.full_path(path))["size"])
+            except FileNotFoundError as error:
+                cause = error.__cause__  # over HTTP fsspec says so too of a server that cannot be reached
+                if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError):
+                    raise cause from None
+                return None
+
+    def modified(self, path: str) -> float | None:
+        """Return when a file was written, in seconds since the epoch by the store's clock; None if it is not there."""
+        try:
+            when: float = self.fs.modified(self.full_path(path)).timestamp()
+        except (FileNotFoundError, NotImplementedError, IsADirectoryError):
+            return None
+        return when
+
+    def delete(self, path: str) -> None:
+        """Delete a file or a folder with all in it; what is not there is no error."""
+        with _as_os_error(self.url), contextlib.suppress(FileNotFoundError):
+            self.fs.rm(self.full_path(path), recursive=True)
+
+    def delete_many(self, paths: Sequence[str]) -> None:
+        """Delete files; what is not there is no error."""
+        if self._is_s3 and paths:
+            with _as_os_error(self.url):
+                self.fs.rm([self.full_path(path) for path in paths])  # a thousand a request
+            return
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.rm_file(self.full_path(path))
+
+    def move(self, path: str, to: str) -> None:
+        """Give a file another path; it is never missing from both.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        if self.is_local:
+            os.makedirs(os.path.dirname(self.full_path(to)), exist_ok=True)
+            os.replace(self.full_path(path), self.full_path(to))
+            return
+        with _as_os_error(self.url):
+            self.fs.cp_file(self.full_path(path), self.full_path(to))
+            self.fs.rm_file(self.full_path(path))
+
+    def unfinished_writes(self, older_than_s: float) -> Sequence[str]:
+        """Return what killed writers left: temporary files, or multipart uploads that still cost storage.
+
+        Only ones older than `older_than_s`: younger ones may be under way.
+        """
+        before = time.time() - older_than_s
+        if self.is_local:
+            left = [path for path, _ in _walk(self.root, len(self.root) + 1) if self.is_unfinished(path)]
+            return [path for path in left if (self.modified(path) or before) < before]
+        if not self._is_s3:
+            return []
+        bucket, _, prefix = self.root.partition("/")
+        with _as_os_error(self.url):
+            answer = self.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/" if prefix else "")
+        return [
+            f"{upload['Key'][len(prefix) :].lstrip('/')}{_UPLOAD}{upload['UploadId']}"
+            for upload in answer.get("Uploads", [])
+            if upload["Initiated"].timestamp() < before
+        ]
+
+    @staticmethod
+    def is_unfinished(path: str) -> bool:
+        """Whether this is such a path as `unfinished_writes` returns."""
+        return _UPLOAD in path or (_is_hidden(path) and path.endswith(".tmp"))
+
+    def remove_unfinished(self, path: str) -> None:
+        """Remove what `unfinished_writes` returned."""
+        key, _, upload = path.partition(_UPLOAD)
+        if not upload:
+            Path(self.full_path(path)).unlink(missing_ok=True)
+            return
+        bucket, _, full = self.full_path(key).partition("/")
+        with _as_os_error(self.url), contextlib.suppress(FileNotFoundError):
+            self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=full, UploadId=upload)
+
+    def check_writable(self) -> None:
+        """Write and delete a small file.
+
+        Raises:
+            StoreError: that did not work.
+        """
+        probe = f"sweeps/.probe-{uuid.uuid4().hex}"
+        try:
+            self.write(probe, b"depthrate")
+            self.delete_many([probe])
+        except Exception as error:
+            raise StoreError(
+                f"store {self.url!r} cannot be written: {error}; give a place you may write to with --store or DEPTHRATE_STORE"
+            ) from error
+
+    def full_path(self, path: str) -> str:
+        """Return the path in its filesystem."""
+        return f"{self.root}/{path}" if path else self.root
+
+
+def _options(url: str) -> dict[str, Any]:
+    """Return what a kind of store is opened with; what users set in their environment stays theirs to set."""
+    if not url.startswith(("s3://", "s3a://")):
+        return {}
+    config: dict[str, Any] = {"connect_timeout": 10, "read_timeout": 60}
+    if not {"AWS_RETRY_MODE", "AWS_MAX_ATTEMPTS"} & os.environ.keys():
+        config["retries"] = {"mode": "standard", "max_attempts": 6}  # back-off with jitter on throttling and 5xx
+    return {"use_listings_cache": False, "config_kwargs": config}
+
+
+@contextlib.contextmanager
+def _as_os_error(url: str) -> Iterator[None]:
+    """Turn what a store's client raises into OSError, which callers know: it names the store."""
+    try:
+        yield
+    except (OSError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except Exception as error:
+        raise OSError(f"store {url}: {type(error).__name__}: {error}") from error
+
+
+def _is_hidden(path: str) -> bool:
+    return path.rpartition("/")[2].startswith(".")
+
+
+def _walk(folder: str, start: int) -> Iterator[tuple[str, int]]:
+    """Yield (path, bytes) of the files below a local folder in order; what vanishes meanwhile is no error."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        with contextlib.suppress(FileNotFoundError):
+            if entry.is_dir():
+                yield from _walk(entry.path, start)
+            else:
+                yield entry.path[start:], entry.stat().st_size
+
+
+def open_store(url: str | None = None) -> Store:
+    """Open the store at `url`, else that of this process, whether or not there is one yet.
+
+    Raises:
+        StoreError: the place cannot be read.
+    """
+    files = Store(url or default_store())
+    files.check_readable()
+    return files
+
+
+def existing_store(url: str | None = None) -> Store:
+    """Open a store that is there.
+
+    Raises:
+        StoreError: there is none at `url`, or it cannot be read.
+    """
+    files = open_store(url)
+    if files.is_local and not os.path.isdir(files.root):
+        raise StoreError(f"there is no store at {files.url!r}; run a sweep first, or name its place with --store")
+    return files

@@ -1,0 +1,1 @@
+"""The task `collapse`: deep residual networks and transformers, and the theory of their collapse."""

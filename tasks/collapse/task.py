@@ -1,0 +1,105 @@
+"""The task `collapse`: its checks, and all of it put together. Importable without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from depthrate.tasks.data import datasets
+from depthrate.tasks.collapse.cost import estimate_s, max_pack_size, memory_bytes
+from depthrate.tasks.collapse.schema import CURVES, METRICS, SCHEMA, is_transformer, measured, num_samples, num_steps
+from depthrate.tasks.data.datasets import DATASETS, check_dataset
+from depthrate.tasks.data.sources import DataSource
+from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.task import Params, Task, TaskContext, TrialResult
+
+
+def check_trial(params: Params) -> None:
+    """Refuse combinations that cannot run.
+
+    Raises:
+        ParameterError: naming the parameters that exclude each other.
+    """
+    if params["steps"] is not None and params["epochs"] is not None:
+        raise ParameterError(f"steps is {params['steps']} and epochs is {params['epochs']}; give one of them")
+    if params["batch_size"] is not None and params["batch_size"] > num_samples(params):
+        raise ParameterError(
+            f"batch_size is {params['batch_size']}, but the training set has {num_samples(params)} samples; "
+            "give at most that, or null for full batch"
+        )
+    most = DATASETS[params["dataset"]].smallest_class
+    if params["samples_per_class"] is not None and params["samples_per_class"] > most:
+        raise ParameterError(
+            f"samples_per_class is {params['samples_per_class']}, but the smallest class of {params['dataset']!r} has "
+            f"{most} samples; give at most that, or null for all"
+        )
+    _check_inputs(params)
+    late = [step for step in params["measure_steps"] or () if step > num_steps(params)]
+    if late:
+        raise ParameterError(f"measure_steps has {late[0]}, but training ends at step {num_steps(params)}")
+
+
+def _check_inputs(params: Params) -> None:
+    """Refuse parameters of patches and texts where there are none, so that no two trials differ in name only."""
+    info, arch, dataset = DATASETS[params["dataset"]], params["arch"], params["dataset"]
+    if info.is_text and not is_transformer(params):
+        raise ParameterError(f"arch is {arch!r}, but {dataset!r} is text; give t11, t12, t21 or t22")
+    for name in ("context_length", "vocabulary_size"):
+        if params[name] is not None and not info.is_text:
+            raise ParameterError(f"{name} is {params[name]}, but {dataset!r} is no text; give null")
+    if params["patch_size"] is None:
+        return
+    if info.image_shape is None or not is_transformer(params):
+        raise ParameterError(
+            f"patch_size is {params['patch_size']}, but {arch!r} on {dataset!r} reads no patches; give null"
+        )
+    side = info.image_shape[-1]
+    if side % params["patch_size"]:
+        divisors = ", ".join(str(size) for size in range(1, side + 1) if side % size == 0)
+        raise ParameterError(
+            f"patch_size is {params['patch_size']}, but images of {dataset!r} have {side} pixels a side; give one of {divisors}"
+        )
+
+
+def check_data(trials: Sequence[Params], source: DataSource) -> None:
+    """Refuse trials whose data set is not there.
+
+    Raises:
+        DatasetError: saying where it looked and how to get the files.
+    """
+    for name in dict.fromkeys(params["dataset"] for params in trials):
+        check_dataset(name, source)
+
+
+def check_contents(trials: Sequence[Params], source: DataSource) -> None:
+    """Refuse trials whose data set is damaged.
+
+    Raises:
+        DatasetError: naming the file, what was expected of it, and what to do.
+    """
+    for name in dict.fromkeys(params["dataset"] for params in trials):
+        datasets.check_contents(name, source)
+
+
+def run(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
+    """Train and measure a pack; torch is imported here and not before."""
+    from depthrate.tasks.collapse.pack import run_pack
+
+    yield from run_pack(trials, context)
+
+
+COLLAPSE = Task(
+    name="collapse",
+    version=2,
+    schema=SCHEMA,
+    run=run,
+    fused=True,
+    doc="Train deep residual networks or transformers and measure neural collapse layer by layer.",
+    metrics=frozenset(METRICS) | frozenset(CURVES),
+    check_trial=check_trial,
+    check_data=check_data,
+    check_contents=check_contents,
+    max_pack_size=max_pack_size,
+    measured=measured,
+    memory_bytes=memory_bytes,
+    estimate_s=estimate_s,
+)

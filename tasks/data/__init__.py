@@ -1,0 +1,1 @@
+"""Data sets: where they come from, and how they are read."""

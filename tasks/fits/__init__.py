@@ -1,0 +1,1 @@
+"""Rates: curves fitted to measurements over depth, with their uncertainty."""

@@ -1,0 +1,285 @@
+"""How sure an exponent is: bootstrap over the seeds (BCa), profile likelihood, and the tests that go with them.
+
+Shapes: C curves, N points, G groups (distinct x), B resamples, P shape parameters, R rows. Curves and rows come last, but
+for what is sorted by resample.
+Sources: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapters 12 to 14 (BCa: 14.3; several samples:
+8.3); Hesterberg (2015), What Teachers Should Know About the Bootstrap, 5.3 (intervals too narrow, Student's quantile);
+Bates and Watts, Nonlinear Regression Analysis (1988), 6.1 (profiles); Carroll and Ruppert, Transformation and Weighting
+(1988), 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from depthrate.tasks.fits.least_squares import Array, minimise, squares_left
+from depthrate.tasks.fits.models import Model, Points
+
+COVERAGE = 0.95
+NORMAL_QUANTILE = float(special.ndtri((1 + COVERAGE) / 2))
+WEIGHTS = ("equal", "spread", "robust")
+CLIP_AT = 2.5
+"""robust: values are pulled in to so many standard deviations (of the middle of all values) from their group's median."""
+STEEPEST_SPREAD = 8.0
+"""Bound on how fast the variance changes with x: x^8 from one depth to twice that is a factor of 256."""
+SAME = 1e-6
+"""Resampled estimates this near to the estimate, as a share of their middle half's width, are equal to it."""
+MAX_BRACKETS = 30
+MAX_SECANTS = 40
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """One set of draws for all curves and models of a design: intervals differ by the data and the model, not by luck."""
+
+    pools: list[np.ndarray[tuple[int], np.dtype[np.int64]]]
+    """The points each group draws from: its own, or those of all others where it has one value."""
+    shares: list[Array]
+    """Per group [pool, B]: which share of the resampled mean is which point, times the stretch of small samples."""
+
+    def means(self, points: Points, curves: slice) -> Array:
+        """Return resampled group means of some curves, [G, C, B]."""
+        deviation_NC = points.deviation_NC[:, curves]
+        moved = [deviation_NC[pool].T @ share for pool, share in zip(self.pools, self.shares, strict=True)]
+        return np.asarray(np.stack(moved) + points.mean_GC[:, curves, None])
+
+
+def draw(points: Points, num_resamples: int, seed: int) -> Resampling | None:
+    """Draw each group's values anew among themselves, with replacement; null where no group has two."""
+    rng = np.random.default_rng(seed)
+    members = [np.flatnonzero(points.group_N == g) for g in range(len(points.x_G))]
+    # m values drawn from m have (m-1)/m of the unbiased variance: at three seeds the plain bootstrap would shrink the
+    # interval by a fifth. Deviations stretched by sqrt(m/(m-1)) give the group's mean its unbiased variance s^2/m.
+    stretch_N = np.concatenate([np.full(len(own), np.sqrt(len(own) / max(len(own) - 1, 1))) for own in members])
+    # a lone value shows no spread of its own, which is not the same as having none: it borrows that of the others
+    repeated = np.concatenate([own for own in members if len(own) > 1] or [np.zeros(0, dtype=np.int64)])
+    if not len(repeated):
+        return None
+    pools = [own if len(own) > 1 else repeated for own in members]
+    shares = []
+    for own, pool in zip(members, pools, strict=True):
+        drawn_BM = rng.integers(len(pool), size=(num_resamples, len(own)))
+        counts_BP = (drawn_BM[..., None] == np.arange(len(pool))).sum(1)
+        shares.append(np.ascontiguousarray(counts_BP.T / len(own) * stretch_N[pool][:, None]))
+    return Resampling(pools, shares)
+
+
+def spread_weights(x_G: Array, count_G: Array, group_N: np.ndarray, deviation_NC: Array) -> Array:
+    """Return weights [G, C] of values whose variance follows s^2 x^d, fitted by gamma likelihood to the groups' variances.
+
+    A variance of its own a depth would be estimated from three seeds, and its reciprocal is worse than no weight at all.
+    """
+    weight_GC = np.ones((len(x_G), deviation_NC.shape[1]))
+    used_G = count_G > 1
+    if used_G.sum() < 2:
+        return weight_GC
+    variance_GC = _sums(deviation_NC**2, group_N)[used_G] / (count_G[used_G] - 1)[:, None]
+    trust_G = (count_G[used_G] - 1) / (count_G[used_G] - 1).sum()
+    u_G = np.log(x_G) - trust_G @ np.log(x_G[used_G])
+    v_G = u_G[used_G]
+    pooled_C = trust_G @ variance_GC
+    noisy_C = pooled_C > 0
+    relative_GC = variance_GC[:, noisy_C] / pooled_C[noisy_C]
+    level_C, slope_C = np.zeros(relative_GC.shape[1]), np.zeros(relative_GC.shape[1])
+    for _ in range(50):  # Fisher scoring: a gamma variable with log link has constant weights
+        excess_GC = relative_GC * np.exp(-(level_C + slope_C * v_G[:, None])) - 1
+        step_C = (trust_G * v_G) @ excess_GC / (trust_G @ v_G**2)
+        slope_C = np.clip(slope_C + np.clip(step_C, -1, 1), -STEEPEST_SPREAD, STEEPEST_SPREAD)
+        level_C += np.clip(trust_G @ excess_GC, -1, 1)
+        if np.abs(step_C).max(initial=0.0) < 1e-10:
+            break
+    weight_GC[:, noisy_C] = np.exp(-slope_C * u_G[:, None])
+    return np.asarray(weight_GC * (count_G.sum() / (count_G @ weight_GC)))
+
+
+def _sums(value_NC: Array, group_N: np.ndarray) -> Array:
+    """Return each group's sum [G, C]."""
+    return np.asarray(np.equal.outer(np.arange(group_N[-1] + 1), group_N).astype(np.float64) @ value_NC)
+
+
+def clip_outliers(log_y_NC: Array, group_N: np.ndarray) -> Array:
+    """Return log y with what lies far from its group's median pulled in (Huber's pseudo-values)."""
+    groups = [np.flatnonzero(group_N == g) for g in range(group_N[-1] + 1)]
+    median_NC = np.stack([np.median(log_y_NC[own], axis=0) for own in groups])[group_N]
+    distance_NC = np.abs(log_y_NC - median_NC)
+    # in a group of odd size the median itself is at distance zero, which says nothing of the spread: left out
+    telling = [-np.sort(-distance_NC[own], axis=0)[: len(own) - len(own) % 2] for own in groups]
+    telling_NC = np.concatenate(telling)
+    if not len(telling_NC):
+        return log_y_NC
+    reach_C = CLIP_AT * 1.4826 * np.median(telling_NC, axis=0)
+    return np.asarray(np.clip(log_y_NC, median_NC - reach_C, median_NC + reach_C))
+
+
+def t_quantile(degrees_of_freedom: float) -> float:
+    """Return the t that Student's |T| stays below in 95 % of cases."""
+    return float(_t_quantiles(np.array(degrees_of_freedom, dtype=np.float64)))
+
+
+def _t_quantiles(degrees_of_freedom: Array) -> Array:
+    return np.asarray(special.stdtrit(degrees_of_freedom, (1 + COVERAGE) / 2))
+
+
+def f_tail(f: Array | float, q: float, degrees_of_freedom: float) -> Array:
+    """Return P(F > f) for Fisher's F with q and so many degrees of freedom."""
+    return np.asarray(special.fdtrc(q, degrees_of_freedom, np.maximum(f, 0.0)))
+
+
+def acceleration(influence_GC: Array, points: Points) -> Array:
+    """Return BCa's acceleration [C] from each point's influence on the estimate (the infinitesimal jackknife)."""
+    influence_NC = (influence_GC / points.count_G[:, None])[points.group_N] * points.deviation_NC
+    squares_C = (influence_NC**2).sum(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value_C = (influence_NC**3).sum(0) / (6 * squares_C**1.5)
+    return np.nan_to_num(value_C, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def effective_freedom(influence_GC: Array, points: Points) -> Array:
+    """Return Satterthwaite's degrees of freedom [C] of the estimate's variance, the sum of what each group adds to it.
+
+    Where one depth's spread makes most of the uncertainty, few values stand behind it. Source: Satterthwaite (1946).
+    """
+    free_G1 = np.maximum(points.count_G - 1, 0.0)[:, None]
+    free, lone_G1 = free_G1.sum(), free_G1 == 0
+    squares_GC = _sums(points.deviation_NC**2, points.group_N)
+    variance_GC = np.where(lone_G1, squares_GC.sum(0) / free, squares_GC / np.where(lone_G1, 1.0, free_G1))
+    added_GC = influence_GC**2 * variance_GC / points.count_G[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        freedom_C = added_GC.sum(0) ** 2 / (added_GC**2 / np.where(lone_G1, free, free_G1)).sum(0)
+    return np.clip(np.nan_to_num(freedom_C, nan=free), 1.0, free)
+
+
+def bca_interval(
+    estimate_C: Array, resampled_CB: Array, acceleration_C: Array, freedom_C: Array
+) -> tuple[Array, Array]:
+    """Return the 95 % interval [C], [C] from resampled estimates, corrected for bias and skewness, and stretched.
+
+    A spread estimated from few seeds is uncertain itself: each end's distance from the estimate is scaled by Student's
+    quantile over the normal one. (A tail further out would not do: the means of three values drawn anew reach no
+    further than two standard errors, and Student's quantile at two degrees of freedom is 4.3.)
+    """
+    num_resamples = resampled_CB.shape[1]
+    ordered_CB = np.sort(resampled_CB, axis=1)
+    # a resample that is the sample itself counts half; rounding and the minimiser's tolerance must not decide
+    with np.errstate(invalid="ignore"):
+        reach_C = SAME * (ordered_CB[:, 3 * num_resamples // 4] - ordered_CB[:, num_resamples // 4])
+    reach_C1 = np.where(np.isfinite(reach_C), reach_C, 0.0)[:, None]
+    below_CB, upto_CB = resampled_CB < estimate_C[:, None] - reach_C1, resampled_CB <= estimate_C[:, None] + reach_C1
+    below_C = (below_CB.sum(1) + upto_CB.sum(1)) / 2
+    bias_C = special.ndtri(np.clip(below_C, 0.5, num_resamples - 0.5) / num_resamples)
+    ends = []
+    for sign in (-1, 1):
+        moved_C = bias_C + sign * NORMAL_QUANTILE
+        tail_C = special.ndtr(bias_C + moved_C / np.maximum(1 - acceleration_C * moved_C, 0.1))
+        end_C = _quantile(ordered_CB, tail_C)
+        with np.errstate(invalid="ignore"):  # inf stands for a curve that never meets its target
+            wider_C = estimate_C + (end_C - estimate_C) * _t_quantiles(freedom_C) / NORMAL_QUANTILE
+        ends.append(np.where(np.isfinite(estimate_C) & np.isfinite(end_C), wider_C, end_C))
+    return ends[0], ends[1]
+
+
+def _quantile(ordered_CB: Array, share_C: Array) -> Array:
+    place_C = share_C * (ordered_CB.shape[1] - 1)
+    low_C = np.floor(place_C).astype(np.int64)
+    high_C = np.minimum(low_C + 1, ordered_CB.shape[1] - 1)
+    rows, part_C = np.arange(len(ordered_CB)), place_C - low_C
+    lower_C, upper_C = ordered_CB[rows, low_C], ordered_CB[rows, high_C]
+    # inf stands for a curve that never meets its target
+    return np.where(part_C == 0, lower_C, np.where(lower_C == upper_C, lower_C, _between(lower_C, upper_C, part_C)))
+
+
+def _between(lower_C: Array, upper_C: Array, part_C: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        return lower_C * (1 - part_C) + upper_C * part_C
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The least squares left when the exponent is held, for the model as fitted."""
+
+    model: Model
+    points: Points
+    theta_PC: Array
+    squares_C: Array
+    """At the best exponent, within groups included."""
+
+    def squares_at(self, a_R: Array, curve_R: np.ndarray) -> Array:
+        """Return the squares [R] of each row's curve with its exponent held at a."""
+        theta_PR = self.theta_PC[:, curve_R]
+        lower_PR, upper_PR = self.model.lower_PC[:, curve_R], self.model.upper_PC[:, curve_R]
+        held_R = np.clip(a_R, lower_PR[0], upper_PR[0])
+        lower_PR[0] = upper_PR[0] = theta_PR[0] = held_R
+        shape = self.model.shape
+        ref_R, mean_GR, mass_GR = (
+            self.model.ref_C[curve_R],
+            self.points.mean_GC[:, curve_R],
+            self.points.mass_GC[:, curve_R],
+        )
+        if len(theta_PR) == 1:  # nothing is left to be found
+            best_R = squares_left(shape, theta_PR, ref_R, mean_GR, mass_GR)
+        else:
+            # from where the fit is, and from no floor: between them the squares can have a second valley
+            no_floor_PR = np.concatenate([theta_PR[:1], lower_PR[1:]])
+            rows = (ref_R, mean_GR[..., None], mass_GR, lower_PR, upper_PR, np.full(len(ref_R), 1e-9))
+            found = [minimise(shape, start_PR, *rows)[..., 0] for start_PR in (theta_PR, no_floor_PR)]
+            best_R = np.min([squares_left(shape, found_PR, ref_R, mean_GR, mass_GR) for found_PR in found], axis=0)
+        outside_R = held_R != a_R  # the model has no such curve
+        return np.where(outside_R, np.inf, best_R + self.points.within_C[curve_R])
+
+    def interval(self, stderr_C: Array, degrees_of_freedom: float) -> tuple[Array, Array]:
+        """Return the exponents [C], [C] at which the F test of the exponent reaches 5 %; NaN where it never does."""
+        num_curves, t = len(self.squares_C), t_quantile(degrees_of_freedom)
+        curve_R, sign_R = np.tile(np.arange(num_curves), 2), np.repeat([-1.0, 1.0], num_curves)
+        centre_R = self.theta_PC[0, curve_R]
+        bound_R = np.where(sign_R < 0, self.model.lower_PC[0, curve_R], self.model.upper_PC[0, curve_R])
+        # the root of the added squares, in its units at the limit: nearly a line in a, from -1 at the best exponent
+        least_R = self.squares_C[curve_R]
+        unit_R = np.maximum(least_R * t**2 / degrees_of_freedom, 1e-24)
+
+        def height(a_R: Array, rows: np.ndarray) -> Array:
+            added_R = np.maximum(self.squares_at(a_R, curve_R[rows]) - least_R[rows], 0.0)
+            return np.asarray(np.sqrt(np.minimum(added_R / unit_R[rows], 1e12)) - 1)
+
+        inside_R, low_R = centre_R.copy(), np.full_like(centre_R, -1.0)
+        outside_R, high_R = np.full_like(centre_R, np.nan), np.full_like(centre_R, np.nan)
+        guess_R = np.nan_to_num(t * stderr_C, nan=0.0)[curve_R]
+        reach_R = np.where(guess_R > 0, 1.1 * guess_R, 0.05 * np.maximum(np.abs(centre_R), 0.1))
+        rows = np.arange(len(centre_R))
+        for _ in range(MAX_BRACKETS):
+            if not len(rows):
+                break
+            reached = centre_R[rows] + sign_R[rows] * reach_R[rows]
+            tried = np.where(sign_R[rows] < 0, np.maximum(reached, bound_R[rows]), np.minimum(reached, bound_R[rows]))
+            value = height(tried, rows)
+            over = value > 0
+            outside_R[rows[over]], high_R[rows[over]] = tried[over], value[over]
+            inside_R[rows[~over]], low_R[rows[~over]] = tried[~over], value[~over]
+            reach_R[rows] *= 2
+            rows = rows[~over & (tried != bound_R[rows])]
+        self._close_in(height, inside_R, low_R, outside_R, high_R)
+        ends_R = np.where(np.isfinite(outside_R), inside_R, np.nan)
+        return ends_R[:num_curves], ends_R[num_curves:]
+
+    @staticmethod
+    def _close_in(
+        height: Callable[[Array, np.ndarray], Array], inside_R: Array, low_R: Array, outside_R: Array, high_R: Array
+    ) -> None:
+        """Find the root between inside (low < 0) and outside (high > 0), in place: regula falsi, Illinois' variant."""
+        rows = np.flatnonzero(np.isfinite(outside_R))
+        for _ in range(MAX_SECANTS):
+            if not len(rows):
+                break
+            share = np.clip(low_R[rows] / (low_R[rows] - high_R[rows]), 0.0, 1.0)
+            middle = inside_R[rows] + share * (outside_R[rows] - inside_R[rows])
+            value = height(middle, rows)
+            over = value > 0
+            # the end that stays counts half the next time, or it would stay for ever
+            high_R[rows] = np.where(over, value, high_R[rows] / 2)
+            low_R[rows] = np.where(over, low_R[rows] / 2, value)
+            outside_R[rows[over]], inside_R[rows[~over]] = middle[over], middle[~over]
+            inside_R[rows[np.abs(value) < 1e-6]] = middle[np.abs(value) < 1e-6]
+            rows = rows[(np.abs(value) >= 1e-6) & (np.abs(outside_R[rows] - inside_R[rows]) > 1e-12)]

@@ -1,0 +1,1 @@
+"""Networks over a trial axis: the interface, then a file a family."""

@@ -1,0 +1,1 @@
+"""Training packs of trials fused, from the first step to the last."""

@@ -1,0 +1,51 @@
+"""`depthrate cancel` stops a launch that somebody else started, and the sweep goes on later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from depthrate.orchestrator.commands.cancel import cancel_sweep
+from depthrate.orchestrator.driver import Driver, Outcome, Progress
+from depthrate.orchestrator.executors.executor import LaunchOptions
+from depthrate.orchestrator.executors.local import LocalExecutor
+from depthrate.orchestrator.executors.submissions import Submission, SubmittedPack, read_submissions
+from depthrate.orchestrator.plan import check_sweep, make_plan
+from depthrate.storage.store import Store
+from depthrate.sweeps.sweep import sweep_of_spec
+
+SLOW = {"name": "s", "task": f"{Path(__file__).parent / 'own_tasks.py'}:slow", "grid": {"depth": [2, 3]}}
+
+
+def drive(files: Store, cancel_at_once: bool) -> Outcome:
+    plan = make_plan(check_sweep(sweep_of_spec(SLOW)), files, workers=2)
+    executor = LocalExecutor(2)
+    options = LaunchOptions(store=files.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+
+    def watch(progress: Progress) -> None:
+        if cancel_at_once and progress.packs_running:
+            cancel_sweep(files, "s", Console(quiet=True))
+
+    try:
+        return Driver(plan, files, executor, options, watch).run()
+    finally:
+        executor.close()
+
+
+def test_a_cancelled_launch_stops_and_a_later_one_is_not_cancelled(folder: Store) -> None:
+    outcome = drive(folder, cancel_at_once=True)
+    assert outcome.cancelled and outcome.interrupted and not outcome.failures
+    assert folder.list("trials") == {}
+    assert not drive(folder, cancel_at_once=False).interrupted and len(folder.list("trials")) == 2
+
+
+def test_submissions_are_read_as_written_and_damaged_ones_passed_over(folder: Store) -> None:
+    made = Submission("n", "s", "lab", "/f", [[SubmittedPack("a", "p", ["t"])]], ["7_0"])
+    made.write(folder)
+    folder.write("jobs/sweep=s/torn.json", b"{")
+    folder.write("jobs/sweep=s/other.json", b'{"name": "x"}')
+    assert read_submissions(folder, ["s"]) == [made] and read_submissions(folder, ["other"]) == []
+    assert made.jobs() == [("7_0", [SubmittedPack("a", "p", ["t"])])]
+    made.delete(folder)
+    assert read_submissions(folder, ["s"]) == []

@@ -1,0 +1,201 @@
+"""depthrate data: what is there, and fetching what is not, from a publisher on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gzip
+import hashlib
+import re
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from conftest import is_root
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli import app
+from depthrate.tasks.data.datasets import DATASETS
+from depthrate.tasks.data.publishers import DOWNLOADS, Download
+
+CONTENT = {"train-images-idx3-ubyte.gz": b"images", "train-labels-idx1-ubyte.gz": b"labels"}
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def publisher(tmp_path: Path) -> Iterator[str]:
+    """Two files behind HTTP; the address of their folder."""
+    pytest.importorskip("pooch")
+    folder = tmp_path / "publisher"
+    folder.mkdir()
+    for name, content in CONTENT.items():
+        (folder / name).write_bytes(content)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DEPTHRATE_DATA", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def publish(monkeypatch: pytest.MonkeyPatch, base: str, checksums: dict[str, str] | None = None) -> None:
+    found = {name: hashlib.md5(content).hexdigest() for name, content in CONTENT.items()} | (checksums or {})
+    downloads = tuple(Download(f"{base}/{name}", md5, f"mnist/{name}") for name, md5 in found.items())
+    monkeypatch.setitem(DOWNLOADS, "mnist", downloads)
+
+
+def invoke(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["data", *arguments], catch_exceptions=False)
+    return result.exit_code, result.output
+
+
+def test_list_says_what_is_here_and_what_is_not(data: Path) -> None:
+    (data / "mnist").mkdir(parents=True)
+    (data / "cifar-10-batches-bin").mkdir()
+    for name in CONTENT:
+        (data / "mnist" / name).write_bytes(b"")
+    (data / "cifar-10-batches-bin/data_batch_1.bin").write_bytes(b"")
+    code, output = invoke("list")
+    rows = {line.split()[0]: line for line in output.splitlines() if line.split()[:1] and line.split()[0] in DATASETS}
+    assert code == 0 and rows.keys() == DATASETS.keys() and str(data) in output
+    assert "here" in rows["mnist"] and "here" in rows["cifar10_batch1"] and "scikit-learn" in rows["digits"]
+    assert "incomplete" in rows["cifar10"] and "missing" in rows["imdb"]
+
+
+def test_fetch_gets_what_is_missing_once(data: Path, publisher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(monkeypatch, publisher)
+    code, output = invoke("fetch", "mnist")
+    assert code == 0 and output.count("got ") == 2
+    assert {path.name: path.read_bytes() for path in (data / "mnist").iterdir()} == CONTENT
+    code, output = invoke("fetch", "mnist")
+    assert code == 0 and "got " not in output
+
+
+def test_a_wrong_checksum_keeps_nothing(data: Path, publisher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(monkeypatch, publisher, {"train-labels-idx1-ubyte.gz": "0" * 32})
+    code, output = invoke("fetch", "mnist")
+    assert code == 1 and [path.name for path in (data / "mnist").iterdir()] == ["train-images-idx3-ubyte.gz"]
+    for part in ("train-labels-idx1-ubyte.gz", "0" * 32, f"put it at {data}/mnist/train-labels-idx1-ubyte.gz"):
+        assert part in output.replace("\n", "")
+
+
+def test_without_a_network_it_says_which_file_to_put_where(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pooch")
+    publish(monkeypatch, "http://127.0.0.1:9")  # the discard port: nobody listens
+    code, output = invoke("fetch", "mnist")
+    assert code == 1 and "cannot get http://127.0.0.1:9/train-images-idx3-ubyte.gz" in output
+    assert f"put it at {data}/mnist/train-images-idx3-ubyte.gz" in output.replace("\n", "")
+
+
+def test_an_unknown_set_is_refused_with_the_known_ones(data: Path) -> None:
+    code, output = invoke("fetch", "mnits")
+    assert code == 2 and "did you mean 'mnist'" in output and "imdb" in output
+
+
+def test_every_set_that_is_read_from_files_can_be_fetched() -> None:
+    assert DOWNLOADS.keys() == {name for name, info in DATASETS.items() if info.layouts}
+    for name, downloads in DOWNLOADS.items():
+        layout = DATASETS[name].layouts[0]
+        expected = {layout.archive} if layout.archive else {f"{layout.folder}/{file}.gz" for file in layout.files}
+        assert {download.path for download in downloads} == expected
+        assert all(len(download.md5) == 32 for download in downloads)
+
+
+IDX_IMAGES, IDX_LABELS = "mnist/train-images-idx3-ubyte", "mnist/train-labels-idx1-ubyte"
+
+
+def put_mnist(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole MNIST of twenty images."""
+    monkeypatch.setitem(DATASETS, "mnist", dataclasses.replace(DATASETS["mnist"], num_samples=20, smallest_class=2))
+    (data / "mnist").mkdir(parents=True)
+    (data / IDX_IMAGES).write_bytes(bytes([0, 0, 8, 3]) + struct.pack(">3I", 20, 28, 28) + bytes(20 * 784))
+    (data / IDX_LABELS).write_bytes(bytes([0, 0, 8, 1]) + struct.pack(">I", 20) + bytes(range(10)) * 2)
+
+
+def run_on_mnist(verb: str, store: Path) -> tuple[int, str]:
+    settings = ["dataset=mnist", "samples_per_class=2", "steps=2", "depth=2", "seeds=1"]
+    arguments = [verb, "quickstart", "--store", str(store)] + [part for s in settings for part in ("--set", s)]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    return result.exit_code, result.output
+
+
+def cut(data: Path) -> None:
+    (data / IDX_IMAGES).write_bytes((data / IDX_IMAGES).read_bytes()[:-1])
+
+
+def cut_and_compressed(data: Path) -> None:
+    (data / f"{IDX_LABELS}.gz").write_bytes(gzip.compress((data / IDX_LABELS).read_bytes())[:-3])
+    (data / IDX_LABELS).unlink()
+
+
+def emptied(data: Path) -> None:
+    (data / IDX_IMAGES).unlink()
+    (data / IDX_LABELS).unlink()
+
+
+def folder_in_its_place(data: Path) -> None:
+    (data / IDX_IMAGES).unlink()
+    (data / IDX_IMAGES).mkdir()
+
+
+def file_in_place_of_the_folder(data: Path) -> None:
+    emptied(data)
+    (data / "mnist").rmdir()
+    (data / "mnist").write_text("")
+
+
+def forbidden(data: Path) -> None:
+    (data / IDX_IMAGES).chmod(0)
+
+
+@pytest.mark.parametrize("verb", ["plan", "run"])
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (cut, f"{IDX_IMAGES} is damaged: its header promises 15696 bytes .* get it again"),
+        (cut_and_compressed, rf"{IDX_LABELS}\.gz is damaged .* get it again"),
+        (emptied, "data set 'mnist' not found: looked for .* run `depthrate data fetch mnist`"),
+        (folder_in_its_place, f"{IDX_IMAGES} is a folder; expected the file"),
+        (file_in_place_of_the_folder, "mnist cannot be read .* point DEPTHRATE_DATA at another place"),
+        pytest.param(
+            forbidden,
+            f"{IDX_IMAGES} cannot be read .*Permission.* check that",
+            marks=pytest.mark.skipif(is_root(), reason="permissions do not bind the superuser"),
+        ),
+    ],
+)
+def test_damage_is_found_before_anything_starts(
+    verb: str, harm: Callable[[Path], None], message: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_mnist(data, monkeypatch)
+    assert run_on_mnist("plan", tmp_path / "store")[0] == 0
+    harm(data)
+    code, output = run_on_mnist(verb, tmp_path / "store")
+    assert code == 2 and re.search(message, output), output
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_server_that_cannot_be_reached_is_not_taken_for_an_empty_one(
+    tmp_path: Path, publisher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("aiohttp")
+    monkeypatch.setenv("DEPTHRATE_DATA", "http://127.0.0.1:9/data")
+    code, output = run_on_mnist("plan", tmp_path / "store")
+    assert code == 2 and re.search("127.0.0.1:9/data/mnist cannot be read .*Connect", output), output
+    monkeypatch.setenv("DEPTHRATE_DATA", publisher)
+    code, output = run_on_mnist("plan", tmp_path / "store")
+    assert code == 2 and "data set 'mnist' not found: looked for" in output

@@ -1,0 +1,278 @@
+"""The suite that every executor has to pass: worker processes, Ray on one node and on two, a real SLURM."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from outcomes import committed, raw_rows, states
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.driver import Driver, Outcome
+from depthrate.orchestrator.executors.executor import Executor, LaunchOptions
+from depthrate.orchestrator.executors.local import LocalExecutor
+from depthrate.orchestrator.executors.place import open_place
+from depthrate.orchestrator.plan import Plan, check_sweep, make_plan
+from depthrate.storage.query import open_results
+from depthrate.storage.store import Store
+from depthrate.sweeps.sweep import Sweep, sweep_of_spec
+
+OWN_TASKS = Path(__file__).parent / "own_tasks.py"
+KINDS = ("local", "ray", "ray_two_nodes", "slurm")
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+class Machines:
+    """Machines of one kind: two workers, one task at a time each."""
+
+    options: Sequence[str]
+    """Of `depthrate run`."""
+    goes_on = False
+    """Whether packs go on when their driver has left."""
+
+    def plan(self, sweep: Sweep, files: Store) -> Plan:
+        """Return what is to be done of a sweep."""
+        return make_plan(check_sweep(sweep), files, workers=2)
+
+    def executor(self, plan: Plan) -> Executor:
+        """Return a new executor on these machines."""
+        raise NotImplementedError
+
+    def disturb(self) -> None:
+        """Kill, without a warning, something that runs packs."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the machines."""
+
+
+class LocalMachines(Machines):
+    """Worker processes."""
+
+    options = ("--executor", "local")
+
+    def executor(self, plan: Plan) -> Executor:
+        self._executor = LocalExecutor(2)
+        return self._executor
+
+    def disturb(self) -> None:
+        next(iter(self._executor._workers.values())).process.kill()
+
+
+class RayMachines(Machines):
+    """A Ray of our own, or two nodes, of which one dies."""
+
+    def __init__(self, two_nodes: bool) -> None:
+        pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
+        from ray.cluster_utils import Cluster
+
+        from depthrate.orchestrator.executors.ray_executor import Session
+
+        self._cluster: Any = None
+        if two_nodes:
+            soon = {  # a node that died is noticed in seconds
+                "health_check_initial_delay_ms": 1000,
+                "health_check_period_ms": 500,
+                "health_check_timeout_ms": 1000,
+                "health_check_failure_threshold": 3,
+            }
+            head = {"num_cpus": 1, "include_dashboard": False, "_system_config": soon}
+            self._cluster = Cluster(initialize_head=True, head_node_args=head | {"object_store_memory": 80 * 2**20})
+            self._add_node()
+            self.session = Session(address=self._cluster.address)
+            self.options = ["--executor", "ray", "--address", self._cluster.address]
+        else:
+            self.session = Session(address=None, workers=2)
+            self.options = ["--executor", "ray", "--workers", "2"]
+        self.session.is_ours = False  # closed here, not by the first executor
+
+    def executor(self, plan: Plan) -> Executor:
+        from depthrate.orchestrator.executors.ray_executor import RayExecutor
+
+        return RayExecutor(self.session, workers=2)
+
+    def disturb(self) -> None:
+        if self._cluster is None:
+            subprocess.run(["pkill", "--signal", "KILL", "--newest", "--full", "^ray::ResourceTrainable"], check=True)
+        else:
+            self._cluster.remove_node(next(iter(self._cluster.worker_nodes)), allow_graceful=False)
+            self._add_node()
+
+    def close(self) -> None:
+        self.session.is_ours = True
+        self.session.close()
+        if self._cluster is not None:
+            self._cluster.shutdown()
+
+    def _add_node(self) -> None:
+        self._cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+
+
+class SlurmMachines(Machines):
+    """Two jobs at a time on a cluster of four nodes."""
+
+    goes_on = True
+
+    def __init__(self, lab: Any, folder: Path) -> None:
+        self._lab = lab
+        self._environment = pytest.MonkeyPatch()
+        for name, value in lab.environment.items():
+            self._environment.setenv(name, value)
+        profile = folder / "cluster.toml"
+        profile.write_text("mem_gb = 0.8\nwalltime_min = 10\narray_parallelism = 2\njob_min = 0\n")
+        self.options = ["--executor", "slurm", "--cluster", str(profile)]
+
+    def plan(self, sweep: Sweep, files: Store) -> Plan:
+        self._place = open_place(
+            "slurm", device="cpu", workers=None, cluster=self.options[-1], sweep=sweep, files=files
+        )
+        return make_plan(check_sweep(sweep), files, workers=2, submitted=self._place.submitted)
+
+    def executor(self, plan: Plan) -> Executor:
+        return self._place.executor(plan)
+
+    def disturb(self) -> None:
+        for pid in self._lab.job_pids():
+            with_job = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"depthrate.orchestrator.worker" in with_job:
+                os.kill(pid, signal.SIGKILL)
+                return
+        raise AssertionError("no worker runs")
+
+    def close(self) -> None:
+        self._environment.undo()
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def machines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    if request.param == "local":
+        made: Machines = LocalMachines()
+    elif request.param == "slurm":
+        made = SlurmMachines(request.getfixturevalue("lab"), tmp_path_factory.mktemp("cluster"))
+    else:
+        made = RayMachines(two_nodes=request.param == "ray_two_nodes")
+    yield made
+    made.close()
+
+
+Watch = Callable[[Driver, Any], None]
+
+
+def drive(
+    machines: Machines, files: Store, task: str, watch: Watch = lambda driver, progress: None, **spec: Any
+) -> Outcome:
+    plan = machines.plan(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:{task}", **spec}), files)
+    executor = machines.executor(plan)
+    options = LaunchOptions(store=files.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    driver = Driver(plan, files, executor, options, lambda progress: watch(driver, progress))
+    try:
+        return driver.run()
+    finally:
+        executor.close()
+
+
+def test_every_trial_is_committed_once(machines: Machines, folder: Store) -> None:
+    depths = list(range(1, 9))
+    outcome = drive(machines, folder, "power_law", grid={"depth": depths}, params={"exponent": 1.0})
+    assert not outcome.failures and committed(folder) == [(depth, 1 / depth) for depth in depths]
+    assert raw_rows(folder) == 8 and folder.list("checkpoints") == {}
+
+
+def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(machines: Machines, folder: Store) -> None:
+    outcome = drive(machines, folder, "fails", grid={"depth": [2, 3, 4]})
+    assert [depth for depth, _ in committed(folder)] == [2, 4] and raw_rows(folder) == 2
+    (failure,) = outcome.failures
+    assert failure.error == "RuntimeError: depth 3 is cursed" and states(folder).count("failed") == 2
+
+
+def test_out_of_memory_halves_the_pack(machines: Machines, folder: Store) -> None:
+    outcome = drive(machines, folder, "hungry", params={"depth": 2}, seeds=5)
+    assert not outcome.failures and [value for _, value in committed(folder)] == [1, 2, 3, 4, 5]
+
+
+def test_a_killed_worker_resumes_from_its_checkpoint(machines: Machines, folder: Store, tmp_path: Path) -> None:
+    outcome = drive(machines, folder, "dies_once", params={"depth": 2, "flag": str(tmp_path / "flag")})
+    assert not outcome.failures and committed(folder) == [(2, 5.0)] and states(folder) == ["done", "lost"]
+    assert folder.list("checkpoints") == {}
+
+
+def test_what_is_killed_in_the_middle_costs_nothing_but_time(machines: Machines, folder: Store) -> None:
+    """A worker, or of two nodes one, goes away while two packs run."""
+    killed: list[float] = []
+
+    def kill_when_two_run(driver: Driver, progress: Any) -> None:
+        if not killed and sum(bool(state.get("step")) for _, state in progress.packs_running) == 2:
+            killed.append(time.monotonic())
+            machines.disturb()
+
+    outcome = drive(machines, folder, "slow", watch=kill_when_two_run, grid={"depth": [1, 2, 3, 4]})
+    assert killed and not outcome.failures
+    assert [depth for depth, _ in committed(folder)] == [1, 2, 3, 4] and raw_rows(folder) == 4
+    found = states(folder)  # on a busy machine Ray may take the other node for dead too
+    assert found[:4] == ["done"] * 4 and len(found) > 4 and set(found[4:]) <= {"lost", "interrupted"}
+
+
+def test_after_a_launch_that_was_stopped_the_next_goes_on(machines: Machines, folder: Store) -> None:
+    def stop_when_one_runs(driver: Driver, progress: Any) -> None:
+        if any(state.get("step") for _, state in progress.packs_running):
+            driver.stop()
+
+    grid = {"depth": [1, 2, 3, 4]}
+    outcome = drive(machines, folder, "slow", watch=stop_when_one_runs, grid=grid)
+    assert outcome.interrupted and raw_rows(folder) < 4
+    assert machines.goes_on or "interrupted" in states(folder)
+    assert not drive(machines, folder, "slow", grid=grid).failures and raw_rows(folder) == 4
+    assert len(committed(folder)) == 4 and (not machines.goes_on or "interrupted" not in states(folder))
+
+
+SEARCH = {"params": {"lr": {"low": 0.01, "high": 1, "log": True}}, "objective": "nc1", "trials": 4, "batch": 2}
+TRAINED = {
+    "name": "s",
+    "task": "collapse",
+    "params": {"arch": "rn1", "samples_per_class": 5, "steps": 40, "width": 16},
+    "grid": {"depth": [2, 3]},
+    "search": SEARCH,
+}
+
+
+def numbers(store: str, table: str) -> Any:
+    order = "trial_id, step" + ", layer" * (table == "metrics")
+    return open_results(store).sql(f"select * exclude (attempt_id) from {table} order by {order}").to_arrow_table()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with what one local worker makes of a search in a grid."""
+    return run_search((), tmp_path_factory.mktemp("reference"))
+
+
+def run_search(options: Sequence[str], folder: Path) -> str:
+    (folder / "s.yaml").write_text(yaml.safe_dump(TRAINED))
+    result = CliRunner().invoke(app, ["run", str(folder / "s.yaml"), "--store", str(folder / "store"), *options])
+    assert result.exit_code == 0, result.output
+    return str(folder / "store")
+
+
+def test_a_search_in_a_grid_gives_the_same_numbers_everywhere(
+    machines: Machines, reference: str, tmp_path: Path
+) -> None:
+    """Proposals, measurements and training curves, bit for bit, through the command line."""
+    pytest.importorskip("optuna", reason="needs pip install 'depthrate[search]'")
+    store = run_search(machines.options, tmp_path)
+    for table in ("metrics", "curves"):
+        ours, theirs = numbers(store, table), numbers(reference, table)
+        assert ours.num_rows and ours.equals(theirs), table
+    assert json.dumps(sorted(Store(store).list("searches"))) != "[]"

@@ -1,0 +1,156 @@
+"""What only the Ray executor does: code sent to bare nodes, shares of a GPU, ASHA, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sysconfig
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.driver import Driver, Outcome
+from depthrate.orchestrator.executors.executor import LaunchOptions
+from depthrate.orchestrator.executors.place import PlaceError, open_place
+from depthrate.orchestrator.plan import check_sweep, make_plan
+from depthrate.storage.query import Results
+from depthrate.storage.searches import SearchRecords
+from depthrate.storage.store import Store
+from depthrate.sweeps.sweep import Sweep, sweep_of_spec
+
+ray = pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
+pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from depthrate.orchestrator.executors.ray_executor import (  # noqa: E402
+    RayError,
+    RayExecutor,
+    Session,
+    check_versions,
+    count_nodes,
+    kind_of,
+)
+
+HERE = Path(__file__).parent
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def drive(files: Store, session: Session, task: str, *, gpu_share: float = 0.0, **spec: Any) -> Outcome:
+    checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{HERE}/own_tasks.py:{task}", **spec}))
+    executor = RayExecutor(session, workers=2, gpu_share=gpu_share)
+    options = LaunchOptions(store=files.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    try:
+        return Driver(make_plan(checked, files, workers=2), files, executor, options, lambda progress: None).run()
+    finally:
+        executor.close()
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> Path:
+    """A Python with the libraries, but without depthrate."""
+    venv.create(tmp_path / "bare", with_pip=False)
+    (packages,) = (tmp_path / "bare").glob("lib/python*/site-packages")
+    (packages / "libraries.pth").write_text(sysconfig.get_path("purelib"))
+    return tmp_path / "bare" / "bin" / "python"
+
+
+@pytest.fixture
+def bare_cluster(bare_python: Path) -> Iterator[Cluster]:
+    """A head that runs nothing and a node with two CPUs on which our code is not installed."""
+    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 * 2**20}
+    made = Cluster(initialize_head=True, head_node_args=head)
+    command = [str(bare_python), "-m", "ray.scripts.scripts", "start", "--block", f"--address={made.address}"]
+    node = subprocess.Popen(
+        [*command, "--num-cpus=2", "--object-store-memory=80000000"],
+        env=os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"},  # as on a cluster, where nobody sets it to 0
+        cwd="/",
+    )
+    try:
+        assert count_nodes(made.address, 2, 60) == 2
+        yield made
+    finally:
+        node.terminate()
+        node.wait(60)
+        made.shutdown()
+
+
+def test_our_code_travels_to_nodes_that_lack_it(folder: Store, bare_python: Path, bare_cluster: Cluster) -> None:
+    lacking = subprocess.run(
+        [bare_python, "-c", "import storage"], capture_output=True, text=True, check=False, cwd="/"
+    )
+    assert "No module named 'storage'" in lacking.stderr
+    session = Session(address=bare_cluster.address)
+    assert session.resources()["CPU"] == 2 and check_versions() == []
+    outcome = drive(folder, session, "power_law", grid={"depth": [2, 4]}, params={"exponent": 1.0})
+    assert not outcome.failures
+    assert Results(folder).sql("select depth, nc1 from results order by depth").fetchall() == [(2, 0.5), (4, 0.25)]
+
+
+def test_packs_share_a_gpu(folder: Store, tmp_path: Path) -> None:
+    """Ray only counts GPUs, so one that is not there will do: two packs meet on it, each told which it is."""
+    session = Session(address=None, workers=2, gpus=1)
+    outcome = drive(folder, session, "meets", gpu_share=0.5, params={"folder": str(tmp_path)}, grid={"depth": [1, 2]})
+    assert not outcome.failures, outcome.failures
+    assert Results(folder).sql("select depth, nc1 from results order by depth").fetchall() == [(1, 0.0), (2, 0.0)]
+    assert not ray.is_initialized()
+
+
+def test_asha_compares_trials_of_packs_that_run_at_the_same_time(folder: Store, tmp_path: Path) -> None:
+    """All are proposed in one batch, so no threshold could be known before: who is left out is seen while they run."""
+    spec = {
+        "name": "s",
+        "task": f"{HERE}/search_tasks.py:climbs",
+        "params": {"log": str(tmp_path / "log")},
+        "search": {
+            "params": {"x": [float(x) for x in range(1, 13)]},
+            "objective": "nc1",
+            "direction": "maximize",
+            "sampler": "random",
+            "trials": 12,
+            "batch": 12,
+            "prune": {"rule": "asha", "metric": "height", "from_step": 2, "factor": 2},
+        },
+    }
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(spec))
+    command = ["run", str(tmp_path / "s.yaml"), "--store", folder.root]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 2 and "only --executor ray can" in refused.output
+    result = CliRunner().invoke(app, [*command, "--executor", "ray", "--workers", "2"])
+    assert result.exit_code == 0, result.output
+    records = SearchRecords(folder, "s")
+    records.refresh()
+    kept = {x for (x,) in Results(folder).sql("select x from results").fetchall()}
+    left_at = {next(iter(r.values.values())): r.pruned_at for r in records.reports.values()}
+    assert len(left_at) == 12 and {x for x, step in left_at.items() if step is None} == kept
+    assert 0 < len(kept) < 12 and max(left_at) in kept, "the best is never left out"
+    assert {step for step in left_at.values() if step is not None} <= {2, 4, 8}, "rungs 2, 4, 8"
+    took = [tuple(map(float, line.split()[:2])) for line in (tmp_path / "log").read_text().splitlines()]
+    last = {x: max(step for other, step in took if other == x) for x in left_at}
+    assert last == {x: 8 if step is None else step for x, step in left_at.items()}, "who is left out stops there"
+
+
+def test_kinds_of_failures() -> None:
+    assert kind_of(ray.exceptions.OutOfMemoryError("x")) == "out_of_memory"
+    assert kind_of(ray.exceptions.NodeDiedError("x")) == "node_lost"
+    assert kind_of(RuntimeError("x")) == "worker_lost"
+
+
+def test_what_does_not_fit_is_refused(folder: Store) -> None:
+    sweep = Sweep(name="s", task="collapse")
+    with pytest.raises(PlaceError, match="--address and --packs-per-gpu go with --executor ray"):
+        open_place("local", device="cpu", workers=1, cluster=None, sweep=sweep, files=folder, address="auto")
+    with pytest.raises(PlaceError, match="give one of them"):
+        open_place("ray", device="cpu", workers=1, cluster="x.toml", sweep=sweep, files=folder, address="auto")
+    with pytest.raises(PlaceError, match="run on a node, with auto"):
+        open_place("ray", device="cpu", workers=1, cluster=None, sweep=sweep, files=folder, address="ray://x:10001")
+    assert issubclass(RayError, ValueError)

@@ -1,0 +1,345 @@
+"""The SLURM executor against a scripted scheduler: what it believes, whom it waits for, what it gives back."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests_rows import commit
+
+import depthrate.orchestrator.executors.slurm_executor as module
+from depthrate.orchestrator.attempt import AttemptState, nth_attempt_id
+from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, PackJob, SubmitError
+from depthrate.orchestrator.executors.slurm_executor import SlurmExecutor
+from depthrate.orchestrator.executors.slurm_job import _Bundle
+from depthrate.orchestrator.executors.submissions import read_submissions
+from depthrate.slurm.command import SlurmError
+from depthrate.slurm.limits import Limits, Partition
+from depthrate.slurm.profile import Profile
+from depthrate.slurm.states import JobState
+from depthrate.storage.store import Store
+
+LIMITS = Limits("lab", 3, 100, {"main": Partition("main", True, True, None, 8, 16.0, 0, 4)})
+
+
+class Scheduler:
+    """Says what it is told to."""
+
+    def __init__(self) -> None:
+        self.queue: dict[str, JobState] = {}
+        self.accounting: dict[str, JobState] = {}
+        self.is_away = self.refuses = False
+        self.arrays: list[list[list[str]]] = []
+        self.excluded: list[str] = []
+
+    def squeue(self, arrays: Any) -> dict[str, JobState]:
+        if self.is_away:
+            raise SlurmError("squeue failed: Unable to contact slurm controller")
+        return {job: state for job, state in self.queue.items() if job.partition("_")[0] in arrays}
+
+    def sacct(self, arrays: Any) -> dict[str, JobState]:
+        if not self.accounting:
+            raise SlurmError("sacct is not on the PATH")
+        return self.accounting
+
+    def submit(
+        self, profile: Any, name: str, folder: Path, function: Any, arguments: list[list[str]], exclude: list[str]
+    ) -> list[str]:
+        if self.refuses:
+            raise SlurmError("sbatch refused the jobs: no")
+        self.arrays.append(arguments)
+        self.excluded = list(exclude)
+        ids = [f"{len(self.arrays)}_{index}" for index in range(len(arguments))]
+        self.queue |= {job_id: JobState("PENDING", 0) for job_id in ids}
+        return ids
+
+
+@pytest.fixture
+def scheduler(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
+    made = Scheduler()
+    monkeypatch.setattr(module, "squeue_states", made.squeue)
+    monkeypatch.setattr(module, "sacct_states", made.sacct)
+    monkeypatch.setattr(module, "submit_array", made.submit)
+    return made
+
+
+@pytest.fixture
+def executor(folder: Store, scheduler: Scheduler) -> SlurmExecutor:
+    return SlurmExecutor(Profile(), LIMITS, folder, "s", clock=Clock())
+
+
+class Clock:
+    """Jumps ahead with every look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 2.5
+        return self.now
+
+
+def jobs(*names: str) -> list[PackJob]:
+    options = LaunchOptions(store="", data="", device="cpu", checkpoint_s=1, git_sha=None, git_dirty=None)
+    common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": options}
+    return [
+        PackJob(attempt_id=f"20260101T000000_{name * 12}", pack_id=name, trial_ids=[f"t{name}"], **common)
+        for name in names
+    ]
+
+
+def record(files: Store, attempt_id: str, state: str, heartbeat_ago_s: float = 0.0, **fields: Any) -> None:
+    made = AttemptState(
+        attempt_id=attempt_id, sweep="s", pack_id="p", trial_ids=["t"], device="cpu", state=state, **fields
+    )
+    made.heartbeat_at = time.time() - heartbeat_ago_s
+    made.write(files)
+
+
+def ends_of(executor: SlurmExecutor, looks: int = 30, until: Callable[[list[JobEnd]], bool] = bool) -> list[JobEnd]:
+    ends: list[JobEnd] = []
+    for _ in range(looks):
+        ends += executor.poll(0)
+        if until(ends):
+            break
+    return ends
+
+
+def test_arrays_are_split_and_kept_in_the_store(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
+    executor.submit(jobs("a", "b", "c"))
+    assert [len(array) for array in scheduler.arrays] == [2, 1]
+    kept = sorted(read_submissions(folder, ["s"]), key=lambda each: each.job_ids)
+    assert [each.job_ids for each in kept] == [["1_0", "1_1"], ["2_0"]]
+    assert [pack.pack_id for each in kept for job in each.packs for pack in job] == ["a", "b", "c"]
+
+
+def test_a_done_pack_needs_no_scheduler_to_say_so(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
+    (job,) = jobs("a")
+    executor.submit([job])
+    scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
+    record(folder, job.attempt_id, "running")
+    assert ends_of(executor, 3) == [] and executor.running() == {job.attempt_id: job.attempt_id}
+    record(folder, job.attempt_id, "done")
+    assert ends_of(executor) == [JobEnd(job.attempt_id, ran_as=job.attempt_id)]
+    assert read_submissions(folder, ["s"]) == [] and executor.running() == {}
+
+
+def test_a_job_that_was_started_anew_runs_under_another_name(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
+) -> None:
+    (job,) = jobs("a")
+    executor.submit([job])
+    again = nth_attempt_id(job.attempt_id, 1)
+    record(folder, job.attempt_id, "interrupted")
+    scheduler.queue["1_0"] = JobState("PENDING", 1)
+    assert ends_of(executor, 5) == [], "it is in the queue again"
+    scheduler.queue["1_0"] = JobState("RUNNING", 1, "n2")
+    record(folder, again, "running")
+    ends_of(executor, 3)
+    assert executor.running() == {job.attempt_id: again}
+    record(folder, again, "done")
+    assert ends_of(executor) == [JobEnd(job.attempt_id, ran_as=again)]
+
+
+def test_a_heartbeat_outweighs_the_scheduler(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
+    (job,) = jobs("a")
+    executor.submit([job])
+    scheduler.queue["1_0"] = JobState("NODE_FAIL", 0, "n1")
+    record(folder, job.attempt_id, "running")
+    assert ends_of(executor, 20) == [], "its node answers nobody, but it computes and may commit"
+    record(folder, job.attempt_id, "running", heartbeat_ago_s=60)
+    (end,) = ends_of(executor)
+    assert end.kind == "node_lost" and end.death == "job 1_0 ended as NODE_FAIL on n1"
+
+
+def test_a_job_that_nobody_knows_is_lost_after_a_while(executor: SlurmExecutor, scheduler: Scheduler) -> None:
+    (job,) = jobs("a")
+    executor.submit([job])
+    del scheduler.queue["1_0"]
+    assert ends_of(executor, 2) == [], "sacct is slow, squeue forgets"
+    (end,) = ends_of(executor)
+    assert end.kind == "worker_lost" and end.death == "job 1_0 is gone"
+
+
+def test_accounting_is_asked_for_what_the_queue_forgot(executor: SlurmExecutor, scheduler: Scheduler) -> None:
+    executor.submit(jobs("a", "b"))
+    scheduler.queue = {}
+    scheduler.accounting = {"1_0": JobState("NODE_FAIL", None, "n1"), "1_1": JobState("OUT_OF_MEMORY", None, "n1")}
+    ends = ends_of(executor, until=lambda ends: len(ends) == 2)
+    assert [end.kind for end in ends] == ["node_lost", "out_of_memory"]
+
+
+def test_a_pack_behind_others_had_no_time_but_a_job_that_never_begins_fails(
+    scheduler: Scheduler, folder: Store
+) -> None:
+    """The first costs nothing and is submitted again; the second would be, for ever, if it were not counted."""
+    executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60), LIMITS, folder, "s", clock=Clock())
+    first, behind = (replace(job, estimated_s=1.0) for job in jobs("a", "b"))
+    executor.submit([first, behind])
+    scheduler.queue = dict.fromkeys(scheduler.queue, JobState("TIMEOUT", 0, "n1"))
+    record(folder, first.attempt_id, "interrupted", checkpoints=1)
+    ends = {end.attempt_id: end for end in ends_of(executor, until=lambda ends: len(ends) == 2)}
+    assert ends[first.attempt_id].death is None and ends[behind.attempt_id].kind == "not_started"
+    (silent,) = jobs("c")
+    executor.submit([silent])
+    scheduler.queue["2_0"] = JobState("TIMEOUT", 0, "n1")
+    (end,) = ends_of(executor)
+    assert end.kind == "timeout" and "ended as TIMEOUT on n1" in str(end.death)
+
+
+def test_a_time_limit_that_comes_before_anything_is_saved_is_counted(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
+) -> None:
+    (job,) = jobs("a")
+    executor.submit([job])
+    scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
+    record(folder, job.attempt_id, "interrupted")
+    (end,) = ends_of(executor)
+    assert end.kind == "timeout" and "a longer walltime_min is needed" in str(end.death)
+
+
+def test_a_controller_that_is_away_ends_nothing(
+    executor: SlurmExecutor, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    executor.submit(jobs("a"))
+    scheduler.is_away = True
+    with caplog.at_level(logging.WARNING):
+        assert ends_of(executor, 50) == []
+    assert caplog.text.count("the queue cannot be seen") == 1, "said once"
+
+
+def test_a_refusal_names_what_was_not_submitted(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
+    scheduler.refuses = True
+    with pytest.raises(SubmitError, match="sbatch refused") as caught:
+        executor.submit(jobs("a", "b", "c"))
+    assert [job.pack_id for job in caught.value.left] == ["a", "b", "c"] and not folder.list("jobs")
+
+
+def test_a_node_that_only_fails_is_left_out(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, *bad = jobs("a", "b", "c", "d")
+    executor.submit([good])
+    scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
+    record(folder, good.attempt_id, "done")
+    ends_of(executor)
+    for number, job in enumerate(bad, start=2):
+        executor.submit([job])
+        scheduler.queue[f"{number}_0"] = JobState("NODE_FAIL", 0, "n2")
+        assert [end.kind for end in ends_of(executor)] == ["node_lost"]
+    assert executor.excluded == ["n2"] and "node n2 failed 3 packs" in caplog.text
+    executor.submit(jobs("e"))
+    assert scheduler.excluded == ["n2"]
+
+
+def test_what_a_job_printed_says_why(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
+    executor.submit(jobs("a", "b"))
+    (submission,) = read_submissions(folder, ["s"])
+    Path(submission.folder).mkdir(parents=True)
+    (Path(submission.folder) / "1_0_0_log.err").write_text("slurmstepd: error: Exceeded job memory limit\n")
+    (Path(submission.folder) / "1_1_0_log.err").write_text("bash: module: command not found\nsrun: error: n1\n")
+    scheduler.queue = {"1_0": JobState("FAILED", 0, "n1"), "1_1": JobState("FAILED", 0, "n1")}
+    memory, module_line = ends_of(executor, until=lambda ends: len(ends) == 2)
+    assert memory.kind == "out_of_memory"
+    assert module_line.death == "job 1_1 ended as FAILED on n1: bash: module: command not found"
+
+
+def test_one_cancelled_job_and_all_of_them(executor: SlurmExecutor, scheduler: Scheduler) -> None:
+    executor.submit(jobs("a", "b"))
+    scheduler.queue["1_0"] = JobState("CANCELLED", 0, "n1")
+    scheduler.queue["1_1"] = JobState("RUNNING", 0, "n1")
+    (end,) = ends_of(executor)
+    assert end.kind == "cancelled", "the other one goes on, so this one may be submitted again"
+    executor.submit(jobs("c"))
+    scheduler.queue["1_1"] = scheduler.queue["2_0"] = JobState("CANCELLED", 0, "n1")
+    ends = ends_of(executor, until=lambda ends: len(ends) == 2)
+    assert {end.kind for end in ends} == {"cancelled_all"}
+
+
+def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
+    executor.submit(jobs("a", "b", "c"))
+    scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
+    scheduler.queue["2_0"] = JobState("TIMEOUT", 0, "n1")
+    other = SlurmExecutor(Profile(), LIMITS, folder, "s")
+    (held,) = other.adopt(read_submissions(folder, ["s"]), scheduler.queue).values()
+    assert held == ("b", ["tb"]), "only what still waits or runs"
+    assert [each.job_ids for each in read_submissions(folder, ["s"])] == [["1_0", "1_1"]], "what is over is forgotten"
+
+
+def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: scheduler.queue.pop("4_0", None) if seconds else None)
+    names = ("a", "b", "c", "d")
+    folders = {}
+    for name in names:
+        executor.submit(jobs(name))
+        (submission,) = [each for each in read_submissions(folder, ["s"]) if each.packs[0][0].pack_id == name]
+        folders[name] = Path(submission.folder)
+        folders[name].mkdir(parents=True)
+        (folders[name] / "log.err").touch()
+    done, failed, interrupted, ending = (job.attempt_id for job in jobs(*names))
+    commit(folder, done, ["ta"])
+    record(folder, failed, "failed")
+    record(folder, interrupted, "interrupted")
+    commit(folder, ending, ["td"])
+    scheduler.queue |= {"1_0": JobState("COMPLETED", 0, "n1"), "2_0": JobState("COMPLETED", 0, "n1")}
+    scheduler.queue |= {"3_0": JobState("RUNNING", 0, "n1"), "4_0": JobState("RUNNING", 0, "n1")}
+    assert len(ends_of(executor, until=lambda ends: len(ends) == 3)) == 3
+    assert all(each.is_dir() for each in folders.values()), "until the end, nothing is in anybody's way"
+    executor.close()
+    assert [name for name in names if folders[name].exists()] == ["b", "c"], "one failed, one goes on"
+
+
+def test_a_job_that_does_not_end_and_a_controller_that_is_away_keep_their_folders(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+    (job,) = jobs("a")
+    executor.submit([job])
+    (submission,) = read_submissions(folder, ["s"])
+    Path(submission.folder).mkdir(parents=True)
+    commit(folder, job.attempt_id, job.trial_ids)
+    scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
+    assert len(ends_of(executor)) == 1
+    executor.close()
+    assert Path(submission.folder).is_dir(), "its last words may still come"
+    scheduler.is_away = True
+    executor.close()
+    assert Path(submission.folder).is_dir()
+
+
+def test_the_next_launch_removes_the_folders_of_what_was_done_meanwhile(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
+) -> None:
+    (job,) = jobs("a")
+    executor.submit([job])
+    (submission,) = read_submissions(folder, ["s"])
+    Path(submission.folder).mkdir(parents=True)
+    commit(folder, job.attempt_id, job.trial_ids)
+    scheduler.queue = {}
+    other = SlurmExecutor(Profile(), LIMITS, folder, "s")
+    assert other.adopt(read_submissions(folder, ["s"]), {}) == {} and not Path(submission.folder).exists()
+
+
+def test_a_job_started_anew_leaves_to_the_driver_what_failed_in_it(
+    folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver has submitted those again; run here too, they would run twice and share their checkpoint."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    done, failed, lost, interrupted, fresh = given = [
+        replace(job, options=replace(job.options, store=folder.root)) for job in jobs("a", "b", "c", "d", "e")
+    ]
+    commit(folder, done.attempt_id, done.trial_ids)
+    record(folder, failed.attempt_id, "failed")
+    record(folder, lost.attempt_id, "interrupted")
+    record(folder, nth_attempt_id(lost.attempt_id, 1), "lost")
+    record(folder, interrupted.attempt_id, "interrupted")
+    waiting = [job.attempt_id for job in _Bundle(given).waiting]
+    assert waiting == [nth_attempt_id(job.attempt_id, 2) for job in (interrupted, fresh)]

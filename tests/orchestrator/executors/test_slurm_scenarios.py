@@ -1,0 +1,326 @@
+"""What clusters do to jobs, on a real controller: afterwards every trial is committed once and little work was done twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from slurm_lab import Lab
+
+from depthrate.storage.query import Results
+from depthrate.storage.store import Store
+
+pytestmark = pytest.mark.timeout(300)
+TASKS = Path(__file__).parent / "steady_task.py"
+CHECKPOINT_S = 2.0
+
+
+class Bench:
+    """A sweep on the cluster, its store, and the command line."""
+
+    def __init__(self, lab: Lab, folder: Path):
+        self.lab, self.folder = lab, folder
+        self.store, self.trace = folder / "store", folder / "trace"
+        self.files = Store(str(self.store))
+        self.name = "s" + folder.name.replace("_", "")[-12:]
+        self.profile: dict[str, Any] = {"mem_gb": 0.8, "walltime_min": 10, "array_parallelism": 4}
+        self.executor = "slurm"
+
+    def sweep(self, task: str = "steady", **spec: Any) -> None:
+        """Write the sweep file."""
+        content: dict[str, Any] = {"name": self.name, "task": f"{TASKS}:{task}", **spec}
+        if task == "steady":
+            content["params"] = {"trace": str(self.trace), **content.get("params", {})}
+        (self.folder / "sweep.yaml").write_text(yaml.safe_dump(content))
+
+    def command(self, verb: str, *options: str) -> list[str]:
+        """Return a command line."""
+        command = [sys.executable, "-m", "depthrate", verb, "--store", str(self.store), *options]
+        if verb in ("run", "plan"):
+            lines = [f"{key} = {json.dumps(value)}" for key, value in self.profile.items()]
+            (self.folder / "cluster.toml").write_text("\n".join(lines))
+            command += [str(self.folder / "sweep.yaml"), "--executor", self.executor]
+            command += ["--cluster", str(self.folder / "cluster.toml")]
+            command += ["--checkpoint-seconds", str(CHECKPOINT_S)] if verb == "run" else []
+        return command
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        """Start `depthrate run`."""
+        return subprocess.Popen(
+            self.command("run", *options),
+            env={**os.environ, **self.lab.environment, "COLUMNS": "200"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+        )
+
+    def run(self, verb: str, *options: str, code: int = 0) -> str:
+        """Run a command to its end and return what it printed."""
+        environment = {**os.environ, **self.lab.environment, "COLUMNS": "200"}
+        done = subprocess.run(
+            self.command(verb, *options), env=environment, capture_output=True, text=True, cwd=self.folder, check=False
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def wait(self, process: subprocess.Popen[str], code: int = 0) -> str:
+        """Wait for a launch to end and return what it printed."""
+        printed, _ = process.communicate(timeout=200)
+        assert process.returncode == code, printed
+        return printed
+
+    def until(self, is_so: Callable[[], bool], seconds: float = 60) -> None:
+        """Wait until something is so."""
+        deadline = time.monotonic() + seconds
+        while not is_so():
+            assert time.monotonic() < deadline, f"not within {seconds} s; {self.queue()}"
+            time.sleep(0.2)
+
+    def steps(self) -> list[tuple[str, ...]]:
+        """Return (depth, seed, step, node) of each step that was done."""
+        return [tuple(line.split()) for line in self.trace.read_text().splitlines()] if self.trace.exists() else []
+
+    def queue(self) -> list[tuple[str, str, str]]:
+        """Return (job, state, node) of this sweep's jobs that are not over."""
+        listed = self.lab.run("squeue", "--noheader", "--array", "--format=%i %T %N %j")
+        rows = [line.split() for line in listed.splitlines() if f"depthrate-{self.name}-" in line]
+        return [(row[0], row[1], row[2] if len(row) == 4 else "") for row in rows]
+
+    def status(self) -> dict[str, Any]:
+        """Return what `depthrate status --json` says."""
+        (state,) = json.loads(self.run("status", "--json", self.name))
+        return dict(state)
+
+    def check(self, num_trials: int, most_redone: int | None = None) -> None:
+        """Check what must hold after everything."""
+        rows = sum(pq.read_metadata(self.files.full_path(path)).num_rows for path in self.files.list("trials"))
+        ids = Results(self.files).sql("select count(*), count(distinct trial_id) from trials").fetchall()
+        assert rows == num_trials and ids == [(num_trials, num_trials)], "every trial is committed once"
+        state = self.status()
+        assert state["ok"] == num_trials and state["running"] == state["pending"] == state["failed"] == 0
+        assert not self.files.list("jobs") and not self.files.list("checkpoints"), "nothing is left on the books"
+        if most_redone is not None:
+            steps = [step[:3] for step in self.steps()]
+            assert len(steps) - len(set(steps)) <= most_redone, Counter(steps).most_common(5)
+
+
+@pytest.fixture
+def bench(lab: Lab, tmp_path: Path) -> Iterator[Bench]:
+    yield (made := Bench(lab, tmp_path))
+    if left := [job for job, _, _ in made.queue()]:
+        lab.run("scancel", *left)
+
+
+def test_a_detached_launch_gives_the_numbers_of_a_local_one(bench: Bench) -> None:
+    params = {"arch": "rn1", "samples_per_class": 5, "steps": 60, "width": 16}
+    bench.sweep(params=params, grid={"depth": [2, 3]}, seeds=2, fit=[{"metric": "nc1"}])
+    spec = yaml.safe_load((bench.folder / "sweep.yaml").read_text())
+    spec |= {"task": "collapse", "params": params}
+    (bench.folder / "sweep.yaml").write_text(yaml.safe_dump(spec))
+    assert "packs are on their way" in bench.run("run", "--detach")
+    bench.run("status", "--watch", bench.name)
+    bench.run("fit", bench.name)
+    local = [sys.executable, "-m", "depthrate", "run", str(bench.folder / "sweep.yaml")]
+    subprocess.run([*local, "--store", str(bench.folder / "local")], check=True, capture_output=True)
+    numbers = "select trial_id, step, layer, nc1, nc2a, nc3 from metrics order by all"
+    found = Results(bench.files).sql(numbers).fetchall()
+    assert found == Results(Store(str(bench.folder / "local"))).sql(numbers).fetchall() and len(found) > 20
+    bench.run("run")  # takes what is over off the books
+    bench.check(4)
+    assert not list((bench.store / "slurm").glob("*/*")), "what the jobs were made of is gone too"
+
+
+def test_a_stronger_partition_takes_the_nodes_for_a_while(bench: Bench) -> None:
+    bench.sweep(params={"steps": 80, "step_s": 0.25}, grid={"depth": [2, 3]})
+    process = bench.start()
+    bench.until(lambda: len({step[0] for step in bench.steps()}) == 2)
+    stronger = ["sbatch", "--parsable", "--partition=high", "--nodes=4", "--exclusive", "--output=/dev/null"]
+    job = bench.lab.run(*stronger, "--wrap=sleep 6", f"--chdir={bench.folder}").strip()
+    bench.until(lambda: "RUNNING" in bench.lab.run("squeue", "-h", "-j", job, "-o", "%T", check=False))
+    assert all(state != "RUNNING" for _, state, _ in bench.queue())
+    bench.wait(process)
+    bench.check(2, most_redone=0)
+
+
+def test_one_job_is_cancelled_by_hand(bench: Bench) -> None:
+    bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2, 3, 5]})
+    process = bench.start()
+    bench.until(lambda: len({step[0] for step in bench.steps()}) == 3)
+    bench.lab.run("scancel", bench.queue()[0][0])
+    bench.wait(process)
+    bench.check(3, most_redone=1)
+
+
+def test_everything_is_cancelled_by_hand(bench: Bench) -> None:
+    bench.sweep(params={"steps": 200, "step_s": 0.2}, grid={"depth": [2, 3]})
+    process = bench.start()
+    bench.until(lambda: len({step[0] for step in bench.steps()}) == 2)
+    bench.lab.run("scancel", bench.queue()[0][0].partition("_")[0])
+    assert "cancelled with 2 trials to do; resume: depthrate run" in bench.wait(process, code=130)
+    assert bench.status()["pending"] == 2 and not bench.queue()
+
+
+def test_a_pack_longer_than_the_time_limit_goes_through_several_jobs(bench: Bench) -> None:
+    bench.profile |= {"walltime_min": 1, "signal_s": 15}
+    bench.sweep(params={"steps": 240, "step_s": 0.25}, grid={"depth": [2]})
+    assert "1 to run" in bench.wait(bench.start())
+    bench.check(1, most_redone=1)
+    attempts = Results(bench.files).sql("select state from attempts order by started_at").fetchall()
+    assert attempts[-1] == ("done",) and attempts.count(("interrupted",)) >= 1
+
+
+def test_a_node_dies(bench: Bench) -> None:
+    bench.sweep(params={"steps": 100, "step_s": 0.2}, grid={"depth": [2, 3]})
+    process = bench.start()
+    bench.until(lambda: len(bench.steps()) > 30)
+    node = next(step[3] for step in reversed(bench.steps()))
+    bench.lab.kill_node(node)
+    try:
+        bench.wait(process)
+    finally:
+        bench.lab.resume_node(node)
+    bench.check(2, most_redone=2 * round((CHECKPOINT_S + 1) / 0.2))
+
+
+def test_the_controller_restarts_in_the_middle(bench: Bench) -> None:
+    bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2, 3, 5, 8]})
+    process = bench.start()
+    bench.until(lambda: len({step[0] for step in bench.steps()}) == 4)
+    bench.lab.stop_controller()
+    time.sleep(6)
+    bench.lab.start_controller()
+    bench.wait(process)
+    bench.check(4, most_redone=2)
+
+
+def test_accounting_is_away(bench: Bench) -> None:
+    bench.sweep(params={"steps": 10}, grid={"depth": [2, 3]})
+    bench.lab.stop_accounting()
+    try:
+        bench.wait(bench.start())
+        bench.check(2, most_redone=0)
+    finally:
+        bench.lab.start_accounting()
+
+
+def test_too_little_memory_halves_the_pack(bench: Bench) -> None:
+    bench.profile |= {"mem_gb": 1.2, "array_parallelism": 1}
+    bench.sweep("hungry", params={"depth": 2}, seeds=4)
+    bench.wait(bench.start())
+    bench.check(4)
+    kinds = Results(bench.files).sql("select distinct error_kind from attempts where state = 'lost'").fetchall()
+    assert kinds == [("out_of_memory",)]
+
+
+def test_an_exception_is_retried_once_and_reported(bench: Bench) -> None:
+    bench.sweep("cursed", grid={"depth": [2, 3, 5]})
+    printed = bench.wait(bench.start(), code=1)
+    assert "RuntimeError: depth 3 is cursed" in printed
+    state = bench.status()
+    assert state["ok"] == 2 and state["failed"] == 1
+    assert Results(bench.files).sql("select count(*) from attempts where state = 'failed'").fetchall() == [(2,)]
+
+
+def test_the_driver_is_killed_and_another_goes_on(bench: Bench) -> None:
+    hold = bench.folder / "hold"
+    hold.touch()
+    bench.sweep(params={"steps": 20, "step_s": 0.2, "hold": str(hold)}, grid={"depth": [2, 3]})
+    first = bench.start()
+    bench.until(lambda: len({step[0] for step in bench.steps()}) == 2)
+    first.kill()
+    first.wait()
+    assert bench.status()["running"] == 2
+    second = bench.start()
+    assert second.stdout is not None
+    assert any("2 packs are already there" in line for line in second.stdout)
+    hold.unlink()
+    bench.wait(second)
+    bench.check(2, most_redone=0)
+
+
+def test_leaving_cancelling_and_going_on(bench: Bench) -> None:
+    bench.sweep(params={"steps": 100, "step_s": 0.2}, grid={"depth": [2, 3]})
+    process = bench.start()
+    bench.until(lambda: len({step[0] for step in bench.steps()}) == 2)
+    process.send_signal(signal.SIGINT)
+    assert "the jobs go on; end them: depthrate cancel" in bench.wait(process, code=130)
+    assert len(bench.queue()) == 2
+    assert "2 jobs of" in bench.run("cancel", bench.name)
+    bench.until(lambda: not bench.queue())
+    assert bench.status()["pending"] == 2
+    bench.wait(bench.start())
+    bench.check(2, most_redone=2)
+
+
+def test_what_exceeds_a_limit_is_refused_before_anything_is_submitted(bench: Bench) -> None:
+    bench.sweep(grid={"depth": [2]})
+    for changes, message in (
+        ({"partition": "gpu"}, "partition 'gpu' is unknown here; this cluster has high, main"),
+        ({"walltime_min": 121}, "walltime_min is 121; partition main allows 120 minutes"),
+        ({"gpus": 3}, "gpus is 3; the largest node of partition main has 2"),
+        ({"cpus": 3}, "cpus is 3; the largest node of partition main has 2"),
+        ({"mem_gb": 5}, "mem_gb is 5; the largest node of partition main has 3.9"),
+    ):
+        usual = bench.profile
+        bench.profile = usual | changes
+        assert message in bench.run("run", code=2) and message in bench.run("plan", code=2)
+        bench.profile = usual
+    bench.sweep(grid={"depth": list(range(2001, 4003))})
+    bench.profile |= {"job_min": 0, "array_parallelism": 2000}
+    assert "2002 jobs are more than this cluster holds at once (MaxJobCount=2000)" in bench.run("run", code=2)
+    assert not bench.queue() and not bench.files.list()
+
+
+def test_many_packs_are_split_at_the_largest_array(bench: Bench) -> None:
+    bench.sweep("cursed", grid={"depth": list(range(10, 115))})
+    bench.profile |= {"job_min": 0, "array_parallelism": 120}
+    plan = json.loads(bench.run("plan", "--json"))
+    assert plan["jobs"] == 105 and plan["arrays"] == 2 and "--array=0-99%100" in plan["batch_script"]
+
+
+def test_ray_inside_an_allocation(bench: Bench) -> None:
+    """One job of two nodes with a Ray cluster and the launch in it; told that time is up, it queues again and goes on."""
+    pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
+    bench.executor = "ray"
+    bench.profile = {"nodes": 5, "mem_gb": 2.5, "walltime_min": 10}
+    bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2, 3, 5]})
+    assert "nodes is 5; partition main has 4" in bench.run("plan", code=2)
+    bench.profile["nodes"] = 2
+    plan = json.loads(bench.run("plan", "--json"))
+    assert "#SBATCH --nodes=2" in plan["batch_script"] and plan["workers"] == 2
+    assert "job " in bench.run("run", "--detach")
+    bench.until(lambda: len({step[3] for step in bench.steps()}) == 2, 120)
+    ((job, state, _),) = bench.queue()
+    assert state == "RUNNING" and bench.status()["slurm_jobs"]["running"] == 1
+    bench.lab.run("scancel", "--signal=USR2", job)  # as SLURM does before the time limit and before a preemption
+    bench.until(lambda: bench.queue() == [(job, "PENDING", "")], 60)
+    assert bench.status()["pending"] == 3 and not bench.lab.job_pids()
+    process = bench.start()  # does not submit again, but follows the job that is there
+    printed = bench.wait(process)
+    assert f"job {job}" in printed and "all 3 trials are committed" in printed
+    bench.check(3, most_redone=0)
+
+
+def test_an_allocation_is_cancelled_and_another_goes_on(bench: Bench) -> None:
+    pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
+    bench.executor = "ray"
+    bench.profile = {"nodes": 1, "mem_gb": 2.5, "walltime_min": 10}
+    bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2, 3]})
+    process = bench.start()
+    bench.until(lambda: len(bench.steps()) > 20, 120)
+    bench.run("cancel", bench.name)
+    assert "ended as CANCELLED" in bench.wait(process, code=1) and bench.status()["ok"] == 0
+    bench.wait(bench.start())
+    bench.check(2, most_redone=round((CHECKPOINT_S + 1) / 0.2))

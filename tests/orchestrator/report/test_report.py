@@ -1,0 +1,688 @@
+"""The report: its words equal the fits, users' text stays text, nothing missing breaks it, and a browser draws it."""
+
+from __future__ import annotations
+
+import functools
+import html
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from depthrate.orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
+from depthrate.orchestrator.report.export import draw, export_figures, plot_csv
+from depthrate.orchestrator.report.figures.rates import fit_plots
+from depthrate.orchestrator.report.page import ReportData, all_plots, render_report
+from depthrate.orchestrator.report.words import common_sentence, fit_sentence
+from depthrate.sweeps.sweep import FitRequest
+from depthrate.tasks.fits.rates import CommonFit, Cutoff, RateFit, fit_rates, predict
+
+DEPTHS = (2, 3, 5, 8, 13)
+STEPS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 12000)
+HOSTILE = "<img src=x onerror=alert(1)>"
+ENDING = "</script><script>alert(2)</script><!--"
+EXPONENTS = {"nc1": 0.58, "nc2a": 0.45, "nc3": 0.9, "objective_gap": 0.75}
+
+
+def make_data(
+    *,
+    depths: tuple[int, ...] = DEPTHS,
+    seeds: int = 3,
+    by: dict[str, list[Any]] | None = None,
+    name: str = "quickstart",
+) -> ReportData:
+    """A sweep of depths x seeds whose metrics fall as 0.4 depth^-exponent, with noise."""
+    rng = np.random.default_rng(0)
+    by = by or {}
+    groups = [dict(zip(by, values, strict=True)) for values in zip(*by.values(), strict=True)] or [{}]
+    trials, metrics, curves = [], [], []
+    for group_index, group in enumerate(groups):
+        for depth in depths:
+            for seed in range(seeds):
+                params = {"arch": "rn1", "width": 64, "depth": depth, **group, "seed": seed}
+                trial_id = f"{group_index:04x}{depth:08x}{seed:04x}"
+                trials.append(_trial(trial_id, rng) | params)
+                final = {
+                    m: (1 + group_index) * 0.4 * depth**-a * np.exp(0.08 * rng.normal()) for m, a in EXPONENTS.items()
+                }
+                for step in STEPS:
+                    left = np.exp(-step / (400 * depth**0.5))
+                    row = {"trial_id": trial_id, "step": step, "split": "train"}
+                    curves.append(row | _curve_row(left, final["objective_gap"], rng) | params)
+                    layers = range(depth + 1) if step == STEPS[-1] else [depth]
+                    for layer in layers:
+                        scale = np.exp(3 * (1 - layer / depth) + 2 * left)
+                        values = {
+                            "nc1": final["nc1"] * scale,
+                            "nc2a": final["nc2a"] * (1 + left),
+                            "nc3": final["nc3"] * scale,
+                        }
+                        metrics.append(row | {"layer": layer, "is_last": layer == depth} | values | params)
+    metrics_frame, curves_frame = pd.DataFrame(metrics), pd.DataFrame(curves)
+    results = _results(metrics_frame, curves_frame)
+    return ReportData(
+        name=name,
+        spec={
+            "name": name,
+            "task": "collapse",
+            "grid": {"depth": list(depths)} | by,
+            "seeds": seeds,
+            "fit": [{"metric": "nc1"}],
+        },
+        trials=pd.DataFrame(trials),
+        results=results,
+        metrics=metrics_frame,
+        curves=curves_frame,
+        fits=[_fitted(results, metric, group) for metric in EXPONENTS for group in groups],
+        store="./results",
+        commands=["depthrate run quickstart.yaml", "depthrate report quickstart -o report.html"],
+        versions={"depthrate": "0.1.0", "python": "3.11.7", "torch": "2.13.0"},
+        git="0123abc",
+        created_at="2025-11-20T23:50:00Z",
+        problems=[],
+        geometry=pd.DataFrame([_geometry(trial) for trial in trials]),
+        device_hours={"cpu": 0.31},
+    )
+
+
+def _geometry(trial: dict[str, Any]) -> dict[str, Any]:
+    """Four classes that lie almost as a simplex does, the nearer the deeper the network."""
+    means = np.eye(4) + 0.5 + np.diag([0.3, 0, 0, 0]) / trial["depth"]
+    return {
+        "trial_id": trial["trial_id"],
+        "singular_values": np.linalg.svd(means, compute_uv=False),
+        "class_gram": (means.T @ means).ravel(),
+    }
+
+
+@functools.cache
+def plain_data() -> ReportData:
+    return make_data()
+
+
+@pytest.fixture(autouse=True)
+def short_plotly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a browser needs plotly's five megabytes."""
+    if "chromium" not in request.fixturenames:
+        monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/** plotly.js */")
+
+
+@functools.cache
+def plain_page() -> str:
+    return render_report(plain_data())
+
+
+@functools.cache
+def hostile_page() -> str:
+    return render_report(hostile_data())
+
+
+def _trial(trial_id: str, rng: np.random.Generator) -> dict[str, Any]:
+    return {
+        "trial_id": trial_id,
+        "state": "ok",
+        "wall_s": 60 + 40 * rng.random(),
+        "steps_done": STEPS[-1],
+        "device": "cpu",
+        "host": "laptop",
+        "committed_at": f"2025-11-20T23:{rng.integers(10, 50)}:00Z",
+        "error": None,
+    }
+
+
+def _curve_row(left: float, gap: float, rng: np.random.Generator) -> dict[str, float]:
+    loss = (0.05 + 2.3 * left) * np.exp(0.05 * rng.normal())
+    return {
+        "loss": loss,
+        "objective": loss + gap,
+        "objective_gap": gap + 2.3 * left,
+        "accuracy": 1 - 0.9 * left,
+        "grad_norm": 0.001 + left * np.exp(0.2 * rng.normal()),
+        "lr": 0.2,
+    }
+
+
+def _results(metrics: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+    last = metrics[(metrics["step"] == STEPS[-1]) & metrics["is_last"]]
+    ends = curves.loc[
+        curves["step"] == STEPS[-1], ["trial_id", "loss", "objective", "objective_gap", "accuracy", "grad_norm"]
+    ]
+    return last.merge(ends, on="trial_id").assign(status="ok")
+
+
+def _fitted(results: pd.DataFrame, metric: str, by: dict[str, Any]) -> FittedCurve:
+    for column, value in by.items():
+        results = results[results[column] == value]
+    points = pd.DataFrame(
+        {"x": results["depth"], "y": results[metric], "seed": results["seed"], "trial_id": results["trial_id"]}
+    )
+    fits = fit_rates(points["x"], points["y"], num_resamples=50)
+    return FittedCurve(metric, "depth", by, points.to_dict("records"), fits, {})
+
+
+def make_fit(model: str = "power", exponent: float = 0.58, **changes: Any) -> RateFit:
+    fit = RateFit(
+        model=model,
+        exponent=exponent,
+        stderr=0.04,
+        ci_low=0.51,
+        ci_high=0.66,
+        ci_method="bootstrap",
+        prefactor=0.4,
+        floor=None,
+        r2=0.97,
+        aicc=-40.0,
+        weight=0.9,
+        n_points=15,
+    )
+    return replace(fit, **changes)
+
+
+def make_curve(*fits: RateFit, excluded: dict[str, int] | None = None, by: dict[str, Any] | None = None) -> FittedCurve:
+    rows = [{"x": 2, "y": 0.2, "seed": 0, "trial_id": "a"}, {"x": 3, "y": 0.1, "seed": 0, "trial_id": "b"}]
+    return FittedCurve(
+        "nc1", "depth", by or {}, rows, list(fits), excluded or {}, None if fits else "2 points with 1 x"
+    )
+
+
+def words(markup: str) -> str:
+    """The text a reader sees, with ^ for a superscript."""
+    return html.unescape(re.sub(r"<[^>]*>", "", markup.replace("<sup>", "^")))
+
+
+def page_without_plotly(page: str) -> str:
+    """The report without plotly's own four megabytes."""
+    return re.sub(r"<script>\s*/\*\*.*?</script>", "", page, count=1, flags=re.DOTALL)
+
+
+def figures(page: str) -> list[dict[str, Any]]:
+    blocks = re.findall(r'<script type="application/json" class="plot-data">(.*?)</script>', page, re.DOTALL)
+    return [json.loads(block) for block in blocks]
+
+
+# The sentence
+
+
+def test_sentence_says_rate_interval_and_preferred_model() -> None:
+    sentence = words(fit_sentence(make_curve(make_fit(), make_fit("exponential", aicc=-33.9))))
+    assert sentence == (
+        "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66], R² 0.970, 15 trials; "
+        "power law preferred over exponential by ΔAICc 6.1."
+    )
+
+
+def test_sentence_says_that_another_model_is_preferred() -> None:
+    floor = make_fit("power_floor", 0.81, floor=0.0123, aicc=-44.5)
+    sentence = words(fit_sentence(make_curve(make_fit(), floor, make_fit("exponential", aicc=-33.9))))
+    assert (
+        "but power law with floor (exponent 0.81, floor 0.0123) is preferred over the power law by ΔAICc 4.5"
+        in sentence
+    )
+
+
+def test_sentence_says_that_models_are_not_told_apart() -> None:
+    sentence = words(fit_sentence(make_curve(make_fit(), make_fit("log_linear", aicc=-41.0))))
+    assert "power law and log-linear are not told apart (ΔAICc 1.0)" in sentence
+
+
+def test_sentence_of_a_metric_that_grows() -> None:
+    sentence = words(fit_sentence(make_curve(make_fit(exponent=-0.2, ci_low=-0.3, ci_high=-0.1))))
+    assert "NC1 grows as depth^0.20, 95 % interval [0.10, 0.30]" in sentence
+
+
+def test_sentence_of_an_interval_that_holds_zero() -> None:
+    sentence = words(fit_sentence(make_curve(make_fit(exponent=0.1, ci_low=-0.05, ci_high=0.3))))
+    assert "95 % interval [−0.30, 0.05] of the exponent, which holds 0: no rate is established" in sentence
+
+
+def test_sentence_without_interval_or_other_models() -> None:
+    fit = make_fit(stderr=None, ci_low=None, ci_high=None, ci_method=None, r2=None, aicc=None, weight=None, n_points=2)
+    sentence = words(fit_sentence(make_curve(fit)))
+    assert sentence == (
+        "NC1 falls as depth^−0.58, no interval (too few points), 2 trials; "
+        "no other model to compare with (too few different values or points)."
+    )
+
+
+def test_sentence_without_fit_and_with_excluded_trials() -> None:
+    sentence = words(fit_sentence(make_curve(excluded={"diverged": 2, "not positive": 1, "failed": 0}, by={"lr": 0.1})))
+    assert sentence == "NC1 at lr = 0.1: no fit (2 points with 1 x). Left out: 2 diverged, 1 not positive."
+
+
+def test_summary_holds_one_sentence_per_fit_with_its_numbers() -> None:
+    data = plain_data()
+    text = words(page_without_plotly(plain_page()))
+    for curve in data.fits:
+        power = curve.fits[0]
+        assert power.model == "power"
+        assert f"falls as depth^−{power.exponent:.2f}, 95 % interval [{power.ci_low:.2f}, {power.ci_high:.2f}]" in text
+        assert abs(power.exponent - EXPONENTS[curve.metric]) < 0.1
+    assert "Accuracy at the last step: mean 1.000, lowest 1.000 of 15 trials." in text
+
+
+# Figures and tables
+
+
+def test_every_figure_is_valid_plotly() -> None:
+    drawn = figures(plain_page())
+    # 4 fits and their residuals; the objective against depth; objective, loss, accuracy, gradient norm and three
+    # metrics by step; two profiles (nc2a is of W_L alone); spectra; four Gram matrices
+    assert len(drawn) == 2 * 4 + 1 + 7 + 2 + 1 + 4
+    for figure in drawn:
+        go.Figure(figure)
+
+
+def test_fitted_line_and_mean_are_drawn_where_they_belong() -> None:
+    data = plain_data()
+    figure = figures(plain_page())[0]
+    power, points = data.fits[0].fits[0], data.fits[0].points
+    line = next(trace for trace in figure["data"] if trace.get("meta") == "fit")
+    assert line["y"][0] == pytest.approx(power.prefactor * 2**-power.exponent, rel=1e-4)
+    assert f"−{power.exponent:.2f}" in line["name"]
+    means = [trace for trace in figure["data"] if trace["x"] == list(DEPTHS) and trace["mode"] == "lines+markers"]
+    expected = np.exp(np.log(points["y"].astype(float)).groupby(points["x"]).mean())
+    assert means[0]["y"] == pytest.approx(list(expected), rel=1e-4)
+
+
+def test_values_that_are_not_positive_are_counted_not_drawn() -> None:
+    data = plain_data()
+    first, second, *rest = data.fits[0].rows
+    data = replace(data, fits=[replace(data.fits[0], rows=[first | {"y": 0.0}, second | {"y": -1.0}, *rest])])
+    page = render_report(data)
+    assert "2 values are zero, negative or not finite and cannot stand on a log axis." in page
+    assert all(y is None or y > 0 for trace in figures(page)[0]["data"] for y in trace["y"])
+
+
+def test_many_groups_and_points_are_thinned_and_said() -> None:
+    data = make_data(depths=tuple(range(2, 42)), seeds=1)
+    long = pd.concat([data.curves.assign(step=data.curves["step"] + shift) for shift in range(0, 200, 2)])
+    page = render_report(replace(data, curves=long))
+    assert "12 of 40 groups are drawn." in page
+    assert all(sum(len(trace["x"]) for trace in figure["data"]) <= 22_000 for figure in figures(page))
+
+
+def test_groups_of_one_metric_share_a_figure() -> None:
+    data = make_data(by={"weight_decay": [0.0025, 0.005]}, seeds=2)
+    names = [trace.get("name", "") for trace in fit_plots(data.fits)[0].traces if trace.get("meta") == "fit"]
+    assert [name.split(":")[0] for name in names] == ["weight_decay = 0.0025", "weight_decay = 0.005"]
+
+
+def test_table_of_trials_is_cut_and_says_so() -> None:
+    data = plain_data()
+    trials = pd.concat([data.trials] * 40, ignore_index=True)
+    trials.loc[599, ["state", "error"]] = ["failed", "ValueError: no"]
+    page = page_without_plotly(render_report(replace(data, trials=trials)))
+    assert "The first 500 trials; 100 more are not shown." in page
+    assert "ValueError: no" in page  # failures come first, wherever they are planned
+    assert "599</b> ok" in page
+    assert "1</b> failed" in page
+
+
+def test_reproduction_holds_spec_commands_and_versions() -> None:
+    text = words(page_without_plotly(plain_page()))
+    assert "task: collapse\ngrid:\n  depth:\n  - 2\n" in text
+    assert "depthrate run quickstart.yaml\ndepthrate report quickstart -o report.html" in text
+    for fact in ("2.13.0", "0123abc", "./results", "2025-11-20T23:50:00Z"):
+        assert fact in text
+
+
+# What users wrote stays text
+
+
+class _Tags(HTMLParser):
+    """Counts elements and attributes as a browser would see them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+
+@functools.cache
+def hostile_data() -> ReportData:
+    data = make_data(by={"arch_name": [HOSTILE, ENDING]}, name=f"sweep {HOSTILE}{ENDING}")
+    trials = data.trials.assign(error=HOSTILE, host=ENDING, device="<b>", committed_at=HOSTILE)
+    trials.loc[:2, "state"] = "failed"
+    fits = [replace(curve, excluded={HOSTILE: 1}) for curve in data.fits]
+    return replace(
+        data,
+        trials=trials,
+        fits=fits,
+        store=ENDING,
+        commands=[HOSTILE],
+        versions={HOSTILE: ENDING},
+        git=HOSTILE,
+        problems=[f"{HOSTILE} is not Parquet", "half a pair: \ud800"],
+    )
+
+
+def test_hostile_text_makes_no_elements() -> None:
+    page = hostile_page()
+    page.encode()
+    tags, clean = _Tags(), _Tags()
+    tags.feed(page_without_plotly(page))
+    clean.feed(page_without_plotly(plain_page()))
+    assert "img" not in tags.tags
+    assert "b" in tags.tags  # the report's own
+    assert not [name for name, _ in tags.attributes if name.startswith("on")]
+    plots = len(figures(page))
+    assert tags.tags.count("script") == plots + 1
+    assert clean.tags.count("script") == len(figures(plain_page())) + 1
+    assert html.escape(HOSTILE) in page
+
+
+def test_hostile_text_is_escaped_for_plotly() -> None:
+    page = hostile_page()
+    for block in re.findall(r'class="plot-data">(.*?)</script>', page, re.DOTALL):
+        assert "<" not in block
+    own_tags = re.compile(r"</?(sup)>|<br>")
+    for figure in figures(page):
+        for text in _strings(figure):
+            assert "<" not in own_tags.sub("", text), text
+
+
+def _strings(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [text for child in children for text in _strings(child)]
+
+
+def test_nothing_is_loaded_from_a_network() -> None:
+    tags = _Tags()
+    tags.feed(page_without_plotly(plain_page()))
+    assert not [value for name, value in tags.attributes if name in ("src", "href", "srcset", "action")]
+    assert "link" not in tags.tags
+    assert 'showSendToCloud: false, plotlyServerURL: ""' in plain_page()
+    assert "url(" not in page_without_plotly(plain_page())
+
+
+# Missing pieces
+
+
+def _empty(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.iloc[:0]
+
+
+def _all_diverged(data: ReportData) -> ReportData:
+    results = data.results.assign(status="diverged", nc1=np.nan, nc2a=np.nan, nc3=np.nan, accuracy=np.nan)
+    metrics = data.metrics.assign(nc1=np.nan, nc2a=np.nan, nc3=np.nan)
+    curves = data.curves.assign(loss=np.nan, objective=np.inf, grad_norm=0.0)
+    note = "0 points with 0 distinct x"
+    fits = [replace(curve, fits=[], rows=[], excluded={"diverged": 15}, note=note) for curve in data.fits]
+    trials = data.trials.assign(state="diverged", wall_s=None)
+    return replace(data, trials=trials, results=results, metrics=metrics, curves=curves, fits=fits)
+
+
+MISSING = {
+    "no fits": lambda data: replace(data, fits=[]),
+    "nothing committed": lambda data: replace(
+        data,
+        trials=data.trials.assign(state="pending", wall_s=None, steps_done=None, committed_at=None, host=None),
+        results=pd.DataFrame(),
+        metrics=pd.DataFrame(),
+        curves=pd.DataFrame(),
+        fits=[],
+    ),
+    "empty frames": lambda data: replace(
+        data,
+        trials=_empty(data.trials),
+        results=_empty(data.results),
+        metrics=_empty(data.metrics),
+        curves=_empty(data.curves),
+    ),
+    "all diverged": _all_diverged,
+    "no git": lambda data: replace(data, git=None, versions={}, commands=[]),
+    "null measurements": lambda data: replace(data, metrics=data.metrics.astype({"nc1": object}).assign(nc1=None)),
+    "one trial": lambda data: replace(data, fits=[replace(data.fits[0], rows=data.fits[0].rows[:1], fits=[])]),
+    "two splits": lambda data: replace(data, curves=pd.concat([data.curves, data.curves.assign(split="test")])),
+    "text as parameter": lambda data: replace(data, trials=data.trials.assign(depth="<deep>")),
+    "lists as parameter": lambda data: replace(data, trials=data.trials.assign(widths=[[64, 32]] * len(data.trials))),
+}
+
+
+@pytest.mark.parametrize("missing", MISSING)
+def test_missing_pieces_are_said(missing: str) -> None:
+    page = render_report(MISSING[missing](plain_data()))
+    assert "NaN" not in "".join(re.findall(r'class="plot-data">(.*?)</script>', page, re.DOTALL))
+    for figure in figures(page):
+        go.Figure(figure)
+    text = words(page_without_plotly(page))
+    if missing in ("no fits", "nothing committed"):
+        assert "No fits yet" in text
+    if missing == "nothing committed":
+        assert "No training curves yet." in text
+        assert "15 pending" in text
+    if missing == "all diverged":
+        assert "NC1: no fit (0 points with 0 distinct x)" in text
+        assert "Left out: 15 diverged." in text
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def chromium() -> str:
+    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
+        if path := shutil.which(name):
+            return path
+    pytest.skip("no chromium executable found on PATH")
+
+
+@pytest.fixture(scope="module")
+def pages(chromium: str) -> dict[str, str]:
+    """The plain page and the hostile one, with the plotly that draws."""
+    return {"plain": render_report(plain_data()), "hostile": render_report(hostile_data())}
+
+
+def _open(chromium: str, page: str, folder: Path) -> tuple[str, str]:
+    """Return the page as it stands after its scripts ran, and the browser's log."""
+    path = folder / "report.html"
+    path.write_text(page, encoding="utf-8")
+    flags = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+        "--disable-component-update --disable-sync --enable-logging=stderr --virtual-time-budget=10000 --dump-dom"
+    )
+    command = [chromium, *flags.split(), f"--user-data-dir={folder / 'profile'}", path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL), done.stderr
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("kind", ["plain", "hostile"])
+def test_browser_draws_every_figure_without_errors(
+    chromium: str, pages: dict[str, str], tmp_path: Path, kind: str
+) -> None:
+    page = pages[kind]
+    body, log = _open(chromium, page, tmp_path)
+    assert "CONSOLE" not in log
+    assert body.count('class="plot-container plotly"') == len(figures(page))
+    assert body.count('class="cartesianlayer"') == len(figures(page))
+    assert "<img src=" not in body
+    if kind == "hostile":
+        assert "&lt;img src=x onerror=" in re.findall(r'<g class="legend".*?</svg>', body, re.DOTALL)[0]
+
+
+@pytest.fixture(scope="module")
+def clicked(chromium: str, pages: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The plain page, and the log, after a click on its first button for data and two on a table's third column."""
+    page = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", pages["plain"])
+    catch = "URL.createObjectURL = (blob) => { blob.text().then((text) => { document.body.dataset.csv = text }); return '#' };"
+    save = "document.querySelector('button[data-save=csv]').click()"
+    sort = "for (const _ of [1, 2]) document.querySelectorAll('table.sortable th')[2].click()"
+    script = f"<script>{catch} {save}; {sort}</script>"
+    return _open(chromium, page.replace("</body>", f"{script}</body>"), tmp_path_factory.mktemp("clicked"))
+
+
+@pytest.mark.browser
+def test_browser_sorts_the_table_of_trials(clicked: tuple[str, str]) -> None:
+    table = re.findall(r'<table class="sortable">.*?</table>', clicked[0], re.DOTALL)[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
+    assert 'aria-sort="descending"' in rows[0]
+    depths = [int(re.findall(r'data-key="(.*?)"', row)[2]) for row in rows[1:]]
+    assert depths == sorted(depths, reverse=True)
+
+
+@pytest.mark.browser
+def test_browser_saves_data_as_csv(clicked: tuple[str, str]) -> None:
+    body, log = clicked
+    saved = html.unescape(re.findall(r'data-csv="(.*?)"', body, re.DOTALL)[0])
+    assert "CONSOLE" not in log and saved.startswith("trace,name,x,y,z\n")
+    assert saved.count("\n") == plot_csv(fit_plots(plain_data().fits)[0]).count("\n")
+
+
+@pytest.mark.browser
+def test_browser_refuses_scripts_and_networks_that_came_in_later(
+    chromium: str, pages: dict[str, str], tmp_path: Path
+) -> None:
+    intruder = (
+        "<script>document.title = 'taken'</script><img src='https://example.org/x.png' onerror='document.title=1'>"
+    )
+    body, log = _open(chromium, pages["plain"].replace("</main>", f"{intruder}</main>"), tmp_path)
+    assert "<title>quickstart" in body
+    assert log.count("Content Security Policy") >= 2
+
+
+# Doubts, tests, targets
+
+
+def test_summary_says_tests_cuts_targets_and_doubts() -> None:
+    fit = make_fit(p_half=0.0421, p_one=1e-9, x_at_target=120.0, x_at_low=90.0, x_at_high=None)
+    rows = [{"x_min": 2.0, "exponent": 0.58, "ci_low": 0.5, "ci_high": 0.66, "n_points": 15}]
+    rows.append(rows[0] | {"x_min": 3.0, "exponent": 0.61, "n_points": 12})
+    curve = replace(
+        make_curve(fit),
+        sensitivity=rows,
+        unconverged=frozenset({"a"}),
+        request=FitRequest("nc1", layer=-2, target=0.01),
+        cutoff=Cutoff(2.0, 0.4, True),
+        common=CommonFit(0.6, 0.5, 0.7, 0.02, 3),
+    )
+    sentence = words(fit_sentence(curve))
+    assert sentence.startswith("NC1, layer −2 falls as depth^−0.58")
+    assert "Exponent ½: p = 0.042; exponent 1: p < 0.001." in sentence
+    assert "From depth = 2 on. Without depth = 2 the exponent is −0.61." in sentence
+    assert "The power law reaches 0.01 at depth = 120 [90, ∞]." in sentence
+    assert "1 of the trials is unconverged." in sentence
+    assert "the 3 groups do not share one exponent (F test, p = 0.020); fitted together −0.60 [−0.70, −0.50]" in words(
+        common_sentence(curve)
+    )
+
+
+def test_what_is_left_out_or_in_doubt_is_named() -> None:
+    data = plain_data()
+    lost = {"x": 5, "y": None, "seed": 1, "trial_id": "feed0001", "reason": "diverged"}
+    falling = frozenset({str(data.fits[0].rows[0]["trial_id"])})
+    curve = replace(data.fits[0], left_out=[lost], excluded={"diverged": 1}, unconverged=falling)
+    page = render_report(replace(data, fits=[curve]))
+    text = words(page_without_plotly(page))
+    assert "feed0001" in text and f"kept, but unconverged: {UNCONVERGED_RULE}" in text
+    names = [trace["name"] for trace in figures(page)[0]["data"]]
+    assert "left out" in names
+    ringed = [t for t in figures(page)[0]["data"] if t.get("marker", {}).get("symbol") == "circle-open"]
+    assert [len(trace["x"]) for trace in ringed] == [1]
+
+
+def test_failures_are_grouped_with_the_command_that_shows_them() -> None:
+    data = plain_data()
+    trials = data.trials.copy()
+    trials.loc[:2, "state"], trials.loc[:2, "error"] = "failed", "ValueError: no"
+    text = words(page_without_plotly(render_report(replace(data, trials=trials))))
+    assert f"3ValueError: nodepthrate logs {trials['trial_id'][0]} --store ./results" in text
+
+
+def test_residuals_are_of_the_fitted_power_law() -> None:
+    data = plain_data()
+    figure = figures(plain_page())[1]
+    curve = data.fits[0]
+    dots = next(trace for trace in figure["data"] if trace["mode"] == "markers")
+    expected = np.log(curve.points["y"].astype(float)) - np.log(predict(curve.fits[0], curve.points["x"]))
+    assert sorted(dots["y"]) == pytest.approx(sorted(expected), abs=1e-5)
+
+
+def test_limit_for_infinite_depth_is_drawn_where_the_task_knows_it() -> None:
+    curves = plain_data().curves.assign(objective_gap=plain_data().curves["objective"] - 0.0227)
+    drawn = figures(render_report(replace(plain_data(), curves=curves)))
+    by_step = [figure for figure in drawn if figure["layout"]["xaxis"]["title"]["text"] == "Step"]
+    limits = [trace for figure in by_step for trace in figure["data"] if trace.get("legendgroup") == "limit"]
+    assert [trace["y"] for trace in limits if trace["y"] != [None]] == [[0.0227, 0.0227]]
+
+
+def test_gram_maps_and_spectra_are_those_of_the_class_means() -> None:
+    drawn = figures(plain_page())
+    maps = [figure["data"][0] for figure in drawn if figure["data"][0]["type"] == "heatmap"]
+    assert len(maps) == 4 and [row[i] for i, row in enumerate(maps[-1]["z"])] == [1, 1, 1, 1]
+    off = [z for i, row in enumerate(maps[-1]["z"]) for j, z in enumerate(row) if i != j]
+    assert off == pytest.approx([-1 / 3] * 12, abs=0.02)
+    spectrum = next(f for f in drawn if "Singular value" in f["layout"]["yaxis"]["title"]["text"])
+    assert all(t["y"][0] == 1 for t in spectrum["data"] if t["y"] != [None])
+
+
+def test_watching_pages_load_themselves_again() -> None:
+    assert '<meta http-equiv="refresh" content="15">' in render_report(plain_data(), refresh_s=15.0)
+    assert 'http-equiv="refresh"' not in plain_page()
+
+
+# Figures for a paper
+
+
+def test_figures_are_exported_with_their_data(tmp_path: Path) -> None:
+    plots = all_plots(plain_data())
+    chosen = [plots[0], plots[-1]]
+    assert export_figures(chosen, tmp_path / "figures") == 2
+    names = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert len(names) == 6 and names[0] == "figure-01-nc1-against-depth.csv"
+    for path in (tmp_path / "figures").glob("*.pdf"):
+        assert path.read_bytes().startswith(b"%PDF")
+    svg = (tmp_path / "figures" / "figure-01-nc1-against-depth.svg").read_text()
+    assert ">NC1<" in svg and ">depth<" in svg, "text stays text"
+    rows = pd.read_csv(tmp_path / "figures" / names[0])
+    dots = rows[(rows["trace"] == 1) & rows["y"].notna()]
+    assert sorted(dots["y"]) == pytest.approx(sorted(plain_data().fits[0].points["y"]), rel=1e-5)
+
+
+def test_exported_figures_keep_hostile_text_as_text(tmp_path: Path) -> None:
+    curve = plain_data().fits[0]
+    curves = [replace(curve, by={"arch_name": text}) for text in (f"$x^2$ {HOSTILE}", ENDING)]
+    svg = draw(fit_plots(curves)[0])["svg"].decode()
+    assert "<img" not in svg and "<script" not in svg
+    assert "$x^2$ &lt;img src=x" in svg
+
+
+@pytest.mark.browser
+def test_printed_figures_are_not_broken_over_pages(chromium: str, pages: dict[str, str], tmp_path: Path) -> None:
+    """A figure that a page break cut in two would leave its caption on the next page, without any picture above."""
+    path = tmp_path / "report.html"
+    path.write_text(pages["plain"], encoding="utf-8")
+    flags = f"--headless --no-sandbox --disable-gpu --no-first-run --virtual-time-budget=10000 --print-to-pdf={tmp_path}/r.pdf"
+    command = [chromium, *flags.split(), f"--user-data-dir={tmp_path / 'profile'}", path.as_uri()]
+    subprocess.run(command, capture_output=True, timeout=120, check=True)
+    assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
+    pdftotext = shutil.which("pdftotext")
+    if pdftotext is None:
+        pytest.skip("no pdftotext executable found on PATH")
+    text = subprocess.run([pdftotext, "-layout", f"{tmp_path}/r.pdf", "-"], capture_output=True, text=True, check=True)
+    figures_seen = 0
+    for sheet in text.stdout.split("\f"):
+        captions = [line for line in sheet.splitlines() if re.match(r"\s*Figure \d+\.", line)]
+        ticks = [
+            line
+            for line in sheet.splitlines()
+            if re.fullmatch(r"\s{15,}(depth|Step|Layer / depth|Index|Other class)\s*", line)
+        ]
+        assert len(captions) == len(ticks), sheet
+        figures_seen += len(captions)
+    assert figures_seen == len(figures(plain_page()))

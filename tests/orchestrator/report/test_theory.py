@@ -1,0 +1,68 @@
+"""The objective's figure: its limit and the construction's line stand where the theory puts them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.figures.theory import limit_plots
+from depthrate.tasks.collapse.theory import construction_cost
+
+DEPTHS = [2, 3, 5, 9]
+LIMIT = 0.02
+
+
+def data_of(matrices: int, weight_decay: dict[int, float], arch: str | None = None, **columns: Any) -> ReportData:
+    """Return trials whose objective is the limit plus exactly what the construction costs."""
+    rows = [
+        {"trial_id": f"t{depth}", "depth": depth, "arch": arch or f"rn{matrices}", "state": "ok"}
+        | {"weight_decay": weight_decay[depth]}
+        for depth in DEPTHS
+    ]
+    gaps = [construction_cost(d - 1, weight_decay[d], matrices=matrices, total_change=1.7) for d in DEPTHS]
+    results = pd.DataFrame(rows).assign(objective=[LIMIT + gap for gap in gaps], objective_gap=gaps)
+    empty = pd.DataFrame()
+    return ReportData(
+        **{
+            "name": "s",
+            "spec": {},
+            "trials": pd.DataFrame(rows),
+            "results": results.assign(**columns),
+            "metrics": empty,
+        },
+        **{"curves": empty, "fits": [], "store": "", "commands": [], "versions": {}, "git": None, "created_at": ""},
+        problems=[],
+    )
+
+
+def lines(data: ReportData) -> dict[str, list[float]]:
+    (plot,) = limit_plots(data)
+    return {trace["legendgroup"]: trace["y"] for trace in plot.traces if trace["mode"] == "lines" and trace["x"][0]}
+
+
+@pytest.mark.parametrize(
+    ("matrices", "weight_decay"),
+    [
+        (1, dict.fromkeys(DEPTHS, 0.005)),
+        (2, dict.fromkeys(DEPTHS, 0.0025)),
+        (2, {depth: 0.005 / depth for depth in DEPTHS}),
+    ],
+)
+def test_the_line_of_the_construction_goes_through_networks_that_are_it(
+    matrices: int, weight_decay: dict[int, float]
+) -> None:
+    drawn = lines(data_of(matrices, weight_decay))
+    assert drawn["limit"] == pytest.approx([LIMIT] * 4)
+    assert drawn["construction"] == pytest.approx(drawn["o0"], rel=1e-4)
+
+
+def test_where_the_construction_is_not_known_only_the_limit_is_drawn() -> None:
+    drawn = lines(data_of(1, dict.fromkeys(DEPTHS, 0.005), arch="t11"))
+    assert set(drawn) == {"o0", "limit"}
+
+
+def test_without_a_limit_there_is_no_figure() -> None:
+    assert limit_plots(data_of(1, dict.fromkeys(DEPTHS, 0.005), objective_gap=float("nan"))) == []

@@ -1,0 +1,459 @@
+"""Searches: what they propose, what they make of results, and that no death loses or doubles a proposal."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.commands.named_sweep import chosen_sweep
+from depthrate.orchestrator.status import sweep_status
+from depthrate.storage.query import Results, open_results
+from depthrate.storage.searches import Batch, Report, SearchRecords
+from depthrate.storage.store import Store
+from depthrate.sweeps.search_space import Prune, Search, search_of_spec
+from depthrate.sweeps.studies import make_studies
+from depthrate.sweeps.sweep import sweep_of_spec
+
+optuna = pytest.importorskip("optuna", reason="needs pip install 'depthrate[search]'")
+from depthrate.orchestrator.report.collect import collect_report  # noqa: E402
+from depthrate.orchestrator.search.proposals import Told, with_search  # noqa: E402
+from depthrate.orchestrator.search.studies import StudySampler, thresholds  # noqa: E402
+
+TASKS = Path(__file__).parent / "search_tasks.py"
+RANGES = {"x": {"low": 0.01, "high": 10.0, "log": True}, "y": {"low": -2.0, "high": 2.0}}
+STEPPED = {"x": {"low": 0.0, "high": 5.0, "step": 0.5}, "y": {"low": 0.0, "high": 3.0, "step": 1.0}}
+pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+SAMPLERS = ("tpe", "random", "qmc", "cmaes", "grid")
+
+
+def height(values: dict[str, Any]) -> float:
+    """A valley with its lowest point, 0, at x = 0.5, y = 1."""
+    return float(math.log(max(values["x"], 1e-3) / 0.5) ** 2 + 3 * (values["y"] - 1) ** 2)
+
+
+def space(ranges: dict[str, Any]) -> str:
+    """A task file's text whose parameters are those of the ranges."""
+    return "import depthrate\n@depthrate.task(version=1)\ndef f(*, x: float, y: float): return {}\n"
+
+
+@pytest.fixture(scope="module")
+def make_sampler(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., StudySampler]:
+    path = tmp_path_factory.mktemp("task") / "f.py"
+    path.write_text(space(RANGES))
+
+    def make(**given: Any) -> StudySampler:
+        ranges = STEPPED if given.get("sampler") == "grid" else RANGES
+        spec = {"name": "s", "task": f"{path}:f", "search": {"params": ranges, "objective": "nc1"} | given}
+        sweep = sweep_of_spec(spec)
+        (study,) = make_studies(sweep, sweep.load_task())
+        return StudySampler(study.search, study.dimensions)
+
+    return make
+
+
+def drive(sampler: StudySampler, sizes: list[int], outcome: Callable[[dict[str, Any]], Told]) -> list[list[Any]]:
+    """Run a study to its end in this process, batch by batch."""
+    batches: list[list[Any]] = []
+    for size in sizes:
+        told = [outcome(values) for batch in batches for values in batch]
+        sampler.catch_up(batches, told)
+        batches.append(sampler.ask(size))
+    return batches
+
+
+def complete(values: dict[str, Any]) -> Told:
+    return Told("complete", (height(values),))
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes", "qmc"])
+def test_one_at_a_time_it_proposes_what_plain_optuna_proposes(sampler: str, make_sampler: Any) -> None:
+    plain_sampler = {
+        "tpe": lambda: optuna.samplers.TPESampler(seed=7),
+        "random": lambda: optuna.samplers.RandomSampler(seed=7),
+        "cmaes": lambda: optuna.samplers.CmaEsSampler(seed=7),
+        "qmc": lambda: optuna.samplers.QMCSampler(seed=7, scramble=True),
+    }[sampler]()
+    plain = optuna.create_study(sampler=plain_sampler)
+
+    def objective(trial: Any) -> float:
+        return height({"x": trial.suggest_float("x", 0.01, 10, log=True), "y": trial.suggest_float("y", -2, 2)})
+
+    plain.optimize(objective, n_trials=15)
+    batches = drive(make_sampler(sampler=sampler, seed=7), [1] * 15, complete)
+    assert [values for (values,) in batches] == [trial.params for trial in plain.trials]
+
+
+def test_tpe_in_batches_reaches_what_plain_optuna_reaches(make_sampler: Any) -> None:
+    """Over 10 seeds the best of 40, in batches of 5, beside plain TPE and random search."""
+
+    def best_of(sampler: Any) -> float:
+        study = optuna.create_study(sampler=sampler)
+        study.optimize(
+            lambda t: height({"x": t.suggest_float("x", 0.01, 10, log=True), "y": t.suggest_float("y", -2, 2)}), 40
+        )
+        return float(study.best_value)
+
+    def ours(seed: int) -> float:
+        batches = drive(make_sampler(seed=seed), [5] * 8, complete)
+        return min(height(values) for batch in batches for values in batch)
+
+    seeds = range(10)
+    batched = [ours(seed) for seed in seeds]
+    plain = [best_of(optuna.samplers.TPESampler(seed=seed)) for seed in seeds]
+    chance = [best_of(optuna.samplers.RandomSampler(seed=seed)) for seed in seeds]
+    middle = {
+        name: statistics.median(found) for name, found in (("ours", batched), ("plain", plain), ("chance", chance))
+    }
+    print(middle)
+    # sign test over seeds: were batches as good as one by one, ours would win half; 1 of 10 or fewer has p = 0.011
+    assert sum(a <= b for a, b in zip(batched, plain, strict=True)) > 1, middle
+    assert middle["ours"] < middle["chance"] / 2, middle
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_new_process_proposes_what_the_old_one_would_have(sampler: str, make_sampler: Any) -> None:
+    def outcome(values: dict[str, Any]) -> Told:
+        return Told("undefined") if values["y"] < -1.5 else complete(values)
+
+    sizes = [4, 4, 4, 4, 3]
+    quiet = drive(make_sampler(sampler=sampler), sizes, outcome)
+    for known in range(1, 5):
+        resumed = make_sampler(sampler=sampler)
+        resumed.catch_up(quiet[:known], [outcome(values) for batch in quiet[:known] for values in batch])
+        assert resumed.ask(sizes[known]) == quiet[known]
+    proposals = [tuple(values.values()) for batch in quiet for values in batch]
+    assert len(set(proposals)) == len(proposals) == 19
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_what_the_store_says_was_proposed_counts(sampler: str, make_sampler: Any) -> None:
+    """Another version of Optuna proposed something else: it is told all the same, and is not proposed again."""
+    foreign = [[{"x": 0.5, "y": 1.0}, {"x": 1.0, "y": 0.0}]]
+    resumed = make_sampler(sampler=sampler)
+    resumed.catch_up(foreign, [complete(values) for values in foreign[0]])
+    done = [t for t in resumed._study.trials if t.state == optuna.trial.TrialState.COMPLETE]
+    assert [t.params for t in done] == foreign[0] and [t.value for t in done] == [
+        0.0,
+        complete(foreign[0][1]).values[0],
+    ]
+    assert not [values for values in resumed.ask(20) if values in foreign[0]]
+
+
+def test_a_grid_ends_when_all_is_proposed(make_sampler: Any) -> None:
+    sampler = make_sampler(sampler="grid")
+    batches = drive(sampler, [20, 20, 20], complete)
+    assert [len(batch) for batch in batches] == [20, 20, 4], "11 x 4 points"
+
+
+def test_several_objectives(make_sampler: Any) -> None:
+    sampler = make_sampler(objective=["a", "b"], direction=["minimize", "maximize"])
+    batches = drive(
+        sampler, [6] * 4, lambda v: Told("undefined") if v["y"] > 1.5 else Told("complete", (v["x"], v["y"]))
+    )
+    assert sum(map(len, batches)) == 24
+
+
+def prune(rule: str, told: list[Told], direction: str = "minimize", **more: Any) -> dict[str, float]:
+    settings = Prune(rule, "loss", **({"startup": 3} | more))
+    return thresholds(Search({}, ("nc1",), (direction,), prune=settings), told)
+
+
+def reporting(state: Any, *values: float) -> Told:
+    """A proposal that reported these at steps 1, 2, 4, 8, ..."""
+    return Told(state, (), (Report({2**place: value for place, value in enumerate(values)}),))
+
+
+def test_median_thresholds() -> None:
+    told = [reporting("complete", 9, 8, 7), reporting("complete", 5, 4, 3), reporting("complete", 7, 5, 6)]
+    assert prune("median", told) == {"1": 7, "2": 5, "4": 6}
+    assert prune("median", told, from_step=2) == {"2": 5, "4": 6}
+    assert prune("median", told[:2]) == {}, "too few have been there"
+    assert prune("median", [*told, reporting("pruned", 100)]) == {"1": 7, "2": 5, "4": 6}, "the pruned do not count"
+
+
+def test_halving_thresholds() -> None:
+    values = [9, 1, 8, 2, 7, 3, 6, 4, 5]
+    told = [reporting("pruned" if v > 3 else "complete", v, v, *([v, v] if v <= 3 else [])) for v in values]
+    assert prune("halving", told) == {"1": 3, "4": 1}, "rungs 1, 3, 9: reported at 1 and 4; the best third stays"
+    assert prune("halving", told, "maximize")["1"] == 7
+
+
+# end to end
+
+
+def write(tmp_path: Path, **spec: Any) -> Path:
+    path = tmp_path / "s.yaml"
+    task = spec.pop("task")
+    path.write_text(yaml.safe_dump({"name": "s", "task": f"{TASKS}:{task}"} | spec))
+    return path
+
+
+def invoke(*arguments: Any) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def run(path: Path, store: Store, *arguments: str, code: int = 0) -> Result:
+    result = invoke("run", path, "--store", store.root, *arguments)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def proposals(store: Store) -> dict[str, list[list[dict[str, Any]]]]:
+    """Study -> batches -> values, as the store has them."""
+    records = SearchRecords(store, "s")
+    records.refresh()
+    studies = sorted({batch.study_id for batch in records._batches.values()})
+    return {each: [[dict(v) for b in found for v in b.values] for found in records.batches(each)] for each in studies}
+
+
+BOWL = {
+    "task": "bowl",
+    "grid": {"depth": [1, 2, 4, 8]},
+    "search": {
+        "trials": 12,
+        "batch": 4,
+        "params": {"x": {"low": 0.01, "high": 10.0, "log": True}},
+        "objective": "nc1",
+        "measure": {"seeds": [5, 6]},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def bowl(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Store, str]:
+    """A quiet run of BOWL: its file, its store, and what it printed."""
+    folder = tmp_path_factory.mktemp("bowl")
+    path, store = write(folder, **BOWL), Store(str(folder / "store"))
+    return path, store, run(path, store).output
+
+
+def test_for_every_depth_find_the_best_and_measure_there(bowl: tuple[Path, Store, str]) -> None:
+    path, folder, output = bowl
+    assert "search: 4 studies of 12 proposals each (tpe), 48 proposed" in output and "all 56 trials" in output
+    results = Results(folder)
+    assert results.sql("select count(*), count(distinct trial_id) from trials").fetchall() == [(56, 56)]
+    measured = dict(results.sql("select depth, any_value(x) from results where seed > 0 group by depth").fetchall())
+    best = dict(results.sql("select depth, arg_min(x, nc1) from results where seed = 0 group by depth").fetchall())
+    assert measured == best and len(best) == 4
+    assert all(abs(math.log(x * depth)) < 1.2 for depth, x in best.items()), best
+    again = run(path, folder).output
+    assert (
+        "to run" not in again
+        and Results(folder).sql("select count(*) from attempts").fetchall()
+        == results.sql("select count(*) from attempts").fetchall()
+    )
+    assert '"num_trials": 56' in invoke("status", "--store", folder.root, "--json").output
+    assert '"num_done": 56' in invoke("plan", path, "--store", folder.root, "--json").output
+
+
+def test_more_trials_go_on_with_the_study(folder: Store, tmp_path: Path) -> None:
+    spec = {"task": "bowl", "search": {key: value for key, value in BOWL["search"].items() if key != "measure"}}  # type: ignore[attr-defined]
+    path = write(tmp_path, **spec)
+    run(path, folder, "--set", "search.trials=6")
+    (first,) = proposals(folder).values()
+    assert [len(batch) for batch in first] == [4, 2]
+    run(path, folder, "--set", "search.trials=11")
+    (more,) = proposals(folder).values()
+    assert more[:2] == first and [len(batch) for batch in more] == [4, 2, 4, 1]
+
+
+def test_divergence_is_told_and_a_failure_does_not_stop_the_search(folder: Store, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    flag.touch()
+    path = write(
+        tmp_path,
+        task="fragile",
+        params={"flag": str(flag)},
+        search={
+            "params": {"x": [0.1, 0.2, 0.6, 0.7, 0.8, 0.9]},
+            "objective": "nc1",
+            "trials": 6,
+            "batch": 2,
+            "sampler": "random",
+        },
+    )
+    output = run(path, folder, code=1).output
+    assert "2 trials are not done" in output and "4 complete, 2 failed" in output
+    before = proposals(folder)
+    flag.unlink()
+    assert "6 complete" in run(path, folder).output
+    assert proposals(folder) == before, "what failed is run again; nothing else is proposed"
+
+
+def test_undefined_objectives(folder: Store, tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        task="bowl",
+        search={"params": {"x": [1.0, 6.0, 7.0]}, "objective": "nc1", "trials": 9, "sampler": "grid"},
+    )
+    output = run(path, folder).output
+    assert "3 proposed: 1 complete, 2 undefined" in output
+
+
+def test_a_pruned_trial_leaves_and_is_nowhere_a_result(folder: Store, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    values = [float(v) for v in range(1, 13)]
+    path = write(
+        tmp_path,
+        task="climbs",
+        params={"log": str(log)},
+        search={
+            "params": {"x": values},
+            "objective": "nc1",
+            "direction": "maximize",
+            "sampler": "random",
+            "trials": 12,
+            "batch": 4,
+            "prune": {"rule": "median", "metric": "height", "from_step": 2, "startup": 4},
+        },
+    )
+    run(path, folder, "--workers", "1")
+    (batches,) = proposals(folder).values()
+    first, second, third = [[proposal["x"] for proposal in batch] for batch in batches]
+    kept = [*first, *(x for x in second if x >= statistics.median(first))]
+    kept += [x for x in third if x >= statistics.median(kept)]
+    assert len(kept) < 12, "this seed prunes something"
+    assert Results(folder).sql("select x from results order by x").fetchall() == [(x,) for x in sorted(kept)]
+    steps = Counter(float(line.split()[0]) for line in log.read_text().splitlines())
+    assert {x: count for x, count in steps.items() if x not in kept} == {x: 2 for x in values if x not in kept}
+    before = log.read_text()
+    assert "12 proposed" in run(path, folder).output and log.read_text() == before
+    assert f'"num_trials": {len(kept)}' in invoke("status", "--store", folder.root, "--json").output
+
+
+def test_pruning_in_a_fused_pack_leaves_the_others_bitwise_as_they_were(folder: Store, tmp_path: Path) -> None:
+    spec: dict[str, Any] = {
+        "name": "s",
+        "task": "collapse",
+        "params": {"arch": "rn1", "depth": 2, "samples_per_class": 5, "steps": 40, "width": 16},
+        "search": {
+            "params": {"lr": {"low": 0.001, "high": 1, "log": True}},
+            "objective": "objective",
+            "trials": 12,
+            "batch": 6,
+        },
+    }
+    path = tmp_path / "s.yaml"
+    pruned_store, whole_store = Store(folder.root + "-pruned"), Store(folder.root + "-whole")
+    spec["search"]["prune"] = {"rule": "halving", "metric": "objective", "from_step": 4, "factor": 2}
+    path.write_text(yaml.safe_dump(spec))
+    run(path, pruned_store, "--workers", "1")
+    kept = Results(pruned_store).sql("select trial_id from trials").fetchall()
+    assert 6 <= len(kept) < 12
+    del spec["search"]["prune"]
+    spec["search"] |= {
+        "sampler": "grid",
+        "params": {"lr": [v["lr"] for b in proposals(pruned_store).popitem()[1] for v in b]},
+    }
+    path.write_text(yaml.safe_dump(spec))
+    run(path, whole_store, "--workers", "1")
+    query = "select * exclude (attempt_id) from metrics order by trial_id, step, layer"
+    pruned, whole = [Results(store).sql(query).to_arrow_table().to_pylist() for store in (pruned_store, whole_store)]
+    ours = {trial_id for (trial_id,) in kept}
+    assert pruned == [row for row in whole if row["trial_id"] in ours]
+
+
+def test_two_launches_that_proposed_at_once_lose_nothing(folder: Store) -> None:
+    one, two = SearchRecords(folder, "s"), SearchRecords(folder, "s")
+    one.write(Batch("a" * 16, 0, ({"x": 1.0},), (("t1",),)))
+    two.write(Batch("a" * 16, 0, ({"x": 2.0},), (("t2",),)))
+    one.refresh()
+    two.refresh()
+    assert one.batches("a" * 16) == two.batches("a" * 16) and len(one.batches("a" * 16)[0]) == 2
+
+
+@pytest.mark.timeout(600)
+def test_killed_at_random_moments_it_proposes_nothing_twice_and_loses_nothing(
+    bowl: tuple[Path, Store, str], tmp_path: Path
+) -> None:
+    path, quiet, _ = bowl
+    store = Store(str(tmp_path / "store"))
+    rng, kills = random.Random(1), 0
+    command = [sys.executable, "-m", "depthrate", "run", str(path), "--store", store.root, "--workers", "2"]
+    while True:
+        launch = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if kills < int(os.environ.get("DEPTHRATE_KILLS", "2")):
+            before = len(list(Path(store.root).glob("searches/*/*/*.json")))
+            while launch.poll() is None and len(list(Path(store.root).glob("searches/*/*/*.json"))) == before:
+                time.sleep(0.005)
+            time.sleep(rng.uniform(0, 0.4))
+            if launch.poll() is None:
+                launch.send_signal(signal.SIGKILL)
+                kills += 1
+        output = launch.communicate()[0]
+        if launch.returncode == 0:
+            break
+        assert launch.returncode == -signal.SIGKILL, output
+    assert kills >= 2, "the search ended before it was killed often enough"
+    assert proposals(store) == proposals(quiet)
+    rows = sum(pq.read_metadata(file).num_rows for file in Path(store.root).glob("trials/*/*.parquet"))
+    assert rows == 56, "a trial was committed twice"
+    query = "select trial_id, x, depth, seed, nc1 from results order by trial_id"
+    assert open_results(store.root).sql(query).fetchall() == open_results(quiet.root).sql(query).fetchall()
+
+
+def test_export_to_an_optuna_storage(bowl: tuple[Path, Store, str], tmp_path: Path) -> None:
+    _, folder, _ = bowl
+    url = f"sqlite:///{tmp_path}/search.db"
+    result = invoke("export", "s", url, "--store", folder.root)
+    assert result.exit_code == 0 and "wrote study 's depth = 8'" in result.output
+    study = optuna.load_study(study_name="s depth = 2", storage=url)
+    query = "select x, nc1 from results where seed = 0 and depth = 2 and nc1 is not null order by nc1 limit 1"
+    (mine,) = Results(folder).sql(query).fetchall()
+    assert len(study.trials) == 12 and (study.best_params["x"], study.best_value) == mine
+    assert study.trials[0].user_attrs["trial_ids"]
+    again = invoke("export", "s", url, "--store", folder.root)
+    assert again.exit_code == 2 and "is in" in again.output
+
+
+def test_an_objective_that_cannot_be_is_refused_before_anything_starts(folder: Store, tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    for objective, message in (("nc7", "nc7"), ("nc1; drop table x", "syntax error"), ("nc1 +", "no SQL expression")):
+        search = {"params": {"lr": [0.1, 0.2]}, "objective": objective}
+        path.write_text(
+            yaml.safe_dump({"name": "s", "task": "collapse", "params": {"arch": "rn1", "depth": 2}, "search": search})
+        )
+        result = invoke("run", path, "--store", folder.root)
+        assert result.exit_code == 2 and message in result.output, result.output
+    assert not Path(folder.root).exists()
+
+
+def test_the_report_shows_the_search(bowl: tuple[Path, Store, str], tmp_path: Path) -> None:
+    _, folder, _ = bowl
+    page = tmp_path / "report.html"
+    assert invoke("report", "s", "--store", folder.root, "-o", page).exit_code == 0
+    text = page.read_text()
+    assert "best x" in text and "nc1 against x" in text and "search: 4 studies of 12 proposals" in text
+
+
+def test_the_reports_results_are_those_that_were_chosen(bowl: tuple[Path, Store, str]) -> None:
+    """Of 12 proposals a depth, most were bad ones on the way: the objective against depth is not about them."""
+    _, folder, _ = bowl
+    checked, _ = chosen_sweep("s", folder)
+    _, view = with_search(checked, folder)
+    assert view is not None
+    results = Results(folder)
+    status = sweep_status("s", [trial.trial_id for trial in checked.trials], results.snapshot, folder)
+    data = collect_report(checked.sweep, checked.trials, status, results, [], [], view)
+    chosen = {trial.trial_id for trial in view.chosen()}
+    assert set(data.results["trial_id"]) == chosen and 0 < len(chosen) < len(data.trials)
+
+
+def test_search_of_spec_needs_a_mapping() -> None:
+    assert search_of_spec(None) is None

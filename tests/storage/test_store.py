@@ -1,0 +1,131 @@
+"""Whole reads, whole writes, one listing."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from depthrate.storage.data_folder import DataFolder
+from depthrate.storage.store import Store, StoreError
+
+
+def test_round_trip_replace_list_delete(files: Store) -> None:
+    files.write("a/b.txt", b"one")
+    files.write("a/b.txt", b"three")
+    files.write("a/c/d.txt", b"")
+    assert files.read("a/b.txt") == b"three"
+    assert files.list() == {"a/b.txt": 5, "a/c/d.txt": 0}
+    assert files.list("a/c") == {"a/c/d.txt": 0}
+    assert files.size("a/b.txt") == 5 and files.size("nothing") is None
+    files.delete("a/c")
+    files.delete("never there")
+    assert files.list() == {"a/b.txt": 5}
+
+
+def test_an_empty_place_lists_as_empty(files: Store) -> None:
+    assert files.list() == {} and files.list("trials") == {}
+
+
+def test_missing_file(files: Store) -> None:
+    with pytest.raises(FileNotFoundError):
+        files.read("nothing")
+
+
+def test_unknown_protocol_is_named() -> None:
+    with pytest.raises(StoreError, match=r"cannot open 'nosuch://x'"):
+        Store("nosuch://x")
+
+
+def test_a_store_below_a_file_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"cannot be written.*--store or DEPTHRATE_STORE"):
+        Store(str(tmp_path / "file" / "store")).check_writable()
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_failed_write_leaves_the_old_content(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write("x", b"old")
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        folder.write("x", b"new", durable=True)
+    assert folder.read("x") == b"old"
+    assert os.listdir(folder.root) == ["x"], "nothing is left beside it"
+
+
+def _write_for_ever(root: str) -> None:
+    store, size = Store(root), 3_000_000
+    for number in range(10**6):
+        store.write("x", bytes([number % 256]) * size)
+
+
+def test_a_killed_writer_never_leaves_a_torn_file(folder: Store) -> None:
+    context = multiprocessing.get_context("spawn")
+    for delay in (0.0, 0.011, 0.023, 0.05):
+        process = context.Process(target=_write_for_ever, args=(folder.root,))
+        process.start()
+        while folder.size("x") is None:
+            time.sleep(0.01)
+        time.sleep(delay)
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        content = folder.read("x")
+        assert len(content) == 3_000_000 and len(set(content)) == 1
+        assert list(folder.list()) == ["x"], "a file being written is not listed"
+
+
+def test_many_at_once(files: Store) -> None:
+    for number in range(40):
+        files.write(f"a/{number:02d}", str(number).encode())
+    files.write("b/x", b"other")
+    found = list(files.read_many([*(f"a/{number:02d}" for number in range(40)), "a/none"]))
+    assert [content for _, content in found[:-1]] == [str(number).encode() for number in range(40)]
+    assert found[-1][0] == "a/none" and isinstance(found[-1][1], FileNotFoundError)
+    assert len(files.list_many(["a", "b", "none"])) == 41
+    files.delete_many([f"a/{number:02d}" for number in range(1, 50)])
+    files.delete_many([])
+    assert files.list() == {"a/00": 1, "b/x": 5}
+
+
+def test_move(files: Store) -> None:
+    files.write("a/b", b"content")
+    files.move("a/b", "quarantine/now/a/b")
+    assert files.list() == {"quarantine/now/a/b": 7}
+    with pytest.raises(FileNotFoundError):
+        files.move("a/b", "c")
+
+
+def test_modified_is_the_time_of_the_write(files: Store) -> None:
+    files.write("a", b"")
+    modified = files.modified("a")
+    assert modified is not None and abs(modified - time.time()) < 30
+    assert files.modified("nothing") is None
+
+
+def test_what_a_killed_writer_left_is_found_when_it_is_old(folder: Store) -> None:
+    folder.write("metrics/a", b"whole")
+    left = Path(folder.root, "metrics", ".b.parquet.0123.tmp")
+    left.write_bytes(b"half")
+    assert folder.unfinished_writes(older_than_s=60) == [], "it may be under way"
+    os.utime(left, (1, 1))
+    assert folder.unfinished_writes(older_than_s=60) == ["metrics/.b.parquet.0123.tmp"]
+    folder.remove_unfinished("metrics/.b.parquet.0123.tmp")
+    assert not left.exists() and folder.unfinished_writes(older_than_s=60) == []
+
+
+def test_data_folder_finds_the_first_name(tmp_path: Path) -> None:
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "b.gz").write_bytes(b"content")
+    source = DataFolder(str(tmp_path))
+    assert source.find("mnist", ["a", "b.gz"]) == "mnist/b.gz"
+    assert source.read("mnist/b.gz") == b"content"
+    assert source.find("other", ["a"]) is None

@@ -1,0 +1,201 @@
+"""The task `collapse`, stopped and resumed: as if it had never been stopped, or anew with a warning."""
+
+import ast
+import functools
+import hashlib
+import io
+import logging
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from depthrate.tasks.collapse.pack import run_pack
+from depthrate.tasks.collapse.task import COLLAPSE
+from depthrate.tasks.task import Interrupted
+
+STEPS = 40
+SHAPES = [
+    {"batch_size": 7, "schedule": "step"},
+    {"optimizer": "adam", "lr": 0.01, "arch": "rn2"},
+]
+
+
+@dataclass
+class Context:
+    """Keeps the last checkpoint in memory; asks to stop at one step, wants checkpoints at others."""
+
+    trial_ids: list
+    stop_at: int | None = None
+    checkpoint: bytes | None = None
+    save_every: int | None = None
+    device: str = "cpu"
+    data: object = None
+    steps_seen: list = field(default_factory=list)
+
+    def progress(self, step, num_steps):
+        assert num_steps == STEPS
+        self.steps_seen.append(step)
+
+    def should_stop(self):
+        return self.steps_seen[-1] == self.stop_at
+
+    def report(self, step, values):
+        return set()
+
+    def checkpoint_due(self):
+        return self.save_every is not None and self.steps_seen[-1] % self.save_every == 0
+
+    def save_checkpoint(self, content):
+        self.checkpoint = content
+
+    def load_checkpoint(self):
+        return self.checkpoint
+
+
+def params_of(**changes):
+    base = {"arch": "rn1", "depth": 3, "width": 19, "samples_per_class": 4, "steps": STEPS, "lr": 0.05}
+    return COLLAPSE.schema.fill({**base, "measure_steps": [5], **changes})
+
+
+def ids_of(trials):
+    return [repr(sorted(params.items())) for params in trials]
+
+
+def run(trials, **context):
+    return list(run_pack(trials, Context(ids_of(trials), **context)))
+
+
+def uninterrupted(trials):
+    """As `run`, remembering what it gave before."""
+    return _remembered(repr(trials))
+
+
+@functools.cache
+def _remembered(trials_text):
+    return run(ast.literal_eval(trials_text))
+
+
+def run_resumed(trials, stop_at, resumed=None):
+    """Interrupt the pack, then go on with a new one made from the checkpoint alone; return results and steps taken."""
+    first = Context(ids_of(trials), stop_at=stop_at)
+    with pytest.raises(Interrupted):
+        list(run_pack(trials, first))
+    second = Context(ids_of(resumed or trials), checkpoint=first.checkpoint)
+    return list(run_pack(resumed or trials, second)), second.steps_seen
+
+
+def assert_same(found, expected):
+    """Every table, row and number, and the status."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert (one.status, one.num_steps) == (other.status, other.num_steps)
+        assert one.tables.keys() == other.tables.keys()
+        for table in ("metrics", "curves"):
+            np.testing.assert_equal(one.tables[table], other.tables[table])
+        for name, column in one.tables.get("features", {}).items():
+            assert np.array_equal(column, other.tables["features"][name]), name
+
+
+DIVERGING = {"lr": 1e30, "seed": 5}
+
+
+def pack_of(shape):
+    """Three trials that differ in everything fusible."""
+    return [
+        params_of(**shape, seed=0, features="all"),
+        params_of(**{**shape, "seed": 1, "lr": 0.02, "weight_decay": 0.02, "features": "all"}),
+        params_of(**{**shape, "seed": 2, "momentum": 0.5, "weight_decay_last": 0.1, "features": "all"}),
+    ]
+
+
+def with_diverging(shape):
+    first, second, third = pack_of(shape)
+    return [first, {**second, **DIVERGING}, third]
+
+
+@pytest.mark.parametrize("stop_at", [1, *random.Random(0).sample(range(2, STEPS), 2), STEPS])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_interrupted_and_resumed_is_uninterrupted(shape, stop_at):
+    trials = pack_of(shape)
+    found, steps = run_resumed(trials, stop_at)
+    assert steps == list(range(stop_at + 1, STEPS + 1))
+    assert_same(found, uninterrupted(trials))
+
+
+@pytest.mark.parametrize("stop_at", [3, 10, 25])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_resuming_after_a_divergence_is_exact(shape, stop_at):
+    trials = with_diverging(shape)
+    assert_same(run_resumed(trials, stop_at)[0], uninterrupted(trials))
+
+
+@pytest.mark.parametrize("chosen", [[0], [1], [2, 0], [1, 2]], ids=str)
+@pytest.mark.parametrize("stop_at", [7, 25])
+def test_a_part_of_a_saved_pack_goes_on_by_itself(chosen, stop_at):
+    """As after a pack ran out of memory and was halved; trial 1 diverges."""
+    trials = with_diverging({"batch_size": 7})
+    part = [trials[index] for index in chosen]
+    found, steps = run_resumed(trials, stop_at, part)
+    assert_same(found, uninterrupted(part))
+    assert not steps or steps[0] == stop_at + 1
+
+
+def test_a_checkpoint_that_is_due_is_kept_and_changes_nothing():
+    trials = pack_of({})
+    context = Context(ids_of(trials), save_every=15)
+    assert_same(list(run_pack(trials, context)), uninterrupted(trials))
+    resumed = Context(ids_of(trials), checkpoint=context.checkpoint)
+    assert_same(list(run_pack(trials, resumed)), uninterrupted(trials))
+    assert resumed.steps_seen[0] == 31
+
+
+def test_a_checkpoint_of_other_trials_is_not_used():
+    other = Context(["someone else's"], stop_at=20)
+    with pytest.raises(Interrupted):
+        list(run_pack([params_of(seed=8)], other))
+    assert_same(run([params_of()], checkpoint=other.checkpoint), uninterrupted([params_of()]))
+
+
+@functools.cache
+def checkpoint_bytes():
+    trials = [params_of()]
+    context = Context(ids_of(trials), stop_at=20)
+    with pytest.raises(Interrupted):
+        list(run_pack(trials, context))
+    return context.checkpoint
+
+
+def saved(value):
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return hashlib.sha256(buffer.getvalue()).digest() + buffer.getvalue()
+
+
+def with_changed_weight(good):
+    """One flipped bit in the middle of the parameters, as a failing disk leaves it."""
+    theta = torch.load(io.BytesIO(good[32:]), weights_only=True)["trainer"]["theta_TP"]
+    place = good.index(theta.numpy().tobytes()) + 4 * (theta.numel() // 2) + 2
+    return good[:place] + bytes([good[place] ^ 0x10]) + good[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    "corrupt",
+    [
+        lambda good: random.Random(1).randbytes(1000),
+        lambda good: b"",
+        lambda good: good[: len(good) // 2],
+        lambda good: good[:-1],
+        lambda good: good[:200] + random.Random(2).randbytes(500) + good[700:],
+        lambda good: with_changed_weight(good),
+        lambda good: saved({"format": 99}),
+    ],
+    ids=["random", "empty", "half", "last byte lost", "overwritten inside", "one weight changed", "something else"],
+)
+def test_a_corrupt_checkpoint_is_ignored_with_a_warning(corrupt, caplog):
+    with caplog.at_level(logging.WARNING):
+        found = run([params_of()], checkpoint=corrupt(checkpoint_bytes()))
+    assert_same(found, uninterrupted([params_of()]))
+    assert "checkpoint" in caplog.text

@@ -1,0 +1,229 @@
+"""Data sets: balanced draws, and IDX files that are read exactly or refused with a message that helps."""
+
+import dataclasses
+import functools
+import gzip
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import sklearn.datasets
+from own_data import Folder
+
+from depthrate.tasks.data.datasets import DATASETS, _load_digits, check_contents, check_dataset, load_dataset
+from depthrate.tasks.data.image_files import read_idx
+from depthrate.tasks.data.sources import DatasetError
+
+REAL_MNIST = DATASETS["mnist"]
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+
+
+def idx(array, type_code=0x08, kind=">u1"):
+    header = bytes([0, 0, type_code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    return header + array.astype(kind).tobytes()
+
+
+def images_and_labels(samples=30):
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (samples, 4, 3)), np.arange(samples)[::-1] % 10
+
+
+@pytest.fixture(autouse=True)
+def small_mnist(monkeypatch):
+    """Expect thirty images of 4 x 3 where the real set has sixty thousand."""
+    for name in ("mnist", "fashion_mnist", "kmnist"):
+        small = dataclasses.replace(DATASETS[name], num_samples=30, smallest_class=3, image_shape=(1, 4, 3))
+        monkeypatch.setitem(DATASETS, name, small)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A folder with a small MNIST look-alike."""
+    images, labels = images_and_labels()
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / IMAGES).write_bytes(idx(images))
+    (tmp_path / "mnist" / LABELS).write_bytes(idx(labels))
+    return Folder(str(tmp_path))
+
+
+def load(source=None, name="mnist", per_class=None, data_seed=0, normalize="none"):
+    return load_dataset(name, source, samples_per_class=per_class, data_seed=data_seed, normalize=normalize)
+
+
+def test_digits_are_all_there():
+    digits = load(name="digits")
+    assert digits.x_ND.shape == (1797, 64) and digits.x_ND.dtype == np.float64
+    assert digits.class_counts_K.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert not digits.is_balanced
+
+
+def test_digits_are_those_of_scikit_learn_and_read_without_it(monkeypatch):
+    images, labels = sklearn.datasets.load_digits(return_X_y=True)
+    ours = _load_digits()
+    assert np.array_equal(ours[0], images) and np.array_equal(ours[1], labels)
+    monkeypatch.setattr(
+        "depthrate.tasks.data.datasets.find_spec", lambda name: SimpleNamespace(submodule_search_locations=["moved"])
+    )
+    moved = _load_digits.__wrapped__()
+    assert np.array_equal(ours[0], moved[0]) and np.array_equal(ours[1], moved[1])
+    code = "import sys; from tasks.datasets import _load_digits; _load_digits(); assert 'sklearn' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_a_draw_is_balanced_and_sorted_by_class():
+    digits = load(name="digits", per_class=20)
+    assert digits.is_balanced and digits.x_ND.shape == (200, 64)
+    assert digits.labels_N.tolist() == np.repeat(np.arange(10), 20).tolist()
+
+
+def test_the_draw_depends_on_the_data_seed_alone():
+    first, again, other = (load(name="digits", per_class=5, data_seed=seed) for seed in (3, 3, 4))
+    assert np.array_equal(first.x_ND, again.x_ND) and not np.array_equal(first.x_ND, other.x_ND)
+
+
+def test_a_smaller_draw_is_a_prefix_of_a_larger_one():
+    small, large = (load(name="digits", per_class=n).x_ND.reshape(10, n, 64) for n in (5, 12))
+    assert np.array_equal(small, large[:, :5])
+
+
+def test_a_draw_takes_different_images_that_exist():
+    drawn = {row.tobytes() for row in load(name="digits", per_class=100).x_ND}
+    everything = {row.tobytes() for row in load(name="digits").x_ND}
+    assert len(drawn) == 1000 and drawn <= everything
+
+
+def test_too_few_samples_name_class_and_number(source):
+    with pytest.raises(DatasetError, match=r"'mnist' has 3 samples of class 0.*samples_per_class is 4.*at most 3"):
+        load(source, per_class=4)
+
+
+def test_global_normalisation_has_one_mean_and_deviation():
+    x_ND = load(name="digits", per_class=9, normalize="global").x_ND
+    raw_ND = load(name="digits", per_class=9).x_ND
+    np.testing.assert_allclose(x_ND, (raw_ND - raw_ND.mean()) / raw_ND.std(), atol=1e-12)
+
+
+def test_per_feature_normalisation_leaves_dark_pixels_at_zero():
+    x_ND = load(name="digits", normalize="per_feature").x_ND
+    deviations_D = x_ND.std(0)
+    np.testing.assert_allclose(x_ND.mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(deviations_D[deviations_D > 0], 1)
+    assert (deviations_D == 0).sum() == 3 and np.isfinite(x_ND).all()  # three pixels of digits never light up
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("stems", [(IMAGES, LABELS), ("train-images.idx3-ubyte", "train-labels.idx1-ubyte")])
+def test_idx_files_are_read_plain_and_compressed(tmp_path, stems, suffix):
+    images, labels = images_and_labels()
+    (tmp_path / "kmnist").mkdir()
+    for stem, array in zip(stems, (images, labels), strict=True):
+        content = idx(array)
+        (tmp_path / "kmnist" / (stem + suffix)).write_bytes(gzip.compress(content) if suffix else content)
+    found = load(Folder(str(tmp_path)), "kmnist")
+    order = np.argsort(labels, kind="stable")
+    assert np.array_equal(found.x_ND, images.reshape(30, 12)[order].astype(float))
+    assert np.array_equal(found.labels_N, labels[order])
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(0x08, ">u1"), (0x09, ">i1"), (0x0B, ">i2"), (0x0C, ">i4"), (0x0D, ">f4"), (0x0E, ">f8")]
+)
+def test_every_idx_type_is_decoded(code, kind):
+    array = np.arange(24).reshape(2, 3, 4)
+    assert np.array_equal(read_idx(idx(array, code, kind), "here"), array)
+
+
+PLAIN = idx(np.arange(24).reshape(2, 3, 4))
+DAMAGED = {
+    "truncated": PLAIN[:-1],
+    "bytes left over": PLAIN + b"\0",
+    "header cut": PLAIN[:9],
+    "empty": b"",
+    "three bytes": PLAIN[:3],
+    "wrong magic": b"PK\3\4" + PLAIN[4:],
+    "unknown type": PLAIN[:2] + b"\x0a" + PLAIN[3:],
+    "gzip cut": gzip.compress(PLAIN)[:-9],
+    "gzip header only": gzip.compress(PLAIN)[:5],
+    "gzip checksum": gzip.compress(PLAIN)[:-8] + b"\0" * 8,
+    "gzip garbage": gzip.compress(PLAIN)[:10] + b"\xff" * 20,
+    "huge shape": PLAIN[:4] + b"\xff" * 12 + PLAIN[16:],
+    "a web page": b"<!DOCTYPE html><html>404</html>",
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_damaged_files_are_refused_by_name(content):
+    with pytest.raises(DatasetError, match=r"s3://bucket/mnist/x\.gz is .*get it again"):
+        read_idx(content, "s3://bucket/mnist/x.gz")
+
+
+@pytest.mark.parametrize("missing", [IMAGES, LABELS])
+def test_a_missing_file_names_file_place_and_remedy(source, missing):
+    (Path(source.url) / "mnist" / missing).unlink()
+    for attempt in (lambda: check_dataset("mnist", source), lambda: load(source)):
+        with pytest.raises(DatasetError) as caught:
+            attempt()
+        for part in (f"mnist/{missing}", source.url, "http", "DEPTHRATE_DATA"):
+            assert part in str(caught.value)
+
+
+def test_check_is_content_when_the_files_are_there(source):
+    check_dataset("mnist", source)
+    check_dataset("digits", Folder("/nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("stem", "array", "message"),
+    [
+        (LABELS, np.arange(29) % 10, rf"{LABELS} holds .*\(29,\); expected \(30,\).*get it again"),
+        (LABELS, np.zeros((30, 1)), rf"{LABELS} holds .*\(30, 1\)"),
+        (IMAGES, np.zeros((30, 12)), rf"{IMAGES} holds .*\(30, 12\); expected \(30, 4, 3\)"),
+        (IMAGES, np.zeros((30, 3, 4)), rf"{IMAGES} holds .*\(30, 3, 4\); expected \(30, 4, 3\)"),
+        (IMAGES, np.zeros((10, 4, 3)), rf"{IMAGES} holds .*such as the test set's"),
+        (LABELS, np.arange(30), r"labels outside 0\.\.9"),
+    ],
+    ids=["count mismatch", "labels not flat", "images flat", "other size", "test set", "label 29"],
+)
+@pytest.mark.parametrize("attempt", [load, functools.partial(check_contents, "mnist")], ids=["load", "check"])
+def test_files_of_another_set_are_refused(source, stem, array, message, attempt):
+    (Path(source.url) / "mnist" / stem).write_bytes(idx(array))
+    with pytest.raises(DatasetError, match=message):
+        attempt(source)
+
+
+class Unreadable(Folder):
+    def read(self, path):
+        raise PermissionError(13, "Permission denied", path)
+
+
+def test_a_place_that_cannot_be_read_is_named_with_the_remedy(source):
+    with pytest.raises(DatasetError, match=rf"{IMAGES} cannot be read \(PermissionError: .*DEPTHRATE_DATA"):
+        load(Unreadable(source.url))
+
+
+def test_what_is_whole_passes_the_check(source):
+    check_contents("mnist", source)
+    check_contents("digits", Folder("/nowhere"))
+
+
+def test_negative_labels_are_refused(source):
+    labels = np.arange(30) % 10
+    labels[7] = -1
+    (Path(source.url) / "mnist" / LABELS).write_bytes(idx(labels, 0x09, ">i1"))
+    with pytest.raises(DatasetError, match=r"labels outside 0\.\.9"):
+        load(source)
+
+
+def test_real_mnist_has_its_published_class_counts(monkeypatch):
+    monkeypatch.setitem(DATASETS, "mnist", REAL_MNIST)
+    root = os.environ.get("DEPTHRATE_DATA")
+    if root is None or Folder(root).find("mnist", [IMAGES, IMAGES + ".gz"]) is None:
+        pytest.skip("DEPTHRATE_DATA is not set, or holds no mnist")
+    mnist = load(Folder(root))
+    assert mnist.x_ND.shape == (60_000, 784)
+    assert mnist.class_counts_K.tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]

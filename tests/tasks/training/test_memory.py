@@ -1,0 +1,165 @@
+"""Predicted memory: the number of parameters exactly, the peak of a real process within a quarter."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from depthrate.tasks.collapse.cost import memory_bytes, num_parameters
+from depthrate.tasks.collapse.pack import _network, run_pack
+from depthrate.tasks.collapse.schema import context_length
+from depthrate.tasks.collapse.task import COLLAPSE
+from depthrate.tasks.data.datasets import DATASETS, Dataset
+
+PACKS_ON_THE_CPU = {
+    "deep": ({"arch": "rn2", "depth": 21, "width": 128, "samples_per_class": 60, "optimizer": "adam"}, 6),
+    "transformer": ({"arch": "t11", "depth": 6, "samples_per_class": 30, "batch_size": 200}, 6),
+    "wide": ({"arch": "rn1", "depth": 3, "width": 700, "samples_per_class": 10, "dtype": "float64"}, 6),
+}
+PROCESS = """
+import json, os, sys
+import depthrate.orchestrator.worker, sklearn.datasets  # what a worker has loaded once it trains on digits
+import depthrate.tasks.collapse.pack
+from depthrate.tasks.collapse.task import COLLAPSE
+
+class Context:
+    device, data = "cpu", None
+    def progress(self, step, num_steps): pass
+    def report(self, step, values): return set()
+    def should_stop(self): return False
+    def checkpoint_due(self): return False
+    def load_checkpoint(self): return None
+
+for name, (params, num_trials) in json.loads(sys.argv[1]).items():
+    child = os.fork()  # the peak of each pack alone, for the price of one import
+    if not child:
+        params |= {"steps": 2, "measure_steps": [0]}
+        trials = [COLLAPSE.schema.fill({**params, "seed": seed}) for seed in range(num_trials)]
+        list(tasks.collapse.run_pack(trials, Context()))
+        print(name, next(line for line in open("/proc/self/status") if line.startswith("VmHWM")), end="", flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, name
+"""
+
+
+@dataclass(frozen=True)
+class Context:
+    """Runs from the start to the end, on a device."""
+
+    device: str
+    data: None = None
+
+    def progress(self, step, num_steps):
+        pass
+
+    def report(self, step, values):
+        return set()
+
+    def should_stop(self):
+        return False
+
+    def checkpoint_due(self):
+        return False
+
+    def load_checkpoint(self):
+        return None
+
+
+def trials_of(changes, num_trials):
+    return [COLLAPSE.schema.fill({**changes, "seed": seed}) for seed in range(num_trials)]
+
+
+def params_of(**changes):
+    return COLLAPSE.schema.fill({"arch": "rn1", "depth": 3, **changes})
+
+
+def shapes():
+    for arch in ("rn1", "rn2", "t11", "t12", "t21", "t22"):
+        for dataset in ("digits", "cifar100", "imdb"):
+            if arch.startswith("t") or dataset != "imdb":
+                yield {"arch": arch, "dataset": dataset}
+                yield {"arch": arch, "dataset": dataset, "depth": 5, "width": 16, "loss": "mse", "norm": "pre"}
+
+
+@pytest.mark.parametrize("shape", list(shapes()), ids=str)
+def test_the_number_of_parameters_is_that_of_the_network(shape):
+    params = params_of(**shape)
+    info = DATASETS[params["dataset"]]
+    inputs = context_length(params) if info.image_shape is None else int(np.prod(info.image_shape))
+    nothing = Dataset(np.zeros((0, inputs)), np.zeros(0), np.zeros(info.num_classes))
+    specs = _network(params, nothing).parameter_specs()
+    assert num_parameters(params) == sum(int(np.prod(spec.shape)) for spec in specs)
+
+
+@pytest.fixture(scope="module")
+def peaks_of_processes():
+    """Measured peak memory of each pack in a process of its own, in bytes."""
+    run = subprocess.run(
+        [sys.executable, "-c", PROCESS, json.dumps(PACKS_ON_THE_CPU)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return {line.split()[0]: int(line.split()[2]) * 1024 for line in run.stdout.splitlines()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+@pytest.mark.parametrize("pack", PACKS_ON_THE_CPU)
+def test_the_peak_of_a_process_is_predicted_within_a_quarter(pack, peaks_of_processes):
+    changes, num_trials = PACKS_ON_THE_CPU[pack]
+    predicted = memory_bytes(params_of(**changes), num_trials, "cpu")
+    assert predicted == pytest.approx(peaks_of_processes[pack], rel=0.25)
+
+
+SHAPES_OF_TENSORS = [
+    ({"arch": "rn2", "depth": 8, "samples_per_class": 30}, 4),
+    ({"arch": "rn1", "depth": 3, "width": 400, "samples_per_class": 10, "optimizer": "adam"}, 4),
+    ({"arch": "rn1", "depth": 3, "width": 300, "samples_per_class": 10, "dtype": "float64"}, 4),
+    ({"arch": "t11", "depth": 4, "samples_per_class": 20, "batch_size": 50, "norm": "pre"}, 4),
+    ({"arch": "t22", "depth": 5, "samples_per_class": 30}, 3),
+]
+
+
+@pytest.mark.parametrize(("changes", "num_trials"), SHAPES_OF_TENSORS, ids=str)
+def test_what_tensors_hold_is_predicted_within_a_quarter(changes, num_trials):
+    """What a GPU would hold, counted on the CPU: every allocation of torch's, and the training set that numpy allocated."""
+    trials = trials_of({**changes, "steps": 1, "measure_steps": [1]}, num_trials)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        list(run_pack(trials, Context("cpu")))
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes_in_order = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    measured = int(np.cumsum(changes_in_order).max())
+    assert memory_bytes(trials[0], num_trials, "cuda") == pytest.approx(measured, rel=0.25)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+@pytest.mark.parametrize(
+    ("changes", "num_trials"),
+    [
+        ({"arch": "rn1", "depth": 34, "optimizer": "adam"}, 64),
+        ({"arch": "rn2", "depth": 13, "width": 1000, "samples_per_class": 20}, 8),
+        ({"arch": "t22", "depth": 8, "samples_per_class": 100}, 16),
+    ],
+    ids=str,
+)
+def test_the_peak_on_a_gpu_is_predicted_within_a_quarter(changes, num_trials):
+    trials = trials_of({**changes, "steps": 2, "measure_steps": [0]}, num_trials)
+    torch.cuda.empty_cache()
+    results = list(run_pack(trials, Context("cuda")))
+    assert memory_bytes(trials[0], num_trials, "cuda") == pytest.approx(results[0].peak_memory_gb * 1e9, rel=0.25)
+
+
+def test_a_gpu_holds_the_tensors_only_and_more_trials_need_more():
+    params = params_of(dataset="mnist")
+    on_gpu, on_cpu = (memory_bytes(params, 1, device) for device in ("cuda", "cpu"))
+    assert on_cpu > on_gpu > 60_000 * 784 * 4
+    assert memory_bytes(params, 2, "cuda") > on_gpu
