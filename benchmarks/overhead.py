@@ -41,10 +41,10 @@ def our_plan(folder: Path, packs: int, first: int) -> tuple[Plan, Store]:
     """Return a plan of packs of one trial each, whose indices begin at `first`."""
     (folder / "noop.py").write_text(NOOP)
     spec = {"name": "noop", "task": f"{folder}/noop.py:noop", "grid": {"index": list(range(first, first + packs))}}
-    checked, files = check_sweep(sweep_of_spec(spec)), Store(str(folder / "store"))
-    plan = make_plan(checked, files)
+    checked, store = check_sweep(sweep_of_spec(spec)), Store(str(folder / "store"))
+    plan = make_plan(checked, store)
     single = [make_pack([trial]) for pack in plan.packs for trial in pack.trials]
-    return Plan(checked, plan.snapshot, plan.done, single, {}, []), files
+    return Plan(checked, plan.snapshot, plan.done, single, {}, []), store
 
 
 def run_ours(executor: Executor, packs: int) -> float:
@@ -52,12 +52,12 @@ def run_ours(executor: Executor, packs: int) -> float:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for count, first in ((2 * executor.capacity, 0), (packs, 2 * executor.capacity)):  # the first warms up
-            plan, files = our_plan(folder, count, first)
+            plan, store = our_plan(folder, count, first)
             options = LaunchOptions(
-                store=files.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None
+                store=store.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None
             )
             started = time.perf_counter()
-            outcome = Driver(plan, files, executor, options, lambda progress: None).run()
+            outcome = Driver(plan, store, executor, options, lambda progress: None).run()
             seconds = time.perf_counter() - started
             assert not outcome.failures
     return seconds

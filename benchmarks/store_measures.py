@@ -45,29 +45,29 @@ class Clock:
         return seconds
 
 
-def measure_diff(store: str, sweep_file: str) -> Seconds:
+def measure_diff(url: str, sweep_file: str) -> Seconds:
     """Compare a sweep with the store, as the plan of a launch does, without forming packs."""
     clock = Clock()
     trials = check_sweep(load_sweep(sweep_file)).trials
     expanding = clock.lap()
-    files, times = Store(store), []
+    store, times = Store(url), []
     for _ in range(2):
         clock.lap()
-        committed = take_snapshot(files).trial_ids()
+        committed = take_snapshot(store).trial_ids()
         pending = [trial for trial in trials if trial.trial_id not in committed]
         times.append(clock.lap())
     assert not pending, f"{len(pending)} trials of the sweep are not in the store"
     return {"expand the sweep": expanding, "diff": times[0], "diff, again": times[1]}
 
 
-def measure_driver(store: str, sweep_file: str) -> Seconds:
+def measure_driver(url: str, sweep_file: str) -> Seconds:
     """Do what a launch holds in memory while it runs: its plan, and the commits it has read."""
-    files, cache, clock = Store(store), SnapshotCache(), Clock()
-    plan = make_plan(check_sweep(load_sweep(sweep_file)), files)
+    store, cache, clock = Store(url), SnapshotCache(), Clock()
+    plan = make_plan(check_sweep(load_sweep(sweep_file)), store)
     planning = clock.lap()
-    take_snapshot(files, cache=cache)
+    take_snapshot(store, cache=cache)
     first = clock.lap()
-    take_snapshot(files, cache=cache)
+    take_snapshot(store, cache=cache)
     again = clock.lap()
     assert plan.num_pending == 0
     return {"driver: plan": planning, "driver: look": first, "driver: look, again": again}

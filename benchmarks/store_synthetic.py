@@ -101,7 +101,7 @@ def pack_values(pack: Pack) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
     return metrics, curves
 
 
-def write_pack(files: Store, sweep_name: str, number: int, pack: Pack) -> None:
+def write_pack(store: Store, sweep_name: str, number: int, pack: Pack) -> None:
     """Leave in the store what a worker leaves of one pack: its attempt's record, then the data, then the commit."""
     started = FIRST_START + timedelta(seconds=number * PACK_S)
     ended = started + timedelta(seconds=PACK_S)
@@ -136,9 +136,9 @@ def write_pack(files: Store, sweep_name: str, number: int, pack: Pack) -> None:
         step=STEPS,
         num_steps=STEPS,
         trials_done=len(pack.trials),
-    ).write(files)
+    ).write(store)
     commit_trials(
-        files,
+        store,
         sweep=sweep_name,
         attempt_id=attempt_id,
         part=None,
@@ -175,9 +175,9 @@ def _trial_row(sweep_name: str, attempt_id: str, pack: Pack, trial: Trial, ended
 
 def write_packs(url: str, sweep_name: str, first: int, packs: Sequence[Pack]) -> None:
     """Write packs number `first` and following; a process of the pool runs this."""
-    files = Store(url)
+    store = Store(url)
     for number, pack in enumerate(packs, start=first):
-        write_pack(files, sweep_name, number, pack)
+        write_pack(store, sweep_name, number, pack)
 
 
 def write_store(url: str, num_trials: int, processes: int = 2) -> dict[str, Any]:
@@ -185,9 +185,9 @@ def write_store(url: str, num_trials: int, processes: int = 2) -> dict[str, Any]
     sweep = synthetic_sweep(num_trials)
     trials = sweep.expand()
     packs = synthetic_packs(sweep, trials)
-    files = Store(url)
+    store = Store(url)
     started = time.perf_counter()
-    write_spec(files, sweep.name, sweep.spec_hash(), sweep.spec(), [trial.trial_id for trial in trials])
+    write_spec(store, sweep.name, sweep.spec_hash(), sweep.spec(), [trial.trial_id for trial in trials])
     context = multiprocessing.get_context("spawn")  # fsspec's event loop does not survive a fork
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         starts = range(0, len(packs), PACKS_A_TASK)
@@ -195,7 +195,7 @@ def write_store(url: str, num_trials: int, processes: int = 2) -> dict[str, Any]
         for task in tasks:
             task.result()
     seconds = time.perf_counter() - started
-    listing = files.list()
+    listing = store.list()
     return {
         "trials": len(trials),
         "packs": len(packs),

@@ -66,25 +66,25 @@ class AttemptState:
         """Return the state that these fields, read from a store, describe."""
         return AttemptState(**{key: value for key, value in fields.items() if key in AttemptState.__dataclass_fields__})
 
-    def beat(self, files: Store) -> None:
+    def beat(self, store: Store) -> None:
         """Put the state into the store with a fresh heartbeat."""
         self.heartbeat_at = time.time()
-        self.write(files)
+        self.write(store)
 
-    def write(self, files: Store) -> None:
+    def write(self, store: Store) -> None:
         """Put the state into the store."""
-        files.write(attempt_path(self.sweep, self.attempt_id), json.dumps(asdict(self)).encode())
+        store.write(attempt_path(self.sweep, self.attempt_id), json.dumps(asdict(self)).encode())
 
 
-def heartbeat_s(files: Store) -> float:
+def heartbeat_s(store: Store) -> float:
     """Return the seconds between two heartbeats in this store."""
-    return HEARTBEAT_S if files.is_local else REMOTE_HEARTBEAT_S
+    return HEARTBEAT_S if store.is_local else REMOTE_HEARTBEAT_S
 
 
-def read_attempt(files: Store, sweep: str, attempt_id: str) -> dict[str, Any] | None:
+def read_attempt(store: Store, sweep: str, attempt_id: str) -> dict[str, Any] | None:
     """Return an attempt's state, or None if it cannot be read."""
     try:
-        state = json.loads(files.read(attempt_path(sweep, attempt_id)))
+        state = json.loads(store.read(attempt_path(sweep, attempt_id)))
     except (OSError, ValueError):
         return None
     return state if isinstance(state, dict) else None

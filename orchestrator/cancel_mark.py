@@ -8,14 +8,14 @@ from depthrate.storage.layout import cancel_path
 from depthrate.storage.store import Store
 
 
-def read_cancel_mark(files: Store, sweep: str) -> bytes | None:
+def read_cancel_mark(store: Store, sweep: str) -> bytes | None:
     """Return the mark of the last cancellation, new with each; None if there was none or the store does not answer."""
     try:
-        return files.read(cancel_path(sweep))
+        return store.read(cancel_path(sweep))
     except OSError:
         return None
 
 
-def write_cancel_mark(files: Store, sweep: str) -> None:
+def write_cancel_mark(store: Store, sweep: str) -> None:
     """Ask all launches of a sweep that run now to stop."""
-    files.write(cancel_path(sweep), secrets.token_hex(8).encode())
+    store.write(cancel_path(sweep), secrets.token_hex(8).encode())

@@ -21,7 +21,6 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="The data sets: what is here, and getting what is not.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-_OUR_PACKAGES = ("orchestrator", "tasks", "sweeps", "storage", "slurm")
 
 SweepArgument = Annotated[str, typer.Argument(help="A sweep file, or the name of a shipped or launched sweep.")]
 StoreOption = Annotated[
@@ -60,7 +59,7 @@ def _bad_input_exits() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if type(error).__module__.partition(".")[0] not in _OUR_PACKAGES:
+        if type(error).__module__.partition(".")[0] != "depthrate":
             raise
         print(f"depthrate: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
@@ -199,8 +198,8 @@ def debug(
         from depthrate.storage.data_folder import open_data_folder
         from depthrate.storage.store import existing_store, open_store
 
-        files = existing_store(store) if sweep is None else open_store(store)
-        debug_trial(files, trial, sweep, open_data_folder(), device, pdb, make_console())
+        opened = existing_store(store) if sweep is None else open_store(store)
+        debug_trial(opened, trial, sweep, open_data_folder(), device, pdb, make_console())
 
 
 class Format(StrEnum):
@@ -289,10 +288,14 @@ def fit(
         from depthrate.storage.store import existing_store
         from depthrate.sweeps.sweep import parse_yaml
 
-        files = existing_store(store)
         given: dict[str, Any] = {"metric": metric, "x": x, "by": by, "layer": layer, "where": where, "weights": weights}
         given |= {"x_min": x_min and parse_yaml(x_min), "unconverged": unconverged, "target": target}
-        fit_sweep(sweep, files, {name: value for name, value in given.items() if value not in (None, [])}, json)
+        fit_sweep(
+            sweep,
+            existing_store(store),
+            {name: value for name, value in given.items() if value not in (None, [])},
+            json,
+        )
 
 
 @app.command()

@@ -106,7 +106,7 @@ class Driver:
     def __init__(
         self,
         plan: Plan,
-        files: Store,
+        store: Store,
         executor: Executor,
         options: LaunchOptions,
         watch: Watcher,
@@ -115,7 +115,7 @@ class Driver:
         estimate_s: Callable[[Pack], float | None] = lambda pack: None,
         feed: Feed | None = None,
     ):
-        self.files, self.executor, self.options, self.watch = files, executor, options, watch
+        self.store, self.executor, self.options, self.watch = store, executor, options, watch
         self._clock = clock
         self._estimate_s = estimate_s
         """Gives the rough seconds of a pack on one core."""
@@ -136,7 +136,7 @@ class Driver:
         self.stopping = False
         self.stopped_early = False
         self.cancelled = False
-        self._cancel_mark = read_cancel_mark(files, self.sweep.name)
+        self._cancel_mark = read_cancel_mark(store, self.sweep.name)
         self._seen_attempts = {attempt_path(self.sweep.name, attempt_id) for attempt_id in self.running}
         """Attempts that are this launch's own or have ended."""
         self._has_submitted = False
@@ -160,7 +160,7 @@ class Driver:
                 self._submit(self._clock())
             for end in self.executor.poll(timeout_s=0.2):
                 self._handle(end)
-            if self._clock() - last_read >= heartbeat_s(self.files) / 2:
+            if self._clock() - last_read >= heartbeat_s(self.store) / 2:
                 last_read = self._clock()
                 self._stop_if_cancelled()
                 self._read_progress()
@@ -196,7 +196,7 @@ class Driver:
         self.queue.extend(_Entry(pack) for pack in packs)
 
     def _stop_if_cancelled(self) -> None:
-        if not self.stopping and read_cancel_mark(self.files, self.sweep.name) not in (None, self._cancel_mark):
+        if not self.stopping and read_cancel_mark(self.store, self.sweep.name) not in (None, self._cancel_mark):
             self.cancelled = True
             self.stop()
 
@@ -258,7 +258,7 @@ class Driver:
         entry = self.running.pop(end.attempt_id)
         self._feed_is_due = True
         attempt_id = end.ran_as or end.attempt_id
-        state = read_attempt(self.files, self.sweep.name, attempt_id) or {}
+        state = read_attempt(self.store, self.sweep.name, attempt_id) or {}
         if end.kind in ("not_started", "cancelled_all"):
             self._requeue(entry)
             if end.kind == "cancelled_all" and not self.stopping:
@@ -293,7 +293,7 @@ class Driver:
     def _write_record(self, fields: dict[str, Any]) -> None:
         """Put an attempt's end into the store; it is a hint, so a store that refuses it stops nothing."""
         with contextlib.suppress(OSError):
-            AttemptState.of(fields).write(self.files)
+            AttemptState.of(fields).write(self.store)
 
     def _retry(self, entry: _Entry, attempt_id: str, state: dict[str, Any]) -> None:
         kind = state["error_kind"]
@@ -305,7 +305,7 @@ class Driver:
             self._give_up(entry, attempt_id, state)
         elif decision == "halve":
             with contextlib.suppress(OSError):
-                self.files.delete(checkpoint_folder(entry.pack.pack_id))
+                self.store.delete(checkpoint_folder(entry.pack.pack_id))
             del entry.failures["out_of_memory"]
             self.queue.extendleft(_Entry(part, entry.failures.copy()) for part in halved(entry.pack))
         elif entry.pack.trials:
@@ -320,7 +320,7 @@ class Driver:
     def _committed(self) -> set[str]:
         """Return what is committed, as last seen if the store does not answer just now."""
         try:
-            snapshot = take_snapshot(self.files, cache=self._cache)
+            snapshot = take_snapshot(self.store, cache=self._cache)
             self._last_committed = snapshot.trial_ids()
             self._upkeep(snapshot)
         except (OSError, StoreError) as error:
@@ -347,12 +347,12 @@ class Driver:
         """See which pending trials other launches run, and drop those that they have committed."""
         committed, now = self._committed(), time.time()
         try:
-            attempts = {path for path in self.files.list("attempts") if path.endswith(".json")}
+            attempts = {path for path in self.store.list("attempts") if path.endswith(".json")}
         except OSError as error:
             log.warning("attempts not listed: %s", error)
             return
         self._others = set()
-        for _, state in read_loose_records(self.files, attempts - self._seen_attempts):
+        for _, state in read_loose_records(self.store, attempts - self._seen_attempts):
             if is_live(state, now):
                 self._others.update(state.get("trial_ids", ()))
                 continue
@@ -368,7 +368,7 @@ class Driver:
         started = self.executor.running()
         for attempt_id, entry in self.running.items():
             if runs_as := started.get(attempt_id):
-                entry.state = read_attempt(self.files, self.sweep.name, runs_as) or entry.state or {}
+                entry.state = read_attempt(self.store, self.sweep.name, runs_as) or entry.state or {}
             else:
                 entry.state = None
 

@@ -33,7 +33,7 @@ class LaunchEnd:
 
 def launch(
     plan: Plan,
-    files: Store,
+    store: Store,
     place: Place,
     estimate_s: Estimate,
     *,
@@ -47,51 +47,51 @@ def launch(
     Raises:
         StoreError: the store cannot be written, or other processes would not see it.
     """
-    options = _begin(plan, files, place, data, checkpoint_s)
+    options = _begin(plan, store, place, data, checkpoint_s)
     executor = place.executor(plan)
     upkeep = Upkeep(options.store)
     with LaunchWatcher(plan, console) as watcher:
-        driver = Driver(plan, files, executor, options, watcher, upkeep=upkeep.look, estimate_s=estimate_s, feed=feed)
+        driver = Driver(plan, store, executor, options, watcher, upkeep=upkeep.look, estimate_s=estimate_s, feed=feed)
         with _Interrupts(driver, console):
             try:
                 outcome = driver.run()
             finally:
                 executor.close()
                 upkeep.close(wait=False)
-    snapshot = take_snapshot(files)
+    snapshot = take_snapshot(store)
     if not outcome.interrupted:
         if upkeep.look(snapshot):
             console.print("putting small files together, as depthrate compact does")
         upkeep.close(wait=True)
     committed = snapshot.trial_ids()
-    _delete_checkpoints([pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)], files)
+    _delete_checkpoints([pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)], store)
     return LaunchEnd(outcome, snapshot)
 
 
-def submit(plan: Plan, files: Store, place: Place, estimate_s: Estimate, *, data: str, checkpoint_s: float) -> int:
+def submit(plan: Plan, store: Store, place: Place, estimate_s: Estimate, *, data: str, checkpoint_s: float) -> int:
     """Submit a plan's packs to machines that go on without us, and return how many packs are on their way.
 
     Raises:
         StoreError: the store cannot be written.
     """
-    options = _begin(plan, files, place, data, checkpoint_s)
+    options = _begin(plan, store, place, data, checkpoint_s)
     executor = place.executor(plan)
-    return Driver(plan, files, executor, options, lambda progress: None, estimate_s=estimate_s).detach()
+    return Driver(plan, store, executor, options, lambda progress: None, estimate_s=estimate_s).detach()
 
 
-def _begin(plan: Plan, files: Store, place: Place, data: str, checkpoint_s: float) -> LaunchOptions:
+def _begin(plan: Plan, store: Store, place: Place, data: str, checkpoint_s: float) -> LaunchOptions:
     """Check the store, note the launch in it, and return what all its jobs share."""
-    if not files.is_shared:
+    if not store.is_shared:
         raise StoreError(
-            f"store {files.url!r} lives in one process, and trials run in others; give a folder or a bucket"
+            f"store {store.url!r} lives in one process, and trials run in others; give a folder or a bucket"
         )
-    files.check_writable()
+    store.check_writable()
     sweep = plan.checked.sweep
-    _delete_checkpoints(plan.stale_checkpoints, files)
-    write_spec(files, sweep.name, sweep.spec_hash(), sweep.spec(), [t.trial_id for t in plan.checked.trials])
+    _delete_checkpoints(plan.stale_checkpoints, store)
+    write_spec(store, sweep.name, sweep.spec_hash(), sweep.spec(), [t.trial_id for t in plan.checked.trials])
     git_sha, git_dirty = _git_state(_task_folder(sweep.task))
     return LaunchOptions(
-        store=_absolute(files),
+        store=_absolute(store),
         data=data,
         device=place.device,
         checkpoint_s=checkpoint_s,
@@ -122,8 +122,8 @@ class _Interrupts:
         self._driver.stop()
 
 
-def _absolute(files: Store) -> str:
-    return files.root if files.is_local else files.url
+def _absolute(store: Store) -> str:
+    return store.root if store.is_local else store.url
 
 
 def _task_folder(task: str) -> Path:
@@ -148,7 +148,7 @@ def _git_state(folder: Path) -> tuple[str | None, bool | None]:
     return sha or None, None if changes is None else bool(changes)
 
 
-def _delete_checkpoints(pack_ids: Iterable[str], files: Store) -> None:
+def _delete_checkpoints(pack_ids: Iterable[str], store: Store) -> None:
     """Delete the checkpoints of packs that are done (by another launch, after they were halved, or before a crash)."""
     for pack_id in pack_ids:
-        files.delete(checkpoint_folder(pack_id))
+        store.delete(checkpoint_folder(pack_id))

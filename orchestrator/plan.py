@@ -85,7 +85,7 @@ def check_contents(plan: Plan, source: DataSource) -> None:
 
 def make_plan(
     checked: CheckedSweep,
-    files: Store,
+    store: Store,
     *,
     device: str = "cpu",
     workers: int = 1,
@@ -101,7 +101,7 @@ def make_plan(
     Raises:
         MemoryLimitError: a pending trial needs more than that even alone.
     """
-    snapshot = take_snapshot(files)
+    snapshot = take_snapshot(store)
     committed = snapshot.trial_ids()
     pending = {trial.trial_id: trial for trial in checked.trials if trial.trial_id not in committed}
     underway = {}
@@ -110,7 +110,7 @@ def make_plan(
         if theirs:
             underway[attempt_id] = Pack(pack_id, tuple(theirs))
     packs = []
-    checkpointed = _checkpointed_packs(files)
+    checkpointed = _checkpointed_packs(store)
     for pack_id, members in checkpointed.items():
         again = [pending.pop(trial_id) for trial_id in members if trial_id in pending]
         if again:
@@ -136,10 +136,10 @@ def estimated_hours(plan: Plan, estimate_s: Callable[[Pack], float | None]) -> f
     return None if None in seconds else sum(s for s in seconds if s is not None) / 3600
 
 
-def make_estimate(plan: Plan, files: Store) -> Callable[[Pack], float | None]:
+def make_estimate(plan: Plan, store: Store) -> Callable[[Pack], float | None]:
     """Return what gives a pack's rough seconds on one core, from trials of this task already measured where there are any."""
     task = plan.checked.task
-    sample = sample_trials(files, plan.snapshot, SAMPLE) if plan.packs else no_rows()
+    sample = sample_trials(store, plan.snapshot, SAMPLE) if plan.packs else no_rows()
     rows = sample.select(["task", "wall_s", "params"]).to_pylist()
     ratios = [
         row["wall_s"] / _estimate_s(task, json.loads(row["params"]))
@@ -156,13 +156,13 @@ def _estimate_s(task: Task, params: Mapping[str, Any]) -> float:
     return 1.0 if task.estimate_s is None else task.estimate_s(params)
 
 
-def _checkpointed_packs(files: Store) -> dict[str, list[str]]:
+def _checkpointed_packs(store: Store) -> dict[str, list[str]]:
     packs = {}
-    for path in files.list("checkpoints"):
+    for path in store.list("checkpoints"):
         pack_id = path.split("/")[1]
         if path == checkpoint_trials_path(pack_id):
             try:
-                packs[pack_id] = list(json.loads(files.read(path))["trial_ids"])
+                packs[pack_id] = list(json.loads(store.read(path))["trial_ids"])
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # torn or foreign: its trials are packed as if they had no checkpoint
     return packs

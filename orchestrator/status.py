@@ -61,12 +61,12 @@ class SweepStatus:
         }
 
 
-def sweep_status(name: str, trial_ids: Sequence[str], snapshot: Snapshot, files: Store) -> SweepStatus:
+def sweep_status(name: str, trial_ids: Sequence[str], snapshot: Snapshot, store: Store) -> SweepStatus:
     """Derive the state of each trial; a trial is done if and only if its commit is in the store."""
     columns = (snapshot.trials[column].to_pylist() for column in ("trial_id", "status", "wall_s"))
     committed = {trial_id: (status, wall_s or 0.0) for trial_id, status, wall_s in zip(*columns, strict=True)}
     left = [trial_id for trial_id in trial_ids if trial_id not in committed]
-    newest, live = _attempts_of(left, files, snapshot)
+    newest, live = _attempts_of(left, store, snapshot)
 
     def state_of(trial_id: str) -> str:
         if trial_id in committed:
@@ -81,7 +81,7 @@ def sweep_status(name: str, trial_ids: Sequence[str], snapshot: Snapshot, files:
 
 
 def _attempts_of(
-    trial_ids: Iterable[str], files: Store, snapshot: Snapshot
+    trial_ids: Iterable[str], store: Store, snapshot: Snapshot
 ) -> tuple[dict[str, Mapping[str, Any]], set[str]]:
     """Return the newest attempt of each trial, and the trials that a live attempt has."""
     sought = set(trial_ids)
@@ -90,7 +90,7 @@ def _attempts_of(
     if not sought:
         return newest, live  # thousands of records need not be read to learn that all is done
     now = time.time()
-    for record in read_records(files, snapshot, skip=snapshot.finished_attempts()):
+    for record in read_records(store, snapshot, skip=snapshot.finished_attempts()):
         running = is_live(record, now)
         for trial_id in sought.intersection(record.get("trial_ids") or ()):
             if record.get("started_at", 0) >= newest.get(trial_id, {}).get("started_at", 0):

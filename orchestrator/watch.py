@@ -127,9 +127,9 @@ class LaunchWatcher:
 class JobWatcher:
     """A line whenever a job that launches a sweep elsewhere, or what it has committed, has changed."""
 
-    def __init__(self, checked: CheckedSweep, files: Store, console: Console):
+    def __init__(self, checked: CheckedSweep, store: Store, console: Console):
         self._trial_ids = {trial.trial_id for trial in checked.trials}
-        self._files, self._console = files, console
+        self._files, self._console = store, console
         self._cache = SnapshotCache()
         self._shown = ""
 

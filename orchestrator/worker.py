@@ -103,18 +103,18 @@ class Pruning:
             self.reports[self._job.trial_ids[index]]["pruned_at"] = step
         return left_out
 
-    def write(self, files: Store) -> None:
+    def write(self, store: Store) -> None:
         """Put the reports into the store; before the commit, so that a pruned trial is never pending after it."""
         if self.reports:
             content = json.dumps({"sweep": self._job.sweep, "reports": self.reports})
-            files.write(reports_path(self._job.sweep, self._job.attempt_id), content.encode())
+            store.write(reports_path(self._job.sweep, self._job.attempt_id), content.encode())
 
 
 @dataclass
 class WorkerContext:
     """What a running task may ask of the outside (`tasks.task.TaskContext`)."""
 
-    files: Store
+    store: Store
     job: PackJob
     data: DataFolder
     state: AttemptState
@@ -158,10 +158,10 @@ class WorkerContext:
         pack_id = self.job.pack_id
         wall_s = self.wall_s_before + time.time() - self.state.started_at
         try:
-            self.pruning.write(self.files)
-            self.files.write(checkpoint_path(pack_id, self.name), content)
+            self.pruning.write(self.store)
+            self.store.write(checkpoint_path(pack_id, self.name), content)
             members = {"trial_ids": self.job.trial_ids, "wall_s": wall_s}
-            self.files.write(checkpoint_trials_path(pack_id), json.dumps(members).encode())
+            self.store.write(checkpoint_trials_path(pack_id), json.dumps(members).encode())
             self.state.checkpoints += 1
         except OSError as error:
             log.warning("checkpoint not written: %s", error)
@@ -169,8 +169,8 @@ class WorkerContext:
     def load_checkpoint(self) -> bytes | None:
         """Return what an earlier attempt saved, or None."""
         try:
-            content = self.files.read(checkpoint_path(self.job.pack_id, self.name))
-            self.wall_s_before = float(json.loads(self.files.read(checkpoint_trials_path(self.job.pack_id)))["wall_s"])
+            content = self.store.read(checkpoint_path(self.job.pack_id, self.name))
+            self.wall_s_before = float(json.loads(self.store.read(checkpoint_trials_path(self.job.pack_id)))["wall_s"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return content
@@ -179,7 +179,7 @@ class WorkerContext:
         """Return this context narrowed to one trial, with a checkpoint of its own."""
         trial_id = self.trial_ids[index]
         return WorkerContext(
-            self.files, self.job, self.data, self.state, self.stop, [trial_id], self.pruning, index, trial_id
+            self.store, self.job, self.data, self.state, self.stop, [trial_id], self.pruning, index, trial_id
         )
 
 
@@ -187,9 +187,9 @@ class PackRun:
     """One attempt of a pack, from its record to its commit."""
 
     def __init__(
-        self, job: PackJob, task: Task, files: Store, state: AttemptState, stop: StopFlag, judge: Judge | None = None
+        self, job: PackJob, task: Task, store: Store, state: AttemptState, stop: StopFlag, judge: Judge | None = None
     ):
-        self.job, self.task, self.files, self.state, self.stop = job, task, files, state, stop
+        self.job, self.task, self.store, self.state, self.stop = job, task, store, state, stop
         self._pruning = Pruning(job, judge)
         self._finished: list[tuple[TrialResult, dict[str, pa.Table], float]] = []
         self._oldest_finished = 0.0
@@ -203,7 +203,7 @@ class PackRun:
             Interrupted: asked to stop; a checkpoint is saved and trials that had finished are committed.
         """
         data = DataFolder(self.job.options.data)
-        context = WorkerContext(self.files, self.job, data, self.state, self.stop, self.job.trial_ids, self._pruning)
+        context = WorkerContext(self.store, self.job, data, self.state, self.stop, self.job.trial_ids, self._pruning)
         started = time.monotonic()
         try:
             for result in self.task.run(self.job.params, context):
@@ -223,7 +223,7 @@ class PackRun:
             share_s = (time.monotonic() - started + context.wall_s_before) / len(self.job.trial_ids)
             self._finished = [(result, tables, share_s) for result, tables, _ in self._finished]
             self._commit()
-        self.files.delete(checkpoint_folder(self.job.pack_id))
+        self.store.delete(checkpoint_folder(self.job.pack_id))
 
     def commit_if_due(self) -> None:
         """Commit the finished trials of a pack that runs in turn, if they waited long enough."""
@@ -241,12 +241,12 @@ class PackRun:
 
     def _write_commit(self) -> None:
         try:
-            self._pruning.write(self.files)
+            self._pruning.write(self.store)
             finished = [each for each in self._finished if each[0].status != "pruned"]
             if not finished:
                 return
             commit_trials(
-                self.files,
+                self.store,
                 sweep=self.job.sweep,
                 attempt_id=self.job.attempt_id,
                 part=None if self.task.fused else self._part,
@@ -295,7 +295,7 @@ class PackRun:
 
 def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> AttemptState:
     """Run one attempt and return its state, which also stands in the store whatever happened."""
-    files = Store(job.options.store)
+    store = Store(job.options.store)
     state = AttemptState(
         attempt_id=job.attempt_id,
         sweep=job.sweep,
@@ -305,8 +305,8 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
     )
     with _captured_output() as output:
         try:
-            _begin(state, files)
-            run = PackRun(job, load_task(job.task), files, state, stop, judge)
+            _begin(state, store)
+            run = PackRun(job, load_task(job.task), store, state, stop, judge)
             with _Heartbeat(run, output, stop):
                 run.run()
             state.state = "done"
@@ -320,15 +320,15 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
             state.traceback = traceback.format_exc()
     state.ended_at = time.time()
     try:
-        state.beat(files)
+        state.beat(store)
     except OSError as error:  # the driver takes an attempt without a last word for lost, and tries again
         log.warning("end of attempt %s not written: %s", job.attempt_id, error)
     return state
 
 
-def _begin(state: AttemptState, files: Store) -> None:
+def _begin(state: AttemptState, store: Store) -> None:
     try:
-        state.beat(files)
+        state.beat(store)
     except OSError as error:
         raise CommitError(f"{type(error).__name__}: {error}") from error
 
@@ -396,7 +396,7 @@ class _Heartbeat:
         self._upload_log()
 
     def _beat(self) -> None:
-        pause_s, last = heartbeat_s(self._run.files), time.monotonic()
+        pause_s, last = heartbeat_s(self._run.store), time.monotonic()
         while not self._ended.wait(1.0):
             if os.getppid() != self._parent:
                 self._stop.set("the driver is gone")
@@ -404,7 +404,7 @@ class _Heartbeat:
                 continue
             last = time.monotonic()
             try:
-                self._run.state.beat(self._run.files)
+                self._run.state.beat(self._run.store)
                 self._run.commit_if_due()
             except Exception as error:  # a hint that is late; the commit itself is tried again at the pack's end
                 log.warning("heartbeat: %s", error)
@@ -419,7 +419,7 @@ class _Heartbeat:
         start = max(0, size - LOG_TAIL_BYTES)
         content = os.pread(self._output.fileno(), size - start, start)
         try:
-            self._run.files.write(log_path(self._run.job.sweep, self._run.job.attempt_id), content)
+            self._run.store.write(log_path(self._run.job.sweep, self._run.job.attempt_id), content)
             self._uploaded = size
         except Exception as error:
             log.warning("log not written: %s", error)

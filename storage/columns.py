@@ -14,12 +14,12 @@ OWN_TYPES = {"double": pa.float64(), "string": pa.string(), "list<item: double>"
 """The types a task's own column can have, by the names they are written down with."""
 
 
-def own_columns(files: Store, table: str) -> dict[str, str]:
+def own_columns(store: Store, table: str) -> dict[str, str]:
     """Return the columns that tasks added to a table of this store, with their types."""
-    return dict(column_of_path(path) for path in files.list(f"columns/{table}"))
+    return dict(column_of_path(path) for path in store.list(f"columns/{table}"))
 
 
-def check_own_columns(files: Store, table: str, columns: Mapping[str, str]) -> None:
+def check_own_columns(store: Store, table: str, columns: Mapping[str, str]) -> None:
     """Write down the types of new columns, before any row with them is written.
 
     Raises:
@@ -27,16 +27,16 @@ def check_own_columns(files: Store, table: str, columns: Mapping[str, str]) -> N
     """
     if not columns:
         return
-    known = own_columns(files, table)
+    known = own_columns(store, table)
     new = columns.keys() - known.keys()
     for column, type_name in columns.items():
         if known.setdefault(column, type_name) != type_name:
             raise TableError(
-                f"table {table!r}, column {column!r} holds {_words(type_name)}; in store {files.url} it holds "
+                f"table {table!r}, column {column!r} holds {_words(type_name)}; in store {store.url} it holds "
                 f"{_words(known[column])} since an earlier commit; give the new column a name of its own"
             )
     for column in sorted(new):
-        files.write(column_path(table, column, columns[column]), b"")
+        store.write(column_path(table, column, columns[column]), b"")
 
 
 def _words(type_name: str) -> str:

@@ -23,7 +23,7 @@ METADATA_KEY = b"depthrate"
 
 
 def commit_trials(
-    files: Store,
+    store: Store,
     *,
     sweep: str,
     attempt_id: str,
@@ -41,9 +41,9 @@ def commit_trials(
     """
     joined = {name: joined_rows(name, parts) for name in DATA_TABLES if (parts := _with_rows(tables.get(name, ())))}
     for name, table in joined.items():
-        check_own_columns(files, name, _own_types(name, table))
+        check_own_columns(store, name, _own_types(name, table))
     written = {
-        name: write_table(files, table_path(name, sweep, attempt_id, part), name, table)
+        name: write_table(store, table_path(name, sweep, attempt_id, part), name, table)
         for name, table in joined.items()
     }
     metadata = {
@@ -54,7 +54,7 @@ def commit_trials(
     stamped = [{"committed_at": datetime.now(UTC), **row} for row in trials]
     schema = TRIALS.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
     write_table(
-        files, table_path("trials", sweep, attempt_id, part), "trials", pa.Table.from_pylist(stamped, schema=schema)
+        store, table_path("trials", sweep, attempt_id, part), "trials", pa.Table.from_pylist(stamped, schema=schema)
     )
 
 

@@ -103,7 +103,7 @@ class DamagedFile(Exception):
 
 
 def compact(
-    files: Store,
+    store: Store,
     *,
     grace_s: float = GRACE_S,
     at_least: int = 2,
@@ -120,11 +120,11 @@ def compact(
     """
     result, cache, damaged = CompactionResult(), SnapshotCache(), set[str]()
     for _ in range(ROUNDS):
-        snapshot = take_snapshot(files, ignore=damaged, cache=cache)
-        groups = list(plan_groups(files, snapshot, at_least, group_bytes))
+        snapshot = take_snapshot(store, ignore=damaged, cache=cache)
+        groups = list(plan_groups(store, snapshot, at_least, group_bytes))
         try:
             for group in groups:
-                write_group(files, group, snapshot, new_compaction_id())
+                write_group(store, group, snapshot, new_compaction_id())
                 result.groups += 1
                 result.commits += sum(source.manifest is None for source in group.sources)
                 result.trials += sum(source.trials.num_rows for source in group.sources)
@@ -136,7 +136,7 @@ def compact(
         except FileNotFoundError:
             continue  # another compaction has replaced and deleted it: plan with what is there now
     result.damaged = tuple(sorted(damaged))
-    result.deleted, result.waiting = delete_replaced(files, grace_s)
+    result.deleted, result.waiting = delete_replaced(store, grace_s)
     return result
 
 
@@ -145,12 +145,12 @@ def new_compaction_id() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}_{secrets.token_hex(6)}"
 
 
-def plan_groups(files: Store, snapshot: Snapshot, at_least: int, group_bytes: float) -> Iterator[Group]:
+def plan_groups(store: Store, snapshot: Snapshot, at_least: int, group_bytes: float) -> Iterator[Group]:
     """Yield what to put together: loose commits with compactions that are still small, and copies with their originals."""
     sources: dict[str, list[Source]] = {}
     for source in (*snapshot.sources, *snapshot.beaten):
         sources.setdefault(sweep_of_path(source.path), []).append(source)
-    records = _settled_records(files, snapshot)
+    records = _settled_records(store, snapshot)
     for sweep in sorted(sources.keys() | records.keys()):
         of_sweep = sources.get(sweep, [])
         small = [source for source in of_sweep if source.manifest is None or _weight(source) < group_bytes / 2]
@@ -199,30 +199,30 @@ def _weight(source: Source) -> float:
     return max(weights)
 
 
-def _settled_records(files: Store, snapshot: Snapshot) -> dict[str, list[str]]:
+def _settled_records(store: Store, snapshot: Snapshot) -> dict[str, list[str]]:
     """Return sweep -> paths of the records of attempts that ended a while ago."""
     settled: dict[str, list[str]] = {}
     now = time.time()
-    for path, record in read_loose_records(files, snapshot.attempts):
+    for path, record in read_loose_records(store, snapshot.attempts):
         ended = record.get("ended_at")
         if record["state"] != "running" and isinstance(ended, int | float) and now - ended > SETTLED_S:
             settled.setdefault(sweep_of_path(path), []).append(path)
     return settled
 
 
-def write_group(files: Store, group: Group, snapshot: Snapshot, compaction_id: str) -> Manifest:
+def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: str) -> Manifest:
     """Write a group's rows and then the manifest that makes them count.
 
     Raises:
         DamagedFile: a file is not what was committed; nothing has changed.
         FileNotFoundError: a file is gone, which another compaction has replaced; nothing has changed.
     """
-    written = write_tables(files, group.sweep, _resolved(files, group), compaction_id, read_rows)
+    written = write_tables(store, group.sweep, _resolved(store, group), compaction_id, read_rows)
     replaced = [source.manifest for source in group.sources if source.manifest is not None]
-    records, sizes, logs = _joined_records(files, group, replaced, snapshot)
+    records, sizes, logs = _joined_records(store, group, replaced, snapshot)
     if records is not None:
         path = compacted_path("attempts", group.sweep, compaction_id)
-        written["attempts"] = [write_table(files, path, "attempts", records)]
+        written["attempts"] = [write_table(store, path, "attempts", records)]
     manifest = Manifest(
         compaction_id=compaction_id,
         sweep=group.sweep,
@@ -233,7 +233,7 @@ def write_group(files: Store, group: Group, snapshot: Snapshot, compaction_id: s
         attempts=sizes,
         logs=logs,
     )
-    manifest.write(files)
+    manifest.write(store)
     return manifest
 
 
@@ -243,12 +243,12 @@ def _still_there(sweep: str, replaced: Sequence[Manifest], snapshot: Snapshot) -
     return {compaction_id for compaction_id in earlier if manifest_path(sweep, compaction_id) in snapshot.listing}
 
 
-def _resolved(files: Store, group: Group) -> list[Source]:
+def _resolved(store: Store, group: Group) -> list[Source]:
     """Return a group's sources with those of their trials that have no earlier commit within the group."""
     commits = []
     for source in group.sources:
         try:
-            commits.append(read_commit_of(files, source))
+            commits.append(read_commit_of(store, source))
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
@@ -260,7 +260,7 @@ ReadRows = Callable[[Store, Source, DataFile], pa.Table]
 
 
 def write_tables(
-    files: Store, sweep: str, sources: Sequence[Source], compaction_id: str, read: ReadRows
+    store: Store, sweep: str, sources: Sequence[Source], compaction_id: str, read: ReadRows
 ) -> dict[str, list[DataFile]]:
     """Write those rows of some sources that count, sorted, and return the files by table.
 
@@ -276,13 +276,13 @@ def write_tables(
     written: dict[str, list[DataFile]] = {}
     if trials.num_rows:
         # first, so that what a killed compaction leaves says by itself whose rows it is
-        written["trials"] = [write_table(files, path("trials"), "trials", trials, order)]
+        written["trials"] = [write_table(store, path("trials"), "trials", trials, order)]
     for name in ("metrics", "curves"):
-        table = _joined(name, [read(files, s, file) for s in sources for file in s.files.get(name, ())])
+        table = _joined(name, [read(store, s, file) for s in sources for file in s.files.get(name, ())])
         if table is not None:
-            written[name] = [write_table(files, path(name), name, table, _order(name, table, ids))]
+            written[name] = [write_table(store, path(name), name, table, _order(name, table, ids))]
             del table  # before the next is read
-    features = _merge_features(files, sources, ids, path, read)
+    features = _merge_features(store, sources, ids, path, read)
     return written | ({"features": features} if features else {})
 
 
@@ -291,13 +291,13 @@ def _joined(name: str, parts: list[pa.Table]) -> pa.Table | None:
     return joined_rows(name, parts).combine_chunks() if parts else None
 
 
-def read_rows(files: Store, source: Source, file: DataFile) -> pa.Table:
+def read_rows(store: Store, source: Source, file: DataFile) -> pa.Table:
     """Return the rows of a source's file that count.
 
     Raises:
         DamagedFile: it is not what was committed.
     """
-    content = files.read(file.path)
+    content = store.read(file.path)
     if not file.has_content(content):
         raise DamagedFile(file.path)
     return counting_rows(source, read_parquet(content))
@@ -317,7 +317,7 @@ def _order(name: str, table: pa.Table, ids: pa.Array) -> np.ndarray:
 
 
 def _merge_features(
-    files: Store, sources: Sequence[Source], ids: pa.Array, path: Callable[[str, int | None], str], read: ReadRows
+    store: Store, sources: Sequence[Source], ids: pa.Array, path: Callable[[str, int | None], str], read: ReadRows
 ) -> list[DataFile]:
     """Put small files of features of one width together; name the large ones as they are."""
     kept, parts = [], dict[str, list[pa.Table]]()
@@ -325,11 +325,11 @@ def _merge_features(
         for file in source.files.get("features", ()):
             if source.is_whole and file.size >= MERGE_FEATURES_BELOW:
                 kept.append(file)
-            elif (rows := read(files, source, file)).num_rows:
+            elif (rows := read(store, source, file)).num_rows:
                 parts.setdefault(str(rows.schema.field("feature").type), []).append(rows)
     for part, tables in enumerate(parts.values()):
         table = pa.concat_tables(tables).combine_chunks()
-        kept.append(write_table(files, path("features", part), "features", table, _order("features", table, ids)))
+        kept.append(write_table(store, path("features", part), "features", table, _order("features", table, ids)))
     return kept
 
 
@@ -337,22 +337,22 @@ _RECORDS = ATTEMPTS.append(pa.field("log", pa.binary()))
 
 
 def _joined_records(
-    files: Store, group: Group, replaced: Sequence[Manifest], snapshot: Snapshot
+    store: Store, group: Group, replaced: Sequence[Manifest], snapshot: Snapshot
 ) -> tuple[pa.Table | None, dict[str, int], list[str]]:
     """Return the attempts' records with what they printed, the bytes of each record read, and whose log is there."""
     parts = [
-        read_parquet(files.read(file.path)).select(_RECORDS.names).cast(_RECORDS)
+        read_parquet(store.read(file.path)).select(_RECORDS.names).cast(_RECORDS)
         for manifest in replaced
         for file in manifest.files.get("attempts", ())
     ]
     rows, sizes = [], dict[str, int]()
     logs = [attempt for manifest in replaced for attempt in manifest.logs]
-    for path, record in read_loose_records(files, group.records):
+    for path, record in read_loose_records(store, group.records):
         attempt = attempt_of_path(path)
         log = log_path(group.sweep, attempt)
         printed = None
         if log in snapshot.listing:
-            printed = files.read(log)
+            printed = store.read(log)
             logs.append(attempt)
         rows.append({name: record.get(name) for name in ATTEMPTS.names} | {"log": printed})
         sizes[attempt] = snapshot.listing[path]
@@ -361,27 +361,27 @@ def _joined_records(
     return (pa.concat_tables(parts) if parts else None), sizes, logs
 
 
-def delete_replaced(files: Store, grace_s: float) -> tuple[int, int]:
+def delete_replaced(store: Store, grace_s: float) -> tuple[int, int]:
     """Delete what compactions replaced longer than `grace_s` ago and return how many files that were, and how many wait.
 
     Before anything is deleted the compaction's own files are read again: only what is there, bit for bit, replaces.
     """
-    snapshot = take_snapshot(files)
+    snapshot = take_snapshot(store)
     ready, waiting = set(), 0
     for manifest in snapshot.manifests:
         doomed = _doomed(manifest, snapshot)
-        if doomed and time.time() - manifest.created_at >= grace_s and _is_sound(files, manifest):
+        if doomed and time.time() - manifest.created_at >= grace_s and _is_sound(store, manifest):
             ready.add(manifest.compaction_id)
         else:
             waiting += len(doomed)
     if ready:
-        snapshot = take_snapshot(files)  # reading took a while: what another compaction names since then stays
+        snapshot = take_snapshot(store)  # reading took a while: what another compaction names since then stays
     doomed = [path for m in snapshot.manifests if m.compaction_id in ready for path in _doomed(m, snapshot)]
-    abandoned = _abandoned(files, snapshot)
+    abandoned = _abandoned(store, snapshot)
     # manifests before their files: a reader finds a compaction whole or not at all
     for path in (path for path in doomed if path.startswith("manifest/")):
-        files.delete(path)
-    files.delete_many([path for path in (*doomed, *abandoned) if not path.startswith("manifest/")])
+        store.delete(path)
+    store.delete_many([path for path in (*doomed, *abandoned) if not path.startswith("manifest/")])
     return len(doomed) + len(abandoned), waiting
 
 
@@ -401,13 +401,13 @@ def _doomed_records(manifest: Manifest, snapshot: Snapshot) -> list[str]:
     return [path for path, size in records if size is None or snapshot.listing.get(path) == size]
 
 
-def _is_sound(files: Store, manifest: Manifest) -> bool:
+def _is_sound(store: Store, manifest: Manifest) -> bool:
     """Whether every file of a compaction holds what was written."""
     written = [file for file in manifest.all_files() if is_compacted(file.path)]
-    return not find_broken_files(files, written)
+    return not find_broken_files(store, written)
 
 
-def _abandoned(files: Store, snapshot: Snapshot) -> list[str]:
+def _abandoned(store: Store, snapshot: Snapshot) -> list[str]:
     """Return what killed compactions left: old, without a manifest, and all of it committed elsewhere."""
     manifests = {path for path in snapshot.listing if path.startswith("manifest/")}
     left: dict[tuple[str, str], list[str]] = {}
@@ -419,11 +419,11 @@ def _abandoned(files: Store, snapshot: Snapshot) -> list[str]:
     abandoned: list[str] = []
     for paths in left.values():
         trials = [path for path in paths if path.startswith("trials/")]
-        ages = [time.time() - modified for path in paths if (modified := files.modified(path)) is not None]
+        ages = [time.time() - modified for path in paths if (modified := store.modified(path)) is not None]
         if not trials or not ages or min(ages) < ABANDONED_S:
             continue
         try:
-            ids = {i for path in trials for i in read_parquet(files.read(path))["trial_id"].to_pylist()}
+            ids = {i for path in trials for i in read_parquet(store.read(path))["trial_id"].to_pylist()}
         except (pa.ArrowException, OSError, KeyError):
             continue  # `verify` names it
         if ids <= snapshot.trial_ids():

@@ -13,25 +13,25 @@ class DataFolder:
     """The place data sets are read from (`tasks.data.datasets.DataSource`)."""
 
     def __init__(self, url: str):
-        self.files = Store(url)
+        self.store = Store(url)
 
     @property
     def url(self) -> str:
         """The place, as the user gave it."""
-        return self.files.url
+        return self.store.url
 
     def find(self, folder: str, names: list[str]) -> str | None:
         """Return the path of the first of `names` that exists in `folder` (`` for the place itself), or None."""
         paths = [f"{folder}/{name}" if folder else name for name in names]
-        return next((path for path in paths if self.files.size(path) is not None), None)
+        return next((path for path in paths if self.store.size(path) is not None), None)
 
     def read(self, path: str) -> bytes:
         """Return the bytes of a file that `find` gave."""
-        return self.files.read(path)
+        return self.store.read(path)
 
     def open(self, path: str) -> IO[bytes]:
         """Open a file that `find` gave, for reading in parts."""
-        return self.files.open(path)
+        return self.store.open(path)
 
 
 def open_data_folder() -> DataFolder:

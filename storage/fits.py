@@ -15,11 +15,11 @@ from depthrate.storage.schema import FITS
 from depthrate.storage.store import Store
 
 
-def write_fits(files: Store, sweep: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_fits(store: Store, sweep: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Replace the fits of a sweep by these rows."""
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=FITS), sink)
-    files.write(fits_path(sweep), sink.getvalue())
+    store.write(fits_path(sweep), sink.getvalue())
 
 
 def fits_of(content: bytes) -> pa.Table:

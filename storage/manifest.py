@@ -58,7 +58,7 @@ class Manifest:
         records: dict[str, int | None] = {attempt_path(self.sweep, a): size for a, size in self.attempts.items()}
         return records | {log_path(self.sweep, attempt): None for attempt in self.logs}
 
-    def write(self, files: Store) -> None:
+    def write(self, store: Store) -> None:
         """Make the compaction count."""
         content = {
             "compaction_id": self.compaction_id,
@@ -72,7 +72,7 @@ class Manifest:
                 "logs": self.logs,
             },
         }
-        files.write(self.path, json.dumps(content).encode(), durable=True)
+        store.write(self.path, json.dumps(content).encode(), durable=True)
 
     @staticmethod
     def of(content: bytes) -> Manifest:

@@ -57,7 +57,7 @@ class DataFile:
         return len(content) == self.size and hashlib.sha256(content).hexdigest() == self.sha256
 
 
-def write_table(files: Store, path: str, name: str, table: pa.Table, order: np.ndarray | None = None) -> DataFile:
+def write_table(store: Store, path: str, name: str, table: pa.Table, order: np.ndarray | None = None) -> DataFile:
     """Write a table's rows to a file of their own, durably, in the given order if there is one.
 
     Raises:
@@ -68,7 +68,7 @@ def write_table(files: Store, path: str, name: str, table: pa.Table, order: np.n
         content = trials_bytes(ordered) if name == "trials" else feature_bytes(ordered)
     else:
         content = table_bytes(table, order)
-    files.write(path, content, durable=True)
+    store.write(path, content, durable=True)
     standard = STANDARD[name].names if name in STANDARD else table.column_names
     own = {field.name: str(field.type) for field in table.schema if field.name not in standard}
     return DataFile(path, len(content), hashlib.sha256(content).hexdigest(), table.num_rows, own)

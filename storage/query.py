@@ -63,8 +63,8 @@ def open_results(url: str | None = None) -> Results:
 class Results:
     """The committed results of a store, as they were when it was opened."""
 
-    def __init__(self, files: Store):
-        self.files = files
+    def __init__(self, store: Store):
+        self.store = store
         self._broken: set[str] = set()
         self._cache = SnapshotCache(columns=TRIALS.names)
         self.refresh()
@@ -76,7 +76,7 @@ class Results:
 
     def refresh(self) -> Results:
         """See what has been committed since, and return self."""
-        self._reset(take_snapshot(self.files, ignore=self._broken, cache=self._cache))
+        self._reset(take_snapshot(self.store, ignore=self._broken, cache=self._cache))
         return self
 
     def sql(self, query: str, *, lazy: bool = False) -> duckdb.DuckDBPyRelation:
@@ -115,7 +115,7 @@ class Results:
             if found:
                 return np.concatenate([labels for _, labels, _ in found]), np.concatenate([f for _, _, f in found])
         raise KeyError(
-            f"no features of trial {trial_id!r} at layer {layer} in {self.files.url}; "
+            f"no features of trial {trial_id!r} at layer {layer} in {self.store.url}; "
             "ask for them with `features: all` (or class_means, sample:<n>) in the sweep"
         )
 
@@ -129,18 +129,18 @@ class Results:
     ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         counting = set(source.trial_ids()) if trial_id is None else {trial_id}
         for file in source.files.get("features", ()):
-            for found in _read_layer(self.files, file.path, layer, trial_id):
+            for found in _read_layer(self.store, file.path, layer, trial_id):
                 if found[0] in counting:
                     yield found
 
     def _look_again(self, query: str) -> bool:
         """See why a query could not read a file: replaced by a compaction, or damaged; False if neither is the case."""
-        named = [file for table in self._tables(query) for file in self.snapshot.files(table)]
+        named = [file for table in self._tables(query) for file in self.snapshot.store(table)]
         before = {source.path for source in self.snapshot.sources}
         self.refresh()
         if before != {source.path for source in self.snapshot.sources}:
             return True
-        broken = find_broken_files(self.files, named)
+        broken = find_broken_files(self.store, named)
         self._broken.update(broken)
         if broken:
             self.refresh()
@@ -223,12 +223,12 @@ class Results:
             TableDataset,  # imports pandas: half a second that trials and fits alone do not need
         )
 
-        return TableDataset.of(self.files, self.snapshot, name, sources, schema)
+        return TableDataset.of(self.store, self.snapshot, name, sources, schema)
 
     def _own_columns(self, name: str) -> dict[str, pa.DataType]:
         """Return the tasks' own columns of a table; one with two types in two tasks is left out and reported."""
         types: dict[str, set[str]] = {}
-        for file in self.snapshot.files(name):
+        for file in self.snapshot.store(name):
             for column, text in file.own_columns.items():
                 types.setdefault(column, set()).add(text)
         for column, texts in types.items():
@@ -268,15 +268,15 @@ class Results:
 
     def _fits(self) -> pa.Table:
         tables = [pa.Table.from_batches([], FITS)]
-        for path in self.files.list("fits"):
+        for path in self.store.list("fits"):
             try:
-                tables.append(fits_of(self.files.read(path)))
+                tables.append(fits_of(self.store.read(path)))
             except (pa.ArrowException, OSError, ValueError, KeyError) as error:
                 self.problems.append(Problem(path, f"cannot be read ({first_line(error)}); fit the sweep again"))
         return pa.concat_tables(tables)
 
     def _attempts(self) -> pa.Table:
-        records = read_records(self.files, self.snapshot)
+        records = read_records(self.store, self.snapshot)
         return pa.Table.from_pylist(
             [{name: record.get(name) for name in ATTEMPTS.names} for record in records], ATTEMPTS
         )
@@ -299,10 +299,10 @@ def _may_name(query: str, columns: Iterable[str]) -> bool:
 
 
 def _read_layer(
-    files: Store, path: str, layer: int, trial_id: str | None
+    store: Store, path: str, layer: int, trial_id: str | None
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Yield (trial, labels, features) of one layer, from the row groups that hold it."""
-    with files.open(path) as file, open_parquet(file) as parquet:
+    with store.open(path) as file, open_parquet(file) as parquet:
         metadata = parquet.metadata
         names = [metadata.row_group(0).column(i).path_in_schema for i in range(metadata.num_columns)]
         sought = [(names.index("layer"), layer)] + ([(names.index("trial_id"), trial_id)] if trial_id else [])

@@ -18,21 +18,21 @@ Record = dict[str, Any]
 """attempt_id, sweep, trial_ids, state, started_at, heartbeat_at, ... (`storage.schema.ATTEMPTS`)."""
 
 
-def read_records(files: Store, snapshot: Snapshot, skip: Iterable[str] = ()) -> list[Record]:
+def read_records(store: Store, snapshot: Snapshot, skip: Iterable[str] = ()) -> list[Record]:
     """Return the attempts' records, without those of the attempts in `skip`.
 
     A record that cannot be read or is not ours is left out: it is a hint, never the truth.
     """
     skip = set(skip)
-    records = {str(record["attempt_id"]): record for record in _compacted_records(files, snapshot, skip)}
+    records = {str(record["attempt_id"]): record for record in _compacted_records(store, snapshot, skip)}
     loose = [path for path in snapshot.attempts if attempt_of_path(path) not in skip]
-    records |= {str(record["attempt_id"]): record for _, record in read_loose_records(files, loose)}
+    records |= {str(record["attempt_id"]): record for _, record in read_loose_records(store, loose)}
     return list(records.values())
 
 
-def read_loose_records(files: Store, paths: Iterable[str]) -> Iterator[tuple[str, Record]]:
+def read_loose_records(store: Store, paths: Iterable[str]) -> Iterator[tuple[str, Record]]:
     """Yield (path, record) of the records that stand in these files."""
-    for path, content in files.read_many(list(paths)):
+    for path, content in store.read_many(list(paths)):
         try:
             if isinstance(content, OSError):
                 continue
@@ -43,23 +43,23 @@ def read_loose_records(files: Store, paths: Iterable[str]) -> Iterator[tuple[str
             yield path, record
 
 
-def compacted_log(files: Store, snapshot: Snapshot, attempt_id: str) -> bytes | None:
+def compacted_log(store: Store, snapshot: Snapshot, attempt_id: str) -> bytes | None:
     """Return what an attempt printed, if a compaction holds it."""
     for manifest in snapshot.manifests:
         if attempt_id in manifest.logs:
             for file in manifest.files.get("attempts", ()):
-                table = read_parquet(files.read(file.path)).select(["attempt_id", "log"])
+                table = read_parquet(store.read(file.path)).select(["attempt_id", "log"])
                 for row in table.to_pylist():
                     if row["attempt_id"] == attempt_id and row["log"] is not None:
                         return bytes(row["log"])
     return None
 
 
-def _compacted_records(files: Store, snapshot: Snapshot, skip: set[str]) -> Iterator[Record]:
+def _compacted_records(store: Store, snapshot: Snapshot, skip: set[str]) -> Iterator[Record]:
     for manifest in snapshot.manifests:
         for file in manifest.files.get("attempts", ()):
             try:
-                table = read_parquet(files.read(file.path)).select(ATTEMPTS.names)
+                table = read_parquet(store.read(file.path)).select(ATTEMPTS.names)
             except (pa.ArrowException, OSError, KeyError):
                 continue
             rows = [row for row, attempt in enumerate(table["attempt_id"].to_pylist()) if attempt not in skip]

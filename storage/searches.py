@@ -44,8 +44,8 @@ class Report:
 class SearchRecords:
     """The records of a sweep's searches; files once read are not read again, unless they have grown."""
 
-    def __init__(self, files: Store, sweep: str):
-        self.files, self.sweep = files, sweep
+    def __init__(self, store: Store, sweep: str):
+        self.store, self.sweep = store, sweep
         self._read: dict[str, int] = {}
         self._batches: dict[str, Batch] = {}
         self.reports: dict[str, Report] = {}
@@ -53,9 +53,9 @@ class SearchRecords:
 
     def refresh(self) -> None:
         """See what was written since."""
-        listing = self.files.list(searches_folder(self.sweep))
+        listing = self.store.list(searches_folder(self.sweep))
         fresh = [path for path, size in listing.items() if path.endswith(".json") and self._read.get(path) != size]
-        for path, content in self.files.read_many(fresh):
+        for path, content in self.store.read_many(fresh):
             if isinstance(content, OSError):
                 raise content  # a batch that cannot be read just now must not be proposed anew
             self._take(path, content)
@@ -74,7 +74,7 @@ class SearchRecords:
         content = json.dumps(vars(batch) | {"sweep": self.sweep}, sort_keys=True).encode()
         digest = hashlib.sha256(content).hexdigest()[:8]
         path = batch_path(self.sweep, batch.study_id, batch.number, digest)
-        self.files.write(path, content)
+        self.store.write(path, content)
         self._batches[path], self._read[path] = batch, len(content)
 
     def _take(self, path: str, content: bytes) -> None:

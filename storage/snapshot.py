@@ -106,7 +106,7 @@ class Snapshot:
         """Return the identities of all committed trials."""
         return set(self.trials["trial_id"].to_pylist())
 
-    def files(self, table: str) -> list[DataFile]:
+    def store(self, table: str) -> list[DataFile]:
         """Return a table's files."""
         return [file for source in self.sources for file in source.files.get(table, ())]
 
@@ -156,7 +156,7 @@ class Commit:
     manifest: Manifest | None = None
 
 
-def take_snapshot(files: Store, *, ignore: Iterable[str] = (), cache: SnapshotCache | None = None) -> Snapshot:
+def take_snapshot(store: Store, *, ignore: Iterable[str] = (), cache: SnapshotCache | None = None) -> Snapshot:
     """List the store and read its commits; `ignore` names files that are known to be broken, or commits to leave out.
 
     The trials come with the columns that the cache is for.
@@ -170,8 +170,8 @@ def take_snapshot(files: Store, *, ignore: Iterable[str] = (), cache: SnapshotCa
     cache = SnapshotCache() if cache is None else cache
     before: set[str] = set()
     for _ in range(LOOKS):
-        listing = files.list_many(FOLDERS)
-        look = _Look(files, listing, set(ignore), cache)
+        listing = store.list_many(FOLDERS)
+        look = _Look(store, listing, set(ignore), cache)
         snapshot = look.snapshot()
         commits = {path for path in listing if path.startswith(("manifest/", "trials/"))}
         if not look.missing or commits == before:
@@ -183,8 +183,8 @@ def take_snapshot(files: Store, *, ignore: Iterable[str] = (), cache: SnapshotCa
 class _Look:
     """One listing of a store, and what follows from it."""
 
-    def __init__(self, files: Store, listing: dict[str, int], ignore: set[str], cache: SnapshotCache):
-        self.files, self.listing, self.ignore, self.cache = files, listing, ignore, cache
+    def __init__(self, store: Store, listing: dict[str, int], ignore: set[str], cache: SnapshotCache):
+        self.store, self.listing, self.ignore, self.cache = store, listing, ignore, cache
         self.problems: list[Problem] = []
         self.missing = False
         self._known: set[str] = set()
@@ -226,7 +226,7 @@ class _Look:
         paths = [path for path in self.listing if path.startswith("manifest/") and path not in self.ignore]
         known = self.cache.manifests
         new = [path for path in paths if (path, self.listing[path]) not in known]
-        for path, content in _read_all(self.files, new):
+        for path, content in _read_all(self.store, new):
             if content is None:
                 self.missing = True
                 continue
@@ -261,7 +261,7 @@ class _Look:
         return Commit(manifest.path, pa.concat_tables([no_rows(self.cache.columns), *tables]), manifest.files, manifest)
 
     def _read_compacted_trials(self, file: DataFile) -> None:
-        for path, content in _read_all(self.files, [file.path]):
+        for path, content in _read_all(self.store, [file.path]):
             if content is None:
                 self.missing = True
                 return
@@ -295,7 +295,7 @@ class _Look:
 
     def _read_commits(self, paths: list[str]) -> None:
         read: list[Commit] = []
-        for path, content in _read_all(self.files, paths):
+        for path, content in _read_all(self.store, paths):
             if content is None:
                 self.missing = True
             elif not path.endswith(".parquet"):
@@ -321,7 +321,7 @@ class _Look:
         # A commit made while the listing ran may be missing from it: ask again before calling a file damaged.
         size = self.listing.get(file.path)
         if size != file.size:
-            size = self.files.size(file.path)
+            size = self.store.size(file.path)
         if file.path in self.ignore:
             return "its content is damaged"
         if size is None:
@@ -343,29 +343,29 @@ class _Look:
 
     def _has_record(self, path: str, attempt: str) -> bool:
         record = attempt_path(sweep_of_path(path), attempt)
-        return record in self.listing or self.files.size(record) is not None
+        return record in self.listing or self.store.size(record) is not None
 
 
-def _read_all(files: Store, paths: list[str]) -> Iterator[tuple[str, bytes | None]]:
+def _read_all(store: Store, paths: list[str]) -> Iterator[tuple[str, bytes | None]]:
     """Yield the files' contents, None for those that have vanished; a store that stutters is asked again."""
-    for path, content in files.read_many(paths):
+    for path, content in store.read_many(paths):
         if isinstance(content, FileNotFoundError):
             yield path, None
         elif isinstance(content, OSError):
-            yield path, _read_patiently(files, path)
+            yield path, _read_patiently(store, path)
         else:
             yield path, content
 
 
-def _read_patiently(files: Store, path: str) -> bytes | None:
+def _read_patiently(store: Store, path: str) -> bytes | None:
     for pause_s in (0.2, 1.0, None):
         try:
-            return files.read(path)
+            return store.read(path)
         except FileNotFoundError:
             return None
         except OSError as error:
             if pause_s is None:
-                raise StoreError(f"{path} in {files.url} cannot be read: {error}; try again") from error
+                raise StoreError(f"{path} in {store.url} cannot be read: {error}; try again") from error
             time.sleep(pause_s)
     raise AssertionError("the last round returned or raised")
 
@@ -409,7 +409,7 @@ def resolve(commits: list[Commit]) -> list[Source]:
     return sources
 
 
-def read_commit_of(files: Store, source: Source) -> Commit:
+def read_commit_of(store: Store, source: Source) -> Commit:
     """Return all of a source's trials, also those that do not count, with all their columns.
 
     Raises:
@@ -417,21 +417,21 @@ def read_commit_of(files: Store, source: Source) -> Commit:
         pa.ArrowException, OSError: it is damaged.
     """
     if source.manifest is None:
-        trials = read_commit(files.read(source.path))[0]
+        trials = read_commit(store.read(source.path))[0]
     else:
         named = source.files.get("trials", ())
-        trials = pa.concat_tables([no_rows(), *(as_trials(read_parquet(files.read(file.path))) for file in named)])
+        trials = pa.concat_tables([no_rows(), *(as_trials(read_parquet(store.read(file.path))) for file in named)])
     return Commit(source.path, trials, source.files, source.manifest)
 
 
-def sample_trials(files: Store, snapshot: Snapshot, at_least: int) -> pa.Table:
+def sample_trials(store: Store, snapshot: Snapshot, at_least: int) -> pa.Table:
     """Return all columns of some trials, those committed last, or of all if there are fewer."""
     tables = [no_rows()]
     for source in reversed(snapshot.sources):
         if sum(table.num_rows for table in tables) >= at_least:
             break
         with contextlib.suppress(FileNotFoundError):
-            tables.append(read_commit_of(files, source).trials)
+            tables.append(read_commit_of(store, source).trials)
     return pa.concat_tables(tables)
 
 
@@ -444,12 +444,12 @@ def counting_rows(source: Source, table: pa.Table) -> pa.Table:
     return table.filter(pc.is_in(table["trial_id"], source.trials["trial_id"].combine_chunks()))
 
 
-def find_broken_files(files: Store, named: Sequence[DataFile]) -> list[str]:
+def find_broken_files(store: Store, named: Sequence[DataFile]) -> list[str]:
     """Read files whole and return the paths of those that are missing or do not hold what was committed."""
     expected = {file.path: file for file in named}
     return [
         path
-        for path, content in files.read_many(list(expected))
+        for path, content in store.read_many(list(expected))
         if isinstance(content, OSError) or not expected[path].has_content(content)
     ]
 

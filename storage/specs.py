@@ -21,32 +21,32 @@ class LaunchedSpec:
     spec: dict[str, Any]
     launched_at: str
 
-    def trial_ids(self, files: Store) -> list[str] | None:
+    def trial_ids(self, store: Store) -> list[str] | None:
         """Return the identities of its trials, or None where an older version did not write them down."""
         try:
-            return files.read(trial_ids_path(self.sweep, self.spec_hash)).decode("ascii").split()
+            return store.read(trial_ids_path(self.sweep, self.spec_hash)).decode("ascii").split()
         except (FileNotFoundError, UnicodeDecodeError):
             return None
 
 
 def write_spec(
-    files: Store, sweep: str, spec_hash: str, spec: Mapping[str, Any], trial_ids: Iterable[str] | None = None
+    store: Store, sweep: str, spec_hash: str, spec: Mapping[str, Any], trial_ids: Iterable[str] | None = None
 ) -> None:
     """Keep a spec that is launched; launching it again makes it the newest.
 
     Expanding a large sweep takes seconds; whoever only asks how far it is reads the identities that stand beside it.
     """
     if trial_ids is not None:
-        files.write(trial_ids_path(sweep, spec_hash), "\n".join(trial_ids).encode())
+        store.write(trial_ids_path(sweep, spec_hash), "\n".join(trial_ids).encode())
     content = {"spec": dict(spec), "launched_at": datetime.now(UTC).isoformat()}
-    files.write(spec_path(sweep, spec_hash), json.dumps(content, indent=1).encode())
+    store.write(spec_path(sweep, spec_hash), json.dumps(content, indent=1).encode())
 
 
-def newest_specs(files: Store) -> dict[str, LaunchedSpec]:
+def newest_specs(store: Store) -> dict[str, LaunchedSpec]:
     """Return the spec each sweep was launched with last; files that cannot be read are passed over."""
     newest: dict[str, LaunchedSpec] = {}
-    paths = [path for path in files.list("sweeps") if path.count("/") == 2 and path.endswith(".json")]
-    for path, content in files.read_many(paths):
+    paths = [path for path in store.list("sweeps") if path.count("/") == 2 and path.endswith(".json")]
+    for path, content in store.read_many(paths):
         _, sweep, name = path.split("/")
         try:
             if isinstance(content, OSError):

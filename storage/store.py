@@ -326,9 +326,9 @@ def open_store(url: str | None = None) -> Store:
     Raises:
         StoreError: the place cannot be read.
     """
-    files = Store(url or default_store())
-    files.check_readable()
-    return files
+    store = Store(url or default_store())
+    store.check_readable()
+    return store
 
 
 def existing_store(url: str | None = None) -> Store:
@@ -337,7 +337,7 @@ def existing_store(url: str | None = None) -> Store:
     Raises:
         StoreError: there is none at `url`, or it cannot be read.
     """
-    files = open_store(url)
-    if files.is_local and not os.path.isdir(files.root):
-        raise StoreError(f"there is no store at {files.url!r}; run a sweep first, or name its place with --store")
-    return files
+    store = open_store(url)
+    if store.is_local and not os.path.isdir(store.root):
+        raise StoreError(f"there is no store at {store.url!r}; run a sweep first, or name its place with --store")
+    return store

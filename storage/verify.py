@@ -75,15 +75,15 @@ class Verification:
 
 
 def verify(
-    files: Store, *, measured: Measured = lambda row: None, tell: Callable[[int, int], None] = lambda done, of: None
+    store: Store, *, measured: Measured = lambda row: None, tell: Callable[[int, int], None] = lambda done, of: None
 ) -> Verification:
     """Read every file of a store and compare it with what was committed; `tell` hears how many of how many are read.
 
     Raises:
         StoreError, OSError: the store cannot be read just now.
     """
-    snapshot = take_snapshot(files, cache=SnapshotCache(columns=TRIALS.names))
-    check = _Check(files, snapshot, measured, tell)
+    snapshot = take_snapshot(store, cache=SnapshotCache(columns=TRIALS.names))
+    check = _Check(store, snapshot, measured, tell)
     check.commits()
     check.strays()
     check.small_files()
@@ -91,10 +91,10 @@ def verify(
 
 
 class _Check:
-    def __init__(self, files: Store, snapshot: Snapshot, measured: Measured, tell: Callable[[int, int], None]):
-        self.files, self.snapshot, self.measured, self.tell = files, snapshot, measured, tell
+    def __init__(self, store: Store, snapshot: Snapshot, measured: Measured, tell: Callable[[int, int], None]):
+        self.store, self.snapshot, self.measured, self.tell = store, snapshot, measured, tell
         self.result = Verification(num_trials=snapshot.trials.num_rows)
-        self.records: dict[str, Record] = {str(r["attempt_id"]): r for r in read_records(files, snapshot)}
+        self.records: dict[str, Record] = {str(r["attempt_id"]): r for r in read_records(store, snapshot)}
         self._known: set[str] = set()
         self._checked: set[str] = set()
 
@@ -125,7 +125,7 @@ class _Check:
             if not is_commit or path in counted or path in replaced:
                 continue
             try:
-                trials, data = read_commit(self.files.read(path))
+                trials, data = read_commit(self.store.read(path))
             except FileNotFoundError:
                 continue
             except _BROKEN as error:
@@ -135,7 +135,7 @@ class _Check:
 
     def _what_is_left(self, file: DataFile) -> pa.Table:
         try:
-            return as_trials(rows_left(self.files.read(file.path)))
+            return as_trials(rows_left(self.store.read(file.path)))
         except _BROKEN:
             return no_rows()
 
@@ -148,7 +148,7 @@ class _Check:
         if not attempt and not self._may_be_ours(path):
             self.find(path, "foreign", f"was not written by depthrate ({first_line(error)})")
             return
-        kind = "wrong schema" if _is_parquet(self.files, path) else "damaged"
+        kind = "wrong schema" if _is_parquet(self.store, path) else "damaged"
         self.find(path, kind, f"is no commit any more ({first_line(error)})", trial_ids)
         self.result.lost[path] = set(trial_ids)
 
@@ -177,7 +177,7 @@ class _Check:
         self, name: str, file: DataFile, source: Source, counting: set[str], steps_and_layers: list[pa.Table]
     ) -> set[str]:
         try:
-            content = self.files.read(file.path)
+            content = self.store.read(file.path)
         except FileNotFoundError:
             self.find(file.path, "missing", f"{source.path} was committed with it", sorted(counting))
             return counting
@@ -243,7 +243,7 @@ class _Check:
     def _check_abandoned(self, path: str) -> None:
         if manifest_path(sweep_of_path(path), compaction_of_path(path)) in self.snapshot.listing:
             return  # its manifest is there and cannot be read, which is reported
-        modified = self.files.modified(path)
+        modified = self.store.modified(path)
         if modified is not None and time.time() - modified > ABANDONED_S:
             self.find(path, "leftover", "a compaction was killed before its manifest")
 
@@ -266,18 +266,18 @@ class _Check:
                     self._check_abandoned(path)
                 else:
                     self.find(path, "foreign", "was not written by depthrate")
-        for path in self.files.list("sweeps"):
-            if path.endswith(".json") and not _is_json(self.files, path):
+        for path in self.store.list("sweeps"):
+            if path.endswith(".json") and not _is_json(self.store, path):
                 self.find(path, "damaged", "is no spec of a sweep; launch the sweep again")
-        for path in self.files.list("fits"):
-            if not _is_parquet(self.files, path, FITS):
+        for path in self.store.list("fits"):
+            if not _is_parquet(self.store, path, FITS):
                 self.find(path, "damaged", "holds no fits; fit the sweep again")
         committed = self.snapshot.trial_ids()
-        for path in self.files.list("checkpoints"):
+        for path in self.store.list("checkpoints"):
             pack_id = path.split("/")[1]
-            if path == checkpoint_trials_path(pack_id) and _members(self.files, path) <= committed:
+            if path == checkpoint_trials_path(pack_id) and _members(self.store, path) <= committed:
                 self.find(path, "leftover", f"all trials of pack {pack_id} are committed; its checkpoint is not needed")
-        for path in self.files.unfinished_writes(ABANDONED_S):
+        for path in self.store.unfinished_writes(ABANDONED_S):
             self.find(path, "leftover", "a writer was killed before this was written")
 
     def _is_record(self, path: str) -> bool:
@@ -361,24 +361,24 @@ def _measurements(tables: list[pa.Table]) -> dict[str, set[tuple[int, int]]]:
     return there
 
 
-def _is_parquet(files: Store, path: str, schema: pa.Schema | None = None) -> bool:
+def _is_parquet(store: Store, path: str, schema: pa.Schema | None = None) -> bool:
     try:
-        table = read_parquet(files.read(path))
+        table = read_parquet(store.read(path))
         return schema is None or table.select(schema.names).schema.equals(schema)
     except _BROKEN:
         return False
 
 
-def _is_json(files: Store, path: str) -> bool:
+def _is_json(store: Store, path: str) -> bool:
     try:
-        return isinstance(json.loads(files.read(path)), dict)
+        return isinstance(json.loads(store.read(path)), dict)
     except (OSError, ValueError):
         return False
 
 
-def _members(files: Store, path: str) -> set[str]:
+def _members(store: Store, path: str) -> set[str]:
     try:
-        return set(json.loads(files.read(path))["trial_ids"])
+        return set(json.loads(store.read(path))["trial_ids"])
     except (OSError, ValueError, KeyError, TypeError):
         return {path}  # no trial is called so: what is not understood is left alone
 
@@ -396,35 +396,35 @@ class Repair:
     """Trials that were committed and have to run again."""
 
 
-def repair(files: Store, found: Verification) -> Repair:
+def repair(store: Store, found: Verification) -> Repair:
     """Move aside what `verify` found, and write anew what can be read beside it; nothing is deleted.
 
     Raises:
         OSError: the store refused; run `verify` and `repair` again.
     """
     done = Repair(quarantine_folder(f"{datetime.now(UTC):%Y%m%dT%H%M%S}"))
-    rest = take_snapshot(files, ignore=found.lost)
+    rest = take_snapshot(store, ignore=found.lost)
     elsewhere = rest.trial_ids()
     needed = {file.path for manifest in (*rest.manifests, *rest.superseded) for file in manifest.all_files()}
     for path, lost in found.lost.items():
         source = found.sources.get(path)
         named = [] if source is None else [file.path for tables in source.files.values() for file in tables]
         if source is not None:
-            done.saved += _save(files, source, lost | elsewhere)
+            done.saved += _save(store, source, lost | elsewhere)
         done.pending |= lost - elsewhere
-        _move(files, done, path)  # the commit first: what it was committed with counts for nothing after that
+        _move(store, done, path)  # the commit first: what it was committed with counts for nothing after that
         for data in (each for each in named if each not in needed):
-            _move(files, done, data)
+            _move(store, done, data)
     for finding in found.findings:
         if finding.path.startswith("checkpoints/"):
-            for path in files.list(finding.path.rpartition("/")[0]):
-                _move(files, done, path)
+            for path in store.list(finding.path.rpartition("/")[0]):
+                _move(store, done, path)
         elif finding.path not in needed or finding.kind == "damaged":
-            _move(files, done, finding.path)
+            _move(store, done, finding.path)
     return done
 
 
-def _save(files: Store, source: Source, without: set[str]) -> int:
+def _save(store: Store, source: Source, without: set[str]) -> int:
     """Write those trials of a damaged commit anew that are whole and stand nowhere else, and return how many."""
     keep = [trial_id not in without for trial_id in source.trial_ids()]
     if not any(keep):
@@ -432,36 +432,36 @@ def _save(files: Store, source: Source, without: set[str]) -> int:
     sweep, compaction_id = sweep_of_path(source.path), new_compaction_id()
     # counted as partial, so that rows of other trials in its files are left behind
     whole = replace(source, trials=source.trials.filter(pa.array(keep)), is_whole=False)
-    written = write_tables(files, sweep, [whole], compaction_id, _read_what_is_left)
-    records = [table for file in source.files.get("attempts", ()) if (table := _records_left(files, file)) is not None]
+    written = write_tables(store, sweep, [whole], compaction_id, _read_what_is_left)
+    records = [table for file in source.files.get("attempts", ()) if (table := _records_left(store, file)) is not None]
     if records:
         path = compacted_path("attempts", sweep, compaction_id)
-        written["attempts"] = [write_table(files, path, "attempts", pa.concat_tables(records))]
+        written["attempts"] = [write_table(store, path, "attempts", pa.concat_tables(records))]
     logs = source.manifest.logs if source.manifest is not None and records else []
-    Manifest(compaction_id, sweep, time.time(), written, logs=logs).write(files)
+    Manifest(compaction_id, sweep, time.time(), written, logs=logs).write(store)
     return sum(keep)
 
 
-def _read_what_is_left(files: Store, source: Source, file: DataFile) -> pa.Table:
+def _read_what_is_left(store: Store, source: Source, file: DataFile) -> pa.Table:
     try:
-        return counting_rows(source, rows_left(files.read(file.path)))
+        return counting_rows(source, rows_left(store.read(file.path)))
     except _BROKEN:
         return pa.Table.from_batches([], STANDARD["metrics"])  # all of its trials are among the lost ones
 
 
-def _records_left(files: Store, file: DataFile) -> pa.Table | None:
+def _records_left(store: Store, file: DataFile) -> pa.Table | None:
     try:
-        table = read_parquet(files.read(file.path))
+        table = read_parquet(store.read(file.path))
     except _BROKEN:
         return None
     return table if set(ATTEMPTS.names) <= set(table.column_names) else None
 
 
-def _move(files: Store, done: Repair, path: str) -> None:
-    if files.is_unfinished(path):
-        files.remove_unfinished(path)
-    elif files.size(path) is None:
+def _move(store: Store, done: Repair, path: str) -> None:
+    if store.is_unfinished(path):
+        store.remove_unfinished(path)
+    elif store.size(path) is None:
         return
     else:
-        files.move(path, f"{done.quarantine}/{path}")
+        store.move(path, f"{done.quarantine}/{path}")
     done.moved.append(path)

@@ -26,13 +26,13 @@ TINY = {
 }
 
 LONGEST_FIRST = (
-    "slurm/test_scenarios.py",
-    "orchestrator/test_executors.py",
-    "orchestrator/test_search.py",
-    "orchestrator/test_ray.py",
+    "orchestrator/executors/test_slurm_scenarios.py",
+    "orchestrator/executors/test_executors.py",
+    "orchestrator/search/test_search.py",
+    "orchestrator/executors/test_ray.py",
     "orchestrator/test_cli.py",
-    "tasks/test_fit_inference.py",
-    "orchestrator/test_report.py",
+    "tasks/fits/test_intervals.py",
+    "orchestrator/report/test_report.py",
 )
 """Store that take a minute or more: a process that began one of them last would keep the others waiting."""
 
@@ -87,7 +87,7 @@ def s3(_s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
 
 
 @pytest.fixture(params=["folder", "memory", "s3"])
-def files(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty store of each kind: what uses it is the suite that every kind has to pass."""
     if request.param == "s3":
         return Store(request.getfixturevalue("s3").new_url())

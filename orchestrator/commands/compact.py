@@ -9,7 +9,7 @@ from depthrate.storage.compact import CompactionResult, compact
 from depthrate.storage.store import Store
 
 
-def run_compaction(files: Store, grace_s: float, console: Console) -> None:
+def run_compaction(store: Store, grace_s: float, console: Console) -> None:
     """Compact a store and say what came of it."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("compacting", total=None)
@@ -17,7 +17,7 @@ def run_compaction(files: Store, grace_s: float, console: Console) -> None:
         def tell(result: CompactionResult, num_groups: int) -> None:
             progress.update(bar, total=num_groups, completed=result.groups)
 
-        result = compact(files, grace_s=grace_s, tell=tell)
+        result = compact(store, grace_s=grace_s, tell=tell)
     if result.groups:
         text = (
             f"{result.commits} commits and {result.records} records of attempts put together in {result.groups} groups"

@@ -56,7 +56,7 @@ def fetch_and_print(name: str, data: DataFolder) -> bool:
     """
     try:
         for path in fetch_dataset(name, data):
-            print(f"got {data.files.full_path(path)}")
+            print(f"got {data.store.full_path(path)}")
     except DownloadError as error:
         print(f"depthrate: {error}", file=sys.stderr)
         return False
@@ -95,7 +95,7 @@ def fetch_dataset(name: str, data: DataFolder) -> Iterator[str]:
             f"data set {name!r} cannot be fetched{nearest(name, DOWNLOADS)}; allowed: {', '.join(DOWNLOADS)}"
         )
     for download in DOWNLOADS[name]:
-        if data.files.size(download.path) is None:
+        if data.store.size(download.path) is None:
             _fetch(download, data)
             yield download.path
 
@@ -111,15 +111,15 @@ def _fetch(download: Download, data: DataFolder) -> None:
         except (OSError, ValueError) as error:  # no network, no such file; another checksum
             raise DownloadError(
                 f"cannot get {download.url}: {type(error).__name__}: {error}; get {file} (md5 {download.md5}) by other "
-                f"means and put it at {data.files.full_path(download.path)}"
+                f"means and put it at {data.store.full_path(download.path)}"
             ) from error
-        if not data.files.is_local:
-            data.files.write(download.path, Path(arrived).read_bytes())
+        if not data.store.is_local:
+            data.store.write(download.path, Path(arrived).read_bytes())
 
 
 @contextmanager
 def _landing_place(data: DataFolder, folder: str) -> Iterator[str]:
     """Give a local folder to download into: the very place where that is local, so that a large file is not copied."""
-    place = nullcontext(data.files.full_path(folder)) if data.files.is_local else tempfile.TemporaryDirectory()
+    place = nullcontext(data.store.full_path(folder)) if data.store.is_local else tempfile.TemporaryDirectory()
     with place as landing:
         yield landing

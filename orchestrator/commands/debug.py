@@ -50,21 +50,21 @@ class _DebugContext:
 
 
 def debug_trial(
-    files: Store, prefix: str, sweep: str | None, data: DataFolder, device: str, post_mortem: bool, console: Console
+    store: Store, prefix: str, sweep: str | None, data: DataFolder, device: str, post_mortem: bool, console: Console
 ) -> None:
     """Run the trial whose identity begins with `prefix` and print its last measurements, layer by layer.
 
     Raises:
         StoreError: no trial or several begin with `prefix`.
     """
-    sweeps = [load_sweep(sweep)] if sweep else [sweep_of_spec(each.spec) for each in newest_specs(files).values()]
+    sweeps = [load_sweep(sweep)] if sweep else [sweep_of_spec(each.spec) for each in newest_specs(store).values()]
     checked = [check_sweep(each) for each in sweeps]
     tasks = {each.task.name: each.task for each in checked}
-    snapshot = take_snapshot(files, cache=SnapshotCache(columns=TRIALS.names))
+    snapshot = take_snapshot(store, cache=SnapshotCache(columns=TRIALS.names))
     found = find_params([trial for each in checked for trial in each.trials], snapshot, prefix)
     if len(found) != 1 or found[0][1] not in tasks:
         raise StoreError(
-            f"{len(found)} trials of {files.url} begin with {prefix!r}"
+            f"{len(found)} trials of {store.url} begin with {prefix!r}"
             + (": " + ", ".join(trial_id for trial_id, _, _ in found[:5]) if found else "")
             + '; list them: depthrate query "select trial_id from trials", or name the sweep with --sweep'
         )

@@ -7,13 +7,13 @@ from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.store import Store
 
 
-def export_search(given: str, files: Store, storage: str) -> None:
+def export_search(given: str, store: Store, storage: str) -> None:
     """Copy a sweep's search into an Optuna storage.
 
     Raises:
         ValueError: there is no such sweep, it has no search, or Optuna is not installed.
     """
-    _, view = chosen_sweep(given, files)
+    _, view = chosen_sweep(given, store)
     if view is None:
         raise UsageError(f"sweep {given!r} has no search; export is for searches")
     try:

@@ -22,17 +22,17 @@ from depthrate.storage.store import Store
 from depthrate.sweeps.sweep import Sweep, SweepError, check_fits, fit_request
 
 
-def fit_sweep(given: str, files: Store, changes: Mapping[str, Any], as_json: bool) -> None:
+def fit_sweep(given: str, store: Store, changes: Mapping[str, Any], as_json: bool) -> None:
     """Fit what a sweep asks for, or what `changes` say instead.
 
     Raises:
         ValueError: there is no such sweep, it asks for no fit, or `changes` are not allowed.
     """
-    checked, view = chosen_sweep(given, files)
+    checked, view = chosen_sweep(given, store)
     if changes:
-        problems = fit_otherwise(make_console(), checked, files, view, changes, as_json)
+        problems = fit_otherwise(make_console(), checked, store, view, changes, as_json)
     elif checked.sweep.fit:
-        problems = fit_and_print(make_console(), checked, files, view, as_json)
+        problems = fit_and_print(make_console(), checked, store, view, as_json)
     else:
         name = checked.sweep.name
         raise UsageError(f"sweep {name!r} asks for no fit; add to it, for example, fit: [{{metric: nc1, x: depth}}]")
@@ -41,18 +41,18 @@ def fit_sweep(given: str, files: Store, changes: Mapping[str, Any], as_json: boo
 
 
 def fit_and_print(
-    console: Console, checked: CheckedSweep, files: Store, view: SearchView | None, as_json: bool = False
+    console: Console, checked: CheckedSweep, store: Store, view: SearchView | None, as_json: bool = False
 ) -> Sequence[Problem]:
     """Fit a sweep's rates, keep and print them, and return what is wrong with the store.
 
     `view` is the sweep's search: its fits are about what it chose.
     """
-    results = Results(files)
+    results = Results(store)
     curves = fit_curves(results, checked.sweep.fit, fitted_trials(checked, view))
     rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
     if rows:
         try:
-            write_fits(files, checked.sweep.name, rows)
+            write_fits(store, checked.sweep.name, rows)
         except OSError as error:
             print(f"warning: fits are not kept: {error}", file=sys.stderr)
     if as_json:
@@ -65,7 +65,7 @@ def fit_and_print(
 def fit_otherwise(
     console: Console,
     checked: CheckedSweep,
-    files: Store,
+    store: Store,
     view: SearchView | None,
     changes: Mapping[str, Any],
     as_json: bool,
@@ -77,7 +77,7 @@ def fit_otherwise(
     """
     requests = changed_requests(checked.sweep, changes)
     check_fits(replace(checked.sweep, fit=requests), checked.task)
-    results = Results(files)
+    results = Results(store)
     curves = fit_curves(results, requests, fitted_trials(checked, view))
     if as_json:
         print_json([row for curve in curves for row in curve.table_rows(checked.sweep.name)])

@@ -40,7 +40,7 @@ class LaunchRequest:
         check_search(checked, data)
         return checked
 
-    def open_place(self, sweep: Sweep, files: Store) -> Place:
+    def open_place(self, sweep: Sweep, store: Store) -> Place:
         """Return the place where its packs run.
 
         Raises:
@@ -52,7 +52,7 @@ class LaunchRequest:
             workers=self.workers,
             cluster=self.cluster,
             sweep=sweep,
-            files=files,
+            store=store,
             address=self.address,
             packs_per_gpu=self.packs_per_gpu,
         )
@@ -87,11 +87,11 @@ def _overrides(texts: Sequence[str]) -> dict[str, object]:
     return overrides
 
 
-def plan_at(place: Place, checked: CheckedSweep, files: Store) -> Plan:
+def plan_at(place: Place, checked: CheckedSweep, store: Store) -> Plan:
     """Compare the sweep with the store, its packs cut for this place."""
     return make_plan(
         checked,
-        files,
+        store,
         device=place.device,
         workers=place.workers,
         submitted=place.submitted,

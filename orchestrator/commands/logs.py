@@ -13,18 +13,18 @@ from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
 
 
-def print_logs(files: Store, prefix: str, console: Console) -> None:
+def print_logs(store: Store, prefix: str, console: Console) -> None:
     """Print where each attempt of the trials whose identity begins with `prefix` ran, how it ended, and what it printed.
 
     Raises:
         UsageError: no attempt had such a trial.
     """
-    snapshot = take_snapshot(files)
-    states = read_records(files, snapshot)
+    snapshot = take_snapshot(store)
+    states = read_records(store, snapshot)
     found = [s for s in states if any(trial_id.startswith(prefix) for trial_id in s.get("trial_ids") or ())]
     if not found:
         raise UsageError(
-            f'no attempt in {files.url} had a trial {prefix!r}; trial ids: depthrate query "select trial_id from trials"'
+            f'no attempt in {store.url} had a trial {prefix!r}; trial ids: depthrate query "select trial_id from trials"'
         )
     for state in sorted(found, key=lambda s: s.get("started_at", 0)):
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state["started_at"]))
@@ -36,8 +36,8 @@ def print_logs(files: Store, prefix: str, console: Console) -> None:
         if state.get("error"):
             console.print(state.get("traceback") or state["error"], highlight=False, markup=False)
         try:
-            printed: bytes | None = files.read(log_path(state["sweep"], state["attempt_id"]))
+            printed: bytes | None = store.read(log_path(state["sweep"], state["attempt_id"]))
         except FileNotFoundError:
-            printed = compacted_log(files, snapshot, state["attempt_id"])
+            printed = compacted_log(store, snapshot, state["attempt_id"])
         if printed:
             console.print(printed.decode(errors="replace"), highlight=False, markup=False, end="")

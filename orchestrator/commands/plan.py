@@ -29,12 +29,12 @@ def show_plan(request: LaunchRequest, as_json: bool) -> None:
     """
     data = open_data_folder()
     checked = request.check(data)
-    files = open_store(request.store)
-    checked, view = with_search(checked, files)
-    place = request.open_place(checked.sweep, files)
-    plan = plan_at(place, checked, files)
+    store = open_store(request.store)
+    checked, view = with_search(checked, store)
+    place = request.open_place(checked.sweep, store)
+    plan = plan_at(place, checked, store)
     check_contents(plan, data)
-    estimate_s = make_estimate(plan, files)
+    estimate_s = make_estimate(plan, store)
     place.check(plan, estimate_s)
     hours, details = estimated_hours(plan, estimate_s), place.details(plan, estimate_s)
     if as_json:

@@ -43,25 +43,25 @@ class Written:
     """Trials that are pending or running."""
 
 
-def report_sweep(given: str, store: str | None, page: Path, figures: Path | None, watch_every_s: float | None) -> None:
+def report_sweep(given: str, url: str | None, page: Path, figures: Path | None, watch_every_s: float | None) -> None:
     """Write a sweep's report, again and again with `watch_every_s`, and say where it is.
 
     Raises:
         ValueError: there is no such sweep, it has no trials, or a file cannot be written.
     """
-    files = existing_store(store)
-    checked, _ = chosen_sweep(given, files)
+    store = existing_store(url)
+    checked, _ = chosen_sweep(given, store)
     if not checked.trials:
-        again = next_call("run", given, store)
+        again = next_call("run", given, url)
         raise UsageError(f"sweep {checked.sweep.name!r} has proposed nothing yet; run it: {again}")
     if not page.parent.is_dir():
         raise UsageError(f"cannot write {page}: folder {page.parent} does not exist")
-    targets = ReportFiles(page, figures, ["depthrate", "run", given, "--store", files.url])
+    targets = ReportFiles(page, figures, ["depthrate", "run", given, "--store", store.url])
     try:
         if watch_every_s is None:
-            written = write_report(checked, files, targets)
+            written = write_report(checked, store, targets)
         else:
-            written = write_reports(checked, files, targets, watch_every_s)
+            written = write_reports(checked, store, targets, watch_every_s)
     except OSError as error:
         raise UsageError(f"cannot write {error.filename or page}: {error}") from None
     print_warnings(written.problems)
@@ -70,14 +70,14 @@ def report_sweep(given: str, store: str | None, page: Path, figures: Path | None
         print(f"wrote {written.num_figures} figures to {figures}")
 
 
-def write_report(checked: CheckedSweep, files: Store, targets: ReportFiles, refresh_s: float | None = None) -> Written:
+def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refresh_s: float | None = None) -> Written:
     """Write a sweep's report, and its figures if a folder is given; with refresh_s the page loads itself again.
 
     Raises:
         OSError: a file cannot be written.
     """
-    results = Results(files)
-    data, num_open = _collect(checked, files, results, targets.command)
+    results = Results(store)
+    data, num_open = _collect(checked, store, results, targets.command)
     html = render_report(data, refresh_s=refresh_s if num_open else None)
     # a browser that loads the page again must not meet half of it
     aside = targets.page.with_name(f".{targets.page.name}.{os.getpid()}")
@@ -94,7 +94,7 @@ def write_report(checked: CheckedSweep, files: Store, targets: ReportFiles, refr
 
 def write_reports(
     checked: CheckedSweep,
-    files: Store,
+    store: Store,
     targets: ReportFiles,
     every_s: float,
     sleep: Callable[[float], None] = time.sleep,
@@ -105,16 +105,16 @@ def write_reports(
         OSError: a file cannot be written.
     """
     while True:
-        written = write_report(checked, files, targets, refresh_s=every_s)
+        written = write_report(checked, store, targets, refresh_s=every_s)
         if not written.num_open:
             return written
         sleep(every_s)
 
 
-def _collect(checked: CheckedSweep, files: Store, results: Results, command: list[str]) -> tuple[ReportData, int]:
+def _collect(checked: CheckedSweep, store: Store, results: Results, command: list[str]) -> tuple[ReportData, int]:
     sweep = checked.sweep
-    checked, view = with_search(checked, files)
-    state = sweep_status(sweep.name, [trial.trial_id for trial in checked.trials], results.snapshot, files)
+    checked, view = with_search(checked, store)
+    state = sweep_status(sweep.name, [trial.trial_id for trial in checked.trials], results.snapshot, store)
     curves = fit_curves(results, sweep.fit, fitted_trials(checked, view))
     counts = state.counts()
     data = collect_report(sweep, checked.trials, state, results, curves, command, view)

@@ -46,10 +46,10 @@ def run_sweep(request: LaunchRequest, *, detach: bool, checkpoint_s: float) -> i
         return _run_in_allocation(request, checked, console, data, detach=detach, checkpoint_s=checkpoint_s)
     if detach and checked.sweep.search is not None:
         raise UsageError("a search needs its launch to stay and propose; leave out --detach")
-    files = open_store(request.store)
-    place = request.open_place(checked.sweep, files)
-    checked, view, feed = _start_search(checked, files, place)
-    plan = plan_at(place, checked, files)
+    store = open_store(request.store)
+    place = request.open_place(checked.sweep, store)
+    checked, view, feed = _start_search(checked, store, place)
+    plan = plan_at(place, checked, store)
     check_contents(plan, data)
     print_warnings(plan.snapshot.problems)
     console.print(plan_sentence(plan), highlight=False)
@@ -60,22 +60,22 @@ def run_sweep(request: LaunchRequest, *, detach: bool, checkpoint_s: float) -> i
     if plan.packs or plan.underway:
         from depthrate.orchestrator.launch import launch, submit
 
-        estimate_s = make_estimate(plan, files)
+        estimate_s = make_estimate(plan, store)
         place.check(plan, estimate_s)
-        console.print(f"{place.sentence()}; store {files.url}", highlight=False)
+        console.print(f"{place.sentence()}; store {store.url}", highlight=False)
         if detach:
-            count = submit(plan, files, place, estimate_s, data=data.url, checkpoint_s=checkpoint_s)
+            count = submit(plan, store, place, estimate_s, data=data.url, checkpoint_s=checkpoint_s)
             how_far = next_call("status", checked.sweep.name, request.store)
             console.print(f"{count} packs are on their way; how far: {how_far}")
             return 0
         try:
             end = launch(
-                plan, files, place, estimate_s, data=data.url, checkpoint_s=checkpoint_s, console=console, feed=feed
+                plan, store, place, estimate_s, data=data.url, checkpoint_s=checkpoint_s, console=console, feed=feed
             )
         except KeyboardInterrupt:
             console.print(f"stopped; resume: {request.again()}", highlight=False)
             return 130
-    return _conclude(request, console, files, plan, view, end, started)
+    return _conclude(request, console, store, plan, view, end, started)
 
 
 def _run_in_allocation(
@@ -89,23 +89,23 @@ def _run_in_allocation(
 ) -> int:
     """Submit a job that launches the sweep inside, follow it, and return the exit code."""
     started = time.monotonic()
-    files = open_store(request.store)
-    place = request.open_place(checked.sweep, files)
-    checked, view = with_search(checked, files)
-    plan = plan_at(place, checked, files)
+    store = open_store(request.store)
+    place = request.open_place(checked.sweep, store)
+    checked, view = with_search(checked, store)
+    plan = plan_at(place, checked, store)
     check_contents(plan, data)
     print_warnings(plan.snapshot.problems)
     console.print(plan_sentence(plan), highlight=False)
     if not plan.packs and (view is None or view.is_over):
-        return _conclude(request, console, files, plan, view, None, started)
+        return _conclude(request, console, store, plan, view, None, started)
     from depthrate.orchestrator.executors.ray_allocation import AllocationPlace
 
     assert isinstance(place, AllocationPlace)
-    place.check(plan, make_estimate(plan, files))
-    files.check_writable()
-    _remember(files, checked)
+    place.check(plan, make_estimate(plan, store))
+    store.check_writable()
+    _remember(store, checked)
     job = place.running()
-    console.print(f"{place.sentence()}; store {files.url}", highlight=False)
+    console.print(f"{place.sentence()}; store {store.url}", highlight=False)
     if job is None:
         job = place.submit(request.words_inside(checkpoint_s), data.url)
     status = next_call("status", checked.sweep.name, request.store)
@@ -113,14 +113,14 @@ def _run_in_allocation(
     if detach:
         return 0
     try:
-        state, printed = place.follow(job, JobWatcher(checked, files, console).show)
+        state, printed = place.follow(job, JobWatcher(checked, store, console).show)
     except KeyboardInterrupt:
         cancel = next_call("cancel", checked.sweep.name, request.store)
         console.print(f"left; the job goes on; end it: {cancel}; look again: {request.again()}", highlight=False)
         return 130
-    checked, view = with_search(checked, files)
-    plan = plan_at(place, checked, files)
-    code = _conclude(request, console, files, plan, view, None, started)
+    checked, view = with_search(checked, store)
+    plan = plan_at(place, checked, store)
+    code = _conclude(request, console, store, plan, view, None, started)
     if code:
         words = " / ".join(printed.strip().splitlines()[-3:])
         print(f"depthrate: job {job.job_ids[0]} ended as {state.state}: {words}; see {job.folder}", file=sys.stderr)
@@ -131,13 +131,13 @@ def _run_in_allocation(
 
 
 def _start_search(
-    checked: CheckedSweep, files: Store, place: Place
+    checked: CheckedSweep, store: Store, place: Place
 ) -> tuple[CheckedSweep, SearchView | None, SearchFeed | None]:
     """Propose what can be proposed now, and return the sweep with all trials so far; nothing happens without a search."""
-    checked, view = with_search(checked, files)
+    checked, view = with_search(checked, store)
     if view is None or view.is_over:
         return checked, view, None
-    files.check_writable()
+    store.check_writable()
     try:
         from depthrate.orchestrator.search.studies import SearchFeed
     except ImportError as error:
@@ -149,7 +149,7 @@ def _start_search(
 def _conclude(
     request: LaunchRequest,
     console: Console,
-    files: Store,
+    store: Store,
     plan: Plan,
     view: SearchView | None,
     end: LaunchEnd | None,
@@ -169,14 +169,14 @@ def _conclude(
         console.print(f"all {len(checked.trials)} trials are committed ({took_s:.0f} s)", highlight=False)
         _print_diverged(console, checked, snapshot)
     if view is not None:
-        _remember(files, checked)
+        _remember(store, checked)
         print_search(console, view)
     if len(plan.done) + left < len(checked.trials) or left == 0:
         from depthrate.orchestrator.commands.fit import fit_and_print
 
-        fit_and_print(console, checked, files, view)
+        fit_and_print(console, checked, store, view)
     if is_all:
-        _remember(files, checked)
+        _remember(store, checked)
         console.print(f"picture: {next_call('report', checked.sweep.name, request.store)}", highlight=False)
         return 0
     interrupted = outcome is not None and outcome.interrupted
@@ -191,11 +191,11 @@ def _conclude(
     return 130 if interrupted else 1
 
 
-def _remember(files: Store, checked: CheckedSweep) -> None:
+def _remember(store: Store, checked: CheckedSweep) -> None:
     """Make this the sweep that status, fit and report mean by its name, also when there was nothing to run."""
     with suppress(OSError):
         trial_ids = [trial.trial_id for trial in checked.trials]
-        write_spec(files, checked.sweep.name, checked.sweep.spec_hash(), checked.sweep.spec(), trial_ids)
+        write_spec(store, checked.sweep.name, checked.sweep.spec_hash(), checked.sweep.spec(), trial_ids)
 
 
 def _print_diverged(console: Console, checked: CheckedSweep, snapshot: Snapshot) -> None:

@@ -18,18 +18,18 @@ from depthrate.storage.store import Store
 WATCH_EVERY_S = 2.0
 
 
-def show_status(given: str | None, files: Store, *, watch: bool, as_json: bool) -> None:
+def show_status(given: str | None, store: Store, *, watch: bool, as_json: bool) -> None:
     """Print how many trials of a sweep, or of all sweeps, are in which state.
 
     Raises:
         ValueError: there is no such sweep, or none at all.
     """
-    planned = planned_trials(given, files)
+    planned = planned_trials(given, store)
     console, cache = make_console(), SnapshotCache()
     while True:
-        snapshot = take_snapshot(files, cache=cache)
-        states = [sweep_status(name, trial_ids, snapshot, files) for name, trial_ids in planned.items()]
-        jobs = {name: counts for name in planned if (counts := job_counts(files, name)) is not None}
+        snapshot = take_snapshot(store, cache=cache)
+        states = [sweep_status(name, trial_ids, snapshot, store) for name, trial_ids in planned.items()]
+        jobs = {name: counts for name in planned if (counts := job_counts(store, name)) is not None}
         if as_json:
             print_json([state.to_json() | {"slurm_jobs": jobs.get(state.name)} for state in states])
         else:

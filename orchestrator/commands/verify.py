@@ -19,12 +19,12 @@ SHOWN = 40
 """Findings printed; --json prints all."""
 
 
-def run_verification(files: Store, with_repair: bool, as_json: bool, console: Console) -> bool:
+def run_verification(store: Store, with_repair: bool, as_json: bool, console: Console) -> bool:
     """Verify a store, repair it if asked, say what was found, and return whether all is well now."""
     with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
         bar = progress.add_task("verifying", total=None)
-        found = verify(files, measured=_measured, tell=lambda done, of: progress.update(bar, completed=done, total=of))
-    done = repair(files, found) if with_repair and found.findings else None
+        found = verify(store, measured=_measured, tell=lambda done, of: progress.update(bar, completed=done, total=of))
+    done = repair(store, found) if with_repair and found.findings else None
     if as_json:
         print_json(_as_json(found, done))
         return not found.findings or done is not None

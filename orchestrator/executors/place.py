@@ -175,18 +175,18 @@ class RayPlace:
 class SlurmPlace:
     """A SLURM cluster, and the jobs of earlier launches that it still has."""
 
-    def __init__(self, profile: Profile, limits: Limits, device: str, sweep: Sweep, files: Store):
+    def __init__(self, profile: Profile, limits: Limits, device: str, sweep: Sweep, store: Store):
         from depthrate.orchestrator.executors.slurm_executor import GUESSED_PARALLEL, SlurmExecutor
 
         self.profile, self.limits, self.device = profile, limits, device
         self.workers = (profile.array_parallelism or GUESSED_PARALLEL) * profile.slots
         worker_gb = profile.worker_mem_gb(device)
         self.memory_bytes = None if worker_gb is None else USABLE_SHARE * worker_gb * 2**30
-        self._files, self._sweep = files, sweep.name
-        self._executor: SlurmExecutor = SlurmExecutor(profile, limits, files, sweep.name)
+        self._files, self._sweep = store, sweep.name
+        self._executor: SlurmExecutor = SlurmExecutor(profile, limits, store, sweep.name)
         from depthrate.orchestrator.executors.submissions import jobs_of_sweep
 
-        submissions, states = jobs_of_sweep(files, sweep.name, limits.cluster)
+        submissions, states = jobs_of_sweep(store, sweep.name, limits.cluster)
         self.submitted = self._executor.adopt(submissions, states)
 
     def executor(self, plan: Plan) -> Executor:
@@ -243,7 +243,7 @@ def open_place(
     workers: int | None,
     cluster: str | None,
     sweep: Sweep,
-    files: Store,
+    store: Store,
     address: str | None = None,
     packs_per_gpu: int = 1,
 ) -> Place:
@@ -299,6 +299,6 @@ def open_place(
         from depthrate.orchestrator.executors.ray_allocation import AllocationPlace
 
         limits.check(profile, 1, profile.nodes)
-        return AllocationPlace(profile, limits, chosen, packs_per_gpu, sweep, files, submitted={})
+        return AllocationPlace(profile, limits, chosen, packs_per_gpu, sweep, store, submitted={})
     limits.check(profile, 0)
-    return SlurmPlace(profile, limits, chosen, sweep, files)
+    return SlurmPlace(profile, limits, chosen, sweep, store)

@@ -37,7 +37,7 @@ class AllocationPlace:
     device: str
     packs_per_gpu: int
     sweep: Sweep
-    files: Store
+    store: Store
     submitted: Mapping[str, tuple[str, list[str]]]
 
     @property
@@ -79,7 +79,7 @@ class AllocationPlace:
 
     def details(self, plan: Plan, estimate_s: Estimate) -> dict[str, Any]:
         """Return the batch script."""
-        folder = jobs_folder(self.profile, self.files, self.sweep.name)
+        folder = jobs_folder(self.profile, self.store, self.sweep.name)
         name = f"depthrate-{self.sweep.name}"
         return {"batch_script": batch_script(self.profile, name, 1, folder, nodes=self.profile.nodes)}
 
@@ -89,7 +89,7 @@ class AllocationPlace:
         Raises:
             SlurmError: the controller does not answer.
         """
-        submissions, states = jobs_of_sweep(self.files, self.sweep.name, self.limits.cluster)
+        submissions, states = jobs_of_sweep(self.store, self.sweep.name, self.limits.cluster)
         found = None
         for each in submissions:
             if any(each.packs):
@@ -97,7 +97,7 @@ class AllocationPlace:
             if any(is_alive(states.get(job_id)) for job_id in each.job_ids):
                 found = each
             elif each.job_ids:
-                each.delete(self.files)
+                each.delete(self.store)
         return found
 
     def submit(self, words: list[str], data: str) -> Submission:
@@ -107,11 +107,11 @@ class AllocationPlace:
             SlurmError: sbatch refused.
         """
         name = f"depthrate-{self.sweep.name}-{new_attempt_id()}"
-        folder = jobs_folder(self.profile, self.files, self.sweep.name) / name
+        folder = jobs_folder(self.profile, self.store, self.sweep.name) / name
         folder.mkdir(parents=True, exist_ok=True)
         spec = folder / "sweep.yaml"  # the sweep as it is now, whatever becomes of its file
         spec.write_text(json.dumps(self.sweep.spec(), indent=1))
-        store = self.files.root if self.files.is_local else self.files.url
+        store = self.store.root if self.store.is_local else self.store.url
         arguments = [
             str(folder),
             store,
@@ -126,15 +126,15 @@ class AllocationPlace:
             *words,
         ]
         submission = Submission(name, self.sweep.name, self.limits.cluster, str(folder), [[]])
-        submission.write(self.files)
+        submission.write(self.store)
         try:
             submission.job_ids = submit_array(
                 self.profile, name, folder, run_ray_node, [arguments], nodes=self.profile.nodes
             )
         except SlurmError:
-            submission.delete(self.files)
+            submission.delete(self.store)
             raise
-        submission.write(self.files)
+        submission.write(self.store)
         return submission
 
     def follow(self, submission: Submission, show: Callable[[JobState], None]) -> tuple[JobState, str]:
@@ -153,7 +153,7 @@ class AllocationPlace:
             if unknown_since is not None and time.monotonic() - unknown_since > UNKNOWN_S:
                 break
             state = found or state
-        submission.delete(self.files)
+        submission.delete(self.store)
         return state, printed_by(submission, job_id)
 
     def remove_folder(self, submission: Submission) -> None:

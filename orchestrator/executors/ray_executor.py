@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,6 @@ from depthrate.orchestrator.executors.local import WORKER_ENVIRONMENT
 from depthrate.orchestrator.worker import StopFlag, run_job
 
 log = logging.getLogger("depthrate")
-PACKAGES = ("orchestrator", "tasks", "sweeps", "storage", "slurm")
 LOOK_FOR_STOP_S = 0.5
 """How often a busy worker looks whether it should stop."""
 STOP_WAIT_S = 60.0
@@ -109,7 +109,9 @@ class Session:
                         **shared,
                     )
             else:
-                ray.init(address=address, runtime_env={"env_vars": environment, "py_modules": our_code()}, **shared)
+                self._folder = tempfile.mkdtemp(prefix="dr-code-")
+                code = {"py_modules": [our_code(self._folder)]}
+                ray.init(address=address, runtime_env={"env_vars": environment, **code}, **shared)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
             self._remove_folder()
             where = "no Ray could be started here" if address is None else f"no Ray cluster at {address!r}"
@@ -578,10 +580,15 @@ def count_nodes(address: str, wanted: int, wait_s: float) -> int:
         ray.shutdown()
 
 
-def our_code() -> list[str]:
-    """Return the folders of our packages, to be sent to nodes on which they may not be installed."""
-    root = Path(__file__).parents[1]
-    return [str(root / name) for name in PACKAGES] + [str(root / "depthrate.py")]
+def our_code(folder: str) -> str:
+    """Copy our package into a folder, to be sent to nodes on which it may not be installed, and return where it is.
+
+    Ray follows no links, and in a checkout the package consists of them.
+    """
+    copy = Path(folder) / "depthrate"
+    with as_file(files("depthrate")) as package:
+        shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return str(copy)
 
 
 def installed_versions() -> dict[str, str]:

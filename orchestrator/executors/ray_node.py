@@ -145,7 +145,7 @@ def _run_other(meeting: _Meeting) -> None:
     node.stop()
 
 
-def _run_first(meeting: _Meeting, files: Store, sweep: str, words: Sequence[str]) -> None:
+def _run_first(meeting: _Meeting, store: Store, sweep: str, words: Sequence[str]) -> None:
     address, token = f"{_own_address()}:{_free_port()}", secrets.token_hex(32)
     os.environ |= ray_environment(token)
     host, _, port = address.rpartition(":")
@@ -165,7 +165,7 @@ def _run_first(meeting: _Meeting, files: Store, sweep: str, words: Sequence[str]
         node.await_port(host, int(port))
         meeting.call(address, token, node.folder)
         _await_nodes(address)
-        _Launch(files, sweep, [*words, "--address", address]).run()
+        _Launch(store, sweep, [*words, "--address", address]).run()
     finally:
         meeting.end()
         node.stop()
@@ -183,8 +183,8 @@ def _await_nodes(address: str) -> None:
 class _Launch:
     """`depthrate run` on the first node."""
 
-    def __init__(self, files: Store, sweep: str, words: Sequence[str]):
-        self._files, self._sweep, self._started_at = files, sweep, time.time()
+    def __init__(self, store: Store, sweep: str, words: Sequence[str]):
+        self._files, self._sweep, self._started_at = store, sweep, time.time()
         self._asked: signal.Signals | None = None
         self._process = subprocess.Popen([sys.executable, "-m", "depthrate", *words], stdin=subprocess.DEVNULL)
         for number in (signal.SIGUSR2, signal.SIGTERM):

@@ -98,11 +98,11 @@ class SlurmExecutor:
         self,
         profile: Profile,
         limits: Limits,
-        files: Store,
+        store: Store,
         sweep: str,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.profile, self.limits, self.files, self.sweep = profile, limits, files, sweep
+        self.profile, self.limits, self.store, self.sweep = profile, limits, store, sweep
         self._clock = clock
         self._jobs: dict[str, _Job] = {}
         self._next_look = float("-inf")
@@ -149,17 +149,17 @@ class SlurmExecutor:
 
     def _submit_array(self, bundles: list[list[PackJob]]) -> None:
         name = f"depthrate-{self.sweep}-{new_attempt_id()}"
-        folder = jobs_folder(self.profile, self.files, self.sweep) / name
+        folder = jobs_folder(self.profile, self.store, self.sweep) / name
         packs = [[SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids) for job in each] for each in bundles]
         submission = Submission(name, self.sweep, self.limits.cluster, str(folder), packs)
-        submission.write(self.files)  # first, so that a job can always be found again by its name
+        submission.write(self.store)  # first, so that a job can always be found again by its name
         try:
             arguments = [[job.to_json() for job in each] for each in bundles]
             submission.job_ids = submit_array(self.profile, name, folder, run_bundle, arguments, self.excluded)
         except SlurmError:
-            submission.delete(self.files)
+            submission.delete(self.store)
             raise
-        submission.write(self.files)
+        submission.write(self.store)
         for job_id, members in submission.jobs():
             self._jobs[job_id] = _Job(job_id, submission, list(members))
 
@@ -285,7 +285,7 @@ class SlurmExecutor:
         if not is_over:
             return None
         silent_s = time.time() - record.get("heartbeat_at", 0.0)
-        if state == "running" and silent_s < SILENT_BEATS * heartbeat_s(self.files):
+        if state == "running" and silent_s < SILENT_BEATS * heartbeat_s(self.store):
             return None  # the scheduler says it is over, its heartbeat says it is not
         how = (
             f"job {job.job_id} ended as {job.state.state}" if job.unknown_since is None else f"job {job.job_id} is gone"
@@ -304,7 +304,7 @@ class SlurmExecutor:
         """Return (attempt, record) of a pack's last start that left one."""
         for restart in range(restarts + 1, -1, -1):  # one more than we know of: it may have just been started anew
             attempt_id = nth_attempt_id(pack.attempt_id, restart)
-            record = read_attempt(self.files, self.sweep, attempt_id)
+            record = read_attempt(self.store, self.sweep, attempt_id)
             if record is not None:
                 return attempt_id, record
         return pack.attempt_id, {}
@@ -358,9 +358,9 @@ class SlurmExecutor:
 
     def _strike_off(self, submission: Submission) -> None:
         """Take a submission off the books; its folder goes too if all its packs were done, else it may say why not."""
-        submission.delete(self.files)
+        submission.delete(self.store)
         try:
-            committed = take_snapshot(self.files, cache=self._cache).trial_ids()
+            committed = take_snapshot(self.store, cache=self._cache).trial_ids()
         except StoreError:
             return
         if all(committed.issuperset(pack.trial_ids) for packs in submission.packs for pack in packs):
@@ -386,11 +386,11 @@ def is_alive(state: JobState | None) -> bool:
     return state is not None and state.phase != "over"
 
 
-def jobs_folder(profile: Profile, files: Store, sweep: str) -> Path:
+def jobs_folder(profile: Profile, store: Store, sweep: str) -> Path:
     """Return the folder of what jobs are made of and print; all nodes must see it."""
     if profile.folder:
         return Path(profile.folder).expanduser() / sweep
-    return Path(files.root) / "slurm" / sweep if files.is_local else Path.home() / ".depthrate" / "slurm" / sweep
+    return Path(store.root) / "slurm" / sweep if store.is_local else Path.home() / ".depthrate" / "slurm" / sweep
 
 
 def printed_by(submission: Submission, job_id: str) -> str:

@@ -39,7 +39,7 @@ class _Bundle:
 
     def __init__(self, jobs: list[PackJob]):
         self.job_id, self.restarts = in_job.job_id(), in_job.restarts()
-        self.files = Store(jobs[0].options.store)
+        self.store = Store(jobs[0].options.store)
         os.environ["DEPTHRATE_JOB_ID"] = self.job_id  # for the attempts' records
         left = self._left(jobs) if self.restarts else jobs
         self.waiting = deque(replace(job, attempt_id=nth_attempt_id(job.attempt_id, self.restarts)) for job in left)
@@ -82,7 +82,7 @@ class _Bundle:
         Those that are committed are done, and those that failed are the driver's, which may have submitted them again.
         """
         try:
-            committed = take_snapshot(self.files).trial_ids()
+            committed = take_snapshot(self.store).trial_ids()
         except (OSError, StoreError) as error:
             log.warning("store not read, everything is run again: %s", error)
             return jobs
@@ -90,14 +90,14 @@ class _Bundle:
 
     def _has_failed(self, job: PackJob) -> bool:
         for restart in range(self.restarts - 1, -1, -1):
-            record = read_attempt(self.files, job.sweep, nth_attempt_id(job.attempt_id, restart))
+            record = read_attempt(self.store, job.sweep, nth_attempt_id(job.attempt_id, restart))
             if record is not None:
                 return record.get("state") in ("failed", "lost")
         return False
 
     def _handle(self, end: JobEnd) -> None:
         job = self.running.pop(end.attempt_id)
-        state = read_attempt(self.files, job.sweep, end.attempt_id) or {}
+        state = read_attempt(self.store, job.sweep, end.attempt_id) or {}
         self.has_progressed |= bool(state.get("trials_done") or state.get("checkpoints"))
         if end.death is not None and self.asked:  # told to end before it could listen
             self.waiting.append(job)
@@ -119,7 +119,7 @@ class _Bundle:
         kind = "out_of_memory" if _kernel_killed_for_memory() else "worker_lost"
         lost = {"state": "lost", "ended_at": time.time(), "error_kind": kind, "error": death}
         try:
-            AttemptState.of(known | state | lost).write(self.files)
+            AttemptState.of(known | state | lost).write(self.store)
         except OSError as error:
             log.warning("end of attempt %s not written: %s", job.attempt_id, error)
 

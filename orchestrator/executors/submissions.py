@@ -39,26 +39,26 @@ class Submission:
     job_ids: list[str] = field(default_factory=list)
     """Empty until the scheduler has answered."""
 
-    def write(self, files: Store) -> None:
+    def write(self, store: Store) -> None:
         """Put it into the store."""
-        files.write(submission_path(self.sweep, self.name), json.dumps(asdict(self)).encode())
+        store.write(submission_path(self.sweep, self.name), json.dumps(asdict(self)).encode())
 
-    def delete(self, files: Store) -> None:
+    def delete(self, store: Store) -> None:
         """Forget it: all its jobs are over."""
-        files.delete_many([submission_path(self.sweep, self.name)])
+        store.delete_many([submission_path(self.sweep, self.name)])
 
     def jobs(self) -> list[tuple[str, list[SubmittedPack]]]:
         """Return (job, packs)."""
         return list(zip(self.job_ids, self.packs, strict=True)) if self.job_ids else []
 
 
-def read_submissions(files: Store, sweeps: Sequence[str]) -> list[Submission]:
+def read_submissions(store: Store, sweeps: Sequence[str]) -> list[Submission]:
     """Return what was submitted for these sweeps and is not known to be over; unreadable files are passed over."""
     if not sweeps:
         return []
     folders = [submission_path(sweep, "").rpartition("/")[0] for sweep in sweeps]
     found = []
-    for _, content in files.read_many(path for path in files.list_many(folders) if path.endswith(".json")):
+    for _, content in store.read_many(path for path in store.list_many(folders) if path.endswith(".json")):
         try:
             if not isinstance(content, OSError):
                 fields = json.loads(content)
@@ -69,7 +69,7 @@ def read_submissions(files: Store, sweeps: Sequence[str]) -> list[Submission]:
     return sorted(found, key=lambda submission: submission.name)
 
 
-def jobs_of_sweep(files: Store, sweep: str, cluster: str) -> tuple[list[Submission], dict[str, JobState]]:
+def jobs_of_sweep(store: Store, sweep: str, cluster: str) -> tuple[list[Submission], dict[str, JobState]]:
     """Return what was submitted to this cluster for a sweep, and job -> state as the controller knows it.
 
     Raises:
@@ -77,7 +77,7 @@ def jobs_of_sweep(files: Store, sweep: str, cluster: str) -> tuple[list[Submissi
     """
     from depthrate.slurm.states import live_job_ids, squeue_states
 
-    submissions = [each for each in read_submissions(files, [sweep]) if each.cluster == cluster]
+    submissions = [each for each in read_submissions(store, [sweep]) if each.cluster == cluster]
     nameless = {each.name: each for each in submissions if not each.job_ids}
     if nameless:  # their launch died between sbatch and its answer
         for name, array_id in live_job_ids(nameless).items():
@@ -88,15 +88,15 @@ def jobs_of_sweep(files: Store, sweep: str, cluster: str) -> tuple[list[Submissi
     return submissions, squeue_states(arrays) if arrays else {}
 
 
-def job_counts(files: Store, sweep: str) -> dict[str, Any] | None:
+def job_counts(store: Store, sweep: str) -> dict[str, Any] | None:
     """Return how many of a sweep's SLURM jobs wait and run, and why they wait; None where it has none or SLURM is silent."""
-    if not read_submissions(files, [sweep]):
+    if not read_submissions(store, [sweep]):
         return None
     from depthrate.slurm.command import SlurmError
     from depthrate.slurm.limits import read_limits
 
     try:
-        submissions, states = jobs_of_sweep(files, sweep, read_limits().cluster)
+        submissions, states = jobs_of_sweep(store, sweep, read_limits().cluster)
     except SlurmError:
         return None
     ours = {job_id for each in submissions for job_id in each.job_ids}

@@ -110,7 +110,7 @@ def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
 class SearchView:
     """The studies of a sweep as the store has them."""
 
-    def __init__(self, checked: CheckedSweep, files: Store):
+    def __init__(self, checked: CheckedSweep, store: Store):
         """See what the store holds.
 
         Raises:
@@ -118,11 +118,11 @@ class SearchView:
         """
         self.checked = checked
         self.states = [StudyState(study) for study in make_studies(checked.sweep, checked.task)]
-        self.records = SearchRecords(files, checked.sweep.name)
+        self.records = SearchRecords(store, checked.sweep.name)
         self.given_up: Collection[str] = ()
         """Trials that this launch has given up."""
         self._results: Results | None = None
-        self._files = files
+        self._files = store
         self._values: dict[str, tuple[float, ...] | None] = {}
         """Committed trial -> its objectives, None where one is not defined."""
         search = checked.sweep.search
@@ -276,11 +276,11 @@ class SearchView:
             self._values[trial_id] = tuple(values) if is_known else None
 
 
-def with_search(checked: CheckedSweep, files: Store) -> tuple[CheckedSweep, SearchView | None]:
+def with_search(checked: CheckedSweep, store: Store) -> tuple[CheckedSweep, SearchView | None]:
     """Return a sweep with the trials that its search has led to so far, and the search; as it is without one."""
     if checked.sweep.search is None:
         return checked, None
-    view = SearchView(checked, files)
+    view = SearchView(checked, store)
     return replace(checked, trials=view.trials()), view
 
 

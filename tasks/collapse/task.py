@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from depthrate.tasks.data import datasets
 from depthrate.tasks.collapse.cost import estimate_s, max_pack_size, memory_bytes
 from depthrate.tasks.collapse.schema import CURVES, METRICS, SCHEMA, is_transformer, measured, num_samples, num_steps
+from depthrate.tasks.data import datasets
 from depthrate.tasks.data.datasets import DATASETS, check_dataset
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.schema import ParameterError

@@ -219,7 +219,7 @@ def test_damage_is_a_warning_not_a_traceback(done: tuple[Path, str], tmp_path: P
 def test_these_import_neither_torch_nor_ray(arguments: list[str], done: tuple[Path, str]) -> None:
     code = (
         "import sys; sys.argv = ['depthrate', *sys.argv[1:]]\n"
-        "from orchestrator.cli import app\n"
+        "from depthrate.orchestrator.cli import app\n"
         "app(standalone_mode=False)\n"
         "heavy = {'torch', 'ray', 'sklearn', 'plotly', 'optuna'} & set(sys.modules)\n"
         "assert not heavy, heavy"

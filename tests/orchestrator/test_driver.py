@@ -20,16 +20,16 @@ from depthrate.storage.query import Results
 from depthrate.storage.store import Store
 from depthrate.sweeps.sweep import sweep_of_spec
 
-OWN_TASKS = Path(__file__).parent / "own_tasks.py"
+OWN_TASKS = Path(__file__).parents[1] / "support/own_tasks.py"
 
 
-def drive(files: Store, task: str, workers: int = 1, **spec: Any) -> Outcome:
+def drive(store: Store, task: str, workers: int = 1, **spec: Any) -> Outcome:
     checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:{task}", **spec}))
-    plan = make_plan(checked, files, workers=workers)
+    plan = make_plan(checked, store, workers=workers)
     executor = LocalExecutor(workers)
-    options = LaunchOptions(store=files.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    options = LaunchOptions(store=store.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
     try:
-        return Driver(plan, files, executor, options, lambda progress: None).run()
+        return Driver(plan, store, executor, options, lambda progress: None).run()
     finally:
         executor.close()
 

@@ -13,9 +13,9 @@ from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
 
 
-def test_committed_rows_are_read_back(files: Store) -> None:
-    commit(files, "a1", ["t1", "t2"])
-    results = Results(files)
+def test_committed_rows_are_read_back(store: Store) -> None:
+    commit(store, "a1", ["t1", "t2"])
+    results = Results(store)
     assert results.snapshot.trial_ids() == {"t1", "t2"} and not results.problems
     assert results.sql("select count(*) from metrics").fetchall() == [(12,)]
     assert results.sql("select trial_id, depth, step, layer, nc1 from results order by 1").fetchall() == [
@@ -25,7 +25,7 @@ def test_committed_rows_are_read_back(files: Store) -> None:
     assert results.sql("select count(*) from curves where loss is null").fetchall() == [(2,)], "NaN is null"
 
 
-def test_every_crash_point_leaves_nothing_or_all(files: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_crash_point_leaves_nothing_or_all(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail at the n-th write of a commit, for every n: readers see the trial only when the last write happened."""
     write = Store.write
     for crash_at in range(6):
@@ -43,19 +43,19 @@ def test_every_crash_point_leaves_nothing_or_all(files: Store, monkeypatch: pyte
             patch.setattr(Store, "write", failing)
             if crash_at < 5:  # record, metrics, curves, features, trials
                 with pytest.raises(OSError, match="killed here"):
-                    commit(files, attempt, ["t1"])
+                    commit(store, attempt, ["t1"])
             else:
-                commit(files, attempt, ["t1"])
-        results = Results(files)
+                commit(store, attempt, ["t1"])
+        results = Results(store)
         visible = results.sql("select count(*) from metrics").fetchall()[0][0]
         assert (results.snapshot.trial_ids(), visible) == ((set(), 0) if crash_at < 5 else ({"t1"}, 6))
         assert not results.problems, "what a dead attempt left is not damage"
 
 
-def test_the_earliest_commit_wins_whole(files: Store) -> None:
-    commit(files, "late", ["t1", "t2"], hour=2, value=200.0)
-    commit(files, "early", ["t2", "t3"], hour=1, value=100.0)
-    results = Results(files)
+def test_the_earliest_commit_wins_whole(store: Store) -> None:
+    commit(store, "late", ["t1", "t2"], hour=2, value=200.0)
+    commit(store, "early", ["t2", "t3"], hour=1, value=100.0)
+    results = Results(store)
     found = results.sql(
         "select trial_id, attempt_id, min(nc1), count(*) from metrics group by all order by 1"
     ).fetchall()
@@ -63,23 +63,23 @@ def test_the_earliest_commit_wins_whole(files: Store) -> None:
     assert results.sql("select count(*), count(distinct trial_id) from results").fetchall() == [(3, 3)]
 
 
-def test_equal_times_are_decided_alike_by_every_reader(files: Store) -> None:
+def test_equal_times_are_decided_alike_by_every_reader(store: Store) -> None:
     for attempt in ("b", "a", "c"):
-        commit(files, attempt, ["t1"], hour=1)
-    assert take_snapshot(files).trials["attempt_id"].to_pylist() == ["a"]
+        commit(store, attempt, ["t1"], hour=1)
+    assert take_snapshot(store).trials["attempt_id"].to_pylist() == ["a"]
 
 
-def test_parts_of_one_attempt(files: Store) -> None:
+def test_parts_of_one_attempt(store: Store) -> None:
     for part in range(3):
-        commit(files, "a1", [f"t{part}"], part=part)
-    assert take_snapshot(files).trial_ids() == {"t0", "t1", "t2"}
-    assert "trials/sweep=s/a1-0002.parquet" in files.list()
+        commit(store, "a1", [f"t{part}"], part=part)
+    assert take_snapshot(store).trial_ids() == {"t0", "t1", "t2"}
+    assert "trials/sweep=s/a1-0002.parquet" in store.list()
 
 
-def test_features_of_one_layer(files: Store) -> None:
-    commit(files, "a1", ["t1", "t2"], value=1.0, width=3)
-    commit(files, "a2", ["t3"], value=7.0, width=5, dtype=np.float16)
-    results = Results(files)
+def test_features_of_one_layer(store: Store) -> None:
+    commit(store, "a1", ["t1", "t2"], value=1.0, width=3)
+    commit(store, "a2", ["t3"], value=7.0, width=5, dtype=np.float16)
+    results = Results(store)
     labels, features = results.features("t2", layer=2)
     assert labels.tolist() == [0, 1] and features.tolist() == [[7, 8, 9], [10, 11, 12]]
     assert results.features("t3", layer=1)[1].dtype == np.float16

@@ -18,12 +18,12 @@ from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
 
 
-def fill(files: Store, packs: int = 6) -> None:
+def fill(store: Store, packs: int = 6) -> None:
     """Commit packs of three trials; the first of each pack but one is also in the pack before, which came earlier."""
     for number in range(packs):
         trials = [f"t{number}a", f"t{number}b", f"t{number + 1}a"]
         commit(
-            files,
+            store,
             f"20260101T00000{number}_aaaaaaaaaaaa",
             trials,
             hour=number,
@@ -32,9 +32,9 @@ def fill(files: Store, packs: int = 6) -> None:
         )
 
 
-def answers(files: Store) -> dict[str, Any]:
+def answers(store: Store) -> dict[str, Any]:
     """Everything a reader can see."""
-    results = Results(files)
+    results = Results(store)
     assert not results.problems
     seen: dict[str, Any] = {
         view: sorted(map(repr, results.sql(f"select * from {view}").fetchall())) for view in VIEWS if view != "attempts"
@@ -46,21 +46,21 @@ def answers(files: Store) -> dict[str, Any]:
     return seen
 
 
-def test_readers_see_the_same_before_and_after(files: Store) -> None:
-    fill(files)
-    before = answers(files)
-    result = compact(files)
+def test_readers_see_the_same_before_and_after(store: Store) -> None:
+    fill(store)
+    before = answers(store)
+    result = compact(store)
     assert (result.groups, result.commits, result.trials, result.records) == (1, 6, 13, 6)
     assert result.deleted == 0 and result.waiting == 6 * 5
-    assert answers(files) == before, "the replaced files are still there"
-    assert compact(files, grace_s=0).deleted == 30
-    assert answers(files) == before
-    left = [path for path in files.list() if path.startswith(("trials", "metrics", "curves", "features", "attempts"))]
+    assert answers(store) == before, "the replaced files are still there"
+    assert compact(store, grace_s=0).deleted == 30
+    assert answers(store) == before
+    left = [path for path in store.list() if path.startswith(("trials", "metrics", "curves", "features", "attempts"))]
     assert all(is_compacted(path) for path in left) and len(left) == 6, "features of two widths are two files"
-    again = compact(files, grace_s=0)
+    again = compact(store, grace_s=0)
     assert (again.groups, again.deleted) == (0, 0), "nothing left to do"
-    commit(files, "20260101T000009_aaaaaaaaaaaa", ["t9x"])
-    assert len(Results(files).sql("select * from trials").fetchall()) == 14
+    commit(store, "20260101T000009_aaaaaaaaaaaa", ["t9x"])
+    assert len(Results(store).sql("select * from trials").fetchall()) == 14
 
 
 def test_rows_are_sorted_so_that_statistics_prune(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,36 +93,36 @@ def test_groups_keep_to_their_size(folder: Store) -> None:
     assert result.groups == len(take_snapshot(folder).manifests) >= 2
 
 
-def test_large_features_stay_in_their_files(files: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_features_stay_in_their_files(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depthrate.storage.compact.MERGE_FEATURES_BELOW", 1)
-    commit(files, "20260101T000000_aaaaaaaaaaaa", ["t0a", "t3a"], hour=1)
-    commit(files, "20260101T000001_aaaaaaaaaaaa", ["t3a", "t3b"], hour=2)
-    before = answers(files)
-    compact(files, grace_s=0)
-    assert "features/sweep=s/20260101T000000_aaaaaaaaaaaa.parquet" in files.list("features"), "whole: kept as it is"
-    assert "features/sweep=s/20260101T000001_aaaaaaaaaaaa.parquet" not in files.list("features"), "held a double"
-    assert answers(files) == before
-    commit(files, "20260101T000002_aaaaaaaaaaaa", ["t4a"], hour=3)
-    commit(files, "20260101T000003_aaaaaaaaaaaa", ["t5a"], hour=3)
-    before = answers(files)
+    commit(store, "20260101T000000_aaaaaaaaaaaa", ["t0a", "t3a"], hour=1)
+    commit(store, "20260101T000001_aaaaaaaaaaaa", ["t3a", "t3b"], hour=2)
+    before = answers(store)
+    compact(store, grace_s=0)
+    assert "features/sweep=s/20260101T000000_aaaaaaaaaaaa.parquet" in store.list("features"), "whole: kept as it is"
+    assert "features/sweep=s/20260101T000001_aaaaaaaaaaaa.parquet" not in store.list("features"), "held a double"
+    assert answers(store) == before
+    commit(store, "20260101T000002_aaaaaaaaaaaa", ["t4a"], hour=3)
+    commit(store, "20260101T000003_aaaaaaaaaaaa", ["t5a"], hour=3)
+    before = answers(store)
     for _ in range(2):
-        compact(files, grace_s=0)
-        assert answers(files) == before
+        compact(store, grace_s=0)
+        assert answers(store) == before
 
 
-def test_two_compactions_at_once(files: Store) -> None:
+def test_two_compactions_at_once(store: Store) -> None:
     """Both saw the same commits; one of them also a later one."""
-    fill(files)
-    first = take_snapshot(files)
-    commit(files, "20260101T000009_aaaaaaaaaaaa", ["t9a", "t9b"], hour=9)
-    second, before = take_snapshot(files), answers(files)
+    fill(store)
+    first = take_snapshot(store)
+    commit(store, "20260101T000009_aaaaaaaaaaaa", ["t9a", "t9b"], hour=9)
+    second, before = take_snapshot(store), answers(store)
     for number, snapshot in enumerate((second, first)):
-        for group in plan_groups(files, snapshot, 2, 1e9):
-            write_group(files, group, snapshot, f"20260102T00000{number}_cccccccccccc")
-        assert answers(files) == before
-    assert len(take_snapshot(files).manifests) == 2
-    compact(files, grace_s=0)
-    assert answers(files) == before and len(take_snapshot(files).manifests) == 1
+        for group in plan_groups(store, snapshot, 2, 1e9):
+            write_group(store, group, snapshot, f"20260102T00000{number}_cccccccccccc")
+        assert answers(store) == before
+    assert len(take_snapshot(store).manifests) == 2
+    compact(store, grace_s=0)
+    assert answers(store) == before and len(take_snapshot(store).manifests) == 1
 
 
 def test_a_compaction_holds_every_trial_of_what_it_replaces(folder: Store) -> None:
@@ -139,22 +139,22 @@ def test_a_compaction_holds_every_trial_of_what_it_replaces(folder: Store) -> No
     for number, sources in enumerate((everything[:1], everything[1:], everything[::2], everything)):
         held = {trial for source in sources for trial in source.held["trial_id"].to_pylist()}
         written = write_group(folder, Group("s", sources, []), snapshot, f"20260103T00000{number}_cccccccccccc")
-        (file,) = written.files["trials"]
+        (file,) = written.store["trials"]
         assert set(pq.read_table(io.BytesIO(folder.read(file.path)))["trial_id"].to_pylist()) == held
 
 
-def test_a_commit_with_an_earlier_clock_still_wins_after_a_compaction(files: Store) -> None:
+def test_a_commit_with_an_earlier_clock_still_wins_after_a_compaction(store: Store) -> None:
     """Which of two commits counts must not depend on whether one of them was compacted."""
-    fill(files, packs=4)
-    compact(files, grace_s=0)
-    commit(files, "20251231T000000_aaaaaaaaaaaa", ["t2b"], value=99.0)
-    found = Results(files).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
-    plain = Store(f"memory://{id(files)}-{time.time_ns()}")
+    fill(store, packs=4)
+    compact(store, grace_s=0)
+    commit(store, "20251231T000000_aaaaaaaaaaaa", ["t2b"], value=99.0)
+    found = Results(store).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
+    plain = Store(f"memory://{id(store)}-{time.time_ns()}")
     fill(plain, packs=4)
     commit(plain, "20251231T000000_aaaaaaaaaaaa", ["t2b"], value=99.0)
     assert found == Results(plain).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
-    compact(files, grace_s=0)
-    assert found == Results(files).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
+    compact(store, grace_s=0)
+    assert found == Results(store).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
 
 
 class Stop(BaseException):
@@ -224,24 +224,24 @@ def test_damaged_files_are_left_alone_with_their_commit(folder: Store) -> None:
     assert path in folder.list() and Results(folder).sql("select count(*) from trials").fetchall() == [(13,)]
 
 
-def test_records_and_logs_of_attempts_go_along(files: Store) -> None:
-    fill(files)
-    files.write("attempts/sweep=s/20260101T000003_aaaaaaaaaaaa.log", b"it printed this\n")
+def test_records_and_logs_of_attempts_go_along(store: Store) -> None:
+    fill(store)
+    store.write("attempts/sweep=s/20260101T000003_aaaaaaaaaaaa.log", b"it printed this\n")
     for state, ended in (("running", "null"), ("failed", str(time.time()))):
         attempt = f"20260101T000008_{state:x<12}"
         record = f'"sweep": "s", "trial_ids": ["t9"], "state": "{state}", "started_at": 2, "ended_at": {ended}'
-        files.write(f"attempts/sweep=s/{attempt}.json", f'{{"attempt_id": "{attempt}", {record}}}'.encode())
-    before = sorted(record["attempt_id"] for record in read_records(files, take_snapshot(files)))
-    compact(files, grace_s=0)
-    snapshot = take_snapshot(files)
-    assert sorted(record["attempt_id"] for record in read_records(files, snapshot)) == before and len(before) == 8
+        store.write(f"attempts/sweep=s/{attempt}.json", f'{{"attempt_id": "{attempt}", {record}}}'.encode())
+    before = sorted(record["attempt_id"] for record in read_records(store, take_snapshot(store)))
+    compact(store, grace_s=0)
+    snapshot = take_snapshot(store)
+    assert sorted(record["attempt_id"] for record in read_records(store, snapshot)) == before and len(before) == 8
     assert len(snapshot.attempts) == 2, "one runs, and one ended just now"
-    assert compacted_log(files, snapshot, "20260101T000003_aaaaaaaaaaaa") == b"it printed this\n"
-    fill(files, packs=2)  # written again by a late worker: newer than what was compacted
-    assert len(read_records(files, take_snapshot(files))) == 8
+    assert compacted_log(store, snapshot, "20260101T000003_aaaaaaaaaaaa") == b"it printed this\n"
+    fill(store, packs=2)  # written again by a late worker: newer than what was compacted
+    assert len(read_records(store, take_snapshot(store))) == 8
 
 
-def test_an_empty_store_and_a_single_commit_are_left_alone(files: Store) -> None:
-    assert compact(files).groups == 0
-    commit(files, "20260101T000000_aaaaaaaaaaaa", ["t0a"])
-    assert compact(files).groups == 0 and not files.list("manifest")
+def test_an_empty_store_and_a_single_commit_are_left_alone(store: Store) -> None:
+    assert compact(store).groups == 0
+    commit(store, "20260101T000000_aaaaaaaaaaaa", ["t0a"])
+    assert compact(store).groups == 0 and not store.list("manifest")

@@ -13,10 +13,10 @@ from depthrate.storage.store import Store
 
 
 @pytest.fixture
-def store(files: Store) -> Store:
-    commit(files, "a1", ["t1", "t2"], hour=1)
-    commit(files, "a2", ["t3"], hour=2)
-    return files
+def store(store: Store) -> Store:
+    commit(store, "a1", ["t1", "t2"], hour=1)
+    commit(store, "a2", ["t3"], hour=2)
+    return store
 
 
 def answers(store: Store) -> tuple[list[str], str]:

@@ -24,10 +24,10 @@ def fresh_clients() -> Iterator[None]:
 
 @pytest.fixture
 def store(s3: S3Server) -> Store:
-    files = Store(s3.new_url())
-    files.list()
+    store = Store(s3.new_url())
+    store.list()
     s3.reset()
-    return files
+    return store
 
 
 def test_one_put_a_file_and_one_get(s3: S3Server, store: Store) -> None:
@@ -107,8 +107,8 @@ def test_no_such_bucket(s3: S3Server) -> None:
 def test_no_credentials(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    files = Store(f"s3://{BUCKET}/x")
+    store = Store(f"s3://{BUCKET}/x")
     with pytest.raises(StoreError, match="credentials"):
-        files.check_readable()
+        store.check_readable()
     with pytest.raises(OSError, match=rf"store s3://{BUCKET}/x: NoCredentialsError"):
-        files.read("a")
+        store.read("a")

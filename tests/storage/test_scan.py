@@ -35,10 +35,10 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_one_trials_rows_open_its_file_alone(files: Store, opened: list[int]) -> None:
+def test_one_trials_rows_open_its_file_alone(store: Store, opened: list[int]) -> None:
     for number in range(20):
-        commit(files, f"a{number:02d}", [f"t{number:02d}{letter}" for letter in "abcd"], value=number)
-    results = Results(files)
+        commit(store, f"a{number:02d}", [f"t{number:02d}{letter}" for letter in "abcd"], value=number)
+    results = Results(store)
     found = results.sql("select min(nc1), count(*) from metrics where trial_id = 't07c'").fetchall()
     assert found == [(7.0, 6)] and opened == [1]
     opened.clear()
@@ -72,10 +72,10 @@ def test_leaving_files_out_never_changes_an_answer(folder: Store, where: str, ex
     assert Results(folder).sql(query).fetchall() == [(expected,)]
 
 
-def test_features_of_a_layer_one_trial_after_another(files: Store) -> None:
-    commit(files, "a1", ["t1", "t2"], value=1.0)
-    commit(files, "a2", ["t2", "t3"], value=5.0, hour=1)
-    found = {trial: (labels.tolist(), features) for trial, labels, features in Results(files).iter_features(layer=2)}
+def test_features_of_a_layer_one_trial_after_another(store: Store) -> None:
+    commit(store, "a1", ["t1", "t2"], value=1.0)
+    commit(store, "a2", ["t2", "t3"], value=5.0, hour=1)
+    found = {trial: (labels.tolist(), features) for trial, labels, features in Results(store).iter_features(layer=2)}
     assert sorted(found) == ["t1", "t2", "t3"] and found["t2"][0] == [0, 1]
     np.testing.assert_array_equal(found["t2"][1], np.arange(6, 12).reshape(2, 3) + 1.0)
     np.testing.assert_array_equal(found["t3"][1], np.arange(6, 12).reshape(2, 3) + 5.0)
@@ -104,9 +104,9 @@ def test_one_layer_of_a_large_file_is_a_small_part_of_the_bytes(s3: S3Server) ->
     assert size is not None and read < size / 2, f"{read} of {size} bytes"
 
 
-def test_a_lazy_relation_is_read_in_batches(files: Store) -> None:
-    commit(files, "a1", ["t1", "t2"])
-    relation = Results(files).sql("select * from metrics order by trial_id, step, layer", lazy=True)
+def test_a_lazy_relation_is_read_in_batches(store: Store) -> None:
+    commit(store, "a1", ["t1", "t2"])
+    relation = Results(store).sql("select * from metrics order by trial_id, step, layer", lazy=True)
     batches = list(relation.filter("layer = 1").to_arrow_reader(2))
     assert sum(batch.num_rows for batch in batches) == 4
 

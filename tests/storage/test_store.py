@@ -14,26 +14,26 @@ from depthrate.storage.data_folder import DataFolder
 from depthrate.storage.store import Store, StoreError
 
 
-def test_round_trip_replace_list_delete(files: Store) -> None:
-    files.write("a/b.txt", b"one")
-    files.write("a/b.txt", b"three")
-    files.write("a/c/d.txt", b"")
-    assert files.read("a/b.txt") == b"three"
-    assert files.list() == {"a/b.txt": 5, "a/c/d.txt": 0}
-    assert files.list("a/c") == {"a/c/d.txt": 0}
-    assert files.size("a/b.txt") == 5 and files.size("nothing") is None
-    files.delete("a/c")
-    files.delete("never there")
-    assert files.list() == {"a/b.txt": 5}
+def test_round_trip_replace_list_delete(store: Store) -> None:
+    store.write("a/b.txt", b"one")
+    store.write("a/b.txt", b"three")
+    store.write("a/c/d.txt", b"")
+    assert store.read("a/b.txt") == b"three"
+    assert store.list() == {"a/b.txt": 5, "a/c/d.txt": 0}
+    assert store.list("a/c") == {"a/c/d.txt": 0}
+    assert store.size("a/b.txt") == 5 and store.size("nothing") is None
+    store.delete("a/c")
+    store.delete("never there")
+    assert store.list() == {"a/b.txt": 5}
 
 
-def test_an_empty_place_lists_as_empty(files: Store) -> None:
-    assert files.list() == {} and files.list("trials") == {}
+def test_an_empty_place_lists_as_empty(store: Store) -> None:
+    assert store.list() == {} and store.list("trials") == {}
 
 
-def test_missing_file(files: Store) -> None:
+def test_missing_file(store: Store) -> None:
     with pytest.raises(FileNotFoundError):
-        files.read("nothing")
+        store.read("nothing")
 
 
 def test_unknown_protocol_is_named() -> None:
@@ -83,32 +83,32 @@ def test_a_killed_writer_never_leaves_a_torn_file(folder: Store) -> None:
         assert list(folder.list()) == ["x"], "a file being written is not listed"
 
 
-def test_many_at_once(files: Store) -> None:
+def test_many_at_once(store: Store) -> None:
     for number in range(40):
-        files.write(f"a/{number:02d}", str(number).encode())
-    files.write("b/x", b"other")
-    found = list(files.read_many([*(f"a/{number:02d}" for number in range(40)), "a/none"]))
+        store.write(f"a/{number:02d}", str(number).encode())
+    store.write("b/x", b"other")
+    found = list(store.read_many([*(f"a/{number:02d}" for number in range(40)), "a/none"]))
     assert [content for _, content in found[:-1]] == [str(number).encode() for number in range(40)]
     assert found[-1][0] == "a/none" and isinstance(found[-1][1], FileNotFoundError)
-    assert len(files.list_many(["a", "b", "none"])) == 41
-    files.delete_many([f"a/{number:02d}" for number in range(1, 50)])
-    files.delete_many([])
-    assert files.list() == {"a/00": 1, "b/x": 5}
+    assert len(store.list_many(["a", "b", "none"])) == 41
+    store.delete_many([f"a/{number:02d}" for number in range(1, 50)])
+    store.delete_many([])
+    assert store.list() == {"a/00": 1, "b/x": 5}
 
 
-def test_move(files: Store) -> None:
-    files.write("a/b", b"content")
-    files.move("a/b", "quarantine/now/a/b")
-    assert files.list() == {"quarantine/now/a/b": 7}
+def test_move(store: Store) -> None:
+    store.write("a/b", b"content")
+    store.move("a/b", "quarantine/now/a/b")
+    assert store.list() == {"quarantine/now/a/b": 7}
     with pytest.raises(FileNotFoundError):
-        files.move("a/b", "c")
+        store.move("a/b", "c")
 
 
-def test_modified_is_the_time_of_the_write(files: Store) -> None:
-    files.write("a", b"")
-    modified = files.modified("a")
+def test_modified_is_the_time_of_the_write(store: Store) -> None:
+    store.write("a", b"")
+    modified = store.modified("a")
     assert modified is not None and abs(modified - time.time()) < 30
-    assert files.modified("nothing") is None
+    assert store.modified("nothing") is None
 
 
 def test_what_a_killed_writer_left_is_found_when_it_is_old(folder: Store) -> None:

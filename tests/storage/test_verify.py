@@ -22,10 +22,10 @@ from depthrate.storage.verify import Verification, repair, verify
 
 
 @pytest.fixture
-def store(files: Store) -> Store:
-    commit(files, "20260101T000000_aaaaaaaaaaaa", ["t1", "t2"], hour=1)
-    commit(files, "20260101T000000_bbbbbbbbbbbb", ["t3", "t4"], hour=2)
-    return files
+def store(store: Store) -> Store:
+    commit(store, "20260101T000000_aaaaaaaaaaaa", ["t1", "t2"], hour=1)
+    commit(store, "20260101T000000_bbbbbbbbbbbb", ["t3", "t4"], hour=2)
+    return store
 
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"

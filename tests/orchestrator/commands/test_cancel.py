@@ -15,20 +15,20 @@ from depthrate.orchestrator.plan import check_sweep, make_plan
 from depthrate.storage.store import Store
 from depthrate.sweeps.sweep import sweep_of_spec
 
-SLOW = {"name": "s", "task": f"{Path(__file__).parent / 'own_tasks.py'}:slow", "grid": {"depth": [2, 3]}}
+SLOW = {"name": "s", "task": f"{Path(__file__).parents[2] / 'support/own_tasks.py'}:slow", "grid": {"depth": [2, 3]}}
 
 
-def drive(files: Store, cancel_at_once: bool) -> Outcome:
-    plan = make_plan(check_sweep(sweep_of_spec(SLOW)), files, workers=2)
+def drive(store: Store, cancel_at_once: bool) -> Outcome:
+    plan = make_plan(check_sweep(sweep_of_spec(SLOW)), store, workers=2)
     executor = LocalExecutor(2)
-    options = LaunchOptions(store=files.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    options = LaunchOptions(store=store.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
 
     def watch(progress: Progress) -> None:
         if cancel_at_once and progress.packs_running:
-            cancel_sweep(files, "s", Console(quiet=True))
+            cancel_sweep(store, "s", Console(quiet=True))
 
     try:
-        return Driver(plan, files, executor, options, watch).run()
+        return Driver(plan, store, executor, options, watch).run()
     finally:
         executor.close()
 

@@ -102,17 +102,17 @@ def test_a_failed_answer_leaves_the_file_as_it_was(store: str, tmp_path: Path) -
 
 
 def test_a_launch_compacts_when_there_are_many_commits(store: str) -> None:
-    files = Store(store)
+    store = Store(store)
     upkeep = Upkeep(store, threshold=5)
-    upkeep.look(take_snapshot(files))
+    upkeep.look(take_snapshot(store))
     upkeep.close(wait=True)
-    assert not files.list("manifest"), "four commits are few"
+    assert not store.list("manifest"), "four commits are few"
     upkeep = Upkeep(store, threshold=4)
-    upkeep.look(take_snapshot(files))
-    upkeep.look(take_snapshot(files))
+    upkeep.look(take_snapshot(store))
+    upkeep.look(take_snapshot(store))
     upkeep.close(wait=True)
-    assert len(files.list("manifest")) == 1 and take_snapshot(files).num_loose() == {}
-    assert Results(files).sql("select count(*) from results").fetchall() == [(8,)]
+    assert len(store.list("manifest")) == 1 and take_snapshot(store).num_loose() == {}
+    assert Results(store).sql("select count(*) from results").fetchall() == [(8,)]
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from depthrate.storage.query import open_results
 from depthrate.storage.store import Store
 from depthrate.sweeps.sweep import Sweep, sweep_of_spec
 
-OWN_TASKS = Path(__file__).parent / "own_tasks.py"
+OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
 KINDS = ("local", "ray", "ray_two_nodes", "slurm")
 pytestmark = [
     pytest.mark.timeout(300),
@@ -43,9 +43,9 @@ class Machines:
     goes_on = False
     """Whether packs go on when their driver has left."""
 
-    def plan(self, sweep: Sweep, files: Store) -> Plan:
+    def plan(self, sweep: Sweep, store: Store) -> Plan:
         """Return what is to be done of a sweep."""
-        return make_plan(check_sweep(sweep), files, workers=2)
+        return make_plan(check_sweep(sweep), store, workers=2)
 
     def executor(self, plan: Plan) -> Executor:
         """Return a new executor on these machines."""
@@ -135,11 +135,11 @@ class SlurmMachines(Machines):
         profile.write_text("mem_gb = 0.8\nwalltime_min = 10\narray_parallelism = 2\njob_min = 0\n")
         self.options = ["--executor", "slurm", "--cluster", str(profile)]
 
-    def plan(self, sweep: Sweep, files: Store) -> Plan:
+    def plan(self, sweep: Sweep, store: Store) -> Plan:
         self._place = open_place(
-            "slurm", device="cpu", workers=None, cluster=self.options[-1], sweep=sweep, files=files
+            "slurm", device="cpu", workers=None, cluster=self.options[-1], sweep=sweep, store=store
         )
-        return make_plan(check_sweep(sweep), files, workers=2, submitted=self._place.submitted)
+        return make_plan(check_sweep(sweep), store, workers=2, submitted=self._place.submitted)
 
     def executor(self, plan: Plan) -> Executor:
         return self._place.executor(plan)
@@ -172,12 +172,12 @@ Watch = Callable[[Driver, Any], None]
 
 
 def drive(
-    machines: Machines, files: Store, task: str, watch: Watch = lambda driver, progress: None, **spec: Any
+    machines: Machines, store: Store, task: str, watch: Watch = lambda driver, progress: None, **spec: Any
 ) -> Outcome:
-    plan = machines.plan(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:{task}", **spec}), files)
+    plan = machines.plan(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:{task}", **spec}), store)
     executor = machines.executor(plan)
-    options = LaunchOptions(store=files.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
-    driver = Driver(plan, files, executor, options, lambda progress: watch(driver, progress))
+    options = LaunchOptions(store=store.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    driver = Driver(plan, store, executor, options, lambda progress: watch(driver, progress))
     try:
         return driver.run()
     finally:

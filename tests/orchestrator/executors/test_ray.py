@@ -37,7 +37,7 @@ from depthrate.orchestrator.executors.ray_executor import (  # noqa: E402
     kind_of,
 )
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[2] / "support"
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -45,12 +45,12 @@ pytestmark = [
 ]
 
 
-def drive(files: Store, session: Session, task: str, *, gpu_share: float = 0.0, **spec: Any) -> Outcome:
-    checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{HERE}/own_tasks.py:{task}", **spec}))
+def drive(store: Store, session: Session, task: str, *, gpu_share: float = 0.0, **spec: Any) -> Outcome:
+    checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{SUPPORT}/own_tasks.py:{task}", **spec}))
     executor = RayExecutor(session, workers=2, gpu_share=gpu_share)
-    options = LaunchOptions(store=files.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    options = LaunchOptions(store=store.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
     try:
-        return Driver(make_plan(checked, files, workers=2), files, executor, options, lambda progress: None).run()
+        return Driver(make_plan(checked, store, workers=2), store, executor, options, lambda progress: None).run()
     finally:
         executor.close()
 
@@ -86,9 +86,9 @@ def bare_cluster(bare_python: Path) -> Iterator[Cluster]:
 
 def test_our_code_travels_to_nodes_that_lack_it(folder: Store, bare_python: Path, bare_cluster: Cluster) -> None:
     lacking = subprocess.run(
-        [bare_python, "-c", "import storage"], capture_output=True, text=True, check=False, cwd="/"
+        [bare_python, "-c", "import depthrate"], capture_output=True, text=True, check=False, cwd="/"
     )
-    assert "No module named 'storage'" in lacking.stderr
+    assert "No module named 'depthrate'" in lacking.stderr
     session = Session(address=bare_cluster.address)
     assert session.resources()["CPU"] == 2 and check_versions() == []
     outcome = drive(folder, session, "power_law", grid={"depth": [2, 4]}, params={"exponent": 1.0})
@@ -109,7 +109,7 @@ def test_asha_compares_trials_of_packs_that_run_at_the_same_time(folder: Store, 
     """All are proposed in one batch, so no threshold could be known before: who is left out is seen while they run."""
     spec = {
         "name": "s",
-        "task": f"{HERE}/search_tasks.py:climbs",
+        "task": f"{SUPPORT}/search_tasks.py:climbs",
         "params": {"log": str(tmp_path / "log")},
         "search": {
             "params": {"x": [float(x) for x in range(1, 13)]},
@@ -148,9 +148,9 @@ def test_kinds_of_failures() -> None:
 def test_what_does_not_fit_is_refused(folder: Store) -> None:
     sweep = Sweep(name="s", task="collapse")
     with pytest.raises(PlaceError, match="--address and --packs-per-gpu go with --executor ray"):
-        open_place("local", device="cpu", workers=1, cluster=None, sweep=sweep, files=folder, address="auto")
+        open_place("local", device="cpu", workers=1, cluster=None, sweep=sweep, store=folder, address="auto")
     with pytest.raises(PlaceError, match="give one of them"):
-        open_place("ray", device="cpu", workers=1, cluster="x.toml", sweep=sweep, files=folder, address="auto")
+        open_place("ray", device="cpu", workers=1, cluster="x.toml", sweep=sweep, store=folder, address="auto")
     with pytest.raises(PlaceError, match="run on a node, with auto"):
-        open_place("ray", device="cpu", workers=1, cluster=None, sweep=sweep, files=folder, address="ray://x:10001")
+        open_place("ray", device="cpu", workers=1, cluster=None, sweep=sweep, store=folder, address="ray://x:10001")
     assert issubclass(RayError, ValueError)

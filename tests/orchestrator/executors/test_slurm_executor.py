@@ -93,12 +93,12 @@ def jobs(*names: str) -> list[PackJob]:
     ]
 
 
-def record(files: Store, attempt_id: str, state: str, heartbeat_ago_s: float = 0.0, **fields: Any) -> None:
+def record(store: Store, attempt_id: str, state: str, heartbeat_ago_s: float = 0.0, **fields: Any) -> None:
     made = AttemptState(
         attempt_id=attempt_id, sweep="s", pack_id="p", trial_ids=["t"], device="cpu", state=state, **fields
     )
     made.heartbeat_at = time.time() - heartbeat_ago_s
-    made.write(files)
+    made.write(store)
 
 
 def ends_of(executor: SlurmExecutor, looks: int = 30, until: Callable[[list[JobEnd]], bool] = bool) -> list[JobEnd]:

@@ -22,7 +22,7 @@ from depthrate.storage.query import Results
 from depthrate.storage.store import Store
 
 pytestmark = pytest.mark.timeout(300)
-TASKS = Path(__file__).parent / "steady_task.py"
+TASKS = Path(__file__).parents[2] / "support/steady_task.py"
 CHECKPOINT_S = 2.0
 
 
@@ -31,8 +31,8 @@ class Bench:
 
     def __init__(self, lab: Lab, folder: Path):
         self.lab, self.folder = lab, folder
-        self.store, self.trace = folder / "store", folder / "trace"
-        self.files = Store(str(self.store))
+        self.url, self.trace = folder / "store", folder / "trace"
+        self.store = Store(str(self.url))
         self.name = "s" + folder.name.replace("_", "")[-12:]
         self.profile: dict[str, Any] = {"mem_gb": 0.8, "walltime_min": 10, "array_parallelism": 4}
         self.executor = "slurm"
@@ -46,7 +46,7 @@ class Bench:
 
     def command(self, verb: str, *options: str) -> list[str]:
         """Return a command line."""
-        command = [sys.executable, "-m", "depthrate", verb, "--store", str(self.store), *options]
+        command = [sys.executable, "-m", "depthrate", verb, "--store", str(self.url), *options]
         if verb in ("run", "plan"):
             lines = [f"{key} = {json.dumps(value)}" for key, value in self.profile.items()]
             (self.folder / "cluster.toml").write_text("\n".join(lines))
@@ -105,12 +105,12 @@ class Bench:
 
     def check(self, num_trials: int, most_redone: int | None = None) -> None:
         """Check what must hold after everything."""
-        rows = sum(pq.read_metadata(self.files.full_path(path)).num_rows for path in self.files.list("trials"))
-        ids = Results(self.files).sql("select count(*), count(distinct trial_id) from trials").fetchall()
+        rows = sum(pq.read_metadata(self.store.full_path(path)).num_rows for path in self.store.list("trials"))
+        ids = Results(self.store).sql("select count(*), count(distinct trial_id) from trials").fetchall()
         assert rows == num_trials and ids == [(num_trials, num_trials)], "every trial is committed once"
         state = self.status()
         assert state["ok"] == num_trials and state["running"] == state["pending"] == state["failed"] == 0
-        assert not self.files.list("jobs") and not self.files.list("checkpoints"), "nothing is left on the books"
+        assert not self.store.list("jobs") and not self.store.list("checkpoints"), "nothing is left on the books"
         if most_redone is not None:
             steps = [step[:3] for step in self.steps()]
             assert len(steps) - len(set(steps)) <= most_redone, Counter(steps).most_common(5)
@@ -135,7 +135,7 @@ def test_a_detached_launch_gives_the_numbers_of_a_local_one(bench: Bench) -> Non
     local = [sys.executable, "-m", "depthrate", "run", str(bench.folder / "sweep.yaml")]
     subprocess.run([*local, "--store", str(bench.folder / "local")], check=True, capture_output=True)
     numbers = "select trial_id, step, layer, nc1, nc2a, nc3 from metrics order by all"
-    found = Results(bench.files).sql(numbers).fetchall()
+    found = Results(bench.store).sql(numbers).fetchall()
     assert found == Results(Store(str(bench.folder / "local"))).sql(numbers).fetchall() and len(found) > 20
     bench.run("run")  # takes what is over off the books
     bench.check(4)
@@ -177,7 +177,7 @@ def test_a_pack_longer_than_the_time_limit_goes_through_several_jobs(bench: Benc
     bench.sweep(params={"steps": 240, "step_s": 0.25}, grid={"depth": [2]})
     assert "1 to run" in bench.wait(bench.start())
     bench.check(1, most_redone=1)
-    attempts = Results(bench.files).sql("select state from attempts order by started_at").fetchall()
+    attempts = Results(bench.store).sql("select state from attempts order by started_at").fetchall()
     assert attempts[-1] == ("done",) and attempts.count(("interrupted",)) >= 1
 
 
@@ -220,7 +220,7 @@ def test_too_little_memory_halves_the_pack(bench: Bench) -> None:
     bench.sweep("hungry", params={"depth": 2}, seeds=4)
     bench.wait(bench.start())
     bench.check(4)
-    kinds = Results(bench.files).sql("select distinct error_kind from attempts where state = 'lost'").fetchall()
+    kinds = Results(bench.store).sql("select distinct error_kind from attempts where state = 'lost'").fetchall()
     assert kinds == [("out_of_memory",)]
 
 
@@ -230,7 +230,7 @@ def test_an_exception_is_retried_once_and_reported(bench: Bench) -> None:
     assert "RuntimeError: depth 3 is cursed" in printed
     state = bench.status()
     assert state["ok"] == 2 and state["failed"] == 1
-    assert Results(bench.files).sql("select count(*) from attempts where state = 'failed'").fetchall() == [(2,)]
+    assert Results(bench.store).sql("select count(*) from attempts where state = 'failed'").fetchall() == [(2,)]
 
 
 def test_the_driver_is_killed_and_another_goes_on(bench: Bench) -> None:
@@ -280,7 +280,7 @@ def test_what_exceeds_a_limit_is_refused_before_anything_is_submitted(bench: Ben
     bench.sweep(grid={"depth": list(range(2001, 4003))})
     bench.profile |= {"job_min": 0, "array_parallelism": 2000}
     assert "2002 jobs are more than this cluster holds at once (MaxJobCount=2000)" in bench.run("run", code=2)
-    assert not bench.queue() and not bench.files.list()
+    assert not bench.queue() and not bench.store.list()
 
 
 def test_many_packs_are_split_at_the_largest_array(bench: Bench) -> None:

@@ -35,7 +35,7 @@ from depthrate.orchestrator.report.collect import collect_report  # noqa: E402
 from depthrate.orchestrator.search.proposals import Told, with_search  # noqa: E402
 from depthrate.orchestrator.search.studies import StudySampler, thresholds  # noqa: E402
 
-TASKS = Path(__file__).parent / "search_tasks.py"
+TASKS = Path(__file__).parents[2] / "support/search_tasks.py"
 RANGES = {"x": {"low": 0.01, "high": 10.0, "log": True}, "y": {"low": -2.0, "high": 2.0}}
 STEPPED = {"x": {"low": 0.0, "high": 5.0, "step": 0.5}, "y": {"low": 0.0, "high": 3.0, "step": 1.0}}
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")

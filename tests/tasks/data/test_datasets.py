@@ -71,8 +71,9 @@ def test_digits_are_those_of_scikit_learn_and_read_without_it(monkeypatch):
     )
     moved = _load_digits.__wrapped__()
     assert np.array_equal(ours[0], moved[0]) and np.array_equal(ours[1], moved[1])
-    code = "import sys; from tasks.datasets import _load_digits; _load_digits(); assert 'sklearn' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+    code = "import sys; from depthrate.tasks.data import datasets; datasets._load_digits(); "
+    code += "assert 'sklearn' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
 
 
 def test_a_draw_is_balanced_and_sorted_by_class():

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from depthrate.tasks.networks import residual, transformer
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.training.trainer import FusedTrainer, Hyperparameters, TrainingPlan
@@ -89,14 +90,14 @@ def test_what_linear_maps_read_has_mean_zero_and_norm_root_d(arch, pre_norm):
 def layer_norms(monkeypatch):
     """What each LayerNorm of a forward pass read and gave, in order."""
     calls = []
-    original = tasks.networks.layer_norm
+    original = residual.layer_norm
 
     def recording(x):
         calls.append((x, original(x)))
         return calls[-1][1]
 
-    monkeypatch.setattr(tasks.networks, "layer_norm", recording)
-    monkeypatch.setattr(tasks.transformers, "layer_norm", recording)
+    monkeypatch.setattr(residual, "layer_norm", recording)
+    monkeypatch.setattr(transformer, "layer_norm", recording)
     return calls
 
 
@@ -145,7 +146,7 @@ def test_a_prefix_is_processed_as_if_nothing_followed(arch, pre_norm):
         prefix = inputs()[:, :, : length * PATCH]
         own = {**parameters, "W_p": parameters["W_p"][:, :, :length]}
         *_, end = short.features(own, prefix)
-        torch.testing.assert_close(tasks.transformers.layer_norm(hidden[:, :, length - 1]), end)
+        torch.testing.assert_close(transformer.layer_norm(hidden[:, :, length - 1]), end)
 
 
 @post_and_pre

@@ -25,7 +25,7 @@ PACKS_ON_THE_CPU = {
 PROCESS = """
 import json, os, sys
 import depthrate.orchestrator.worker, sklearn.datasets  # what a worker has loaded once it trains on digits
-import depthrate.tasks.collapse.pack
+from depthrate.tasks.collapse.pack import run_pack
 from depthrate.tasks.collapse.task import COLLAPSE
 
 class Context:
@@ -41,7 +41,7 @@ for name, (params, num_trials) in json.loads(sys.argv[1]).items():
     if not child:
         params |= {"steps": 2, "measure_steps": [0]}
         trials = [COLLAPSE.schema.fill({**params, "seed": seed}) for seed in range(num_trials)]
-        list(tasks.collapse.run_pack(trials, Context()))
+        list(run_pack(trials, Context()))
         print(name, next(line for line in open("/proc/self/status") if line.startswith("VmHWM")), end="", flush=True)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0, name
@@ -104,7 +104,7 @@ def peaks_of_processes():
         [sys.executable, "-c", PROCESS, json.dumps(PACKS_ON_THE_CPU)],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         check=False,
     )
     assert run.returncode == 0, run.stderr

@@ -1,7 +1,7 @@
 """Writers, compactions and readers at once, killed at random: nothing committed is lost, nothing doubled, no reader errs.
 
-    python tests/storage_chaos.py --seconds 600 --seed 1               # in a temporary folder
-    python tests/storage_chaos.py --seconds 600 --seed 1 --s3          # on a real S3 server on this machine
+    python tests/support/storage_chaos.py --seconds 600 --seed 1               # in a temporary folder
+    python tests/support/storage_chaos.py --seconds 600 --seed 1 --s3          # on a real S3 server on this machine
 
 Every number a writer commits is made from its trial and its attempt, so that a reader sees rows that do not belong
 together. A writer notes each commit that returned in a journal; what stands there must be seen by every later reader.
@@ -25,7 +25,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 WRITERS, COMPACTIONS, READERS = 8, 2, 4
 GRACE_S = 10.0
@@ -54,7 +54,7 @@ def write(store: str, index: int, seed: int, journal: Path) -> None:
     from depthrate.storage.schema import task_table
     from depthrate.storage.store import Store
 
-    files, rng = Store(store), random.Random(f"{seed} writer {index} {time.time_ns()}")
+    store, rng = Store(store), random.Random(f"{seed} writer {index} {time.time_ns()}")
     skew = timedelta(hours=rng.choice([-5, 0, 0, 0, 3]))
     while True:
         time.sleep(rng.uniform(0, 0.5))
@@ -63,7 +63,7 @@ def write(store: str, index: int, seed: int, journal: Path) -> None:
         if rng.random() < 0.3:  # a pack that somebody else runs at the same time
             trial_ids[0] = f"shared{int(time.time()) // 2:010d}"
         state = AttemptState(attempt_id=attempt_id, sweep="chaos", pack_id="p", trial_ids=trial_ids, device="cpu")
-        state.write(files)
+        state.write(store)
         tables: dict[str, list[Any]] = {"metrics": [], "curves": [], "features": []}
         for trial_id in trial_ids:
             value = value_of(trial_id, attempt_id)
@@ -79,13 +79,13 @@ def write(store: str, index: int, seed: int, journal: Path) -> None:
             | {"committed_at": datetime.now(UTC) + skew}
             for n, t in enumerate(trial_ids)
         ]
-        commit_trials(files, sweep="chaos", attempt_id=attempt_id, part=None, trials=rows, tables=tables)
+        commit_trials(store, sweep="chaos", attempt_id=attempt_id, part=None, trials=rows, tables=tables)
         with journal.open("a") as file:
             file.write("".join(f"{trial_id}\n" for trial_id in trial_ids))
             file.flush()
             os.fsync(file.fileno())
         state.state, state.ended_at = "done", time.time() - 3600  # long ago, so that compactions take the record
-        state.write(files)
+        state.write(store)
 
 
 def compact_on(store: str, journal: Path) -> None:
@@ -93,7 +93,7 @@ def compact_on(store: str, journal: Path) -> None:
     from depthrate.storage.compact import compact
     from depthrate.storage.store import Store
 
-    files = Store(store)
+    store = Store(store)
 
     def note(kind: str, count: int) -> None:
         with journal.open("a") as file:
@@ -101,7 +101,7 @@ def compact_on(store: str, journal: Path) -> None:
 
     while True:
         result = compact(
-            files, grace_s=GRACE_S, at_least=8, group_bytes=400_000, tell=lambda result, num_groups: note("group", 1)
+            store, grace_s=GRACE_S, at_least=8, group_bytes=400_000, tell=lambda result, num_groups: note("group", 1)
         )
         note("finished", 1)
         note("deleted", result.deleted)
@@ -210,10 +210,10 @@ def report(chaos: Chaos) -> dict[str, Any]:
     from depthrate.storage.store import Store
     from depthrate.storage.verify import verify
 
-    files, committed = Store(chaos.store), journalled(chaos.folder)
-    found = verify(files).findings
-    compact(files, grace_s=0)
-    rows = Results(files).sql(CHECK).fetchall()
+    store, committed = Store(chaos.store), journalled(chaos.folder)
+    found = verify(store).findings
+    compact(store, grace_s=0)
+    rows = Results(store).sql(CHECK).fetchall()
     reads = [line for path in chaos.folder.glob("reader-*.log") for line in path.read_text().splitlines()]
     compacted = {"group": 0, "finished": 0, "deleted": 0}
     for path in chaos.folder.glob("compaction-*.log"):
@@ -235,7 +235,7 @@ def report(chaos: Chaos) -> dict[str, Any]:
         "faults_of_readers": [line for line in reads if line.startswith("FAULT")],
         "faults_at_the_end": list(_faults(rows, committed)),
         "damage_at_the_end": [str(finding) for finding in found if finding.kind != "leftover"],
-        "files_at_the_end": len(files.list()),
+        "files_at_the_end": len(store.list()),
     }
 
 

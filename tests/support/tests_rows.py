@@ -38,7 +38,7 @@ def tables_of(
 
 
 def commit(
-    files: Store,
+    store: Store,
     attempt_id: str,
     trial_ids: Sequence[str],
     *,
@@ -52,7 +52,7 @@ def commit(
     """Commit trials as a worker does: its record, the data, the trials file."""
     record = {"attempt_id": attempt_id, "sweep": sweep, "trial_ids": list(trial_ids), "state": "done"}
     record |= {"started_at": 1e9, "heartbeat_at": 1e9, "ended_at": 1e9}
-    files.write(attempt_path(sweep, attempt_id), json.dumps(record).encode())
+    store.write(attempt_path(sweep, attempt_id), json.dumps(record).encode())
     each = [tables_of(trial_id, attempt_id, value, **shape) for trial_id in trial_ids]
     rows = [
         {
@@ -67,4 +67,4 @@ def commit(
         for index, trial_id in enumerate(trial_ids)
     ]
     tables = {name: [tables[name] for tables in each] for name in ("metrics", "curves", "features")}
-    commit_trials(files, sweep=sweep, attempt_id=attempt_id, part=part, trials=rows, tables=tables)
+    commit_trials(store, sweep=sweep, attempt_id=attempt_id, part=part, trials=rows, tables=tables)

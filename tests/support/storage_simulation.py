@@ -72,7 +72,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.files = Store(f"memory://{uuid.uuid4().hex}")
+        self.store = Store(f"memory://{uuid.uuid4().hex}")
         self.actors: list[Actor] = []
         self._current: Actor | None = None
         self._recent: list[tuple[str, str]] = []
@@ -87,8 +87,8 @@ class Simulation:
         attempt = f"20260101T000000_{self._attempts:012d}"
 
         def work() -> None:
-            files = self._files()
-            files.write(f"attempts/sweep=s/{attempt}.json", b"{}")
+            store = self._files()
+            store.write(f"attempts/sweep=s/{attempt}.json", b"{}")
             rows = [
                 {"trial_id": t, "sweep": "s", "attempt_id": attempt, "status": "ok", "params": "{}"}
                 | {"committed_at": datetime.now(UTC) + timedelta(hours=skew_h)}
@@ -96,7 +96,7 @@ class Simulation:
             ]
             each = [tables_of(trial_id, attempt) for trial_id in trial_ids]
             tables = {name: [one[name] for one in each] for name in ("metrics", "curves", "features")}
-            commit_trials(files, sweep="s", attempt_id=attempt, part=None, trials=rows, tables=tables)
+            commit_trials(store, sweep="s", attempt_id=attempt, part=None, trials=rows, tables=tables)
             self.committed.update(trial_ids)
 
         self._add(f"writer {attempt[-3:]}", work)
@@ -173,7 +173,7 @@ class Simulation:
         return actor
 
     def _files(self) -> Store:
-        return SteppedFiles(self.files.url, self)
+        return SteppedFiles(self.store.url, self)
 
     def wrote(self, actor: Actor, path: str) -> None:
         """Remember a write that listings may not show yet."""
@@ -250,9 +250,9 @@ def simulate(seed: int, *, lag: bool) -> Simulation:
 
 def settle(simulation: Simulation) -> dict[str, Any]:
     """Compact without anybody else and return what is there then; raises if it is not what was committed."""
-    simulation.check(Results(simulation.files), simulation.committed)
-    compact(simulation.files, grace_s=0)
-    results = Results(simulation.files)
+    simulation.check(Results(simulation.store), simulation.committed)
+    compact(simulation.store, grace_s=0)
+    results = Results(simulation.store)
     simulation.check(results, simulation.committed)
-    listing = simulation.files.list()
+    listing = simulation.store.list()
     return {"trials": results.snapshot.trial_ids(), "listing": listing, "snapshot": results.snapshot}
