@@ -1,18 +1,22 @@
-"""depthrate for notebooks: open a store, define a task, load a sweep, fit rates. Only re-exports, and a link to each folder."""
+"""depthrate for notebooks and tasks: open a store, define a task, load a sweep, fit rates.
+
+Beside this file lie links to the five folders of the code. Names are imported when they are asked for: a command that
+reads a table need not wait for what trains.
+"""
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from depthrate.storage.query import QueryError, Results
-from depthrate.storage.query import open_results as open
-from depthrate.storage.store import StoreError
-from depthrate.sweeps.search_space import Measure, Prune, Search
-from depthrate.sweeps.sweep import FitRequest, Sweep, SweepError, load_sweep
-from depthrate.tasks.task import Interrupted, Pruned, TaskError, task
-
 if TYPE_CHECKING:
+    from depthrate.storage.query import QueryError, Results
+    from depthrate.storage.query import open_results as open
+    from depthrate.storage.store import StoreError
+    from depthrate.sweeps.search_space import Measure, Prune, Search
+    from depthrate.sweeps.sweep import FitRequest, Sweep, SweepError, load_sweep
     from depthrate.tasks.fits.rates import common_exponent, cutoff, fit_many, fit_rates, predict
+    from depthrate.tasks.task import Interrupted, Pruned, TaskError, task
 
 __all__ = [
     "FitRequest",
@@ -37,13 +41,26 @@ __all__ = [
     "task",
 ]
 
-_FITTING = ("common_exponent", "cutoff", "fit_many", "fit_rates", "predict")
+_HOMES = {
+    "storage.query": ("QueryError", "Results"),
+    "storage.store": ("StoreError",),
+    "sweeps.search_space": ("Measure", "Prune", "Search"),
+    "sweeps.sweep": ("FitRequest", "Sweep", "SweepError", "load_sweep"),
+    "tasks.fits.rates": ("common_exponent", "cutoff", "fit_many", "fit_rates", "predict"),
+    "tasks.task": ("Interrupted", "Pruned", "TaskError", "task"),
+}
+_PLACES = {name: (module, name) for module, names in _HOMES.items() for name in names}
+_PLACES["open"] = ("storage.query", "open_results")
 
 
 def __getattr__(name: str) -> Any:
-    """Import the fitting functions when they are asked for: scipy takes 0.3 s that a task's own file need not wait."""
-    if name not in _FITTING:
-        raise AttributeError(f"module 'depthrate' has no attribute {name!r}")
-    from depthrate.tasks.fits import rates
+    if name not in _PLACES:
+        raise AttributeError(f"module 'depthrate' has no attribute {name!r}; it has {', '.join(__all__)}")
+    module, attribute = _PLACES[name]
+    value = getattr(importlib.import_module(f"depthrate.{module}"), attribute)
+    globals()[name] = value
+    return value
 
-    return getattr(rates, name)
+
+def __dir__() -> list[str]:
+    return __all__

@@ -75,7 +75,7 @@ def test_every_folder_is_found() -> None:
     assert len(FILES) > 30 and {path.relative_to(ROOT).parts[0] for path in FILES} == set(FOLDERS)
 
 
-@pytest.mark.parametrize("path", (ROOT / "tasks").rglob("*.py"), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", sorted((ROOT / "tasks").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_plans_read_is_torch_free(path: Path) -> None:
     place = str(path.relative_to(ROOT))
     assert place in NEEDS_TORCH or "torch" not in {module.partition(".")[0] for module in imports(path)}
@@ -84,5 +84,7 @@ def test_what_plans_read_is_torch_free(path: Path) -> None:
 def test_public_names() -> None:
     import depthrate
 
-    assert depthrate.__all__ == sorted(depthrate.__all__)
+    assert depthrate.__all__ == sorted(depthrate.__all__) and all(
+        hasattr(depthrate, name) for name in depthrate.__all__
+    )
     assert {"open", "task", "load_sweep", "Results", "Sweep", "Interrupted"} <= set(depthrate.__all__)

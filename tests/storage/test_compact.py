@@ -139,7 +139,7 @@ def test_a_compaction_holds_every_trial_of_what_it_replaces(folder: Store) -> No
     for number, sources in enumerate((everything[:1], everything[1:], everything[::2], everything)):
         held = {trial for source in sources for trial in source.held["trial_id"].to_pylist()}
         written = write_group(folder, Group("s", sources, []), snapshot, f"20260103T00000{number}_cccccccccccc")
-        (file,) = written.store["trials"]
+        (file,) = written.files["trials"]
         assert set(pq.read_table(io.BytesIO(folder.read(file.path)))["trial_id"].to_pylist()) == held
 
 

@@ -47,7 +47,7 @@ def test_yaml_that_is_not_understood_is_refused(text, message):
 
 
 def test_a_command_that_reads_no_file_does_without_yaml_and_numpy():
-    code = "import sys, sweeps.sweep, sweeps.packing; print({'yaml', 'numpy', 'torch'} & set(sys.modules))"
+    code = "import sys, depthrate.sweeps.sweep, depthrate.sweeps.packing; print({'yaml', 'numpy', 'torch'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
 
@@ -142,7 +142,7 @@ def test_a_spec_is_the_sweep_again_and_its_hash_follows_the_content(file):
 
 
 def test_a_task_file_is_looked_up_beside_the_sweep(tmp_path, monkeypatch):
-    (tmp_path / "law.py").write_text("from tasks.task import task\n\n@task()\ndef law(*, depth: int):\n    return {}\n")
+    (tmp_path / "law.py").write_text("from depthrate import task\n\n@task()\ndef law(*, depth: int):\n    return {}\n")
     (tmp_path / "s.yaml").write_text("name: s\ntask: ./law.py:law\ngrid: {depth: [1, 2]}\n")
     monkeypatch.chdir("/")
     assert [trial.task for trial in load_sweep(str(tmp_path / "s.yaml")).expand()] == ["law:law", "law:law"]

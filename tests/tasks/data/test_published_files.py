@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from own_data import Folder
 
-from depthrate.tasks import datasets, reviews
+from depthrate.tasks.data import datasets, reviews
 from depthrate.tasks.data.datasets import DATASETS, check_dataset, cut_into_patches, load_dataset
 from depthrate.tasks.data.image_files import read_cifar_binary, read_cifar_python, read_stl10_binary
 from depthrate.tasks.data.reviews import build_corpus, tokenize
