@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -51,9 +50,9 @@ class Machines:
         """Return a new executor on these machines."""
         raise NotImplementedError
 
-    def disturb(self) -> None:
-        """Kill, without a warning, something that runs packs."""
-        raise NotImplementedError
+    def disturb(self, pid: int) -> None:
+        """Kill, without a warning, what runs packs: the process that says so of itself."""
+        os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End the machines."""
@@ -65,11 +64,7 @@ class LocalMachines(Machines):
     options = ("--executor", "local")
 
     def executor(self, plan: Plan) -> Executor:
-        self._executor = LocalExecutor(2)
-        return self._executor
-
-    def disturb(self) -> None:
-        next(iter(self._executor._workers.values())).process.kill()
+        return LocalExecutor(2)
 
 
 class RayMachines(Machines):
@@ -104,9 +99,9 @@ class RayMachines(Machines):
 
         return RayExecutor(self.session, workers=2)
 
-    def disturb(self) -> None:
+    def disturb(self, pid: int) -> None:
         if self._cluster is None:
-            subprocess.run(["pkill", "--signal", "KILL", "--newest", "--full", "^ray::ResourceTrainable"], check=True)
+            super().disturb(pid)
         else:
             self._cluster.remove_node(next(iter(self._cluster.worker_nodes)), allow_graceful=False)
             self._add_node()
@@ -143,14 +138,6 @@ class SlurmMachines(Machines):
 
     def executor(self, plan: Plan) -> Executor:
         return self._place.executor(plan)
-
-    def disturb(self) -> None:
-        for pid in self._lab.job_pids():
-            with_job = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if b"depthrate.orchestrator.worker" in with_job:
-                os.kill(pid, signal.SIGKILL)
-                return
-        raise AssertionError("no worker runs")
 
     def close(self) -> None:
         self._environment.undo()
@@ -216,7 +203,7 @@ def test_what_is_killed_in_the_middle_costs_nothing_but_time(machines: Machines,
     def kill_when_two_run(driver: Driver, progress: Any) -> None:
         if not killed and sum(bool(state.get("step")) for _, state in progress.packs_running) == 2:
             killed.append(time.monotonic())
-            machines.disturb()
+            machines.disturb(progress.packs_running[0][1]["pid"])
 
     outcome = drive(machines, folder, "slow", watch=kill_when_two_run, grid={"depth": [1, 2, 3, 4]})
     assert killed and not outcome.failures
