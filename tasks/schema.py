@@ -55,7 +55,7 @@ class Parameter:
     default: Any = REQUIRED
     """`REQUIRED`, or the value a trial has when nothing is said."""
     doc: str = ""
-    choices: tuple[Any, ...] | None = None
+    choices: Collection[Any] | None = None
     minimum: float | None = None
     maximum: float | None = None
     exclusive_minimum: bool = False

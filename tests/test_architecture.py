@@ -31,10 +31,14 @@ HOMES = {
 }
 NEEDS_TORCH = {
     "tasks/collapse/pack.py",
-    "tasks/collapse/tables.py",
+    "tasks/measures/alignment.py",
     "tasks/measures/class_means.py",
-    "tasks/networks/residual.py",
-    "tasks/networks/transformer.py",
+    "tasks/measures/progressive.py",
+    "tasks/measures/spectra.py",
+    "tasks/networks/flat_parameters.py",
+    "tasks/networks/operations.py",  # where a function is called, not where the module is imported
+    "tasks/training/layers.py",
+    "tasks/training/pack.py",
     "tasks/training/trainer.py",
 }
 FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
