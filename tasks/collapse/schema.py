@@ -12,20 +12,6 @@ DEFAULT_CONTEXT_LENGTH = 64
 DEFAULT_VOCABULARY_SIZE = 5000
 EVALUATION_ROWS = 8192
 """Rows (samples x positions) evaluated at once: a bound on memory, and the same for every pack so that sums round alike."""
-METRICS = (
-    "nc1",
-    "nc1_pinv",
-    "nc2a",
-    "nc2b",
-    "nc3",
-    "ncc_accuracy",
-    "pfc2",
-    "rank",
-    "stable_rank",
-    "condition_number",
-    "relative_position",
-)
-CURVES = ("loss", "objective", "objective_gap", "accuracy", "grad_norm", "lr")
 
 SCHEMA = ParameterSchema(
     [

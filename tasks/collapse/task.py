@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from depthrate.tasks.collapse.cost import estimate_s, max_pack_size, memory_bytes
-from depthrate.tasks.collapse.schema import CURVES, METRICS, SCHEMA, is_transformer, measured, num_samples, num_steps
+from depthrate.tasks.collapse.measurements import MEASUREMENTS
+from depthrate.tasks.collapse.schema import SCHEMA, is_transformer, measured, num_samples, num_steps
 from depthrate.tasks.data import datasets
 from depthrate.tasks.data.datasets import DATASETS, check_dataset
 from depthrate.tasks.data.sources import DataSource
@@ -94,7 +95,7 @@ COLLAPSE = Task(
     run=run,
     fused=True,
     doc="Train deep residual networks or transformers and measure neural collapse layer by layer.",
-    metrics=frozenset(METRICS) | frozenset(CURVES),
+    measurements=MEASUREMENTS,
     check_trial=check_trial,
     check_data=check_data,
     check_contents=check_contents,
