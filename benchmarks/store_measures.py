@@ -77,7 +77,7 @@ def measure_query(store: str, sweep_file: str, name: str) -> Seconds:
     """Open the store and ask one question twice; the first time pays for imports, as in a new notebook."""
     trial_id = check_sweep(load_sweep(sweep_file)).trials[-1].trial_id if "trial_id" in QUERIES[name] else ""
     clock = Clock()
-    from depthrate.storage.query import open_results
+    from depthrate.orchestrator.results import open_results
 
     importing = clock.lap()
     results = open_results(store)

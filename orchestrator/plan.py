@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from depthrate.orchestrator.measurements import columns_of
 from depthrate.storage.layout import checkpoint_trials_path
 from depthrate.storage.schema import no_rows
 from depthrate.storage.snapshot import Snapshot, sample_trials, take_snapshot
@@ -56,11 +57,12 @@ def check_sweep(sweep: Sweep) -> CheckedSweep:
     """Load the sweep's task and expand it.
 
     Raises:
-        ValueError: `SweepError`, `TaskError` or `ParameterError` for what cannot run.
+        ValueError: `SweepError`, `TaskError`, `ParameterError` or `TableError` for what cannot run.
     """
     task = sweep.load_task()
     trials = sweep.expand(task)
     check_fits(sweep, task)
+    columns_of(task)  # refuses columns that the store cannot keep
     return CheckedSweep(sweep, task, trials)
 
 

@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from depthrate.orchestrator.attempt import AttemptState, heartbeat_s
 from depthrate.orchestrator.executors.executor import PackJob
+from depthrate.orchestrator.measurements import columns_of
 from depthrate.storage.commit import commit_trials
 from depthrate.storage.data_folder import DataFolder
 from depthrate.storage.layout import (
@@ -34,8 +35,9 @@ from depthrate.storage.layout import (
     log_path,
     reports_path,
 )
-from depthrate.storage.schema import TableError, task_table
+from depthrate.storage.schema import TableError
 from depthrate.storage.store import Store
+from depthrate.storage.task_tables import task_table
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.task import Interrupted, Task, TrialResult
 
@@ -252,6 +254,7 @@ class PackRun:
                 part=None if self.task.fused else self._part,
                 trials=[self._trial_row(result, wall_s) for result, _, wall_s in finished],
                 tables={name: [tables[name] for _, tables, _ in finished if name in tables] for name in DATA_TABLES},
+                columns=columns_of(self.task),
             )
         except TableError:
             raise
@@ -265,8 +268,9 @@ class PackRun:
                 "return a mapping from table to rows, such as {'metrics': [...]}"
             )
         trial_id, attempt_id = self.job.trial_ids[result.index], self.job.attempt_id
+        columns = columns_of(self.task)
         return {
-            name: task_table(name, content, trial_id=trial_id, attempt_id=attempt_id)
+            name: task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id)
             for name, content in result.tables.items()
         }
 

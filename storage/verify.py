@@ -32,7 +32,7 @@ from depthrate.storage.layout import (
 from depthrate.storage.manifest import Manifest
 from depthrate.storage.parquet import DataFile, open_parquet, read_parquet, write_table
 from depthrate.storage.records import Record, read_records
-from depthrate.storage.schema import ATTEMPTS, FITS, STANDARD, TRIALS, as_trials, no_rows
+from depthrate.storage.schema import ATTEMPTS, FITS, TRIALS, Columns, as_trials, no_rows
 from depthrate.storage.snapshot import Snapshot, SnapshotCache, Source, counting_rows, first_line, take_snapshot
 from depthrate.storage.store import Store
 
@@ -75,7 +75,11 @@ class Verification:
 
 
 def verify(
-    store: Store, *, measured: Measured = lambda row: None, tell: Callable[[int, int], None] = lambda done, of: None
+    store: Store,
+    columns: Columns,
+    *,
+    measured: Measured = lambda row: None,
+    tell: Callable[[int, int], None] = lambda done, of: None,
 ) -> Verification:
     """Read every file of a store and compare it with what was committed; `tell` hears how many of how many are read.
 
@@ -83,7 +87,7 @@ def verify(
         StoreError, OSError: the store cannot be read just now.
     """
     snapshot = take_snapshot(store, cache=SnapshotCache(columns=TRIALS.names))
-    check = _Check(store, snapshot, measured, tell)
+    check = _Check(store, snapshot, columns, measured, tell)
     check.commits()
     check.strays()
     check.small_files()
@@ -91,8 +95,15 @@ def verify(
 
 
 class _Check:
-    def __init__(self, store: Store, snapshot: Snapshot, measured: Measured, tell: Callable[[int, int], None]):
-        self.store, self.snapshot, self.measured, self.tell = store, snapshot, measured, tell
+    def __init__(
+        self,
+        store: Store,
+        snapshot: Snapshot,
+        columns: Columns,
+        measured: Measured,
+        tell: Callable[[int, int], None],
+    ):
+        self.store, self.snapshot, self.columns, self.measured, self.tell = store, snapshot, columns, measured, tell
         self.result = Verification(num_trials=snapshot.trials.num_rows)
         self.records: dict[str, Record] = {str(r["attempt_id"]): r for r in read_records(store, snapshot)}
         self._known: set[str] = set()
@@ -183,13 +194,13 @@ class _Check:
             return counting
         self.result.num_bytes += len(content)
         if not file.has_content(content):
-            kind, what, lost = _diagnose(name, content, file, counting)
+            kind, what, lost = _diagnose(name, content, file, counting, self.columns)
             self.find(file.path, kind, what, sorted(lost))
             return lost
         if name == "attempts":
             return set()
         with open_parquet(content) as parquet:
-            wrong = _wrong_columns(name, parquet.schema_arrow)
+            wrong = _wrong_columns(name, parquet.schema_arrow, self.columns)
             rows = parquet.read(columns=["trial_id", "step", "layer"] if name == "metrics" else ["trial_id"])
         if wrong:
             self.find(file.path, "wrong schema", wrong, sorted(counting))
@@ -284,14 +295,16 @@ class _Check:
         return attempt_of_path(path) in self.records or path not in self.snapshot.attempts
 
 
-def _diagnose(name: str, content: bytes, file: DataFile, counting: set[str]) -> tuple[str, str, set[str]]:
+def _diagnose(
+    name: str, content: bytes, file: DataFile, counting: set[str], columns: Columns
+) -> tuple[str, str, set[str]]:
     """Return (kind, what, trials) of a file that does not hold what was committed."""
     if not content:
         return "damaged", "is empty", counting
     size = "" if len(content) == file.size else f"; it has {len(content)} bytes of {file.size}"
     try:
         with open_parquet(content) as parquet:
-            if wrong := _wrong_columns(name, parquet.schema_arrow):
+            if wrong := _wrong_columns(name, parquet.schema_arrow, columns):
                 return "wrong schema", wrong, counting
             bad = _bad_groups(parquet)
             if bad and not size:
@@ -302,12 +315,13 @@ def _diagnose(name: str, content: bytes, file: DataFile, counting: set[str]) -> 
     return "damaged", f"is not what was committed: its sha256 differs{size}", counting
 
 
-def _wrong_columns(name: str, schema: pa.Schema) -> str | None:
+def _wrong_columns(name: str, schema: pa.Schema, columns: Columns) -> str | None:
     """Return how a file's columns are not those of its table; later versions may have more of them."""
-    if name not in STANDARD:
+    if name not in columns.schemas:
         return None
+    known = {each.name: each.type for each in columns.schemas[name]}
     for field_ in schema:
-        standard = STANDARD[name].field(field_.name).type if field_.name in STANDARD[name].names else None
+        standard = known.get(field_.name)
         is_feature = name == "features" and field_.name == "feature" and pa.types.is_fixed_size_list(field_.type)
         if (standard is None and str(field_.type) not in OWN_TYPES) or (
             standard not in (None, field_.type) and not is_feature
@@ -446,7 +460,7 @@ def _read_what_is_left(store: Store, source: Source, file: DataFile) -> pa.Table
     try:
         return counting_rows(source, rows_left(store.read(file.path)))
     except _BROKEN:
-        return pa.Table.from_batches([], STANDARD["metrics"])  # all of its trials are among the lost ones
+        return no_rows()  # all of its trials are among the lost ones
 
 
 def _records_left(store: Store, file: DataFile) -> pa.Table | None:

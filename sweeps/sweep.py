@@ -16,6 +16,7 @@ from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.search_space import Search, SearchError, search_of_spec
 from depthrate.sweeps.trial import Trial, TrialMaker, canonical_json
 from depthrate.tasks.loading import absolute_task_name, load_task
+from depthrate.tasks.measurement import scalars
 from depthrate.tasks.schema import Filler, Parameter, ParameterError, nearest
 from depthrate.tasks.task import Task
 
@@ -228,8 +229,8 @@ def check_fits(sweep: Sweep, task: Task) -> None:
         SweepError: an unknown parameter or metric, with the nearest known one.
     """
     for request in sweep.fit:
-        if task.metrics is not None and request.metric not in task.metrics:
-            known = sorted(task.metrics)
+        known = sorted(scalars(task.measurements))  # a task that declares none may measure anything
+        if known and request.metric not in known:
             raise SweepError(
                 f"unknown metric {request.metric!r} in fit{nearest(request.metric, known)} (known: {', '.join(known)})"
             )

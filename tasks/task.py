@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from depthrate.tasks.measurement import Measurement, by_name
 from depthrate.tasks.schema import ParameterSchema, schema_of_function
 
 if TYPE_CHECKING:
@@ -115,8 +116,8 @@ class Task:
     fused: bool
     """Whether the trials of a pack run together and are committed together."""
     doc: str = ""
-    metrics: frozenset[str] | None = None
-    """Columns it measures, where known beforehand."""
+    measurements: tuple[Measurement, ...] = ()
+    """What it measures, in the order readers see it; columns it does not declare are kept and shown by their names."""
     check_trial: Callable[[Params], None] = _accept
     """Raises `ParameterError` for a combination that cannot run."""
     check_data: Callable[[Sequence[Params], DataSource], None] = _accept
@@ -132,27 +133,40 @@ class Task:
     estimate_s: Callable[[Params], float] | None = None
     """Rough seconds of one trial on one CPU core; packs start longest first. One for all trials of a fused pack."""
 
+    def __post_init__(self) -> None:
+        """Check the measurements.
+
+        Raises:
+            MeasurementError: two have one name, or one names a gap that is not measured.
+        """
+        by_name(self.measurements)
+
 
 def task(
-    *, version: int = 1, fusible: Sequence[str] | None = None
+    *, version: int = 1, fusible: Sequence[str] | None = None, measurements: Sequence[Measurement] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Mark a function as a task; its keyword arguments are the parameter schema.
 
     Without `fusible` it is called once a trial and returns that trial's tables. With `fusible` it is called once a
     pack: each named argument arrives as a list with one value a trial, and it returns a list of tables (None: pruned).
+    With `measurements` fits, searches and the report know its columns before any trial runs.
 
     Raises:
         ParameterError: an argument has no usable annotation, or `fusible` names something that is not an argument.
+        MeasurementError: two measurements have one name.
     """
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
-        function.__depthrate_task__ = _task_of_function(function, version, fusible)  # type: ignore[attr-defined]
+        made = _task_of_function(function, version, fusible, tuple(measurements))
+        function.__depthrate_task__ = made  # type: ignore[attr-defined]
         return function
 
     return mark
 
 
-def _task_of_function(function: Callable[..., Any], version: int, fusible: Sequence[str] | None) -> Task:
+def _task_of_function(
+    function: Callable[..., Any], version: int, fusible: Sequence[str] | None, measurements: tuple[Measurement, ...]
+) -> Task:
     schema = schema_of_function(function, ("seed",) if fusible is None else fusible)
     for name in fusible or ():
         schema.require_known(name, f"fusible of task {function.__name__!r}")
@@ -165,6 +179,7 @@ def _task_of_function(function: Callable[..., Any], version: int, fusible: Seque
         run=run,
         fused=bool(fusible),
         doc=inspect.getdoc(function) or "",
+        measurements=measurements,
     )
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from depthrate.orchestrator.terminal import make_console, print_table
 from depthrate.storage.data_folder import DataFolder
-from depthrate.tasks.data.published import PUBLISHED, check_dataset
 from depthrate.tasks.data.downloads import DOWNLOADS, Download
+from depthrate.tasks.data.published import PUBLISHED, check_dataset
 from depthrate.tasks.data.sources import DatasetError, IncompleteDatasetError
 from depthrate.tasks.schema import nearest
 

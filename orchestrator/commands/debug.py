@@ -8,14 +8,16 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from depthrate.orchestrator.measurements import columns_of
 from depthrate.orchestrator.plan import check_sweep
 from depthrate.orchestrator.status import find_params
 from depthrate.orchestrator.terminal import print_table
 from depthrate.storage.data_folder import DataFolder
-from depthrate.storage.schema import TRIALS, task_table
+from depthrate.storage.schema import TRIALS
 from depthrate.storage.snapshot import SnapshotCache, take_snapshot
 from depthrate.storage.specs import newest_specs
 from depthrate.storage.store import Store, StoreError
+from depthrate.storage.task_tables import task_table
 from depthrate.sweeps.sweep import load_sweep, sweep_of_spec
 
 
@@ -76,7 +78,8 @@ def debug_trial(
         if post_mortem:
             pdb.post_mortem()
         raise
-    rows = task_table("metrics", results[0].tables["metrics"], trial_id=trial_id, attempt_id="debug").to_pylist()
+    metrics, declared = results[0].tables["metrics"], columns_of(tasks[task_name])
+    rows = task_table("metrics", metrics, declared, trial_id=trial_id, attempt_id="debug").to_pylist()
     last = [row for row in rows if row.get("step") == rows[-1].get("step")]
     columns = [name for name in last[-1] if any(isinstance(row[name], int | float) for row in last)] if last else []
     print_table(console, columns, [[row.get(name) for name in columns] for row in last])

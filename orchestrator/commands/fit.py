@@ -11,6 +11,7 @@ from rich.console import Console
 
 from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.commands.named_sweep import chosen_sweep
+from depthrate.orchestrator.measurements import columns_of
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
 from depthrate.orchestrator.terminal import make_console, print_fits, print_json, print_warnings
@@ -47,7 +48,7 @@ def fit_and_print(
 
     `view` is the sweep's search: its fits are about what it chose.
     """
-    results = Results(store)
+    results = Results(store, columns_of(checked.task))
     curves = fit_curves(results, checked.sweep.fit, fitted_trials(checked, view))
     rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
     if rows:
@@ -77,7 +78,7 @@ def fit_otherwise(
     """
     requests = changed_requests(checked.sweep, changes)
     check_fits(replace(checked.sweep, fit=requests), checked.task)
-    results = Results(store)
+    results = Results(store, columns_of(checked.task))
     curves = fit_curves(results, requests, fitted_trials(checked, view))
     if as_json:
         print_json([row for curve in curves for row in curve.table_rows(checked.sweep.name)])

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from depthrate.orchestrator.results import open_results
 from depthrate.orchestrator.terminal import make_console, print_table, print_warnings
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.export import write_csv, write_json, write_parquet
-from depthrate.storage.query import open_results
 
 if TYPE_CHECKING:
     import duckdb

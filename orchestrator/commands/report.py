@@ -10,6 +10,7 @@ from pathlib import Path
 
 from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.commands.named_sweep import chosen_sweep
+from depthrate.orchestrator.measurements import columns_of
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.report.collect import collect_report
 from depthrate.orchestrator.report.export import export_figures
@@ -76,7 +77,7 @@ def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refr
     Raises:
         OSError: a file cannot be written.
     """
-    results = Results(store)
+    results = Results(store, columns_of(checked.task))
     data, num_open = _collect(checked, store, results, targets.command)
     html = render_report(data, refresh_s=refresh_s if num_open else None)
     # a browser that loads the page again must not meet half of it

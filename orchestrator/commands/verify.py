@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
+from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.terminal import print_json, print_table
 from depthrate.storage.store import Store
 from depthrate.storage.verify import Verification, repair, verify
@@ -23,7 +24,11 @@ def run_verification(store: Store, with_repair: bool, as_json: bool, console: Co
     """Verify a store, repair it if asked, say what was found, and return whether all is well now."""
     with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
         bar = progress.add_task("verifying", total=None)
-        found = verify(store, measured=_measured, tell=lambda done, of: progress.update(bar, completed=done, total=of))
+
+        def tell(done: int, of: int) -> None:
+            progress.update(bar, completed=done, total=of)
+
+        found = verify(store, builtin_columns(), measured=_measured, tell=tell)
     done = repair(store, found) if with_repair and found.findings else None
     if as_json:
         print_json(_as_json(found, done))

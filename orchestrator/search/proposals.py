@@ -10,15 +10,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from depthrate.orchestrator.measurements import columns_of
 from depthrate.orchestrator.plan import CheckedSweep
-from depthrate.storage.query import Results, check_expression
-from depthrate.storage.schema import CURVES, METRICS
+from depthrate.storage.query import QueryError, Results, check_expression
 from depthrate.storage.searches import Batch, Report, SearchRecords
 from depthrate.storage.store import Store
 from depthrate.sweeps.studies import Study, make_studies
 from depthrate.sweeps.sweep import SweepError
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.data.sources import DataSource
+from depthrate.tasks.measurement import scalars
+from depthrate.tasks.schema import nearest
 from depthrate.tasks.task import Task
 
 State = Literal["open", "complete", "pruned", "undefined", "failed"]
@@ -142,7 +144,10 @@ class SearchView:
             StoreError, OSError: the store cannot be read just now.
         """
         self.records.refresh()
-        self._results = Results(self._files) if self._results is None else self._results.refresh()
+        if self._results is None:
+            self._results = Results(self._files, columns_of(self.checked.task))
+        else:
+            self._results.refresh()
         for state in self.states:
             self._load(state)
         self._read_values([p for state in self.states for p in state.proposals])
@@ -302,17 +307,30 @@ def check_search(checked: CheckedSweep, source: DataSource) -> None:
         return
     studies = make_studies(checked.sweep, checked.task)
     checked.task.check_data([trial.params for study in studies for trial in study.first_trials()], source)
+    columns, measured = _result_columns(checked.task), ", ".join(scalars(checked.task.measurements))
     for text in search.objective:
-        check_expression(text, None if checked.task.metrics is None else _result_columns(checked.task))
-    if search.prune is not None and checked.task.metrics is not None and search.prune.metric not in CURVES.names:
-        known = ", ".join(sorted(checked.task.metrics & set(CURVES.names)))
-        raise SweepError(f"search.prune.metric is {search.prune.metric!r}; task {checked.task.name!r} reports {known}")
+        try:
+            check_expression(text, columns)
+        except QueryError as error:
+            raise QueryError(
+                f"{error}" + (f" (task {checked.task.name!r} measures {measured})" if measured else "")
+            ) from None
+    by_step = scalars(checked.task.measurements, "step")
+    if search.prune is not None and by_step and search.prune.metric not in by_step:
+        wrong = f"search.prune.metric is {search.prune.metric!r}{nearest(search.prune.metric, by_step)}"
+        raise SweepError(f"{wrong}; task {checked.task.name!r} reports {', '.join(by_step)}")
 
 
-def _result_columns(task: Task) -> dict[str, str]:
-    """Return the columns of `results` for a task whose measurements are known, with their SQL types."""
-    columns = {name: "double" for name in (*CURVES.names, *METRICS.names)}
-    columns |= {f"last_{name}": "double" for name in CURVES.names if name in task.schema}
-    columns |= {name: _SQL_TYPES.get(parameter.kind, "double[]") for name, parameter in task.schema.items()}
+def _result_columns(task: Task) -> dict[str, str] | None:
+    """Return the columns of `results` with their SQL types; None for a task that does not declare what it measures."""
+    if not task.measurements:
+        return None
+    columns = {"step": "bigint", "layer": "bigint", "wall_s": "double", "committed_at": "timestamptz"}
     columns |= {name: "varchar" for name in ("trial_id", "sweep", "task", "status", "split", "device", "host")}
-    return columns | {"wall_s": "double", "committed_at": "timestamptz", "singular_values": "double[]"}
+    columns |= {each.name: "double" if each.kind == "scalar" else "double[]" for each in task.measurements}
+    per = {each.name: each.per for each in task.measurements}
+    for name, parameter in task.schema.items():  # as the view names those that share a measurement's name
+        if per.get(name) == "step":
+            columns[f"last_{name}"] = columns[name]
+        columns[f"param_{name}" if per.get(name) == "layer" else name] = _SQL_TYPES.get(parameter.kind, "double[]")
+    return columns

@@ -32,20 +32,6 @@ from depthrate.tasks.training.parameters import (
 
 DEFAULT_CONTEXT_LENGTH = 64
 DEFAULT_VOCABULARY_SIZE = 5000
-METRICS = (
-    "nc1",
-    "nc1_pinv",
-    "nc2a",
-    "nc2b",
-    "nc3",
-    "ncc_accuracy",
-    "pfc2",
-    "rank",
-    "stable_rank",
-    "condition_number",
-    "relative_position",
-)
-CURVES = ("loss", "objective", "objective_gap", "accuracy", "grad_norm", "lr")
 
 SCHEMA = ParameterSchema(
     [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from depthrate.tasks.collapse.schema import CURVES, METRICS, SCHEMA, measured, num_samples, pack_shape
+from depthrate.tasks.collapse.measurements import MEASUREMENTS
+from depthrate.tasks.collapse.schema import SCHEMA, measured, num_samples, pack_shape
 from depthrate.tasks.data import published
 from depthrate.tasks.data.published import PUBLISHED, check_dataset
 from depthrate.tasks.data.sources import DataSource
@@ -90,7 +91,7 @@ COLLAPSE = Task(
     run=run,
     fused=True,
     doc="Train deep residual networks or transformers and measure neural collapse layer by layer.",
-    metrics=frozenset(METRICS) | frozenset(CURVES),
+    measurements=MEASUREMENTS,
     check_trial=check_trial,
     check_data=check_data,
     check_contents=check_contents,

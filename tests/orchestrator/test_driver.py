@@ -16,7 +16,7 @@ from depthrate.orchestrator.driver import Driver, Outcome
 from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, PackJob
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.plan import check_sweep, make_plan
-from depthrate.storage.query import Results
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.store import Store
 from depthrate.sweeps.sweep import sweep_of_spec
 
@@ -37,7 +37,7 @@ def drive(store: Store, task: str, workers: int = 1, **spec: Any) -> Outcome:
 def test_a_users_own_task(folder: Store) -> None:
     outcome = drive(folder, "power_law", grid={"depth": [2, 4]}, params={"exponent": 1.0})
     assert not outcome.failures and committed(folder) == [(2, 0.5), (4, 0.25)]
-    assert Results(folder).sql("select distinct task from trials").fetchall() == [("own_tasks:power_law",)]
+    assert results_of(folder).sql("select distinct task from trials").fetchall() == [("own_tasks:power_law",)]
     assert folder.list("checkpoints") == {}
 
 
@@ -47,7 +47,7 @@ def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(folder: 
     (failure,) = outcome.failures
     assert failure.error == "RuntimeError: depth 3 is cursed" and len(failure.pack.trials) == 1
     assert states(folder).count("failed") == 2 and raw_rows(folder) == 2
-    trace = Results(folder).sql("select traceback from attempts where state = 'failed' limit 1").fetchall()[0][0]
+    trace = results_of(folder).sql("select traceback from attempts where state = 'failed' limit 1").fetchall()[0][0]
     assert "is cursed" in trace and "trial " in trace
 
 
@@ -61,7 +61,7 @@ def test_halving_spares_what_is_committed(folder: Store) -> None:
 def test_a_killed_worker_resumes_from_its_checkpoint(folder: Store, tmp_path: Path) -> None:
     outcome = drive(folder, "dies_once", params={"depth": 2, "flag": str(tmp_path / "flag")})
     assert not outcome.failures and committed(folder) == [(2, 5.0)] and states(folder) == ["done", "lost"]
-    error = Results(folder).sql("select error from attempts where state = 'lost'").fetchall()[0][0]
+    error = results_of(folder).sql("select error from attempts where state = 'lost'").fetchall()[0][0]
     assert "killed by signal 9" in error
     assert folder.list("checkpoints") == {}
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from depthrate.sweeps.expression import Expression
 from depthrate.sweeps.sweep import SweepError, check_fits, sweep_of_spec
 from depthrate.sweeps.trial import Trial, trial_id_of
+from depthrate.tasks.measurement import Measurement
 from depthrate.tasks.schema import Parameter, ParameterError, ParameterSchema
 from depthrate.tasks.task import Task
 
@@ -31,7 +32,7 @@ TASK = Task(
     ),
     run=lambda trials, context: iter(()),
     fused=True,
-    metrics=frozenset({"nc1", "nc2a"}),
+    measurements=(Measurement("nc1"), Measurement("nc2a")),
     check_trial=refuse_wide_and_deep,
 )
 

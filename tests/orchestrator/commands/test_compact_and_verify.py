@@ -18,9 +18,9 @@ from depthrate.orchestrator.attempt import new_attempt_id
 from depthrate.orchestrator.cli import app
 from depthrate.orchestrator.executors.executor import LaunchOptions, PackJob
 from depthrate.orchestrator.plan import check_sweep
+from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.upkeep import Upkeep
 from depthrate.orchestrator.worker import StopFlag, run_job
-from depthrate.storage.query import Results
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
 from depthrate.sweeps.sweep import sweep_of_spec
@@ -112,7 +112,7 @@ def test_a_launch_compacts_when_there_are_many_commits(store: str) -> None:
     upkeep.look(take_snapshot(store))
     upkeep.close(wait=True)
     assert len(store.list("manifest")) == 1 and take_snapshot(store).num_loose() == {}
-    assert Results(store).sql("select count(*) from results").fetchall() == [(8,)]
+    assert results_of(store).sql("select count(*) from results").fetchall() == [(8,)]
 
 
 @pytest.fixture
@@ -163,4 +163,4 @@ def test_a_trial_costs_less_than_one_request(remote: tuple[S3Server, str, Path])
     assert run_job(job, StopFlag()).state == "done"
     counts = server.counts()
     assert counts["PUT"] <= 6 and counts.total() <= 12, counts
-    assert Results(Store(url)).sql("select count(*) from trials").fetchall() == [(16,)]
+    assert results_of(Store(url)).sql("select count(*) from trials").fetchall() == [(16,)]

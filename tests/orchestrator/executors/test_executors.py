@@ -21,7 +21,7 @@ from depthrate.orchestrator.executors.executor import Executor, LaunchOptions
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.executors.place import open_place
 from depthrate.orchestrator.plan import Plan, check_sweep, make_plan
-from depthrate.storage.query import open_results
+from depthrate.orchestrator.results import open_results
 from depthrate.storage.store import Store
 from depthrate.sweeps.sweep import Sweep, sweep_of_spec
 

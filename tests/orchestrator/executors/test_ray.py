@@ -19,7 +19,7 @@ from depthrate.orchestrator.driver import Driver, Outcome
 from depthrate.orchestrator.executors.executor import LaunchOptions
 from depthrate.orchestrator.executors.place import PlaceError, open_place
 from depthrate.orchestrator.plan import check_sweep, make_plan
-from depthrate.storage.query import Results
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.searches import SearchRecords
 from depthrate.storage.store import Store
 from depthrate.sweeps.sweep import Sweep, sweep_of_spec
@@ -93,7 +93,7 @@ def test_our_code_travels_to_nodes_that_lack_it(folder: Store, bare_python: Path
     assert session.resources()["CPU"] == 2 and check_versions() == []
     outcome = drive(folder, session, "power_law", grid={"depth": [2, 4]}, params={"exponent": 1.0})
     assert not outcome.failures
-    assert Results(folder).sql("select depth, nc1 from results order by depth").fetchall() == [(2, 0.5), (4, 0.25)]
+    assert results_of(folder).sql("select depth, nc1 from results order by depth").fetchall() == [(2, 0.5), (4, 0.25)]
 
 
 def test_packs_share_a_gpu(folder: Store, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_packs_share_a_gpu(folder: Store, tmp_path: Path) -> None:
     session = Session(address=None, workers=2, gpus=1)
     outcome = drive(folder, session, "meets", gpu_share=0.5, params={"folder": str(tmp_path)}, grid={"depth": [1, 2]})
     assert not outcome.failures, outcome.failures
-    assert Results(folder).sql("select depth, nc1 from results order by depth").fetchall() == [(1, 0.0), (2, 0.0)]
+    assert results_of(folder).sql("select depth, nc1 from results order by depth").fetchall() == [(1, 0.0), (2, 0.0)]
     assert not ray.is_initialized()
 
 
@@ -129,7 +129,7 @@ def test_asha_compares_trials_of_packs_that_run_at_the_same_time(folder: Store, 
     assert result.exit_code == 0, result.output
     records = SearchRecords(folder, "s")
     records.refresh()
-    kept = {x for (x,) in Results(folder).sql("select x from results").fetchall()}
+    kept = {x for (x,) in results_of(folder).sql("select x from results").fetchall()}
     left_at = {next(iter(r.values.values())): r.pruned_at for r in records.reports.values()}
     assert len(left_at) == 12 and {x for x, step in left_at.items() if step is None} == kept
     assert 0 < len(kept) < 12 and max(left_at) in kept, "the best is never left out"
