@@ -12,9 +12,10 @@ from depthrate.storage.layout import checkpoint_trials_path
 from depthrate.storage.schema import no_rows
 from depthrate.storage.snapshot import Snapshot, sample_trials, take_snapshot
 from depthrate.storage.store import Store
+from depthrate.sweeps.fit_requests import check_fits
 from depthrate.sweeps.memory import check_memory
 from depthrate.sweeps.packing import Pack, estimated_wall_s, make_pack, pack_trials
-from depthrate.sweeps.sweep import Sweep, check_fits
+from depthrate.sweeps.sweep import Sweep
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.task import Task

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from depthrate.sweeps.sweep import SweepError
+from depthrate.sweeps.errors import SweepError
 
 _NUMBER_TAGS = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:int")
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from depthrate.tasks.schema import ParameterSchema, schema_of_function
+from depthrate.tasks.schema import ParameterSchema
+from depthrate.tasks.signature import schema_of_function
 
 if TYPE_CHECKING:
     from depthrate.tasks.data.sources import DataSource
@@ -134,28 +135,35 @@ class Task:
 
 
 def task(
-    *, version: int = 1, fusible: Sequence[str] | None = None
+    *, version: int = 1, fusible: Sequence[str] | None = None, added: Sequence[str] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Mark a function as a task; its keyword arguments are the parameter schema.
 
     Without `fusible` it is called once a trial and returns that trial's tables. With `fusible` it is called once a
     pack: each named argument arrives as a list with one value a trial, and it returns a list of tables (None: pruned).
 
+    `added` names arguments that the task gained later, whose defaults give what it did before: trials with them are the
+    trials of before, which are not run again. The version is raised when results change.
+
     Raises:
-        ParameterError: an argument has no usable annotation, or `fusible` names something that is not an argument.
+        ParameterError: an argument has no usable annotation, `fusible` or `added` names something that is not an
+            argument, or an added argument has no default.
     """
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
-        function.__depthrate_task__ = _task_of_function(function, version, fusible)  # type: ignore[attr-defined]
+        function.__depthrate_task__ = _task_of_function(function, version, fusible, added)  # type: ignore[attr-defined]
         return function
 
     return mark
 
 
-def _task_of_function(function: Callable[..., Any], version: int, fusible: Sequence[str] | None) -> Task:
-    schema = schema_of_function(function, ("seed",) if fusible is None else fusible)
-    for name in fusible or ():
-        schema.require_known(name, f"fusible of task {function.__name__!r}")
+def _task_of_function(
+    function: Callable[..., Any], version: int, fusible: Sequence[str] | None, added: Sequence[str]
+) -> Task:
+    schema = schema_of_function(function, ("seed",) if fusible is None else fusible, added)
+    for word, names in (("fusible", fusible or ()), ("added", added)):
+        for name in names:
+            schema.require_known(name, f"{word} of task {function.__name__!r}")
     run = _run_fused(function, schema) if fusible else _run_in_turn(function)
     stem = Path(inspect.getfile(function)).stem
     return Task(

@@ -16,7 +16,7 @@ from depthrate.storage.schema import TRIALS, task_table
 from depthrate.storage.snapshot import SnapshotCache, take_snapshot
 from depthrate.storage.specs import newest_specs
 from depthrate.storage.store import Store, StoreError
-from depthrate.sweeps.sweep import load_sweep, sweep_of_spec
+from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
 
 
 @dataclass

@@ -19,7 +19,9 @@ from depthrate.storage.fits import write_fits
 from depthrate.storage.query import Results
 from depthrate.storage.snapshot import Problem
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import Sweep, SweepError, check_fits, fit_request
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.fit_requests import check_fits, fit_request
+from depthrate.sweeps.sweep import Sweep
 
 
 def fit_sweep(given: str, store: Store, changes: Mapping[str, Any], as_json: bool) -> None:

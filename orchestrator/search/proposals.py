@@ -15,8 +15,8 @@ from depthrate.storage.query import Results, check_expression
 from depthrate.storage.schema import CURVES, METRICS
 from depthrate.storage.searches import Batch, Report, SearchRecords
 from depthrate.storage.store import Store
+from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.studies import Study, make_studies
-from depthrate.sweeps.sweep import SweepError
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.task import Task

@@ -15,7 +15,7 @@ from depthrate.storage.commit import commit_trials
 from depthrate.storage.query import QueryError, Results
 from depthrate.storage.schema import FITS, task_table
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import FitRequest
+from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.sweeps.trial import Trial
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depthrate.tasks.schema import REQUIRED, Filler, Parameter, ParameterError, ParameterSchema, schema_of_function
+from depthrate.tasks.schema import REQUIRED, Filler, Parameter, ParameterError, ParameterSchema
+from depthrate.tasks.signature import schema_of_function
 
 
 def parameter(kind, **changes):
