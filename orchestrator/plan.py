@@ -143,7 +143,7 @@ def make_estimate(plan: Plan, store: Store) -> Callable[[Pack], float | None]:
     sample = sample_trials(store, plan.snapshot, SAMPLE) if plan.packs else no_rows()
     rows = sample.select(["task", "wall_s", "params"]).to_pylist()
     ratios = [
-        row["wall_s"] / _estimate_s(task, json.loads(row["params"]))
+        row["wall_s"] / _estimate_s(task, task.schema.completed(json.loads(row["params"])))
         for row in rows
         if row["task"] == task.name and row["wall_s"] is not None
     ]

@@ -202,6 +202,10 @@ class ParameterSchema(Mapping[str, Parameter]):
         identity there."""
         return {name: parameter.default for name, parameter in self.items() if parameter.added}
 
+    def completed(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters that a trial was stored with, and those that the task gained since."""
+        return {**self.added, **params}
+
     def require_known(self, name: str, where: str) -> Parameter:
         """Return the parameter called `name`.
 

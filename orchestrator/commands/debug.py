@@ -69,6 +69,7 @@ def debug_trial(
             + '; list them: depthrate query "select trial_id from trials", or name the sweep with --sweep'
         )
     trial_id, task_name, params = found[0]
+    params = tasks[task_name].schema.completed(params)
     console.print(f"trial {trial_id} of {task_name}: {params}", highlight=False, markup=False)
     try:
         results = list(tasks[task_name].run([params], _DebugContext(device, data, [trial_id])))
