@@ -23,7 +23,7 @@ _EXPECTED = {
 
 LARGEST = 1e300
 """Numbers beyond this, infinity and nan are refused: they do not survive arithmetic and storage."""
-_LONGEST = 200
+_LONGEST = 500
 """Characters of a value that a message shows."""
 
 

@@ -134,6 +134,11 @@ class Task:
     """Rough seconds of one trial on one CPU core; packs start longest first. One for all trials of a fused pack."""
 
 
+def added_parameters(*tasks: Task) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return (task, version) -> parameters that it gained after its first trials -> the values of trials from before."""
+    return {(each.name, each.version): each.schema.added for each in tasks}
+
+
 def task(
     *, version: int = 1, fusible: Sequence[str] | None = None, added: Sequence[str] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

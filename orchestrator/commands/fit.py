@@ -22,6 +22,7 @@ from depthrate.storage.store import Store
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.fit_requests import check_fits, fit_request
 from depthrate.sweeps.sweep import Sweep
+from depthrate.tasks.task import added_parameters
 
 
 def fit_sweep(given: str, store: Store, changes: Mapping[str, Any], as_json: bool) -> None:
@@ -49,7 +50,7 @@ def fit_and_print(
 
     `view` is the sweep's search: its fits are about what it chose.
     """
-    results = Results(store)
+    results = Results(store, added=added_parameters(checked.task))
     curves = fit_curves(results, checked.sweep.fit, fitted_trials(checked, view))
     rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
     if rows:
@@ -79,7 +80,7 @@ def fit_otherwise(
     """
     requests = changed_requests(checked.sweep, changes)
     check_fits(replace(checked.sweep, fit=requests), checked.task)
-    results = Results(store)
+    results = Results(store, added=added_parameters(checked.task))
     curves = fit_curves(results, requests, fitted_trials(checked, view))
     if as_json:
         print_json([row for curve in curves for row in curve.table_rows(checked.sweep.name)])

@@ -13,6 +13,8 @@ from depthrate.orchestrator.terminal import make_console, print_table, print_war
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.export import write_csv, write_json, write_parquet
 from depthrate.storage.query import open_results
+from depthrate.tasks.builtin import builtin_tasks
+from depthrate.tasks.task import added_parameters
 
 if TYPE_CHECKING:
     import duckdb
@@ -28,7 +30,7 @@ def answer(sql: str, store: str | None, format: str | None, output: Path | None)
     chosen = format or format_of(output)
     if output is not None and not output.parent.is_dir():
         raise UsageError(f"cannot write {output}: folder {output.parent} does not exist")
-    results = open_results(store)
+    results = open_results(store, added=added_parameters(*builtin_tasks().values()))
     relation = results.sql(sql)
     if output is None:
         print_answer(relation, chosen, make_console())

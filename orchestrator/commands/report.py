@@ -21,6 +21,7 @@ from depthrate.orchestrator.usage import UsageError, next_call
 from depthrate.storage.query import Results
 from depthrate.storage.snapshot import Problem
 from depthrate.storage.store import Store, existing_store
+from depthrate.tasks.task import added_parameters
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refr
     Raises:
         OSError: a file cannot be written.
     """
-    results = Results(store)
+    results = Results(store, added=added_parameters(checked.task))
     data, num_open = _collect(checked, store, results, targets.command)
     html = render_report(data, refresh_s=refresh_s if num_open else None)
     # a browser that loads the page again must not meet half of it

@@ -19,7 +19,7 @@ from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.studies import Study, make_studies
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.data.sources import DataSource
-from depthrate.tasks.task import Task
+from depthrate.tasks.task import Task, added_parameters
 
 State = Literal["open", "complete", "pruned", "undefined", "failed"]
 """Not all of its trials are there yet; all objectives are known; left out on the way; a trial diverged or the objective
@@ -142,7 +142,11 @@ class SearchView:
             StoreError, OSError: the store cannot be read just now.
         """
         self.records.refresh()
-        self._results = Results(self._files) if self._results is None else self._results.refresh()
+        self._results = (
+            Results(self._files, added=added_parameters(self.checked.task))
+            if self._results is None
+            else self._results.refresh()
+        )
         for state in self.states:
             self._load(state)
         self._read_values([p for state in self.states for p in state.proposals])

@@ -157,24 +157,24 @@ def invoke(*arguments):
     return result.stdout
 
 
+@pytest.mark.slow
 def test_committed_trials_are_found_and_only_new_ones_run(law, tmp_path):
     sweep, store = tmp_path / "s.yaml", ["--store", str(tmp_path / "store")]
 
-    def run(grid):
-        sweep.write_text(
-            json.dumps({"name": "s", "task": law.task, "grid": grid, "fit": [{"metric": "nc1", "by": by}]})
-        )
+    def run(task, grid, *fit):
+        sweep.write_text(json.dumps({"name": "s", "task": task, "grid": grid, "fit": fit}))
         invoke("run", str(sweep), *store)
         query = "select depth, nc1, attempt_id from results join trials using (trial_id, depth) order by nc1"
-        return json.loads(invoke("query", query, *store, "--format", "json"))
+        return json.loads(invoke("query", query, *store, "--json"))
 
-    law.task, by = law(False), []
     depths = [2, 3, 5]
-    before = run({"depth": depths})
-    law(True)
-    assert run({"depth": depths}) == before
-    by = ["eps"]
-    after = run({"depth": depths, "eps": [0, 1]})
+    before = run(law(False), {"depth": depths})
+    grown_task = law(True)
+    assert run(grown_task, {"depth": depths}) == before, "nothing ran again"
+    requests = {"metric": "nc1", "by": ["eps"]}, {"metric": "nc1", "where": "eps = 0"}
+    after = run(grown_task, {"depth": depths, "eps": [0, 1]}, *requests)
     assert [row for row in after if row["nc1"] < 1] == before and len(after) == 6
     fits = json.loads(invoke("fit", str(sweep), *store, "--json"))
-    assert {fit["by"]: fit["n_trials"] for fit in fits} == {'{"eps": 0.0}': 3, '{"eps": 1.0}': 3}
+    assert {row["by"]: row["n_trials"] for row in fits} == {'{"eps": 0.0}': 3, '{"eps": 1.0}': 3, "{}": 3}
+    shown = json.loads(invoke("query", "select distinct eps from results", *store, "--json"))
+    assert {row["eps"] for row in shown} == {None, 1.0}, "who asks without the task sees what was stored"
