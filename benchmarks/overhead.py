@@ -26,7 +26,7 @@ from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.plan import Plan, check_sweep, make_plan
 from depthrate.storage.store import Store
 from depthrate.sweeps.packing import make_pack
-from depthrate.sweeps.sweep import sweep_of_spec
+from depthrate.sweeps.sweep_file import sweep_of_spec
 
 NOOP = """
 import depthrate

@@ -19,7 +19,7 @@ from pathlib import Path
 from depthrate.orchestrator.plan import check_sweep, make_plan
 from depthrate.storage.snapshot import SnapshotCache, take_snapshot
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import load_sweep
+from depthrate.sweeps.sweep_file import load_sweep
 
 QUERIES = {
     "group by, results": "select weight_decay, avg(nc1) as nc1 from results group by 1 order by 1",

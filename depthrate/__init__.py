@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from depthrate.orchestrator.results import open_results as open
     from depthrate.storage.query import QueryError, Results
     from depthrate.storage.store import StoreError
-    from depthrate.sweeps.search_space import Measure, Prune, Search
-    from depthrate.sweeps.sweep import FitRequest, Sweep, SweepError, load_sweep
+    from depthrate.sweeps.errors import SweepError
+    from depthrate.sweeps.fit_requests import FitRequest
+    from depthrate.sweeps.search import Measure, Prune, Search
+    from depthrate.sweeps.sweep import Sweep
+    from depthrate.sweeps.sweep_file import load_sweep
     from depthrate.tasks.fits.rates import common_exponent, cutoff, fit_many, fit_rates, predict
     from depthrate.tasks.measurement import Measurement
     from depthrate.tasks.task import Interrupted, Pruned, TaskError, task
@@ -46,8 +49,11 @@ __all__ = [
 _HOMES = {
     "storage.query": ("QueryError", "Results"),
     "storage.store": ("StoreError",),
-    "sweeps.search_space": ("Measure", "Prune", "Search"),
-    "sweeps.sweep": ("FitRequest", "Sweep", "SweepError", "load_sweep"),
+    "sweeps.errors": ("SweepError",),
+    "sweeps.fit_requests": ("FitRequest",),
+    "sweeps.search": ("Measure", "Prune", "Search"),
+    "sweeps.sweep": ("Sweep",),
+    "sweeps.sweep_file": ("load_sweep",),
     "tasks.fits.rates": ("common_exponent", "cutoff", "fit_many", "fit_rates", "predict"),
     "tasks.measurement": ("Measurement",),
     "tasks.task": ("Interrupted", "Pruned", "TaskError", "task"),

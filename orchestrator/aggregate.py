@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from depthrate.storage.query import Results
-from depthrate.sweeps.sweep import FitRequest
+from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.fits.rates import (
     CommonFit,

@@ -286,7 +286,7 @@ def fit(
     with _bad_input_exits():
         from depthrate.orchestrator.commands.fit import fit_sweep
         from depthrate.storage.store import existing_store
-        from depthrate.sweeps.sweep import parse_yaml
+        from depthrate.sweeps.sweep_file import parse_yaml
 
         given: dict[str, Any] = {"metric": metric, "x": x, "by": by, "layer": layer, "where": where, "weights": weights}
         given |= {"x_min": x_min and parse_yaml(x_min), "unconverged": unconverged, "target": target}

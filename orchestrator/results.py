@@ -1,10 +1,12 @@
-"""A store opened for reading, with the columns of the tasks that come with depthrate."""
+"""A store opened for reading, with what tasks declare: their columns, and what they gained after their first trials."""
 
 from __future__ import annotations
 
-from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.measurements import builtin_columns, columns_of
 from depthrate.storage.query import Results
 from depthrate.storage.store import Store, existing_store
+from depthrate.tasks.builtin import builtin_tasks
+from depthrate.tasks.task import Task, added_parameters
 
 
 def open_results(url: str | None = None) -> Results:
@@ -16,6 +18,8 @@ def open_results(url: str | None = None) -> Results:
     return results_of(existing_store(url))
 
 
-def results_of(store: Store) -> Results:
-    """Return a store's results: the columns that every file has, and those that tasks added to this store."""
-    return Results(store, builtin_columns())
+def results_of(store: Store, task: Task | None = None) -> Results:
+    """Return a store's results: the columns that every file has, the task's, and those that tasks added to this store."""
+    tasks = [*builtin_tasks().values(), *([] if task is None else [task])]
+    columns = builtin_columns() if task is None else columns_of(task)
+    return Results(store, columns, added_parameters(*tasks))

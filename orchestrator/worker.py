@@ -192,6 +192,7 @@ class PackRun:
         self, job: PackJob, task: Task, store: Store, state: AttemptState, stop: StopFlag, judge: Judge | None = None
     ):
         self.job, self.task, self.store, self.state, self.stop = job, task, store, state, stop
+        self._params = [task.schema.completed(params) for params in job.params]  # a job may be older than the task
         self._pruning = Pruning(job, judge)
         self._finished: list[tuple[TrialResult, dict[str, pa.Table], float]] = []
         self._oldest_finished = 0.0
@@ -208,7 +209,7 @@ class PackRun:
         context = WorkerContext(self.store, self.job, data, self.state, self.stop, self.job.trial_ids, self._pruning)
         started = time.monotonic()
         try:
-            for result in self.task.run(self.job.params, context):
+            for result in self.task.run(self._params, context):
                 wall_s = time.monotonic() - started
                 tables = self._arrow_tables(result)
                 with self._lock:
@@ -293,7 +294,7 @@ class PackRun:
             "versions": json.dumps(_versions()),
             "host": self.state.host,
             "job_id": self.state.job_id,
-            "params": json.dumps(self.job.params[result.index], sort_keys=True),
+            "params": json.dumps(self._params[result.index], sort_keys=True),
         }
 
 

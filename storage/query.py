@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -14,7 +15,7 @@ import pyarrow as pa
 from depthrate.storage.columns import OWN_TYPES
 from depthrate.storage.fits import fits_of
 from depthrate.storage.layout import DATA_TABLES
-from depthrate.storage.parameters import with_parameter_columns
+from depthrate.storage.parameters import Added, with_parameter_columns
 from depthrate.storage.parquet import open_parquet
 from depthrate.storage.records import read_records
 from depthrate.storage.schema import ATTEMPTS, FITS, MEASURED, TRIALS, Columns
@@ -54,9 +55,12 @@ class QueryError(ValueError):
 class Results:
     """The committed results of a store, as they were when it was opened."""
 
-    def __init__(self, store: Store, columns: Columns):
-        """Open a store whose measured columns are these, and those that its files have besides."""
-        self.store, self.columns = store, columns
+    def __init__(self, store: Store, columns: Columns, added: Added = MappingProxyType({})):
+        """Open a store whose measured columns are these, and those that its files have besides.
+
+        `added` is what tasks gained after their first trials, which trials from before show too.
+        """
+        self.store, self.columns, self._added = store, columns, added
         self._broken: set[str] = set()
         self._cache = SnapshotCache(columns=TRIALS.names)
         self.refresh()
@@ -153,7 +157,7 @@ class Results:
 
     def _trials_table(self) -> pa.Table:
         if self._trials is None:
-            self._trials = with_parameter_columns(self.snapshot.trials)
+            self._trials = with_parameter_columns(self.snapshot.trials, self._added)
         return self._trials
 
     def _relation(self, query: str) -> duckdb.DuckDBPyRelation:

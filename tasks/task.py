@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from depthrate.tasks.measurement import Measurement, by_name
-from depthrate.tasks.schema import ParameterSchema, schema_of_function
+from depthrate.tasks.schema import ParameterSchema
+from depthrate.tasks.signature import schema_of_function
 
 if TYPE_CHECKING:
     from depthrate.tasks.data.sources import DataSource
@@ -142,8 +143,17 @@ class Task:
         by_name(self.measurements)
 
 
+def added_parameters(*tasks: Task) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return (task, version) -> parameters that it gained after its first trials -> the values of trials from before."""
+    return {(each.name, each.version): each.schema.added for each in tasks}
+
+
 def task(
-    *, version: int = 1, fusible: Sequence[str] | None = None, measurements: Sequence[Measurement] = ()
+    *,
+    version: int = 1,
+    fusible: Sequence[str] | None = None,
+    measurements: Sequence[Measurement] = (),
+    added: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Mark a function as a task; its keyword arguments are the parameter schema.
 
@@ -151,13 +161,17 @@ def task(
     pack: each named argument arrives as a list with one value a trial, and it returns a list of tables (None: pruned).
     With `measurements` fits, searches and the report know its columns before any trial runs.
 
+    `added` names arguments that the task gained later, whose defaults give what it did before: trials with them are the
+    trials of before, which are not run again. The version is raised when results change.
+
     Raises:
-        ParameterError: an argument has no usable annotation, or `fusible` names something that is not an argument.
+        ParameterError: an argument has no usable annotation, `fusible` or `added` names something that is not an
+            argument, or an added argument has no default.
         MeasurementError: two measurements have one name.
     """
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
-        made = _task_of_function(function, version, fusible, tuple(measurements))
+        made = _task_of_function(function, version, fusible, tuple(measurements), added)
         function.__depthrate_task__ = made  # type: ignore[attr-defined]
         return function
 
@@ -165,11 +179,16 @@ def task(
 
 
 def _task_of_function(
-    function: Callable[..., Any], version: int, fusible: Sequence[str] | None, measurements: tuple[Measurement, ...]
+    function: Callable[..., Any],
+    version: int,
+    fusible: Sequence[str] | None,
+    measurements: tuple[Measurement, ...],
+    added: Sequence[str],
 ) -> Task:
-    schema = schema_of_function(function, ("seed",) if fusible is None else fusible)
-    for name in fusible or ():
-        schema.require_known(name, f"fusible of task {function.__name__!r}")
+    schema = schema_of_function(function, ("seed",) if fusible is None else fusible, added)
+    for word, names in (("fusible", fusible or ()), ("added", added)):
+        for name in names:
+            schema.require_known(name, f"{word} of task {function.__name__!r}")
     run = _run_fused(function, schema) if fusible else _run_in_turn(function)
     stem = Path(inspect.getfile(function)).stem
     return Task(

@@ -18,7 +18,7 @@ from depthrate.storage.snapshot import SnapshotCache, take_snapshot
 from depthrate.storage.specs import newest_specs
 from depthrate.storage.store import Store, StoreError
 from depthrate.storage.task_tables import task_table
-from depthrate.sweeps.sweep import load_sweep, sweep_of_spec
+from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
 
 
 @dataclass
@@ -71,6 +71,7 @@ def debug_trial(
             + '; list them: depthrate query "select trial_id from trials", or name the sweep with --sweep'
         )
     trial_id, task_name, params = found[0]
+    params = tasks[task_name].schema.completed(params)
     console.print(f"trial {trial_id} of {task_name}: {params}", highlight=False, markup=False)
     try:
         results = list(tasks[task_name].run([params], _DebugContext(device, data, [trial_id])))

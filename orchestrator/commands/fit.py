@@ -11,16 +11,17 @@ from rich.console import Console
 
 from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.commands.named_sweep import chosen_sweep
-from depthrate.orchestrator.measurements import columns_of
 from depthrate.orchestrator.plan import CheckedSweep
+from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
 from depthrate.orchestrator.terminal import make_console, print_fits, print_json, print_warnings
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.fits import write_fits
-from depthrate.storage.query import Results
 from depthrate.storage.snapshot import Problem
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import Sweep, SweepError, check_fits, fit_request
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.fit_requests import check_fits, fit_request
+from depthrate.sweeps.sweep import Sweep
 
 
 def fit_sweep(given: str, store: Store, changes: Mapping[str, Any], as_json: bool) -> None:
@@ -48,7 +49,7 @@ def fit_and_print(
 
     `view` is the sweep's search: its fits are about what it chose.
     """
-    results = Results(store, columns_of(checked.task))
+    results = results_of(store, checked.task)
     curves = fit_curves(results, checked.sweep.fit, fitted_trials(checked, view))
     rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
     if rows:
@@ -78,7 +79,7 @@ def fit_otherwise(
     """
     requests = changed_requests(checked.sweep, changes)
     check_fits(replace(checked.sweep, fit=requests), checked.task)
-    results = Results(store, columns_of(checked.task))
+    results = results_of(store, checked.task)
     curves = fit_curves(results, requests, fitted_trials(checked, view))
     if as_json:
         print_json([row for curve in curves for row in curve.table_rows(checked.sweep.name)])

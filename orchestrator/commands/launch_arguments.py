@@ -11,7 +11,9 @@ from depthrate.orchestrator.search.proposals import check_search
 from depthrate.orchestrator.usage import next_call
 from depthrate.storage.data_folder import DataFolder
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import Sweep, SweepError, load_sweep, parse_yaml
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.sweep_file import load_sweep, parse_yaml
 
 
 @dataclass(frozen=True, kw_only=True)

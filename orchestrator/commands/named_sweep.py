@@ -10,7 +10,8 @@ from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.specs import newest_specs
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import Sweep, load_sweep, sweep_of_spec
+from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
 
 
 def chosen_sweep(given: str, store: Store) -> tuple[CheckedSweep, SearchView | None]:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.commands.named_sweep import chosen_sweep
-from depthrate.orchestrator.measurements import columns_of
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.report.collect import collect_report
 from depthrate.orchestrator.report.export import export_figures
 from depthrate.orchestrator.report.page import ReportData, all_plots, render_report
+from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.search.proposals import fitted_trials, with_search
 from depthrate.orchestrator.status import sweep_status
 from depthrate.orchestrator.terminal import print_warnings
@@ -77,7 +77,7 @@ def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refr
     Raises:
         OSError: a file cannot be written.
     """
-    results = Results(store, columns_of(checked.task))
+    results = results_of(store, checked.task)
     data, num_open = _collect(checked, store, results, targets.command)
     html = render_report(data, refresh_s=refresh_s if num_open else None)
     # a browser that loads the page again must not meet half of it

@@ -10,13 +10,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from depthrate.orchestrator.measurements import columns_of
 from depthrate.orchestrator.plan import CheckedSweep
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.query import QueryError, Results, check_expression
 from depthrate.storage.searches import Batch, Report, SearchRecords
 from depthrate.storage.store import Store
+from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.studies import Study, make_studies
-from depthrate.sweeps.sweep import SweepError
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.measurement import scalars
@@ -145,7 +145,7 @@ class SearchView:
         """
         self.records.refresh()
         if self._results is None:
-            self._results = Results(self._files, columns_of(self.checked.task))
+            self._results = results_of(self._files, self.checked.task)
         else:
             self._results.refresh()
         for state in self.states:

@@ -20,8 +20,10 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from depthrate.orchestrator.search.proposals import SearchView, StudyState, Told
 from depthrate.storage.searches import Batch
+from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.packing import Pack, pack_trials
-from depthrate.sweeps.search_space import Dimension, Search
+from depthrate.sweeps.search import Search
+from depthrate.sweeps.search_space import Dimension
 from depthrate.sweeps.studies import Study
 
 MAX_TRIES = 50
@@ -307,10 +309,8 @@ def export_studies(view: SearchView, url: str) -> list[str]:
     """Write the studies with all that is known of them to an Optuna storage, and return their names.
 
     Raises:
-        SearchError: the storage holds such a study already, or cannot be written.
+        SweepError: the storage holds such a study already, or cannot be written.
     """
-    from depthrate.sweeps.search_space import SearchError
-
     names = []
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     for state in view.states:
@@ -320,9 +320,9 @@ def export_studies(view: SearchView, url: str) -> list[str]:
             directions: list[Any] = list(study.search.direction)
             exported = optuna.create_study(study_name=name, storage=url, directions=directions)
         except optuna.exceptions.DuplicatedStudyError:
-            raise SearchError(f"study {name!r} is in {url} already; give a storage that does not have it") from None
+            raise SweepError(f"study {name!r} is in {url} already; give a storage that does not have it") from None
         except Exception as error:  # whatever a database driver raises
-            raise SearchError(
+            raise SweepError(
                 f"{url} cannot be written ({type(error).__name__}: {error}); as in sqlite:///search.db"
             ) from error
         exported.set_user_attr("sweep", view.checked.sweep.name)

@@ -18,7 +18,7 @@ from depthrate.storage.query import QueryError
 from depthrate.storage.schema import FITS
 from depthrate.storage.store import Store
 from depthrate.storage.task_tables import task_table
-from depthrate.sweeps.sweep import FitRequest
+from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.sweeps.trial import Trial
 
 

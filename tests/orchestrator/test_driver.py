@@ -18,7 +18,7 @@ from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.plan import check_sweep, make_plan
 from depthrate.orchestrator.results import results_of
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import sweep_of_spec
+from depthrate.sweeps.sweep_file import sweep_of_spec
 
 OWN_TASKS = Path(__file__).parents[1] / "support/own_tasks.py"
 

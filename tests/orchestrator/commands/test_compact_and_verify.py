@@ -23,7 +23,7 @@ from depthrate.orchestrator.upkeep import Upkeep
 from depthrate.orchestrator.worker import StopFlag, run_job
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import sweep_of_spec
+from depthrate.sweeps.sweep_file import sweep_of_spec
 
 
 def invoke(*arguments: str) -> tuple[int, str]:

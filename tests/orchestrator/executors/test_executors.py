@@ -23,7 +23,8 @@ from depthrate.orchestrator.executors.place import open_place
 from depthrate.orchestrator.plan import Plan, check_sweep, make_plan
 from depthrate.orchestrator.results import open_results
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import Sweep, sweep_of_spec
+from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.sweep_file import sweep_of_spec
 
 OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
 KINDS = ("local", "ray", "ray_two_nodes", "slurm")

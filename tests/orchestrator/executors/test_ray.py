@@ -22,7 +22,8 @@ from depthrate.orchestrator.plan import check_sweep, make_plan
 from depthrate.orchestrator.results import results_of
 from depthrate.storage.searches import SearchRecords
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import Sweep, sweep_of_spec
+from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.sweep_file import sweep_of_spec
 
 ray = pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")

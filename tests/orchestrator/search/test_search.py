@@ -26,9 +26,9 @@ from depthrate.orchestrator.results import open_results, results_of
 from depthrate.orchestrator.status import sweep_status
 from depthrate.storage.searches import Batch, Report, SearchRecords
 from depthrate.storage.store import Store
-from depthrate.sweeps.search_space import Prune, Search, search_of_spec
+from depthrate.sweeps.search import Prune, Search, search_of_spec
 from depthrate.sweeps.studies import make_studies
-from depthrate.sweeps.sweep import sweep_of_spec
+from depthrate.sweeps.sweep_file import sweep_of_spec
 
 optuna = pytest.importorskip("optuna", reason="needs pip install 'depthrate[search]'")
 from depthrate.orchestrator.report.collect import collect_report  # noqa: E402
