@@ -94,7 +94,10 @@ def test_bad_sweeps(
             "executor 'pbs' is not available in this version; allowed: local, ray, slurm",
         ),
         (["run", "quickstart", "--detach"], "--detach goes with --executor slurm"),
-        (["run", "quickstart", "--cluster", "x.toml"], "--cluster goes with --executor slurm"),
+        (
+            ["run", "quickstart", "--cluster", "x.toml"],
+            "--cluster goes with --executor ray or slurm; given: --executor local",
+        ),
         (["run", "quickstart", "--executor", "slurm", "--cluster", "x.toml"], "cluster file x.toml: No such file"),
         (["run", "quickstart", "--workers", "0"], "workers is 0; give at least 1"),
         (["run", "quickstart", "--device", "tpu"], "device 'tpu' is unknown; allowed: auto, cpu, cuda"),

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli import app
 from depthrate.orchestrator.driver import Driver, Outcome
-from depthrate.orchestrator.executors.executor import Executor, LaunchOptions
+from depthrate.orchestrator.executors.builtin import open_machines
+from depthrate.orchestrator.executors.executor import Executor, ExecutorRequest, LaunchOptions
 from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.executors.place import open_place
 from depthrate.orchestrator.plan import Plan, check_sweep, make_plan
 from depthrate.storage.query import open_results
 from depthrate.storage.store import Store
@@ -74,7 +74,7 @@ class RayMachines(Machines):
         pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
         from ray.cluster_utils import Cluster
 
-        from depthrate.orchestrator.executors.ray_executor import Session
+        from depthrate.orchestrator.executors.ray_session import Session
 
         self._cluster: Any = None
         if two_nodes:
@@ -87,10 +87,10 @@ class RayMachines(Machines):
             head = {"num_cpus": 1, "include_dashboard": False, "_system_config": soon}
             self._cluster = Cluster(initialize_head=True, head_node_args=head | {"object_store_memory": 80 * 2**20})
             self._add_node()
-            self.session = Session(address=self._cluster.address)
+            self.session = Session(address=self._cluster.address).connect()
             self.options = ["--executor", "ray", "--address", self._cluster.address]
         else:
-            self.session = Session(address=None, workers=2)
+            self.session = Session(address=None, workers=2).connect()
             self.options = ["--executor", "ray", "--workers", "2"]
         self.session.is_ours = False  # closed here, not by the first executor
 
@@ -131,13 +131,15 @@ class SlurmMachines(Machines):
         self.options = ["--executor", "slurm", "--cluster", str(profile)]
 
     def plan(self, sweep: Sweep, store: Store) -> Plan:
-        self._place = open_place(
-            "slurm", device="cpu", workers=None, cluster=self.options[-1], sweep=sweep, store=store
-        )
-        return make_plan(check_sweep(sweep), store, workers=2, submitted=self._place.submitted)
+        options = {"cluster": self.options[-1]}
+        request = ExecutorRequest(sweep=sweep, store=store, device="cpu", workers=None, options=options)
+        opened = open_machines("slurm", request)
+        assert isinstance(opened, Executor)
+        self._executor = opened
+        return make_plan(check_sweep(sweep), store, workers=2, submitted=opened.submitted)
 
     def executor(self, plan: Plan) -> Executor:
-        return self._place.executor(plan)
+        return self._executor
 
     def close(self) -> None:
         self._environment.undo()

@@ -13,7 +13,7 @@ from depthrate.storage.store import Store
 from depthrate.sweeps.sweep import Sweep, load_sweep, sweep_of_spec
 
 
-def chosen_sweep(given: str, store: Store) -> tuple[CheckedSweep, SearchView | None]:
+def find_sweep(given: str, store: Store) -> tuple[CheckedSweep, SearchView | None]:
     """Return the sweep that is meant, a file, the last launch under a name, or a shipped one, and its search.
 
     Raises:
