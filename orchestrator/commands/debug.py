@@ -59,10 +59,10 @@ def debug_trial(
     """
     sweeps = [load_sweep(sweep)] if sweep else [sweep_of_spec(each.spec) for each in newest_specs(store).values()]
     checked = [check_sweep(each) for each in sweeps]
-    tasks = {each.task.name: each.task for each in checked}
+    by_task = {each.task.name: each.sweep for each in checked}
     snapshot = take_snapshot(store, cache=SnapshotCache(columns=TRIALS.names))
     found = find_params([trial for each in checked for trial in each.trials], snapshot, prefix)
-    if len(found) != 1 or found[0][1] not in tasks:
+    if len(found) != 1 or found[0][1] not in by_task:
         raise StoreError(
             f"{len(found)} trials of {store.url} begin with {prefix!r}"
             + (": " + ", ".join(trial_id for trial_id, _, _ in found[:5]) if found else "")
@@ -71,7 +71,8 @@ def debug_trial(
     trial_id, task_name, params = found[0]
     console.print(f"trial {trial_id} of {task_name}: {params}", highlight=False, markup=False)
     try:
-        results = list(tasks[task_name].run([params], _DebugContext(device, data, [trial_id])))
+        task = by_task[task_name].load_task()  # again: what lies beside its file is what it imports while it runs
+        results = list(task.run([params], _DebugContext(device, data, [trial_id])))
     except Exception:
         if post_mortem:
             pdb.post_mortem()

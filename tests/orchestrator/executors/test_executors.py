@@ -161,9 +161,14 @@ Watch = Callable[[Driver, Any], None]
 
 
 def drive(
-    machines: Machines, store: Store, task: str, watch: Watch = lambda driver, progress: None, **spec: Any
+    machines: Machines,
+    store: Store,
+    task: str,
+    watch: Watch = lambda driver, progress: None,
+    path: Path = OWN_TASKS,
+    **spec: Any,
 ) -> Outcome:
-    plan = machines.plan(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:{task}", **spec}), store)
+    plan = machines.plan(sweep_of_spec({"name": "s", "task": f"{path}:{task}", **spec}), store)
     executor = machines.executor(plan)
     options = LaunchOptions(store=store.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
     driver = Driver(plan, store, executor, options, lambda progress: watch(driver, progress))
@@ -178,6 +183,28 @@ def test_every_trial_is_committed_once(machines: Machines, folder: Store) -> Non
     outcome = drive(machines, folder, "power_law", grid={"depth": depths}, params={"exponent": 1.0})
     assert not outcome.failures and committed(folder) == [(depth, 1 / depth) for depth in depths]
     assert raw_rows(folder) == 8 and folder.list("checkpoints") == {}
+
+
+BESIDE = {
+    "my_task.py": "import depthrate\nimport slurm, storage, tasks.laws\n\n@depthrate.task(version=1)\n"
+    "def law(*, depth: int):\n    import model\n    value = model.law(depth) + storage.ONE + slurm.ONE\n"
+    "    return {'metrics': [{'layer': depth, 'nc1': value}]}\n",
+    "model.py": "from tasks.laws import law\n",
+    "storage.py": "ONE = 1.0\n",
+    "slurm.py": "ONE = 1.0\n",
+    "tasks/__init__.py": "",
+    "tasks/laws.py": "def law(depth): return 1 / depth\n",
+}
+"""A task file and what it imports, also under names that parts of ours have."""
+
+
+def test_a_task_imports_what_lies_beside_its_file(machines: Machines, folder: Store, tmp_path: Path) -> None:
+    for name, content in BESIDE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    outcome = drive(machines, folder, "law", path=tmp_path / "my_task.py", grid={"depth": [1, 2]})
+    assert not outcome.failures, outcome.failures
+    assert committed(folder) == [(1, 3.0), (2, 2.5)]
 
 
 def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(machines: Machines, folder: Store) -> None:
