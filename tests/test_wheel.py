@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
 FOLDERS = ("orchestrator", "sweeps", "tasks", "storage", "slurm")
 
 

@@ -14,7 +14,7 @@ from depthrate.orchestrator.executors.executor import (
     Option,
     Scheduler,
 )
-from depthrate.orchestrator.executors.local import LOCAL
+from depthrate.orchestrator.executors.local_entry import LOCAL
 from depthrate.orchestrator.executors.ray_entry import RAY
 from depthrate.orchestrator.executors.slurm_entry import SLURM
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from depthrate.orchestrator.executors.executor import Executor, ExecutorEntry, ExecutorRequest, JobEnd, PackJob
+from depthrate.orchestrator.executors.executor import Executor, JobEnd, PackJob
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.plan import Plan
@@ -171,13 +171,3 @@ def _death(worker: _Worker) -> str:
     worker.errors.seek(0)
     tail = worker.errors.read()[-2000:].decode(errors="replace").strip()
     return f"{how}: {tail}" if tail else how
-
-
-def _open(request: ExecutorRequest) -> LocalExecutor:
-    from depthrate.orchestrator.executors.machine import choose_machine
-
-    machine = choose_machine(request.device, request.workers)
-    return LocalExecutor(machine.workers, machine.gpus, device=machine.device, memory_bytes=machine.memory_bytes)
-
-
-LOCAL = ExecutorEntry(name="local", open=_open)
