@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from depthrate.orchestrator.executors.builtin import DEFAULT_EXECUTOR, executor_names, executor_options
+from depthrate.orchestrator.executors.executor import Option
 
 app = typer.Typer(
     name="depthrate",
@@ -35,17 +40,7 @@ DeviceOption = Annotated[str, typer.Option("--device", help="auto (GPUs if there
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", help="Worker processes; default: one a GPU, else one a core.")
 ]
-ExecutorOption = Annotated[str, typer.Option("--executor", help="Where packs run: local, ray or slurm.")]
-AddressOption = Annotated[
-    str | None,
-    typer.Option("--address", help="A Ray cluster, as in host:6379 or auto; default: a Ray of our own."),
-]
-PacksPerGpuOption = Annotated[
-    int, typer.Option("--packs-per-gpu", min=1, help="With --executor ray: packs that share a GPU.")
-]
-ClusterOption = Annotated[
-    str | None, typer.Option("--cluster", help="A cluster file (TOML): what each SLURM job asks for; see the README.")
-]
+ExecutorOption = Annotated[str, typer.Option("--executor", help=f"Where packs run: {executor_names()}.")]
 
 
 def main() -> None:
@@ -73,14 +68,41 @@ def _bad_input_exits() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
+ExecutorOptions = Mapping[str, Any] | None
+"""In whose place a command has all options that executors declare."""
+
+
+def _with_executor_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that executors declare, in the place of its parameter `options`, which gets their values."""
+    declared = executor_options()
+
+    @functools.wraps(command)
+    def call(**given: Any) -> None:
+        options = {option.name: given.pop(option.name) for option in declared}
+        command(**given, options=options)
+
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+        parameters += [_parameter_of(option) for option in declared] if parameter.name == "options" else own
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
+    return call
+
+
+def _parameter_of(option: Option) -> inspect.Parameter:
+    kind = option.type if option.default is not None else option.type | None
+    annotation: Any = Annotated[kind, typer.Option(option.flag, min=option.minimum, help=option.doc)]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(option.name, keyword, default=option.default, annotation=annotation)
+
+
 @app.command()
+@_with_executor_options
 def run(
     sweep: SweepArgument,
     store: StoreOption = None,
-    executor: ExecutorOption = "local",
-    cluster: ClusterOption = None,
-    address: AddressOption = None,
-    packs_per_gpu: PacksPerGpuOption = 1,
+    executor: ExecutorOption = DEFAULT_EXECUTOR,
+    options: ExecutorOptions = None,
     workers: WorkersOption = None,
     device: DeviceOption = "auto",
     set_: SetOption = None,
@@ -91,55 +113,50 @@ def run(
 ) -> None:
     """Run what is pending of a sweep, then fit its rates. Run it again to resume: what is committed is never redone."""
     with _bad_input_exits():
-        from depthrate.orchestrator.commands.launch_arguments import LaunchRequest
+        from depthrate.orchestrator.commands.launch_arguments import LaunchArguments
         from depthrate.orchestrator.commands.run import run_sweep
 
-        request = LaunchRequest(
+        arguments = LaunchArguments(
             sweep=sweep,
             store=store,
             overrides=set_ or (),
             executor=executor,
-            cluster=cluster,
-            address=address,
-            packs_per_gpu=packs_per_gpu,
             workers=workers,
             device=device,
+            options=options or {},
         )
-        code = run_sweep(request, detach=detach, checkpoint_s=checkpoint_seconds)
+        code = run_sweep(arguments, detach=detach, checkpoint_s=checkpoint_seconds)
     if code:
         raise typer.Exit(code)
 
 
 @app.command()
+@_with_executor_options
 def plan(
     sweep: SweepArgument,
     store: StoreOption = None,
     workers: WorkersOption = None,
     device: DeviceOption = "auto",
     set_: SetOption = None,
-    executor: ExecutorOption = "local",
-    cluster: ClusterOption = None,
-    address: AddressOption = None,
-    packs_per_gpu: PacksPerGpuOption = 1,
+    executor: ExecutorOption = DEFAULT_EXECUTOR,
+    options: ExecutorOptions = None,
     json: JsonOption = False,
 ) -> None:
     """Show what would run and what is done; starts nothing."""
     with _bad_input_exits():
-        from depthrate.orchestrator.commands.launch_arguments import LaunchRequest
+        from depthrate.orchestrator.commands.launch_arguments import LaunchArguments
         from depthrate.orchestrator.commands.plan import show_plan
 
-        request = LaunchRequest(
+        arguments = LaunchArguments(
             sweep=sweep,
             store=store,
             overrides=set_ or (),
             executor=executor,
-            cluster=cluster,
-            address=address,
-            packs_per_gpu=packs_per_gpu,
             workers=workers,
             device=device,
+            options=options or {},
         )
-        show_plan(request, json)
+        show_plan(arguments, json)
 
 
 @app.command()

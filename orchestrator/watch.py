@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
@@ -15,9 +15,6 @@ from depthrate.storage.snapshot import SnapshotCache, take_snapshot
 from depthrate.storage.store import Store, StoreError
 from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import varying_parameters
-
-if TYPE_CHECKING:
-    from depthrate.slurm.states import JobState
 
 LOG_EVERY_S = 30.0
 
@@ -133,14 +130,13 @@ class JobWatcher:
         self._cache = SnapshotCache()
         self._shown = ""
 
-    def show(self, state: JobState) -> None:
-        """Show how the job is getting on."""
+    def show(self, state: str) -> None:
+        """Show how the job is getting on, given its state in words."""
         try:
             committed = take_snapshot(self._files, cache=self._cache).trial_ids()
         except (OSError, StoreError):
             return
-        name = state.state.lower() + (f" ({state.reason})" if state.phase == "waiting" and state.reason else "")
-        text = f"{name}, {len(self._trial_ids & committed)}/{len(self._trial_ids)} trials"
+        text = f"{state}, {len(self._trial_ids & committed)}/{len(self._trial_ids)} trials"
         if text != self._shown:
             self._console.print(text, highlight=False)
         self._shown = text

@@ -9,21 +9,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from s3_server import S3Server, s3_server
+from here import TINY
+from s3_server import S3Server, forget_s3_clients, s3_server
 from slurm_lab import Lab, missing_programs
 
 from depthrate.storage.store import Store
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before any import of torch: tests run side by side, and waiting threads spin
-
-TINY = {
-    "name": "tiny",
-    "task": "collapse",
-    "params": {"arch": "rn1", "samples_per_class": 5, "steps": 40, "width": 16},
-    "grid": {"depth": [2, 3]},
-    "seeds": 2,
-    "fit": [{"metric": "nc1"}, {"metric": "objective_gap"}],
-}
 
 LONGEST_FIRST = (
     "orchestrator/executors/test_slurm_scenarios.py",
@@ -94,13 +86,6 @@ def _s3_server() -> Iterator[S3Server]:
         forget_s3_clients()
 
 
-def forget_s3_clients() -> None:
-    """Make s3fs look at the environment again; it keeps a client for the whole process, since making one is slow."""
-    from s3fs import S3FileSystem
-
-    S3FileSystem.clear_instance_cache()
-
-
 @pytest.fixture
 def s3(_s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """A real S3 server, to which this process and those it starts are led by the usual environment variables."""
@@ -145,8 +130,3 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield lab
     finally:
         lab.stop()
-
-
-def is_root() -> bool:
-    """Whether permissions do not bind this process."""
-    return os.geteuid() == 0

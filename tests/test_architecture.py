@@ -23,7 +23,7 @@ HOMES = {
     "pyarrow": "storage",
     "duckdb": "storage",
     "submitit": "slurm",
-    "ray": "orchestrator/executors/ray_executor.py",
+    "ray": "orchestrator/executors/ray_",
     "optuna": "orchestrator/search/studies.py",
     "plotly": "orchestrator/report",
     "pooch": "orchestrator/commands/data.py",

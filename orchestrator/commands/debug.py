@@ -61,25 +61,26 @@ def debug_trial(
     """
     sweeps = [load_sweep(sweep)] if sweep else [sweep_of_spec(each.spec) for each in newest_specs(store).values()]
     checked = [check_sweep(each) for each in sweeps]
-    tasks = {each.task.name: each.task for each in checked}
+    by_task = {each.task.name: each.sweep for each in checked}
     snapshot = take_snapshot(store, cache=SnapshotCache(columns=TRIALS.names))
     found = find_params([trial for each in checked for trial in each.trials], snapshot, prefix)
-    if len(found) != 1 or found[0][1] not in tasks:
+    if len(found) != 1 or found[0][1] not in by_task:
         raise StoreError(
             f"{len(found)} trials of {store.url} begin with {prefix!r}"
             + (": " + ", ".join(trial_id for trial_id, _, _ in found[:5]) if found else "")
             + '; list them: depthrate query "select trial_id from trials", or name the sweep with --sweep'
         )
     trial_id, task_name, params = found[0]
-    params = tasks[task_name].schema.completed(params)
+    task = by_task[task_name].load_task()  # again: what lies beside its file is what it imports while it runs
+    params = task.schema.completed(params)
     console.print(f"trial {trial_id} of {task_name}: {params}", highlight=False, markup=False)
     try:
-        results = list(tasks[task_name].run([params], _DebugContext(device, data, [trial_id])))
+        results = list(task.run([params], _DebugContext(device, data, [trial_id])))
     except Exception:
         if post_mortem:
             pdb.post_mortem()
         raise
-    metrics, declared = results[0].tables["metrics"], columns_of(tasks[task_name])
+    metrics, declared = results[0].tables["metrics"], columns_of(task)
     rows = task_table("metrics", metrics, declared, trial_id=trial_id, attempt_id="debug").to_pylist()
     last = [row for row in rows if row.get("step") == rows[-1].get("step")]
     columns = [name for name in last[-1] if any(isinstance(row[name], int | float) for row in last)] if last else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from depthrate.orchestrator.commands.named_sweep import chosen_sweep
+from depthrate.orchestrator.commands.find_sweep import find_sweep
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.store import Store
 
@@ -13,7 +13,7 @@ def export_search(given: str, store: Store, storage: str) -> None:
     Raises:
         ValueError: there is no such sweep, it has no search, or Optuna is not installed.
     """
-    _, view = chosen_sweep(given, store)
+    _, view = find_sweep(given, store)
     if view is None:
         raise UsageError(f"sweep {given!r} has no search; export is for searches")
     try:

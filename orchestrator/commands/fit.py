@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from depthrate.orchestrator.aggregate import fit_curves
-from depthrate.orchestrator.commands.named_sweep import chosen_sweep
+from depthrate.orchestrator.commands.find_sweep import find_sweep
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
@@ -30,7 +30,7 @@ def fit_sweep(given: str, store: Store, changes: Mapping[str, Any], as_json: boo
     Raises:
         ValueError: there is no such sweep, it asks for no fit, or `changes` are not allowed.
     """
-    checked, view = chosen_sweep(given, store)
+    checked, view = find_sweep(given, store)
     if changes:
         problems = fit_otherwise(make_console(), checked, store, view, changes, as_json)
     elif checked.sweep.fit:

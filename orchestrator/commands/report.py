@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from depthrate.orchestrator.aggregate import fit_curves
-from depthrate.orchestrator.commands.named_sweep import chosen_sweep
+from depthrate.orchestrator.commands.find_sweep import find_sweep
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.report.collect import collect_report
 from depthrate.orchestrator.report.export import export_figures
@@ -51,7 +51,7 @@ def report_sweep(given: str, url: str | None, page: Path, figures: Path | None, 
         ValueError: there is no such sweep, it has no trials, or a file cannot be written.
     """
     store = existing_store(url)
-    checked, _ = chosen_sweep(given, store)
+    checked, _ = find_sweep(given, store)
     if not checked.trials:
         again = next_call("run", given, url)
         raise UsageError(f"sweep {checked.sweep.name!r} has proposed nothing yet; run it: {again}")

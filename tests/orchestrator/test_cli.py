@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import TINY
+from here import TINY
 from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli import app
@@ -94,7 +94,10 @@ def test_bad_sweeps(
             "executor 'pbs' is not available in this version; allowed: local, ray, slurm",
         ),
         (["run", "quickstart", "--detach"], "--detach goes with --executor slurm"),
-        (["run", "quickstart", "--cluster", "x.toml"], "--cluster goes with --executor slurm"),
+        (
+            ["run", "quickstart", "--cluster", "x.toml"],
+            "--cluster goes with --executor ray or slurm; given: --executor local",
+        ),
         (["run", "quickstart", "--executor", "slurm", "--cluster", "x.toml"], "cluster file x.toml: No such file"),
         (["run", "quickstart", "--workers", "0"], "workers is 0; give at least 1"),
         (["run", "quickstart", "--device", "tpu"], "device 'tpu' is unknown; allowed: auto, cpu, cuda"),

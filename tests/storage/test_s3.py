@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from conftest import forget_s3_clients
-from s3_server import BUCKET, S3Server
+from s3_server import BUCKET, S3Server, forget_s3_clients
 from tests_rows import commit
 
 from depthrate.orchestrator.results import results_of

@@ -10,7 +10,7 @@ from depthrate.orchestrator.commands.cancel import cancel_sweep
 from depthrate.orchestrator.driver import Driver, Outcome, Progress
 from depthrate.orchestrator.executors.executor import LaunchOptions
 from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.executors.submissions import Submission, SubmittedPack, read_submissions
+from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack, read_submissions
 from depthrate.orchestrator.plan import check_sweep, make_plan
 from depthrate.storage.store import Store
 from depthrate.sweeps.sweep_file import sweep_of_spec

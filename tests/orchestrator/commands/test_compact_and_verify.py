@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from conftest import TINY
+from here import TINY
 from s3_server import S3Server
 from tests_rows import commit
 from typer.testing import CliRunner

@@ -14,7 +14,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from conftest import is_root
+from here import is_root
 from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli import app

@@ -139,7 +139,7 @@ def test_a_detached_launch_gives_the_numbers_of_a_local_one(bench: Bench) -> Non
     assert found == results_of(Store(str(bench.folder / "local"))).sql(numbers).fetchall() and len(found) > 20
     bench.run("run")  # takes what is over off the books
     bench.check(4)
-    assert not list((bench.store / "slurm").glob("*/*")), "what the jobs were made of is gone too"
+    assert not list((bench.url / "slurm").glob("*/*")), "what the jobs were made of is gone too"
 
 
 def test_a_stronger_partition_takes_the_nodes_for_a_while(bench: Bench) -> None:

@@ -21,7 +21,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.commands.named_sweep import chosen_sweep
+from depthrate.orchestrator.commands.find_sweep import find_sweep
 from depthrate.orchestrator.results import open_results, results_of
 from depthrate.orchestrator.status import sweep_status
 from depthrate.storage.searches import Batch, Report, SearchRecords
@@ -445,7 +445,7 @@ def test_the_report_shows_the_search(bowl: tuple[Path, Store, str], tmp_path: Pa
 def test_the_reports_results_are_those_that_were_chosen(bowl: tuple[Path, Store, str]) -> None:
     """Of 12 proposals a depth, most were bad ones on the way: the objective against depth is not about them."""
     _, folder, _ = bowl
-    checked, _ = chosen_sweep("s", folder)
+    checked, _ = find_sweep("s", folder)
     _, view = with_search(checked, folder)
     assert view is not None
     results = results_of(folder)

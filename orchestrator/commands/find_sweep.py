@@ -14,7 +14,7 @@ from depthrate.sweeps.sweep import Sweep
 from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
 
 
-def chosen_sweep(given: str, store: Store) -> tuple[CheckedSweep, SearchView | None]:
+def find_sweep(given: str, store: Store) -> tuple[CheckedSweep, SearchView | None]:
     """Return the sweep that is meant, a file, the last launch under a name, or a shipped one, and its search.
 
     Raises:
