@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from depthrate.storage.store import StoreError
     from depthrate.sweeps.search_space import Measure, Prune, Search
     from depthrate.sweeps.sweep import FitRequest, Sweep, SweepError, load_sweep
-    from depthrate.tasks.fits.rates import common_exponent, cutoff, fit_many, fit_rates, predict
+    from depthrate.tasks.fits.common_exponent import common_exponent
+    from depthrate.tasks.fits.cutoffs import cutoff
+    from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
     from depthrate.tasks.task import Interrupted, Pruned, TaskError, task
 
 __all__ = [
@@ -46,7 +48,9 @@ _HOMES = {
     "storage.store": ("StoreError",),
     "sweeps.search_space": ("Measure", "Prune", "Search"),
     "sweeps.sweep": ("FitRequest", "Sweep", "SweepError", "load_sweep"),
-    "tasks.fits.rates": ("common_exponent", "cutoff", "fit_many", "fit_rates", "predict"),
+    "tasks.fits.common_exponent": ("common_exponent",),
+    "tasks.fits.cutoffs": ("cutoff",),
+    "tasks.fits.rates": ("fit_many", "fit_rates", "predict"),
     "tasks.task": ("Interrupted", "Pruned", "TaskError", "task"),
 }
 _PLACES = {name: (module, name) for module, names in _HOMES.items() for name in names}
