@@ -145,7 +145,8 @@ def best_rival(power: RateFit, fits: Sequence[RateFit]) -> tuple[RateFit, float]
 
 def formula_markup(formula: str) -> str:
     """Return a model's formula as HTML: exponents raised, minus signs in place of hyphens."""
-    return re.sub(r"\^(?:{(.*?)}|(\w))", r"<sup>\1\2</sup>", escape(formula)).replace("-", "−")
+    braces_raised = re.sub(r"\^{(.*?)}", r"<sup>\1</sup>", escape(formula))
+    return re.sub(r"\^(\w)", r"<sup>\1</sup>", braces_raised).replace("-", "−")
 
 
 def interval_of(fit: RateFit) -> tuple[float, float] | None:
