@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from depthrate.sweeps.search import Measure, Prune, Search
     from depthrate.sweeps.sweep import Sweep
     from depthrate.sweeps.sweep_file import load_sweep
-    from depthrate.tasks.fits.rates import common_exponent, cutoff, fit_many, fit_rates, predict
+    from depthrate.tasks.fits.common_exponent import common_exponent
+    from depthrate.tasks.fits.cutoffs import cutoff
+    from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
     from depthrate.tasks.measurement import Measurement
     from depthrate.tasks.task import Interrupted, Pruned, TaskError, task
 
@@ -54,7 +56,9 @@ _HOMES = {
     "sweeps.search": ("Measure", "Prune", "Search"),
     "sweeps.sweep": ("Sweep",),
     "sweeps.sweep_file": ("load_sweep",),
-    "tasks.fits.rates": ("common_exponent", "cutoff", "fit_many", "fit_rates", "predict"),
+    "tasks.fits.common_exponent": ("common_exponent",),
+    "tasks.fits.cutoffs": ("cutoff",),
+    "tasks.fits.rates": ("fit_many", "fit_rates", "predict"),
     "tasks.measurement": ("Measurement",),
     "tasks.task": ("Interrupted", "Pruned", "TaskError", "task"),
 }
