@@ -27,7 +27,7 @@ def class_collapse(h_TND: Tensor, class_counts_K: Tensor, means_TKD: Tensor) -> 
     tr(Sigma_W pinv(Sigma_B)) / K. pfc2 = || Ht^T Ht / ||Ht^T Ht|| - E / sqrt(K-1) || with Ht the centred means and
     E = I - (1/K) 1 1^T (P3 (8)). ncc_accuracy = share of samples whose nearest class mean is their own (P3 (9)).
     """
-    num_samples = h_TND.shape[1]
+    h_TND, num_samples = h_TND.double(), h_TND.shape[1]
     labels_N = torch.repeat_interleave(class_counts_K)
     share_K1 = (class_counts_K.double() / num_samples).unsqueeze(1)
     deviations_TND = h_TND - means_TKD[:, labels_N]

@@ -18,6 +18,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
@@ -115,7 +116,7 @@ class Network(ABC):
         """Rows that one sample adds to a matrix product: 1, or the positions of a sequence."""
         return 1
 
-    @property
+    @cached_property
     def num_parameters(self) -> int:
         """Numbers that one trial trains."""
         return sum(spec.size for spec in self.parameter_specs())
