@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from depthrate.orchestrator.attempt import AttemptState
+from depthrate.orchestrator.attempt import Attempt
 from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.storage.commit import commit_trials
 from depthrate.storage.specs import write_spec
+from depthrate.storage.states import AttemptState
 from depthrate.storage.store import Store
 from depthrate.storage.task_tables import task_table
 from depthrate.sweeps.packing import Pack, pack_trials
@@ -122,13 +123,13 @@ def write_pack(store: Store, sweep_name: str, number: int, pack: Pack) -> None:
                 for name, columns in content.items()
             }
         )
-    AttemptState(
+    Attempt(
         attempt_id=attempt_id,
         sweep=sweep_name,
         pack_id=pack.pack_id,
         trial_ids=pack.trial_ids,
         device="cpu",
-        state="done",
+        state=AttemptState.DONE,
         started_at=started.timestamp(),
         heartbeat_at=ended.timestamp(),
         ended_at=ended.timestamp(),

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from depthrate.orchestrator.driver import Driver, Feed, Outcome
+from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.executor import Executor, LaunchJob, LaunchOptions, LaunchSite
 from depthrate.orchestrator.plan import CheckedSweep, Plan
+from depthrate.orchestrator.progress import Feed, Outcome
 from depthrate.orchestrator.upkeep import Upkeep
 from depthrate.orchestrator.watch import JobWatcher, LaunchWatcher
 from depthrate.storage.layout import checkpoint_folder

@@ -47,6 +47,7 @@ from depthrate.storage.snapshot import (
     resolve,
     take_snapshot,
 )
+from depthrate.storage.states import AttemptState
 from depthrate.storage.store import Store
 
 GRACE_S = 3600.0
@@ -204,8 +205,8 @@ def _settled_records(store: Store, snapshot: Snapshot) -> dict[str, list[str]]:
     settled: dict[str, list[str]] = {}
     now = time.time()
     for path, record in read_loose_records(store, snapshot.attempts):
-        ended = record.get("ended_at")
-        if record["state"] != "running" and isinstance(ended, int | float) and now - ended > SETTLED_S:
+        ended = record["ended_at"]
+        if record["state"] is not AttemptState.RUNNING and ended is not None and now - ended > SETTLED_S:
             settled.setdefault(sweep_of_path(path), []).append(path)
     return settled
 

@@ -34,6 +34,7 @@ from depthrate.storage.parquet import DataFile, open_parquet, read_parquet, writ
 from depthrate.storage.records import Record, read_records
 from depthrate.storage.schema import ATTEMPTS, FITS, TRIALS, Columns, as_trials, no_rows
 from depthrate.storage.snapshot import Snapshot, SnapshotCache, Source, counting_rows, first_line, take_snapshot
+from depthrate.storage.states import AttemptState
 from depthrate.storage.store import Store
 
 LIVE_S = 300.0
@@ -105,7 +106,7 @@ class _Check:
     ):
         self.store, self.snapshot, self.columns, self.measured, self.tell = store, snapshot, columns, measured, tell
         self.result = Verification(num_trials=snapshot.trials.num_rows)
-        self.records: dict[str, Record] = {str(r["attempt_id"]): r for r in read_records(store, snapshot)}
+        self.records: dict[str, Record] = {r["attempt_id"]: r for r in read_records(store, snapshot)}
         self._known: set[str] = set()
         self._checked: set[str] = set()
 
@@ -262,7 +263,7 @@ class _Check:
         attempt = self.records.get(attempt_of_path(path))
         if attempt is None:
             self.find(path, "foreign", "was not written by depthrate: no commit and no attempt knows it")
-        elif attempt["state"] != "running" or time.time() - float(attempt.get("heartbeat_at") or 0) > LIVE_S:
+        elif attempt["state"] is not AttemptState.RUNNING or time.time() - (attempt["heartbeat_at"] or 0.0) > LIVE_S:
             self.find(path, "leftover", f"attempt {attempt_of_path(path)} ended before its commit")
 
     def small_files(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -83,6 +84,16 @@ class TaskContext(Protocol):
         ...
 
 
+class ResultStatus(StrEnum):
+    """How a trial came out."""
+
+    OK = "ok"
+    DIVERGED = "diverged"
+    """Its loss stopped being finite, which is a result, not a failure."""
+    PRUNED = "pruned"
+    """Left out by its search on the way: no result."""
+
+
 @dataclass(frozen=True)
 class TrialResult:
     """What one trial of a pack gave."""
@@ -90,8 +101,7 @@ class TrialResult:
     index: int
     """Position of the trial in its pack."""
     tables: Tables
-    status: str = "ok"
-    """`ok`, `diverged`: its loss stopped being finite, which is a result, not a failure; or `pruned`: left out, no result."""
+    status: ResultStatus = ResultStatus.OK
     num_steps: int | None = None
     """Training steps taken; null for a task that does not train."""
     peak_memory_gb: float | None = None
@@ -219,7 +229,7 @@ def _run_in_turn(function: Callable[..., Any]) -> RunPack:
             except (Interrupted, MemoryError):
                 raise
             except Pruned:
-                yield TrialResult(index, {}, status="pruned")
+                yield TrialResult(index, {}, status=ResultStatus.PRUNED)
                 continue
             except Exception as error:  # the other trials of the pack have nothing to do with it
                 error.add_note(f"trial {context.trial_ids[index]} with {dict(params)}")
@@ -242,6 +252,6 @@ def _run_fused(function: Callable[..., Any], schema: ParameterSchema) -> RunPack
                 f"task returned {len(results)} results for a pack of {len(trials)} trials; return one a trial"
             )
         for index, tables in enumerate(results):
-            yield TrialResult(index, {}, status="pruned") if tables is None else TrialResult(index, tables)
+            yield TrialResult(index, {}, status=ResultStatus.PRUNED) if tables is None else TrialResult(index, tables)
 
     return run

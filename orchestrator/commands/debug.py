@@ -6,17 +6,15 @@ import pdb
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-
 from depthrate.orchestrator.measurements import columns_of
 from depthrate.orchestrator.plan import check_sweep
 from depthrate.orchestrator.status import find_params
-from depthrate.orchestrator.terminal import print_table
-from depthrate.storage.data_folder import DataFolder
+from depthrate.orchestrator.terminal import make_console, print_table
+from depthrate.storage.data_folder import DataFolder, open_data_folder
 from depthrate.storage.schema import TRIALS
 from depthrate.storage.snapshot import SnapshotCache, take_snapshot
 from depthrate.storage.specs import newest_specs
-from depthrate.storage.store import Store, StoreError
+from depthrate.storage.store import StoreError, existing_store, open_store
 from depthrate.storage.task_tables import task_table
 from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
 
@@ -51,14 +49,14 @@ class _DebugContext:
         return self
 
 
-def debug_trial(
-    store: Store, prefix: str, sweep: str | None, data: DataFolder, device: str, post_mortem: bool, console: Console
-) -> None:
+def debug_trial(prefix: str, sweep: str | None, url: str | None, device: str, *, post_mortem: bool) -> None:
     """Run the trial whose identity begins with `prefix` and print its last measurements, layer by layer.
 
     Raises:
-        StoreError: no trial or several begin with `prefix`.
+        StoreError: there is no store and no sweep is named, or no trial or several begin with `prefix`.
     """
+    store = existing_store(url) if sweep is None else open_store(url)
+    console, data = make_console(), open_data_folder()
     sweeps = [load_sweep(sweep)] if sweep else [sweep_of_spec(each.spec) for each in newest_specs(store).values()]
     checked = [check_sweep(each) for each in sweeps]
     by_task = {each.task.name: each.sweep for each in checked}

@@ -17,7 +17,7 @@ def export_search(given: str, store: Store, storage: str) -> None:
     if view is None:
         raise UsageError(f"sweep {given!r} has no search; export is for searches")
     try:
-        from depthrate.orchestrator.search.studies import export_studies
+        from depthrate.orchestrator.search.export import export_studies
     except ImportError as error:
         raise UsageError(f"export needs Optuna ({error}); install it: pip install 'depthrate[search]'") from None
     for name in export_studies(view, storage):

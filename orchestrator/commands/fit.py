@@ -22,14 +22,18 @@ from depthrate.storage.store import Store
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.fit_requests import check_fits, fit_request
 from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.sweep_file import parse_yaml
 
 
-def fit_sweep(given: str, store: Store, changes: Mapping[str, Any], as_json: bool) -> None:
-    """Fit what a sweep asks for, or what `changes` say instead.
+def fit_sweep(given: str, store: Store, options: Mapping[str, Any], as_json: bool) -> None:
+    """Fit what a sweep asks for, or what those of the options say instead that were given: not None, not empty.
 
     Raises:
-        ValueError: there is no such sweep, it asks for no fit, or `changes` are not allowed.
+        ValueError: there is no such sweep, it asks for no fit, or an option is not allowed.
     """
+    changes = {name: value for name, value in options.items() if value not in (None, [])}
+    if "x_min" in changes:
+        changes["x_min"] = parse_yaml(changes["x_min"])  # a number, or auto
     checked, view = find_sweep(given, store)
     if changes:
         problems = fit_otherwise(make_console(), checked, store, view, changes, as_json)

@@ -9,7 +9,7 @@ from typing import Any
 from depthrate.orchestrator.executors.builtin import DEFAULT_EXECUTOR, executor_options, open_machines
 from depthrate.orchestrator.executors.executor import ExecutorRequest, Machines
 from depthrate.orchestrator.plan import CheckedSweep, Plan, check_data, check_sweep, make_plan
-from depthrate.orchestrator.search.proposals import check_search
+from depthrate.orchestrator.search.checks import check_search
 from depthrate.orchestrator.usage import next_call
 from depthrate.storage.data_folder import DataFolder
 from depthrate.storage.store import Store

@@ -23,8 +23,8 @@ from depthrate.storage.snapshot import Snapshot
 from depthrate.storage.store import Store, open_store
 
 if TYPE_CHECKING:
-    from depthrate.orchestrator.driver import Outcome
     from depthrate.orchestrator.executors.executor import Estimate
+    from depthrate.orchestrator.progress import Outcome
     from depthrate.orchestrator.search.studies import SearchFeed
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from depthrate.orchestrator.commands.find_sweep import planned_trials
 from depthrate.orchestrator.executors.builtin import schedulers
 from depthrate.orchestrator.executors.executor import JobCounts
-from depthrate.orchestrator.status import STATES, SweepStatus, sweep_status
+from depthrate.orchestrator.status import SweepStatus, TrialState, sweep_status
 from depthrate.orchestrator.terminal import make_console, print_json, print_table, print_warnings
 from depthrate.storage.snapshot import SnapshotCache, take_snapshot
 from depthrate.storage.store import Store
@@ -40,7 +40,7 @@ def show_status(given: str | None, store: Store, *, watch: bool, as_json: bool) 
             if watch and console.is_terminal:
                 console.clear()
             _print_states(console, states, jobs)
-            print_warnings(snapshot.problems)
+            print_warnings(list(dict.fromkeys(problem for state in states for problem in state.problems)))
         open_trials = sum(state.counts()["pending"] + state.counts()["running"] for state in states)
         if not watch or not open_trials:
             return
@@ -57,7 +57,7 @@ def _jobs_json(jobs: _Counts) -> dict[str, Any]:
 
 def _print_states(console: Console, states: Sequence[SweepStatus], jobs: Sequence[_Counts]) -> None:
     rows = [[s.name, len(s.states), *s.counts().values(), round(s.trial_hours(), 3)] for s in states]
-    print_table(console, ["sweep", "trials", *STATES, "trial-hours"], rows)
+    print_table(console, ["sweep", "trials", *TrialState, "trial-hours"], rows)
     for state, counted in zip(states, jobs, strict=True):
         for executor, counts in counted.items():
             if counts is not None:

@@ -11,7 +11,10 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+from depthrate.storage.states import FailureKind
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.plan import Plan
@@ -65,6 +68,15 @@ class PackJob:
         return PackJob(**{**fields, "options": LaunchOptions(**fields["options"])})
 
 
+class NoFailure(StrEnum):
+    """Why a job ended without its work being done, though nothing failed: it goes back into the queue."""
+
+    NOT_STARTED = "not_started"
+    """It ended before its turn."""
+    CANCELLED_ALL = "cancelled_all"
+    """Somebody cancelled everything that was left, and so the launch."""
+
+
 @dataclass(frozen=True)
 class JobEnd:
     """A job is over; what it did stands in the store."""
@@ -73,9 +85,8 @@ class JobEnd:
     """As it was submitted."""
     death: str | None = None
     """How the worker died, if it did not get to write its own end."""
-    kind: str = "worker_lost"
-    """The kind of failure that such a death is (`orchestrator.retry`); also `not_started` (its job ended before its turn)
-    and `cancelled_all` (somebody cancelled everything that was left)."""
+    kind: FailureKind | NoFailure = FailureKind.WORKER_LOST
+    """What such a death is."""
     ran_as: str | None = None
     """The last attempt, where a scheduler started the job anew under other names."""
 

@@ -16,7 +16,7 @@ from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
-from depthrate.orchestrator.executors.executor import JobEnd, PackJob
+from depthrate.orchestrator.executors.executor import JobEnd, NoFailure, PackJob
 from depthrate.orchestrator.executors.ray_asha import Ladder, asha_rule
 from depthrate.orchestrator.executors.ray_errors import error_of, kind_of
 from depthrate.orchestrator.executors.ray_worker import delete_value, put_value
@@ -90,7 +90,7 @@ class Dispatcher(tune.Callback):
         """Put the pack back that a worker got when it had just given up waiting for one."""
         job = self._forget(trial.trial_id)
         if job is not None:
-            self._ends.put(JobEnd(job.attempt_id, kind="not_started"))
+            self._ends.put(JobEnd(job.attempt_id, kind=NoFailure.NOT_STARTED))
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """Report the pack whose worker or node is gone."""

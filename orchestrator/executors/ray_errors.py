@@ -9,6 +9,8 @@ import ray
 from ray import cloudpickle
 from ray.tune.experiment import Trial as TuneTrial
 
+from depthrate.storage.states import FailureKind
+
 
 class RayError(ValueError):
     """Ray cannot be reached, or its nodes cannot run our packs."""
@@ -18,16 +20,16 @@ class RayLost(OSError):
     """The connection to Ray broke while packs ran."""
 
 
-def kind_of(error: BaseException) -> str:
-    """Return the kind of failure (`orchestrator.retry`) that an error of Ray's is."""
+def kind_of(error: BaseException) -> FailureKind:
+    """Return the kind of failure that an error of Ray's is."""
     text = str(error)
     if isinstance(error, ray.exceptions.OutOfMemoryError) or "running low on memory" in text:
-        return "out_of_memory"
+        return FailureKind.OUT_OF_MEMORY
     if isinstance(error, ray.exceptions.NodeDiedError) or "node has died" in text or "preempted" in text:
-        return "node_lost"
+        return FailureKind.NODE_LOST
     if "node" in text and ("was terminated" in text or ("died" in text and "its node" in text)):
-        return "node_lost"
-    return "task" if isinstance(error, ray.exceptions.RayTaskError) else "worker_lost"
+        return FailureKind.NODE_LOST
+    return FailureKind.TASK if isinstance(error, ray.exceptions.RayTaskError) else FailureKind.WORKER_LOST
 
 
 def error_of(trial: TuneTrial) -> BaseException:

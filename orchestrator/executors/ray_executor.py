@@ -23,7 +23,7 @@ from depthrate.orchestrator.executors.ray_settings import TUNE_SETTINGS  # first
 from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 
-from depthrate.orchestrator.executors.executor import Executor, JobEnd, PackJob
+from depthrate.orchestrator.executors.executor import Executor, JobEnd, NoFailure, PackJob
 from depthrate.orchestrator.executors.machine import USABLE_SHARE, MachineError, choose_machine
 from depthrate.orchestrator.executors.ray_dispatcher import Dispatcher, WorkerSource
 from depthrate.orchestrator.executors.ray_errors import RayLost
@@ -122,7 +122,7 @@ class RayExecutor(Executor):
         if self._thread.ident is not None:
             put_value(self._dispatcher.stop_key, "1")
         for job in self._dispatcher.take_back():
-            self._ends.put(JobEnd(job.attempt_id, kind="not_started"))
+            self._ends.put(JobEnd(job.attempt_id, kind=NoFailure.NOT_STARTED))
 
     def close(self) -> None:
         """End the Tune run and the connection; what still runs is killed."""

@@ -21,7 +21,8 @@ from ray.experimental import internal_kv
 
 from depthrate.orchestrator.executors.executor import PackJob
 from depthrate.orchestrator.executors.ray_asha import asha_rule
-from depthrate.orchestrator.worker import StopFlag, run_job
+from depthrate.orchestrator.pack_run import run_job
+from depthrate.orchestrator.worker_context import StopFlag
 
 LOOK_FOR_STOP_S = 0.5
 """How often a busy worker looks whether it should stop."""

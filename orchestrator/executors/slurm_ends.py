@@ -12,12 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from depthrate.orchestrator.attempt import heartbeat_s, nth_attempt_id, read_attempt
-from depthrate.orchestrator.executors.executor import JobEnd
+from depthrate.orchestrator.executors.executor import JobEnd, NoFailure
 from depthrate.orchestrator.executors.slurm_queue import WatchedJob
 from depthrate.orchestrator.executors.slurm_submissions import SubmittedPack
+from depthrate.storage.records import Record
+from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
 
 log = logging.getLogger("depthrate")
@@ -62,18 +63,18 @@ class PackEnds:
         attempt_id, record = self._newest_record(pack, job.state.restarts or 0)
         state = record.get("state")
         job.has_begun = job.has_begun or state is not None
-        if state in ("done", "failed", "lost"):
-            if state != "failed":  # an exception in the task is no node's doing
-                self.nodes.count(job.state.node, state == "done")
+        if state in (AttemptState.DONE, AttemptState.FAILED, AttemptState.LOST):
+            if state is not AttemptState.FAILED:  # an exception in the task is no node's doing
+                self.nodes.count(job.state.node, state is AttemptState.DONE)
             return JobEnd(pack.attempt_id, ran_as=attempt_id)
-        if state == "interrupted" and is_over:
+        if state is AttemptState.INTERRUPTED and is_over:
             return _interrupted(job, pack, attempt_id, record)
         if state is not None:
             job.current[pack.attempt_id] = attempt_id
         if not is_over:
             return None
-        silent_s = time.time() - record.get("heartbeat_at", 0.0)
-        if state == "running" and silent_s < SILENT_BEATS * heartbeat_s(self._store):
+        silent_s = time.time() - (record.get("heartbeat_at") or 0.0)
+        if state is AttemptState.RUNNING and silent_s < SILENT_BEATS * heartbeat_s(self._store):
             return None  # the scheduler says it is over, its heartbeat says it is not
         return self._lost(job, pack, attempt_id, has_record=state is not None)
 
@@ -84,15 +85,15 @@ class PackEnds:
         how += f" on {job.state.node}" if job.state.node else ""
         printed = job.submission.printed_by(job.job_id)
         how += f": {_last_words(printed)}" if printed.strip() else ""
-        kind = _kind(job, printed)
-        had_no_time = job.has_begun and job.state.state in ("COMPLETED", "TIMEOUT") and kind != "out_of_memory"
-        if not has_record and had_no_time:
-            kind = "not_started"  # the job had no time left for this pack
-        elif kind in ("worker_lost", "node_lost") or not job.has_begun:
+        kind: FailureKind | NoFailure = _kind(job, printed)
+        had_no_time = job.has_begun and job.state.state in ("COMPLETED", "TIMEOUT")
+        if not has_record and had_no_time and kind is not FailureKind.OUT_OF_MEMORY:
+            kind = NoFailure.NOT_STARTED  # the job had no time left for this pack
+        elif kind in (FailureKind.WORKER_LOST, FailureKind.NODE_LOST) or not job.has_begun:
             self.nodes.count(job.state.node, False)
         return JobEnd(pack.attempt_id, how, kind, attempt_id)
 
-    def _newest_record(self, pack: SubmittedPack, restarts: int) -> tuple[str, dict[str, Any]]:
+    def _newest_record(self, pack: SubmittedPack, restarts: int) -> tuple[str, Record]:
         """Return (attempt, record) of a pack's last start that left one."""
         for restart in range(restarts + 1, -1, -1):  # one more than we know of: it may have just been started anew
             attempt_id = nth_attempt_id(pack.attempt_id, restart)
@@ -135,14 +136,14 @@ class CancelledEnds:
 
     def hold(self, ends: list[JobEnd], *, jobs_left: bool) -> list[JobEnd]:
         """Return the ends that can be told now; `jobs_left` says whether any job goes on."""
-        others = [end for end in ends if end.kind != "cancelled"]
-        cancelled = [end for end in ends if end.kind == "cancelled"]
+        others = [end for end in ends if end.kind is not FailureKind.CANCELLED]
+        cancelled = [end for end in ends if end.kind is FailureKind.CANCELLED]
         if cancelled:
             self._held += cancelled
             self._since = self._clock()
         if self._held and not jobs_left:
             everything = len(self._held) > 1 and not others
-            kind = "cancelled_all" if everything else "cancelled"
+            kind = NoFailure.CANCELLED_ALL if everything else FailureKind.CANCELLED
             others += [replace(end, kind=kind) for end in self._held]
             self._held = []
         elif self._clock() - self._since >= CANCELLED_S:
@@ -151,24 +152,24 @@ class CancelledEnds:
         return others
 
 
-def _interrupted(job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: dict[str, Any]) -> JobEnd:
+def _interrupted(job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> JobEnd:
     """Return the end of a pack that saved its state when its job was told to end."""
-    if job.unknown_since is None and job.state.kind == "cancelled":
-        return JobEnd(pack.attempt_id, f"job {job.job_id} was cancelled", "cancelled", attempt_id)
+    if job.unknown_since is None and job.state.kind == FailureKind.CANCELLED:
+        return JobEnd(pack.attempt_id, f"job {job.job_id} was cancelled", FailureKind.CANCELLED, attempt_id)
     got_nowhere = not record.get("checkpoints") and not record.get("trials_done")
     if got_nowhere and job.state.state in ("COMPLETED", "TIMEOUT"):
         how = f"job {job.job_id} had no time to save anything; a longer walltime_min is needed"
-        return JobEnd(pack.attempt_id, how, "timeout", attempt_id)
+        return JobEnd(pack.attempt_id, how, FailureKind.TIMEOUT, attempt_id)
     return JobEnd(pack.attempt_id, ran_as=attempt_id)
 
 
-def _kind(job: WatchedJob, printed: str) -> str:
+def _kind(job: WatchedJob, printed: str) -> FailureKind:
     """Return the kind of failure of a job that is over, also where the scheduler hides that memory ran out."""
     if job.unknown_since is not None:
-        return "worker_lost"
-    if job.state.kind == "worker_lost" and _MEMORY.search(printed):
-        return "out_of_memory"
-    return job.state.kind
+        return FailureKind.WORKER_LOST
+    if job.state.kind == FailureKind.WORKER_LOST and _MEMORY.search(printed):
+        return FailureKind.OUT_OF_MEMORY
+    return FailureKind(job.state.kind)
 
 
 def _last_words(printed: str) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.task import Interrupted, Params, TaskContext, TrialResult
+from depthrate.tasks.task import Interrupted, Params, ResultStatus, TaskContext, TrialResult
 from depthrate.tasks.training.layers import defined, kept_features
 from depthrate.tasks.training.parameters import log_spaced_steps
 from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
@@ -149,12 +149,12 @@ class _TrainingPack:
         peak_memory_gb = torch.cuda.max_memory_allocated() / 1e9 if on_gpu else None
         for index in range(len(self.metrics)):
             if index in self.pruned_at:
-                yield TrialResult(index, {}, status="pruned", num_steps=self.pruned_at[index])
+                yield TrialResult(index, {}, status=ResultStatus.PRUNED, num_steps=self.pruned_at[index])
                 continue
             yield TrialResult(
                 index,
                 self._tables(index),
-                status="diverged" if index in self.diverged_at else "ok",
+                status=ResultStatus.DIVERGED if index in self.diverged_at else ResultStatus.OK,
                 num_steps=self.diverged_at.get(index, self.num_steps),
                 peak_memory_gb=peak_memory_gb,
             )

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from outcomes import committed, raw_rows, states
 
-from depthrate.orchestrator.attempt import AttemptState
-from depthrate.orchestrator.driver import Driver, Outcome
+from depthrate.orchestrator.attempt import Attempt
+from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, PackJob
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.plan import check_sweep, make_plan
+from depthrate.orchestrator.progress import Outcome
 from depthrate.orchestrator.results import results_of
 from depthrate.storage.store import Store
 from depthrate.sweeps.sweep_file import sweep_of_spec
@@ -80,9 +81,7 @@ def test_the_same_error_from_many_packs_stops_the_launch(folder: Store) -> None:
 def test_packs_of_another_live_launch_are_left_to_it(folder: Store) -> None:
     spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2, 3]}}
     trial_ids = [trial.trial_id for trial in check_sweep(sweep_of_spec(spec)).trials]
-    other = AttemptState(
-        attempt_id="other", sweep="s", pack_id="p", trial_ids=trial_ids, device="cpu", host="elsewhere"
-    )
+    other = Attempt(attempt_id="other", sweep="s", pack_id="p", trial_ids=trial_ids, device="cpu", host="elsewhere")
     other.heartbeat_at = time.time() - 57  # three seconds from counting as dead
     other.write(folder)
     started = time.monotonic()

@@ -49,7 +49,7 @@ def value_of(trial_id: str, attempt_id: str) -> float:
 
 def write(store: str, index: int, seed: int, journal: Path) -> None:
     """Commit small packs until killed; one trial in five is one that other writers commit too."""
-    from depthrate.orchestrator.attempt import AttemptState, new_attempt_id
+    from depthrate.orchestrator.attempt import Attempt, new_attempt_id
     from depthrate.orchestrator.measurements import builtin_columns
     from depthrate.storage.commit import commit_trials
     from depthrate.storage.store import Store
@@ -63,7 +63,7 @@ def write(store: str, index: int, seed: int, journal: Path) -> None:
         trial_ids = [f"{rng.getrandbits(64):016x}" for _ in range(rng.randint(1, 4))]
         if rng.random() < 0.3:  # a pack that somebody else runs at the same time
             trial_ids[0] = f"shared{int(time.time()) // 2:010d}"
-        state = AttemptState(attempt_id=attempt_id, sweep="chaos", pack_id="p", trial_ids=trial_ids, device="cpu")
+        state = Attempt(attempt_id=attempt_id, sweep="chaos", pack_id="p", trial_ids=trial_ids, device="cpu")
         state.write(store)
         tables: dict[str, list[Any]] = {"metrics": [], "curves": [], "features": []}
         for trial_id in trial_ids:

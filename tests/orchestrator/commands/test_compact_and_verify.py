@@ -17,10 +17,11 @@ from typer.testing import CliRunner
 from depthrate.orchestrator.attempt import new_attempt_id
 from depthrate.orchestrator.cli import app
 from depthrate.orchestrator.executors.executor import LaunchOptions, PackJob
+from depthrate.orchestrator.pack_run import run_job
 from depthrate.orchestrator.plan import check_sweep
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.upkeep import Upkeep
-from depthrate.orchestrator.worker import StopFlag, run_job
+from depthrate.orchestrator.worker_context import StopFlag
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
 from depthrate.sweeps.sweep_file import sweep_of_spec

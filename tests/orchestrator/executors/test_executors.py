@@ -16,11 +16,12 @@ from outcomes import committed, raw_rows, states
 from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.driver import Driver, Outcome
+from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.builtin import open_machines
 from depthrate.orchestrator.executors.executor import Executor, ExecutorRequest, LaunchOptions
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.plan import Plan, check_sweep, make_plan
+from depthrate.orchestrator.progress import Outcome
 from depthrate.orchestrator.results import open_results
 from depthrate.storage.store import Store
 from depthrate.sweeps.sweep import Sweep

@@ -15,10 +15,11 @@ import yaml
 from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.driver import Driver, Outcome
+from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.builtin import open_machines
 from depthrate.orchestrator.executors.executor import ExecutorError, ExecutorRequest, LaunchOptions
 from depthrate.orchestrator.plan import check_sweep, make_plan
+from depthrate.orchestrator.progress import Outcome
 from depthrate.orchestrator.results import results_of
 from depthrate.storage.searches import SearchRecords
 from depthrate.storage.store import Store

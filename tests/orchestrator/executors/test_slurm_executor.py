@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests_rows import commit
 
-from depthrate.orchestrator.attempt import AttemptState, nth_attempt_id
+from depthrate.orchestrator.attempt import Attempt, nth_attempt_id
 from depthrate.orchestrator.executors import slurm_executor, slurm_queue
 from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, PackJob, SubmitError
 from depthrate.orchestrator.executors.slurm_executor import SlurmExecutor
@@ -95,9 +95,7 @@ def jobs(*names: str) -> list[PackJob]:
 
 
 def record(store: Store, attempt_id: str, state: str, heartbeat_ago_s: float = 0.0, **fields: Any) -> None:
-    made = AttemptState(
-        attempt_id=attempt_id, sweep="s", pack_id="p", trial_ids=["t"], device="cpu", state=state, **fields
-    )
+    made = Attempt(attempt_id=attempt_id, sweep="s", pack_id="p", trial_ids=["t"], device="cpu", state=state, **fields)
     made.heartbeat_at = time.time() - heartbeat_ago_s
     made.write(store)
 

@@ -32,8 +32,9 @@ from depthrate.sweeps.sweep_file import sweep_of_spec
 
 optuna = pytest.importorskip("optuna", reason="needs pip install 'depthrate[search]'")
 from depthrate.orchestrator.report.collect import collect_report  # noqa: E402
-from depthrate.orchestrator.search.proposals import Told, with_search  # noqa: E402
-from depthrate.orchestrator.search.studies import StudySampler, thresholds  # noqa: E402
+from depthrate.orchestrator.search.proposals import ProposalState, Told, with_search  # noqa: E402
+from depthrate.orchestrator.search.samplers import StudySampler  # noqa: E402
+from depthrate.orchestrator.search.thresholds import thresholds  # noqa: E402
 
 TASKS = Path(__file__).parents[2] / "support/search_tasks.py"
 RANGES = {"x": {"low": 0.01, "high": 10.0, "log": True}, "y": {"low": -2.0, "high": 2.0}}
@@ -78,7 +79,7 @@ def drive(sampler: StudySampler, sizes: list[int], outcome: Callable[[dict[str, 
 
 
 def complete(values: dict[str, Any]) -> Told:
-    return Told("complete", (height(values),))
+    return Told(ProposalState.COMPLETE, (height(values),))
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes", "qmc"])
@@ -129,7 +130,7 @@ def test_tpe_in_batches_reaches_what_plain_optuna_reaches(make_sampler: Any) -> 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_new_process_proposes_what_the_old_one_would_have(sampler: str, make_sampler: Any) -> None:
     def outcome(values: dict[str, Any]) -> Told:
-        return Told("undefined") if values["y"] < -1.5 else complete(values)
+        return Told(ProposalState.UNDEFINED) if values["y"] < -1.5 else complete(values)
 
     sizes = [4, 4, 4, 4, 3]
     quiet = drive(make_sampler(sampler=sampler), sizes, outcome)
@@ -163,9 +164,13 @@ def test_a_grid_ends_when_all_is_proposed(make_sampler: Any) -> None:
 
 def test_several_objectives(make_sampler: Any) -> None:
     sampler = make_sampler(objective=["a", "b"], direction=["minimize", "maximize"])
-    batches = drive(
-        sampler, [6] * 4, lambda v: Told("undefined") if v["y"] > 1.5 else Told("complete", (v["x"], v["y"]))
-    )
+
+    def outcome(values: dict[str, Any]) -> Told:
+        if values["y"] > 1.5:
+            return Told(ProposalState.UNDEFINED)
+        return Told(ProposalState.COMPLETE, (values["x"], values["y"]))
+
+    batches = drive(sampler, [6] * 4, outcome)
     assert sum(map(len, batches)) == 24
 
 
