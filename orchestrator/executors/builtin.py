@@ -58,8 +58,8 @@ def open_machines(executor: str, request: ExecutorRequest, *, detach: bool = Fal
         )
     machines = entry.open(replace(request, options=options))
     if detach and not machines.outlives_driver:
-        able = ", or ".join(each.detach for each in EXECUTORS.values() if each.detach)
-        raise ExecutorError(f"--detach goes with --executor {able}; {executor} workers end with their launch")
+        able = " or ".join(f"--executor {each.detach}" for each in EXECUTORS.values() if each.detach)
+        raise ExecutorError(f"--detach goes with {able}; {executor} workers end with their launch")
     return machines
 
 

@@ -273,7 +273,7 @@ class ExecutorEntry:
     """Looks at what is there and checks the options; raises a ValueError that names what does not fit."""
     options: tuple[Option, ...] = ()
     detach: str | None = None
-    """What --detach goes with, in words; None where jobs end with their launch."""
+    """What follows --executor where --detach makes sense; None where jobs end with their launch."""
     compares_running_trials: bool = False
     """Whether it sees the reports of all packs while they train, as the pruning rule asha needs."""
     scheduler: Scheduler | None = None

@@ -42,6 +42,6 @@ RAY = ExecutorEntry(
     name="ray",
     open=_open,
     options=(CLUSTER, ADDRESS, PACKS_PER_GPU),
-    detach="ray with --cluster",
+    detach="ray --cluster",
     compares_running_trials=True,
 )

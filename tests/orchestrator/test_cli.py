@@ -93,7 +93,10 @@ def test_bad_sweeps(
             ["run", "quickstart", "--executor", "pbs"],
             "executor 'pbs' is not available in this version; allowed: local, ray, slurm",
         ),
-        (["run", "quickstart", "--detach"], "--detach goes with --executor slurm"),
+        (
+            ["run", "quickstart", "--detach"],
+            "--detach goes with --executor ray --cluster or --executor slurm; local workers end with",
+        ),
         (
             ["run", "quickstart", "--cluster", "x.toml"],
             "--cluster goes with --executor ray or slurm; given: --executor local",

@@ -28,7 +28,12 @@ from depthrate.sweeps.sweep import Sweep
 from depthrate.sweeps.sweep_file import sweep_of_spec
 
 OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
-KINDS = ("local", "ray", "ray_two_nodes", "slurm")
+KINDS = (
+    "local",
+    pytest.param("ray", marks=pytest.mark.ray),
+    pytest.param("ray_two_nodes", marks=pytest.mark.ray),
+    pytest.param("slurm", marks=pytest.mark.slurm),
+)
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::FutureWarning"),

@@ -36,6 +36,7 @@ from depthrate.orchestrator.executors.ray_session import Session, check_versions
 
 SUPPORT = Path(__file__).parents[2] / "support"
 pytestmark = [
+    pytest.mark.ray,
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
