@@ -9,15 +9,14 @@ from typing import Any
 
 from depthrate.tasks.collapse.theory import construction_cost
 from depthrate.tasks.measurement import Measurement
-
-CONSTRUCTED = {"rn1": 1, "rn2": 2}
-"""Architectures whose collapsing construction is known -> weight matrices in a block."""
+from depthrate.tasks.networks.builtin import ARCHITECTURES
 
 
 def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | None:
     """Return the construction's cost at each trial's depth and decay for a total change of one (its change is one factor)."""
-    archs = {params.get("arch") for params in trials}
-    matrices = CONSTRUCTED.get(str(archs.pop())) if len(archs) == 1 else None
+    archs = {str(params.get("arch")) for params in trials}
+    architecture = ARCHITECTURES.get(archs.pop()) if len(archs) == 1 else None
+    matrices = None if architecture is None else architecture.construction_matrices
     if matrices is None or any(params["depth"] < 2 or "weight_decay" not in params for params in trials):
         return None
     return [

@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
-
-from depthrate.orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
 from depthrate.orchestrator.report.export import draw, export_figures, plot_csv
 from depthrate.orchestrator.report.figures.rates import fit_plots
+
+from depthrate.orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
 from depthrate.orchestrator.report.page import ReportData, all_plots, render_report
 from depthrate.orchestrator.report.words import common_sentence, fit_sentence
 from depthrate.sweeps.fit_requests import FitRequest

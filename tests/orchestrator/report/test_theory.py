@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from depthrate.orchestrator.report.figures.theory import limit_plots
 
 from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.figures.theory import limit_plots
 from depthrate.tasks.collapse.theory import construction_cost
 
 DEPTHS = [2, 3, 5, 9]

@@ -32,6 +32,7 @@ from depthrate.sweeps.sweep_file import sweep_of_spec
 
 optuna = pytest.importorskip("optuna", reason="needs pip install 'depthrate[search]'")
 from depthrate.orchestrator.report.collect import collect_report  # noqa: E402
+
 from depthrate.orchestrator.search.proposals import ProposalState, Told, with_search  # noqa: E402
 from depthrate.orchestrator.search.samplers import StudySampler  # noqa: E402
 from depthrate.orchestrator.search.thresholds import thresholds  # noqa: E402
