@@ -17,12 +17,11 @@ def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | No
     archs = {str(params.get("arch")) for params in trials}
     architecture = ARCHITECTURES.get(archs.pop()) if len(archs) == 1 else None
     matrices = None if architecture is None else architecture.construction_matrices
-    if matrices is None or any(params["depth"] < 2 or "weight_decay" not in params for params in trials):
+    shapes = [(params.get("depth"), params.get("weight_decay")) for params in trials]
+    known = [(depth, decay) for depth, decay in shapes if isinstance(depth, int) and depth > 1 and decay is not None]
+    if matrices is None or len(known) < len(shapes):
         return None
-    return [
-        construction_cost(params["depth"] - 1, params["weight_decay"], matrices=matrices, total_change=1.0)
-        for params in trials
-    ]
+    return [construction_cost(depth - 1, decay, matrices=matrices, total_change=1.0) for depth, decay in known]
 
 
 _PER_LAYER = (
