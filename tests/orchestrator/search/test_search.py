@@ -179,9 +179,9 @@ def prune(rule: str, told: list[Told], direction: str = "minimize", **more: Any)
     return thresholds(Search({}, ("nc1",), (direction,), prune=settings), told)
 
 
-def reporting(state: Any, *values: float) -> Told:
+def reporting(state: str, *values: float) -> Told:
     """A proposal that reported these at steps 1, 2, 4, 8, ..."""
-    return Told(state, (), (Report({2**place: value for place, value in enumerate(values)}),))
+    return Told(ProposalState(state), (), (Report({2**place: value for place, value in enumerate(values)}),))
 
 
 def test_median_thresholds() -> None:
