@@ -11,9 +11,10 @@ from pathlib import Path
 from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.commands.find_sweep import find_sweep
 from depthrate.orchestrator.plan import CheckedSweep
-from depthrate.orchestrator.report.collect import collect_report
-from depthrate.orchestrator.report.export import export_figures
-from depthrate.orchestrator.report.page import ReportData, all_plots, render_report
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.figure_files import export_figures
+from depthrate.orchestrator.report.page import all_plots, render_report
+from depthrate.orchestrator.report.read_store import read_report
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.search.proposals import fitted_trials, with_search
 from depthrate.orchestrator.status import sweep_status
@@ -78,7 +79,7 @@ def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refr
         OSError: a file cannot be written.
     """
     results = results_of(store, checked.task)
-    data, num_open = _collect(checked, store, results, targets.command)
+    data, num_open = _read(checked, store, results, targets.command)
     html = render_report(data, refresh_s=refresh_s if num_open else None)
     # a browser that loads the page again must not meet half of it
     aside = targets.page.with_name(f".{targets.page.name}.{os.getpid()}")
@@ -112,11 +113,11 @@ def write_reports(
         sleep(every_s)
 
 
-def _collect(checked: CheckedSweep, store: Store, results: Results, command: list[str]) -> tuple[ReportData, int]:
+def _read(checked: CheckedSweep, store: Store, results: Results, command: list[str]) -> tuple[ReportData, int]:
     sweep = checked.sweep
     checked, view = with_search(checked, store)
     state = sweep_status(sweep.name, [trial.trial_id for trial in checked.trials], results.snapshot, store)
     curves = fit_curves(results, sweep.fit, fitted_trials(checked, view))
     counts = state.counts()
-    data = collect_report(sweep, checked.trials, state, results, curves, command, view)
+    data = read_report(checked, state, results, curves, command, view)
     return data, counts["pending"] + counts["running"]

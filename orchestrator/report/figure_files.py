@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from depthrate.orchestrator.report.plotting import Plot, Trace
+from depthrate.orchestrator.report.plot import Plot, Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +83,7 @@ def draw(plot: Plot) -> dict[str, bytes]:
 def _draw_trace(figure: Figure, axes: Axes, trace: Trace) -> None:
     if trace["type"] == "heatmap":
         image = axes.imshow(trace["z"], cmap="RdBu_r", vmin=trace["zmin"], vmax=trace["zmax"])
-        figure.colorbar(image, ax=axes, label="cosine", shrink=0.85)
+        figure.colorbar(image, ax=axes, label=_plain(trace["colorbar"]["title"]["text"]), shrink=0.85)
         return
     x, y = (_with_gaps(trace[name]) for name in ("x", "y"))
     label = _plain(trace["name"]) if trace["showlegend"] else None
