@@ -29,7 +29,7 @@ HOMES = {
     "optuna": "orchestrator/search",
     "plotly": "orchestrator/report",
     "pooch": "orchestrator/commands/data.py",
-    "matplotlib": "orchestrator/report/export.py",
+    "matplotlib": "orchestrator/report/figure_files.py",
 }
 NEEDS_TORCH = {
     "tasks/collapse/pack.py",

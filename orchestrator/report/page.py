@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 import yaml
 
+from depthrate.orchestrator.report import figures
 from depthrate.orchestrator.report.data import STATES, ReportData, SearchContent
-from depthrate.orchestrator.report.figures import THEMES
 from depthrate.orchestrator.report.page_style import SCRIPT, STYLE
 from depthrate.orchestrator.report.plot import Plot, figure_html, plotly_script
 from depthrate.orchestrator.report.tables import (
@@ -57,12 +57,14 @@ def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
 
 def all_plots(data: ReportData) -> list[Plot]:
     """Return every figure of the report, in its order."""
-    return [plot for theme in THEMES for plot in theme.plots(data)]
+    return [plot for theme in figures.THEMES for plot in theme.plots(data)]
 
 
 def _sections() -> list[tuple[str, list[Theme]]]:
     """Return the headings with the themes below them."""
-    return [(title, list(themes)) for title, themes in itertools.groupby(THEMES, key=lambda theme: theme.section)]
+    return [
+        (title, list(themes)) for title, themes in itertools.groupby(figures.THEMES, key=lambda theme: theme.section)
+    ]
 
 
 def _summary(data: ReportData) -> str:
