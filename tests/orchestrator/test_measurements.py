@@ -111,7 +111,7 @@ def test_searches_check_their_objective_before_anything_runs(tmp_path: Path) -> 
         assert code == 2 and message in output, output
     sweep = write(tmp_path, search=search | {"objective": "bend + score"})
     code, output = cli(tmp_path, "run", sweep, "--store", "store")
-    assert code == 0 and "3 complete" in output, output
+    assert code == 0 and "9 complete" in output, output
 
 
 def test_tasks_prints_what_a_task_measures(done: Path) -> None:
