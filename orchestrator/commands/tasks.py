@@ -16,7 +16,7 @@ from depthrate.tasks.schema import REQUIRED
 
 
 def show_tasks(name: str | None, console: Console) -> None:
-    """Print the tasks, or the parameters of one.
+    """Print the tasks, or what one takes and measures.
 
     Raises:
         TaskError: there is no such task.
@@ -24,7 +24,7 @@ def show_tasks(name: str | None, console: Console) -> None:
     if name is None:
         print_tasks(console)
     else:
-        print_parameters(name, console)
+        print_task(name, console)
 
 
 def print_tasks(console: Console) -> None:
