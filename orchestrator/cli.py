@@ -271,7 +271,7 @@ def export(
 @app.command()
 @exits
 def tasks(name: Annotated[str | None, typer.Argument(help="A task: its name, or file.py:function.")] = None) -> None:
-    """List the tasks, or the parameters of one."""
+    """List the tasks, or the parameters and measurements of one."""
     from depthrate.orchestrator.commands.tasks import show_tasks
     from depthrate.orchestrator.terminal import make_console
 

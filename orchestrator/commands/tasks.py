@@ -16,7 +16,7 @@ from depthrate.tasks.schema import REQUIRED
 
 
 def show_tasks(name: str | None, console: Console) -> None:
-    """Print the tasks, or what one of them takes and measures.
+    """Print the tasks, or what one takes and measures.
 
     Raises:
         TaskError: there is no such task.

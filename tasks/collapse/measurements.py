@@ -4,25 +4,8 @@ Transformers, P2 Neural Collapse versus Low-Rank Bias, P3 Progressive Feedforwar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from depthrate.tasks.collapse.theory import construction_cost
+from depthrate.tasks.collapse.theory import construction_excess
 from depthrate.tasks.measurement import Measurement
-from depthrate.tasks.networks.builtin import ARCHITECTURES
-
-
-def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | None:
-    """Return the construction's cost at each trial's depth and decay for a total change of one (its change is one factor)."""
-    archs = {str(params.get("arch")) for params in trials}
-    architecture = ARCHITECTURES.get(archs.pop()) if len(archs) == 1 else None
-    matrices = None if architecture is None else architecture.construction_matrices
-    shapes = [(params.get("depth"), params.get("weight_decay")) for params in trials]
-    known = [(depth, decay) for depth, decay in shapes if isinstance(depth, int) and depth > 1 and decay is not None]
-    if matrices is None or len(known) < len(shapes):
-        return None
-    return [construction_cost(depth - 1, decay, matrices=matrices, total_change=1.0) for depth, decay in known]
-
 
 _PER_LAYER = (
     Measurement(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from depthrate.tasks.networks.builtin import ARCHITECTURES
 
 
 def gufm_limit(loss: str, *, num_classes: int, width: int, weight_decay_last: float, last_bias: bool) -> float | None:
@@ -62,3 +66,18 @@ def construction_cost(num_blocks: int, weight_decay: float, *, matrices: int, to
     """
     share = total_change / num_blocks
     return weight_decay / 2 * num_blocks * matrices * share ** (2 / matrices)
+
+
+def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | None:
+    """Return the construction's cost at each trial's depth and decay, for a total change of one (which is a common factor).
+
+    Null for an architecture whose construction is not known, and for trials of several architectures.
+    """
+    names = {params.get("arch") for params in trials}
+    architecture = ARCHITECTURES.get(str(names.pop())) if len(names) == 1 else None
+    matrices = None if architecture is None else architecture.construction_matrices
+    shapes = [(params.get("depth"), params.get("weight_decay")) for params in trials]
+    known = [(depth, decay) for depth, decay in shapes if isinstance(depth, int) and depth > 1 and decay is not None]
+    if matrices is None or len(known) < len(shapes):
+        return None
+    return [construction_cost(depth - 1, decay, matrices=matrices, total_change=1.0) for depth, decay in known]
