@@ -1,0 +1,106 @@
+"""The pages of docs/: what they show runs, their links lead somewhere, and the site builds without a warning."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import depthrate
+from depthrate.orchestrator.cli import app
+from depthrate.tasks.builtin import builtin_tasks
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md")])
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+
+
+def plan(sweep: str) -> str:
+    result = CliRunner().invoke(app, ["plan", sweep], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def anchor(heading: str) -> str:
+    """The name that GitHub and MyST give a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_sweeps_are_valid() -> None:
+    Path("wd.yaml").write_text(blocks("sweeps.md", "yaml")[0])
+    assert "wd: 75 trials" in plan("wd.yaml")
+    Path("my_sweep.py").write_text(blocks("sweeps.md", "python")[0])
+    assert "50 trials" in plan("my_sweep.py:wd")
+    Path("tuned.yaml").write_text(blocks("searches.md", "yaml")[0])
+    assert "search: 5 studies of 20 proposals" in plan("tuned.yaml")
+    grid = "name: f\ntask: collapse\nparams: {arch: rn1}\ngrid: {depth: [2, 3], width: [16, 32]}\n"
+    Path("fit.yaml").write_text(grid + blocks("fits.md", "yaml")[0])
+    assert "f: 4 trials" in plan("fit.yaml")
+
+
+def test_a_task_of_ones_own_and_the_store_in_python() -> None:
+    Path("my_task.py").write_text(blocks("tasks.md", "python")[0])
+    Path("own.yaml").write_text(
+        "name: own\ntask: ./my_task.py:power_law\ngrid: {depth: [2, 4]}\nseeds: 2\nfit: [{metric: nc1}]\n"
+    )
+    result = CliRunner().invoke(app, ["run", "own.yaml", "--workers", "1"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    namespace: dict[str, object] = {}
+    exec(blocks("store.md", "python")[0].replace("results.sql(", "frame = results.sql("), namespace)
+    assert list(namespace["frame"]["depth"]) == [2, 4]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    for link in links:
+        assert "://" not in link, f"{page.name} links to {link}: nothing here checks that it is still there"
+        name, _, wanted = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), f"{page.name} links to {link}"
+        if wanted:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            assert wanted in map(anchor, headings), f"{page.name} links to {link}"
+
+
+def test_no_page_types_what_is_declared() -> None:
+    """A parameter that stands in the first column of a table was typed."""
+    for page in DOCS.glob("*.md"):
+        typed = set(re.findall(r"^\| `(\w+)`", page.read_text(), re.MULTILINE))
+        assert not typed & {name for task in builtin_tasks().values() for name in task.schema}, page.name
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx", reason="needs pip install 'depthrate[docs]'")
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(site)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    for name, page in _expected(site).items():
+        assert name in page, f"{name} is missing from the site"
+
+
+def _expected(site: Path) -> dict[str, str]:
+    """Text -> the page that must have it: every parameter, command and public name there is."""
+    tasks, commands, python = (
+        re.sub("<[^>]*>", "", (site / f"{page}.html").read_text()) for page in ("tasks", "commands", "python")
+    )
+    expected = {name: tasks for task in builtin_tasks().values() for name in task.schema}
+    names = [command.name or command.callback.__name__ for command in app.registered_commands]  # type: ignore[union-attr]
+    expected |= {f"depthrate {name}": commands for name in names}
+    return expected | dict.fromkeys(depthrate.__all__, python)
