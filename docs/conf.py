@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
+from typing import Any
 
 from sphinx.application import Sphinx
 
@@ -34,7 +35,7 @@ html_css_files = ["tables.css"]
 def setup(app: Sphinx) -> None:
     """Have signatures name aliases, which Sphinx shows as Python's own wrapper of them where they are nested."""
 
-    def shorten(_: object, what: str, name: str, thing: object, options: object, *texts: str | None) -> tuple[str, ...]:
-        return tuple((text or "").replace("TypeAliasForwardRef('ArrayLike')", "ArrayLike") for text in texts)
+    def shorten(_: Sphinx, what: str, name: str, thing: Any, options: Any, arguments: str | None, result: str) -> Any:
+        return arguments and (arguments.replace("TypeAliasForwardRef('ArrayLike')", "ArrayLike"), result)
 
     app.connect("autodoc-process-signature", shorten)

@@ -78,10 +78,11 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_no_page_types_what_is_declared() -> None:
-    """A parameter that stands in the first column of a table was typed."""
+    """A parameter that stands in the first column of a table was typed; `features` is a table as well."""
     for page in DOCS.glob("*.md"):
         typed = set(re.findall(r"^\| `(\w+)`", page.read_text(), re.MULTILINE))
-        assert not typed & {name for task in builtin_tasks().values() for name in task.schema}, page.name
+        declared = {name for task in builtin_tasks().values() for name in task.schema} - {"features"}
+        assert not typed & declared, page.name
 
 
 @pytest.mark.slow
