@@ -5,6 +5,8 @@ A page holds ```{declared} NAME [ARGUMENT]```; `TABLES` has a function for each 
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from depthrate.tasks.fits.models import FORMULAS
 from depthrate.tasks.schema import REQUIRED
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = ("orchestrator", "tasks", "sweeps", "storage", "slurm")
 
 
 def parameters(task: str) -> str:
@@ -77,6 +80,18 @@ def datasets() -> str:
     return _table(["data set", "classes", "training samples", "shape"], rows)
 
 
+def modules() -> str:
+    """A section a folder, a row a module: the first sentence of its docstring."""
+    sections = []
+    for folder in FOLDERS:
+        for room in sorted({file.parent for file in (ROOT / folder).rglob("*.py")}):
+            rows = [[f"`{file.name}`", _first_sentence(file)] for file in sorted(room.glob("*.py"))]
+            rows = [row for row in rows if row[0] != "`__init__.py`"]
+            title = f"## {room.relative_to(ROOT)}/\n\n{_first_sentence(room / '__init__.py')}\n"
+            sections.append(title + ("\n" + _table(["module", "what"], rows) if rows else ""))
+    return "\n".join(sections)
+
+
 def papers() -> str:
     """A row a shipped sweep, with the comment its file begins with."""
     files = sorted((ROOT / "sweeps").rglob("*.yaml"))
@@ -112,6 +127,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "fit-models": fit_models,
     "columns": columns,
     "datasets": datasets,
+    "modules": modules,
     "papers": papers,
     "command-summary": command_summary,
     "commands": commands,
@@ -160,6 +176,11 @@ def _type(kind: pa.DataType) -> str:
     return {"string": "text", "double": "float64", "float": "float32", "timestamp[us, tz=UTC]": "time (UTC)"}.get(
         str(kind), str(kind)
     )
+
+
+def _first_sentence(file: Path) -> str:
+    text = " ".join((ast.get_docstring(ast.parse(file.read_text())) or "").split())
+    return re.split(r"(?<=\.) ", text)[0]
 
 
 def _comment(file: Path) -> str:

@@ -85,6 +85,27 @@ def test_no_page_types_what_is_declared() -> None:
         assert not typed & declared, page.name
 
 
+def test_contributing_names_what_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    for name in re.findall(r"`([\w/]+/[\w/.]*)`", text):
+        assert (ROOT / name).exists(), f"CONTRIBUTING.md names {name}"
+
+
+ROOM_TOPS = ("orchestrator", "tasks", "sweeps", "storage", "slurm", "docs", "benchmarks")
+
+
+def test_contributing_has_a_line_for_every_room() -> None:
+    tree = (ROOT / "CONTRIBUTING.md").read_text().split("```text\n")[1].split("```")[0]
+    named, path = set(), [""] * 4
+    for line in tree.splitlines():
+        indent, name = re.fullmatch(r"( *)(\w+)/ +\S.*", line).groups()  # type: ignore[union-attr]
+        path[len(indent) // 2] = name
+        named.add("/".join(path[: len(indent) // 2 + 1]))
+    files = [file for top in ROOM_TOPS for file in (ROOT / top).rglob("*") if file.suffix in (".py", ".yaml")]
+    rooms = {str(file.parent.relative_to(ROOT)) for file in files if "tests/" not in str(file.relative_to(ROOT))}
+    assert rooms == named - {"tests"}
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("sphinx", reason="needs pip install 'depthrate[docs]'")
