@@ -20,10 +20,13 @@ from sphinx.util.docutils import SphinxDirective
 
 import depthrate
 from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.executors.builtin import EXECUTORS
+from depthrate.orchestrator.measurements import TABLES as MEASURED_TABLES
+from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.storage import layout, schema
 from depthrate.tasks.builtin import builtin_tasks
-from depthrate.tasks.data.datasets import DATASETS
-from depthrate.tasks.fits.models import FORMULAS
+from depthrate.tasks.data.published import PUBLISHED
+from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.schema import REQUIRED
 
 ROOT = Path(__file__).parents[1]
@@ -45,13 +48,27 @@ def tasks() -> str:
 
 
 def measurements(task: str) -> str:
-    """A row a measurement of a task."""
-    return _table(["measurement"], [[f"`{name}`"] for name in sorted(builtin_tasks()[task].metrics or ())])
+    """A row a measurement of a task, in the order readers see them."""
+    rows = [
+        [f"`{m.name}`", m.label, m.doc, f"`{MEASURED_TABLES[m.per]}`", m.kind, m.axis]
+        for m in builtin_tasks()[task].measurements
+    ]
+    return _table(["measurement", "label", "what, with its source", "table", "kind", "axis"], rows)
 
 
 def fit_models() -> str:
     """A row a model of a curve."""
-    return _table(["model", "y"], [[f"`{name}`", f"`{formula}`"] for name, formula in FORMULAS.items()])
+    rows = [[f"`{m.name}`", m.words, f"`{_plain(m.formula)}`", m.num_parameters] for m in MODELS.values()]
+    return _table(["model", "in words", "y", "parameters"], rows)
+
+
+def executors() -> str:
+    """A row an executor: its options, and what goes on without its launch."""
+    rows = [
+        [f"`{e.name}`", ", ".join(f"`{option.flag}`" for option in e.options), f"`{e.detach}`" if e.detach else "no"]
+        for e in EXECUTORS.values()
+    ]
+    return _table(["`--executor`", "options of its own", "`--detach`"], rows)
 
 
 def command_summary() -> str:
@@ -62,7 +79,7 @@ def command_summary() -> str:
 
 def columns(table: str) -> str:
     """A row a column of a table of the store."""
-    fields = {"attempts": schema.ATTEMPTS, "fits": schema.FITS, **schema.STANDARD}[table]
+    fields = {"attempts": schema.ATTEMPTS, "fits": schema.FITS, **builtin_columns().schemas}[table]
     return _table(["column", "type"], [[f"`{field.name}`", _type(field.type)] for field in fields])
 
 
@@ -75,7 +92,7 @@ def datasets() -> str:
             f"{d.num_samples:,}",
             "x".join(map(str, d.image_shape)) if d.image_shape else "text",
         ]
-        for name, d in DATASETS.items()
+        for name, d in PUBLISHED.items()
     ]
     return _table(["data set", "classes", "training samples", "shape"], rows)
 
@@ -125,6 +142,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "tasks": tasks,
     "measurements": measurements,
     "fit-models": fit_models,
+    "executors": executors,
     "columns": columns,
     "datasets": datasets,
     "modules": modules,
@@ -168,6 +186,11 @@ def _default(value: Any) -> str:
     if value is REQUIRED:
         return "required"
     return f"`{'null' if value is None else str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _plain(formula: str) -> str:
+    """A formula without TeX's braces: c e^(-a x)."""
+    return re.sub(r"\^\{(.*?)\}", lambda found: f"^({found[1]})" if " " in found[1] else f"^{found[1]}", formula)
 
 
 def _type(kind: pa.DataType) -> str:

@@ -6,11 +6,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
 
 import depthrate
+from depthrate.orchestrator import cli
 from depthrate.orchestrator.cli import app
 from depthrate.tasks.builtin import builtin_tasks
 
@@ -23,8 +25,8 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 
 
-def plan(sweep: str) -> str:
-    result = CliRunner().invoke(app, ["plan", sweep], catch_exceptions=False)
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -41,23 +43,24 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_sweeps_are_valid() -> None:
     Path("wd.yaml").write_text(blocks("sweeps.md", "yaml")[0])
-    assert "wd: 75 trials" in plan("wd.yaml")
+    assert "wd: 75 trials" in invoke("plan", "wd.yaml")
     Path("my_sweep.py").write_text(blocks("sweeps.md", "python")[0])
-    assert "50 trials" in plan("my_sweep.py:wd")
+    assert "50 trials" in invoke("plan", "my_sweep.py:wd")
     Path("tuned.yaml").write_text(blocks("searches.md", "yaml")[0])
-    assert "search: 5 studies of 20 proposals" in plan("tuned.yaml")
+    assert "search: 5 studies of 20 proposals" in invoke("plan", "tuned.yaml")
     grid = "name: f\ntask: collapse\nparams: {arch: rn1}\ngrid: {depth: [2, 3], width: [16, 32]}\n"
     Path("fit.yaml").write_text(grid + blocks("fits.md", "yaml")[0])
-    assert "f: 4 trials" in plan("fit.yaml")
+    assert "f: 4 trials" in invoke("plan", "fit.yaml")
 
 
-def test_a_task_of_ones_own_and_the_store_in_python() -> None:
-    Path("my_task.py").write_text(blocks("tasks.md", "python")[0])
-    Path("own.yaml").write_text(
-        "name: own\ntask: ./my_task.py:power_law\ngrid: {depth: [2, 4]}\nseeds: 2\nfit: [{metric: nc1}]\n"
-    )
-    result = CliRunner().invoke(app, ["run", "own.yaml", "--workers", "1"], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+def test_tasks_of_ones_own_and_the_store_in_python() -> None:
+    for name, code in zip(("my_task", "spread"), blocks("tasks.md", "python"), strict=True):
+        Path(f"{name}.py").write_text(code)
+    sweep = "name: {0}\ntask: ./{1}\ngrid: {{depth: [2, 4]}}\nseeds: 2\nfit: [{{metric: {2}}}]\n"
+    Path("own.yaml").write_text(sweep.format("own", "my_task.py:power_law", "nc1"))
+    Path("spread.yaml").write_text(sweep.format("spread", "spread.py:spread", "spread"))
+    assert "nc1" in invoke("run", "own.yaml", "--workers", "1")
+    assert "spread" in invoke("run", "spread.yaml", "--workers", "1")
     namespace: dict[str, object] = {}
     exec(blocks("store.md", "python")[0].replace("results.sql(", "frame = results.sql("), namespace)
     assert list(namespace["frame"]["depth"]) == [2, 4]  # type: ignore[index]
@@ -89,6 +92,19 @@ def test_contributing_names_what_is_there() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     for name in re.findall(r"`([\w/]+/[\w/.]*)`", text):
         assert (ROOT / name).exists(), f"CONTRIBUTING.md names {name}"
+
+
+def test_the_command_of_contributing_works(tiny_sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body, registration = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    name = "depthrate.orchestrator.commands.count"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setattr(app, "registered_commands", [*app.registered_commands])
+    exec(body, vars(sys.modules[name]))
+    exec(registration, {**vars(cli)})
+    invoke("run", str(tiny_sweep), "--workers", "1")
+    assert invoke("count") == "4\n"
+    refused = CliRunner().invoke(app, ["count", "--store", "nowhere"])
+    assert refused.exit_code == 2 and "nowhere" in refused.stderr
 
 
 ROOM_TOPS = ("orchestrator", "tasks", "sweeps", "storage", "slurm", "docs", "benchmarks")
