@@ -664,7 +664,7 @@ def test_figures_are_exported_with_their_data(tmp_path: Path) -> None:
 
 
 def test_figures_for_a_dark_background_are_light_on_nothing() -> None:
-    plot = fit_plots(plain_data().fits[:1])[0]
+    plot = all_plots(plain_data())[0]
     light, dark = (draw(plot, dark=dark)["svg"].decode() for dark in (False, True))
     assert draw(plot, dark=True)["svg"].decode() == dark
     background = 'id="patch_1">\n   <path d="[^"]*" style="fill: (?:#ffffff|none)'
