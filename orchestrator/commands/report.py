@@ -32,6 +32,8 @@ class ReportFiles:
     page: Path
     figures: Path | None
     command: list[str]
+    dark: bool = False
+    """Whether the figures are for a dark background; the page is white."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,16 @@ class Written:
     """Trials that are pending or running."""
 
 
-def report_sweep(given: str, url: str | None, page: Path, figures: Path | None, watch_every_s: float | None) -> None:
+def report_sweep(
+    given: str, url: str | None, page: Path, figures: Path | None, watch_every_s: float | None, *, dark: bool = False
+) -> None:
     """Write a sweep's report, again and again with `watch_every_s`, and say where it is.
 
     Raises:
         ValueError: there is no such sweep, it has no trials, or a file cannot be written.
     """
+    if dark and figures is None:
+        raise UsageError("--dark is about the figures of --figures FOLDER; give that, or leave --dark out")
     store = existing_store(url)
     checked, _ = find_sweep(given, store)
     if not checked.trials:
@@ -58,7 +64,7 @@ def report_sweep(given: str, url: str | None, page: Path, figures: Path | None, 
         raise UsageError(f"sweep {checked.sweep.name!r} has proposed nothing yet; run it: {again}")
     if not page.parent.is_dir():
         raise UsageError(f"cannot write {page}: folder {page.parent} does not exist")
-    targets = ReportFiles(page, figures, ["depthrate", "run", given, "--store", store.url])
+    targets = ReportFiles(page, figures, ["depthrate", "run", given, "--store", store.url], dark)
     try:
         if watch_every_s is None:
             written = write_report(checked, store, targets)
@@ -90,7 +96,7 @@ def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refr
         aside.unlink(missing_ok=True)
     num_figures = 0
     if targets.figures is not None:
-        num_figures = export_figures(all_plots(data), targets.figures)
+        num_figures = export_figures(all_plots(data), targets.figures, dark=targets.dark)
     return Written(len(html.encode()) / 1e6, num_figures, results.problems, num_open)
 
 

@@ -663,6 +663,21 @@ def test_figures_are_exported_with_their_data(tmp_path: Path) -> None:
     assert sorted(dots["y"]) == pytest.approx(sorted(plain_data().fits[0].points["y"]), rel=1e-5)
 
 
+def test_figures_for_a_dark_background_are_light_on_nothing() -> None:
+    plot = all_plots(plain_data())[0]
+    light, dark = (draw(plot, dark=dark)["svg"].decode() for dark in (False, True))
+    assert draw(plot, dark=True)["svg"].decode() == dark
+    background = 'id="patch_1">\n   <path d="[^"]*" style="fill: (?:#ffffff|none)'
+    assert [re.findall(background, svg)[0].split()[-1] for svg in (light, dark)] == ["#ffffff", "none"]
+    lightness = {}
+    for name, svg in (("light", light), ("dark", dark)):
+        strokes = re.findall("stroke: #([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})", svg)
+        lightness[name] = max(sum(int(channel, 16) for channel in rgb) / 765 for rgb in strokes if rgb != ("e8",) * 3)
+    assert lightness["light"] < 0.6 < lightness["dark"]
+    coloured = [set(re.findall("fill: (#[0-9a-f]{6})", svg)) - {"#ffffff"} for svg in (light, dark)]
+    assert coloured[0] and coloured[1] and not coloured[0] & coloured[1]
+
+
 def test_exported_figures_keep_hostile_text_as_text(tmp_path: Path) -> None:
     curve = plain_data().fits[0]
     curves = [replace(curve, by={"arch_name": text}) for text in (f"$x^2$ {HOSTILE}", ENDING)]
