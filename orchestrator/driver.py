@@ -15,9 +15,10 @@ from depthrate.orchestrator.cancel_mark import read_cancel_mark
 from depthrate.orchestrator.executors.executor import Executor, JobEnd, LaunchOptions, PackJob, SubmitError
 from depthrate.orchestrator.plan import Plan, halved
 from depthrate.orchestrator.retry import STOP_AFTER_PACKS, decide
+from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.layout import attempt_path, checkpoint_folder
 from depthrate.storage.records import read_loose_records
-from depthrate.storage.snapshot import Snapshot, SnapshotCache, take_snapshot
+from depthrate.storage.snapshot import Snapshot, take_snapshot
 from depthrate.storage.store import Store, StoreError
 from depthrate.sweeps.packing import Pack
 

@@ -11,7 +11,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from depthrate.orchestrator.driver import Progress as LaunchProgress
 from depthrate.orchestrator.plan import CheckedSweep, Plan
-from depthrate.storage.snapshot import SnapshotCache, take_snapshot
+from depthrate.storage.cache import SnapshotCache
+from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store, StoreError
 from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import varying_parameters

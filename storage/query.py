@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
+from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.columns import OWN_TYPES
 from depthrate.storage.fits import fits_of
 from depthrate.storage.layout import DATA_TABLES
@@ -18,16 +19,8 @@ from depthrate.storage.parameters import with_parameter_columns
 from depthrate.storage.parquet import open_parquet
 from depthrate.storage.records import read_records
 from depthrate.storage.schema import ATTEMPTS, CURVES, FITS, METRICS, STANDARD, TRIALS
-from depthrate.storage.snapshot import (
-    LOOKS,
-    Problem,
-    Snapshot,
-    SnapshotCache,
-    Source,
-    find_broken_files,
-    first_line,
-    take_snapshot,
-)
+from depthrate.storage.snapshot import LOOKS, Snapshot, take_snapshot
+from depthrate.storage.source import Problem, Source, find_broken_files, first_line
 from depthrate.storage.store import Store, existing_store
 
 if TYPE_CHECKING:
@@ -71,7 +64,7 @@ class Results:
 
     @property
     def problems(self) -> list[Problem]:
-        """Store that are not what they should be; nothing in them is counted."""
+        """Files that are not what they should be; nothing in them is counted."""
         return self.snapshot.problems
 
     def refresh(self) -> Results:
@@ -135,7 +128,7 @@ class Results:
 
     def _look_again(self, query: str) -> bool:
         """See why a query could not read a file: replaced by a compaction, or damaged; False if neither is the case."""
-        named = [file for table in self._tables(query) for file in self.snapshot.store(table)]
+        named = [file for table in self._tables(query) for file in self.snapshot.files(table)]
         before = {source.path for source in self.snapshot.sources}
         self.refresh()
         if before != {source.path for source in self.snapshot.sources}:
@@ -228,7 +221,7 @@ class Results:
     def _own_columns(self, name: str) -> dict[str, pa.DataType]:
         """Return the tasks' own columns of a table; one with two types in two tasks is left out and reported."""
         types: dict[str, set[str]] = {}
-        for file in self.snapshot.store(name):
+        for file in self.snapshot.files(name):
             for column, text in file.own_columns.items():
                 types.setdefault(column, set()).add(text)
         for column, texts in types.items():

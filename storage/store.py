@@ -1,24 +1,23 @@
-"""Store below one fsspec URL: whole reads, whole writes that are never seen half done, one listing."""
+"""Files below one fsspec URL: whole reads, whole writes that are never seen half done, one listing."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
+from depthrate.storage.client import as_os_error, client_options
+from depthrate.storage.local_files import is_hidden, walk, write_whole
+
 IN_FLIGHT = 24
 """Requests that are under way at once when many files of a remote store are read."""
-_UPLOAD = "?uploadId="
-"""Between a key and the identity of a multipart upload to it that was never completed."""
 
 
 class StoreError(ValueError):
@@ -45,7 +44,7 @@ class Store:
         """
         self.url = url
         try:
-            self.fs, root = url_to_fs(os.path.expanduser(url), **_options(url))
+            self.fs, root = url_to_fs(os.path.expanduser(url), **client_options(url))
         except (ValueError, ImportError) as error:
             raise StoreError(
                 f"cannot open {url!r}: {error}; give a folder or an fsspec URL such as s3://bucket/store "
@@ -53,8 +52,8 @@ class Store:
             ) from None
         self.root = root.rstrip("/")
         self.is_local = isinstance(self.fs, LocalFileSystem)
-        self._is_s3 = url.startswith(("s3://", "s3a://"))
-        if self._is_s3:
+        self.is_s3 = url.startswith(("s3://", "s3a://"))
+        if self.is_s3:
             self.fs.retries = 2  # s3fs's own rounds, each of all the attempts that botocore makes
 
     @property
@@ -72,7 +71,7 @@ class Store:
             return
         bucket = self.root.partition("/")[0]
         try:
-            if self._is_s3:
+            if self.is_s3:
                 self.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=self.root.partition("/")[2], MaxKeys=1)
             else:
                 self.fs.exists(self.root)
@@ -88,8 +87,8 @@ class Store:
         Raises:
             FileNotFoundError: there is no such file.
         """
-        options = {"max_concurrency": 1} if self._is_s3 else {}  # else s3fs asks for the size first
-        with _as_os_error(self.url):
+        options = {"max_concurrency": 1} if self.is_s3 else {}  # else s3fs asks for the size first
+        with as_os_error(self.url):
             content: bytes = self.fs.cat_file(self.full_path(path), **options)
         return content
 
@@ -129,33 +128,21 @@ class Store:
         """
         full = self.full_path(path)
         if not self.is_local:
-            with _as_os_error(self.url):
+            with as_os_error(self.url):
                 self.fs.pipe_file(
                     full, content
                 )  # object stores show an object when its one PUT, or its last part, is in
             return
-        folder, name = os.path.split(full)
-        os.makedirs(folder, exist_ok=True)
-        aside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
-        try:
-            with open(aside, "wb") as file:
-                file.write(content)
-                if durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-            os.replace(aside, full)
-        except BaseException:
-            Path(aside).unlink(missing_ok=True)
-            raise
+        write_whole(full, content, durable=durable)
 
     def list(self, folder: str = "") -> dict[str, int]:
         """Return path -> bytes of all files in a folder and below it; files being written are not among them."""
         if self.is_local:
             return {
-                path: size for path, size in _walk(self.full_path(folder), len(self.root) + 1) if not _is_hidden(path)
+                path: size for path, size in walk(self.full_path(folder), len(self.root) + 1) if not is_hidden(path)
             }
         self.fs.invalidate_cache()
-        with _as_os_error(self.url):
+        with as_os_error(self.url):
             try:
                 found = self.fs.find(self.full_path(folder), detail=True)
             except FileNotFoundError:
@@ -165,7 +152,7 @@ class Store:
             full[start:]: info["size"]
             for full, info in sorted(found.items())
             # folders may be among them: empty objects that web consoles make, and what fills while s3fs looks
-            if info["type"] == "file" and not full.endswith("/") and not _is_hidden(full)
+            if info["type"] == "file" and not full.endswith("/") and not is_hidden(full)
         }
 
     def list_many(self, folders: Sequence[str]) -> dict[str, int]:
@@ -180,7 +167,7 @@ class Store:
     def size(self, path: str) -> int | None:
         """Return a file's size in bytes, asked for anew, or None if there is no such file."""
         self.fs.invalidate_cache()
-        with _as_os_error(self.url):
+        with as_os_error(self.url):
             try:
                 return int(self.fs.info(self.full_path(path))["size"])
             except FileNotFoundError as error:
@@ -199,13 +186,13 @@ class Store:
 
     def delete(self, path: str) -> None:
         """Delete a file or a folder with all in it; what is not there is no error."""
-        with _as_os_error(self.url), contextlib.suppress(FileNotFoundError):
+        with as_os_error(self.url), contextlib.suppress(FileNotFoundError):
             self.fs.rm(self.full_path(path), recursive=True)
 
     def delete_many(self, paths: Sequence[str]) -> None:
         """Delete files; what is not there is no error."""
-        if self._is_s3 and paths:
-            with _as_os_error(self.url):
+        if self.is_s3 and paths:
+            with as_os_error(self.url):
                 self.fs.rm([self.full_path(path) for path in paths])  # a thousand a request
             return
         for path in paths:
@@ -222,44 +209,9 @@ class Store:
             os.makedirs(os.path.dirname(self.full_path(to)), exist_ok=True)
             os.replace(self.full_path(path), self.full_path(to))
             return
-        with _as_os_error(self.url):
+        with as_os_error(self.url):
             self.fs.cp_file(self.full_path(path), self.full_path(to))
             self.fs.rm_file(self.full_path(path))
-
-    def unfinished_writes(self, older_than_s: float) -> Sequence[str]:
-        """Return what killed writers left: temporary files, or multipart uploads that still cost storage.
-
-        Only ones older than `older_than_s`: younger ones may be under way.
-        """
-        before = time.time() - older_than_s
-        if self.is_local:
-            left = [path for path, _ in _walk(self.root, len(self.root) + 1) if self.is_unfinished(path)]
-            return [path for path in left if (self.modified(path) or before) < before]
-        if not self._is_s3:
-            return []
-        bucket, _, prefix = self.root.partition("/")
-        with _as_os_error(self.url):
-            answer = self.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/" if prefix else "")
-        return [
-            f"{upload['Key'][len(prefix) :].lstrip('/')}{_UPLOAD}{upload['UploadId']}"
-            for upload in answer.get("Uploads", [])
-            if upload["Initiated"].timestamp() < before
-        ]
-
-    @staticmethod
-    def is_unfinished(path: str) -> bool:
-        """Whether this is such a path as `unfinished_writes` returns."""
-        return _UPLOAD in path or (_is_hidden(path) and path.endswith(".tmp"))
-
-    def remove_unfinished(self, path: str) -> None:
-        """Remove what `unfinished_writes` returned."""
-        key, _, upload = path.partition(_UPLOAD)
-        if not upload:
-            Path(self.full_path(path)).unlink(missing_ok=True)
-            return
-        bucket, _, full = self.full_path(key).partition("/")
-        with _as_os_error(self.url), contextlib.suppress(FileNotFoundError):
-            self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=full, UploadId=upload)
 
     def check_writable(self) -> None:
         """Write and delete a small file.
@@ -279,45 +231,6 @@ class Store:
     def full_path(self, path: str) -> str:
         """Return the path in its filesystem."""
         return f"{self.root}/{path}" if path else self.root
-
-
-def _options(url: str) -> dict[str, Any]:
-    """Return what a kind of store is opened with; what users set in their environment stays theirs to set."""
-    if not url.startswith(("s3://", "s3a://")):
-        return {}
-    config: dict[str, Any] = {"connect_timeout": 10, "read_timeout": 60}
-    if not {"AWS_RETRY_MODE", "AWS_MAX_ATTEMPTS"} & os.environ.keys():
-        config["retries"] = {"mode": "standard", "max_attempts": 6}  # back-off with jitter on throttling and 5xx
-    return {"use_listings_cache": False, "config_kwargs": config}
-
-
-@contextlib.contextmanager
-def _as_os_error(url: str) -> Iterator[None]:
-    """Turn what a store's client raises into OSError, which callers know: it names the store."""
-    try:
-        yield
-    except (OSError, KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except Exception as error:
-        raise OSError(f"store {url}: {type(error).__name__}: {error}") from error
-
-
-def _is_hidden(path: str) -> bool:
-    return path.rpartition("/")[2].startswith(".")
-
-
-def _walk(folder: str, start: int) -> Iterator[tuple[str, int]]:
-    """Yield (path, bytes) of the files below a local folder in order; what vanishes meanwhile is no error."""
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in entries:
-        with contextlib.suppress(FileNotFoundError):
-            if entry.is_dir():
-                yield from _walk(entry.path, start)
-            else:
-                yield entry.path[start:], entry.stat().st_size
 
 
 def open_store(url: str | None = None) -> Store:

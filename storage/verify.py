@@ -1,5 +1,5 @@
 """Read a store whole: is every file what was written, is every committed trial complete, is anything there that belongs
-to nothing? And move aside what is wrong, so that the trials it held are pending again; nothing is ever deleted.
+to nothing?
 """
 
 from __future__ import annotations
@@ -7,71 +7,39 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
-from depthrate.storage.columns import OWN_TYPES
+from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.commit import read_commit
-from depthrate.storage.compact import ABANDONED_S, new_compaction_id, write_tables
+from depthrate.storage.damage import BROKEN, diagnose, rows_left, wrong_columns
+from depthrate.storage.findings import Finding, Verification
 from depthrate.storage.layout import (
     DATA_TABLES,
     attempt_of_path,
     checkpoint_trials_path,
-    compacted_path,
     compaction_of_path,
     is_compacted,
     manifest_path,
     name_of_path,
-    quarantine_folder,
     sweep_of_path,
     table_path,
 )
-from depthrate.storage.manifest import Manifest
-from depthrate.storage.parquet import DataFile, open_parquet, read_parquet, write_table
+from depthrate.storage.parquet import DataFile, open_parquet, read_parquet
 from depthrate.storage.records import Record, read_records
-from depthrate.storage.schema import ATTEMPTS, FITS, STANDARD, TRIALS, as_trials, no_rows
-from depthrate.storage.snapshot import Snapshot, SnapshotCache, Source, counting_rows, first_line, take_snapshot
+from depthrate.storage.replaced import ABANDONED_S
+from depthrate.storage.schema import FITS, TRIALS, as_trials, no_rows
+from depthrate.storage.snapshot import Snapshot, take_snapshot
+from depthrate.storage.source import Source, first_line
 from depthrate.storage.store import Store
+from depthrate.storage.unfinished import unfinished_writes
 
 LIVE_S = 300.0
 """What an attempt wrote is taken to be on its way to a commit while its last heartbeat is younger than this."""
-_BROKEN = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
 
 Measured = Callable[[Mapping[str, Any]], tuple[Sequence[int], Sequence[int]] | None]
 """Row of the trials table -> (steps, layers) that its task says it measures, None where it does not say."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that is not as it should be."""
-
-    path: str
-    kind: str
-    """damaged, missing, wrong schema, incomplete, miscounted, foreign, leftover."""
-    what: str
-    trial_ids: tuple[str, ...] = ()
-    """Trials that do not count because of it, or may not."""
-
-    def __str__(self) -> str:
-        lost = f" ({len(self.trial_ids)} trials)" if self.trial_ids else ""
-        return f"{self.path}: {self.kind}: {self.what}{lost}"
-
-
-@dataclass
-class Verification:
-    """What was looked at and found."""
-
-    num_files: int = 0
-    num_bytes: int = 0
-    num_trials: int = 0
-    findings: list[Finding] = field(default_factory=list)
-    lost: dict[str, set[str]] = field(default_factory=dict)
-    """Commit or manifest with something wrong -> those of its trials that cannot be used."""
-    sources: dict[str, Source] = field(default_factory=dict)
-    """The same commits, with the trials that can be read from them."""
 
 
 def verify(
@@ -128,7 +96,7 @@ class _Check:
                 trials, data = read_commit(self.store.read(path))
             except FileNotFoundError:
                 continue
-            except _BROKEN as error:
+            except BROKEN as error:
                 self._unreadable_commit(path, error)
                 continue
             yield Source(path, trials, trials, True, {name: [file] for name, file in data.items()})
@@ -136,7 +104,7 @@ class _Check:
     def _what_is_left(self, file: DataFile) -> pa.Table:
         try:
             return as_trials(rows_left(self.store.read(file.path)))
-        except _BROKEN:
+        except BROKEN:
             return no_rows()
 
     def _unreadable_commit(self, path: str, error: Exception) -> None:
@@ -183,13 +151,13 @@ class _Check:
             return counting
         self.result.num_bytes += len(content)
         if not file.has_content(content):
-            kind, what, lost = _diagnose(name, content, file, counting)
+            kind, what, lost = diagnose(name, content, file, counting)
             self.find(file.path, kind, what, sorted(lost))
             return lost
         if name == "attempts":
             return set()
         with open_parquet(content) as parquet:
-            wrong = _wrong_columns(name, parquet.schema_arrow)
+            wrong = wrong_columns(name, parquet.schema_arrow)
             rows = parquet.read(columns=["trial_id", "step", "layer"] if name == "metrics" else ["trial_id"])
         if wrong:
             self.find(file.path, "wrong schema", wrong, sorted(counting))
@@ -277,78 +245,11 @@ class _Check:
             pack_id = path.split("/")[1]
             if path == checkpoint_trials_path(pack_id) and _members(self.store, path) <= committed:
                 self.find(path, "leftover", f"all trials of pack {pack_id} are committed; its checkpoint is not needed")
-        for path in self.store.unfinished_writes(ABANDONED_S):
+        for path in unfinished_writes(self.store, ABANDONED_S):
             self.find(path, "leftover", "a writer was killed before this was written")
 
     def _is_record(self, path: str) -> bool:
         return attempt_of_path(path) in self.records or path not in self.snapshot.attempts
-
-
-def _diagnose(name: str, content: bytes, file: DataFile, counting: set[str]) -> tuple[str, str, set[str]]:
-    """Return (kind, what, trials) of a file that does not hold what was committed."""
-    if not content:
-        return "damaged", "is empty", counting
-    size = "" if len(content) == file.size else f"; it has {len(content)} bytes of {file.size}"
-    try:
-        with open_parquet(content) as parquet:
-            if wrong := _wrong_columns(name, parquet.schema_arrow):
-                return "wrong schema", wrong, counting
-            bad = _bad_groups(parquet)
-            if bad and not size:
-                what = f"{len(bad)} of {parquet.num_row_groups} row groups cannot be read"
-                return "damaged", what, _trials_in(parquet, bad, counting)
-    except _BROKEN as error:
-        return "damaged", f"cannot be read ({first_line(error)}){size}", counting
-    return "damaged", f"is not what was committed: its sha256 differs{size}", counting
-
-
-def _wrong_columns(name: str, schema: pa.Schema) -> str | None:
-    """Return how a file's columns are not those of its table; later versions may have more of them."""
-    if name not in STANDARD:
-        return None
-    for field_ in schema:
-        standard = STANDARD[name].field(field_.name).type if field_.name in STANDARD[name].names else None
-        is_feature = name == "features" and field_.name == "feature" and pa.types.is_fixed_size_list(field_.type)
-        if (standard is None and str(field_.type) not in OWN_TYPES) or (
-            standard not in (None, field_.type) and not is_feature
-        ):
-            return f"column {field_.name!r} is {field_.type}" + (f" instead of {standard}" if standard else "")
-    lacking = [column for column in ("trial_id", "attempt_id", "step") if column not in schema.names]
-    return f"lacks the columns {', '.join(lacking)}" if lacking and name in DATA_TABLES else None
-
-
-def _bad_groups(parquet: Any) -> list[int]:
-    """Return the row groups that cannot be read."""
-    bad = []
-    for group in range(parquet.num_row_groups):
-        try:
-            parquet.read_row_group(group)
-        except (pa.ArrowException, OSError):
-            bad.append(group)
-    return bad
-
-
-def _trials_in(parquet: Any, groups: list[int], counting: set[str]) -> set[str]:
-    """Return the trials that can have rows in these row groups, by their statistics."""
-    column = parquet.schema_arrow.names.index("trial_id")
-    lost: set[str] = set()
-    for group in groups:
-        statistics = parquet.metadata.row_group(group).column(column).statistics
-        if statistics is None or not statistics.has_min_max:
-            return counting
-        lost |= {trial_id for trial_id in counting if statistics.min <= trial_id <= statistics.max}
-    return lost
-
-
-def rows_left(content: bytes) -> pa.Table:
-    """Return the rows of a damaged file's row groups that can still be read.
-
-    Raises:
-        pa.ArrowException, OSError: none can.
-    """
-    with open_parquet(content) as parquet:
-        bad = _bad_groups(parquet)
-        return parquet.read_row_groups([group for group in range(parquet.num_row_groups) if group not in bad])
 
 
 def _measurements(tables: list[pa.Table]) -> dict[str, set[tuple[int, int]]]:
@@ -365,7 +266,7 @@ def _is_parquet(store: Store, path: str, schema: pa.Schema | None = None) -> boo
     try:
         table = read_parquet(store.read(path))
         return schema is None or table.select(schema.names).schema.equals(schema)
-    except _BROKEN:
+    except BROKEN:
         return False
 
 
@@ -381,87 +282,3 @@ def _members(store: Store, path: str) -> set[str]:
         return set(json.loads(store.read(path))["trial_ids"])
     except (OSError, ValueError, KeyError, TypeError):
         return {path}  # no trial is called so: what is not understood is left alone
-
-
-@dataclass
-class Repair:
-    """What a repair did."""
-
-    quarantine: str
-    """Folder of the store into which files were moved."""
-    moved: list[str] = field(default_factory=list)
-    saved: int = 0
-    """Trials beside damaged ones that were written anew and still count."""
-    pending: set[str] = field(default_factory=set)
-    """Trials that were committed and have to run again."""
-
-
-def repair(store: Store, found: Verification) -> Repair:
-    """Move aside what `verify` found, and write anew what can be read beside it; nothing is deleted.
-
-    Raises:
-        OSError: the store refused; run `verify` and `repair` again.
-    """
-    done = Repair(quarantine_folder(f"{datetime.now(UTC):%Y%m%dT%H%M%S}"))
-    rest = take_snapshot(store, ignore=found.lost)
-    elsewhere = rest.trial_ids()
-    needed = {file.path for manifest in (*rest.manifests, *rest.superseded) for file in manifest.all_files()}
-    for path, lost in found.lost.items():
-        source = found.sources.get(path)
-        named = [] if source is None else [file.path for tables in source.files.values() for file in tables]
-        if source is not None:
-            done.saved += _save(store, source, lost | elsewhere)
-        done.pending |= lost - elsewhere
-        _move(store, done, path)  # the commit first: what it was committed with counts for nothing after that
-        for data in (each for each in named if each not in needed):
-            _move(store, done, data)
-    for finding in found.findings:
-        if finding.path.startswith("checkpoints/"):
-            for path in store.list(finding.path.rpartition("/")[0]):
-                _move(store, done, path)
-        elif finding.path not in needed or finding.kind == "damaged":
-            _move(store, done, finding.path)
-    return done
-
-
-def _save(store: Store, source: Source, without: set[str]) -> int:
-    """Write those trials of a damaged commit anew that are whole and stand nowhere else, and return how many."""
-    keep = [trial_id not in without for trial_id in source.trial_ids()]
-    if not any(keep):
-        return 0
-    sweep, compaction_id = sweep_of_path(source.path), new_compaction_id()
-    # counted as partial, so that rows of other trials in its files are left behind
-    whole = replace(source, trials=source.trials.filter(pa.array(keep)), is_whole=False)
-    written = write_tables(store, sweep, [whole], compaction_id, _read_what_is_left)
-    records = [table for file in source.files.get("attempts", ()) if (table := _records_left(store, file)) is not None]
-    if records:
-        path = compacted_path("attempts", sweep, compaction_id)
-        written["attempts"] = [write_table(store, path, "attempts", pa.concat_tables(records))]
-    logs = source.manifest.logs if source.manifest is not None and records else []
-    Manifest(compaction_id, sweep, time.time(), written, logs=logs).write(store)
-    return sum(keep)
-
-
-def _read_what_is_left(store: Store, source: Source, file: DataFile) -> pa.Table:
-    try:
-        return counting_rows(source, rows_left(store.read(file.path)))
-    except _BROKEN:
-        return pa.Table.from_batches([], STANDARD["metrics"])  # all of its trials are among the lost ones
-
-
-def _records_left(store: Store, file: DataFile) -> pa.Table | None:
-    try:
-        table = read_parquet(store.read(file.path))
-    except _BROKEN:
-        return None
-    return table if set(ATTEMPTS.names) <= set(table.column_names) else None
-
-
-def _move(store: Store, done: Repair, path: str) -> None:
-    if store.is_unfinished(path):
-        store.remove_unfinished(path)
-    elif store.size(path) is None:
-        return
-    else:
-        store.move(path, f"{done.quarantine}/{path}")
-    done.moved.append(path)

@@ -11,9 +11,10 @@ from rich.console import Console
 from depthrate.orchestrator.plan import check_sweep
 from depthrate.orchestrator.status import find_params
 from depthrate.orchestrator.terminal import print_table
+from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.data_folder import DataFolder
 from depthrate.storage.schema import TRIALS, task_table
-from depthrate.storage.snapshot import SnapshotCache, take_snapshot
+from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.specs import newest_specs
 from depthrate.storage.store import Store, StoreError
 from depthrate.sweeps.sweep import load_sweep, sweep_of_spec

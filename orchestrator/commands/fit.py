@@ -17,7 +17,7 @@ from depthrate.orchestrator.terminal import make_console, print_fits, print_json
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.fits import write_fits
 from depthrate.storage.query import Results
-from depthrate.storage.snapshot import Problem
+from depthrate.storage.source import Problem
 from depthrate.storage.store import Store
 from depthrate.sweeps.sweep import Sweep, SweepError, check_fits, fit_request
 

@@ -12,7 +12,8 @@ from depthrate.orchestrator.commands.named_sweep import planned_trials
 from depthrate.orchestrator.executors.submissions import job_counts
 from depthrate.orchestrator.status import STATES, SweepStatus, sweep_status
 from depthrate.orchestrator.terminal import make_console, print_json, print_table, print_warnings
-from depthrate.storage.snapshot import SnapshotCache, take_snapshot
+from depthrate.storage.cache import SnapshotCache
+from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
 
 WATCH_EVERY_S = 2.0

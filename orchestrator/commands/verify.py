@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from depthrate.orchestrator.terminal import print_json, print_table
+from depthrate.storage.findings import Verification
+from depthrate.storage.repair import repair
 from depthrate.storage.store import Store
-from depthrate.storage.verify import Verification, repair, verify
+from depthrate.storage.verify import verify
 from depthrate.tasks.builtin import builtin_tasks
 
 SHOWN = 40

@@ -28,7 +28,8 @@ from depthrate.slurm.limits import Limits
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.states import JobState, sacct_states, squeue_states
 from depthrate.slurm.submit import submit_array
-from depthrate.storage.snapshot import SnapshotCache, take_snapshot
+from depthrate.storage.cache import SnapshotCache
+from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store, StoreError
 
 log = logging.getLogger("depthrate")

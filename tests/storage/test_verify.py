@@ -15,10 +15,12 @@ import pytest
 from tests_rows import commit
 
 from depthrate.storage.compact import compact
+from depthrate.storage.findings import Verification
 from depthrate.storage.layout import is_compacted
 from depthrate.storage.query import Results
+from depthrate.storage.repair import repair
 from depthrate.storage.store import Store
-from depthrate.storage.verify import Verification, repair, verify
+from depthrate.storage.verify import verify
 
 
 @pytest.fixture
