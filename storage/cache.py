@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from depthrate.storage.commit import ForeignFile, read_commit
+from depthrate.storage.commit import ForeignFile
 from depthrate.storage.manifest import Manifest
 from depthrate.storage.parquet import DataFile, read_parquet
 from depthrate.storage.schema import STATE_COLUMNS, as_trials, no_rows
-from depthrate.storage.source import Commit, Problem, first_line
+from depthrate.storage.source import Commit, Problem, first_line, parse_commit
 from depthrate.storage.store import Store, StoreError
 
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
@@ -34,7 +34,7 @@ class SnapshotCache:
             if content is None:
                 continue
             try:
-                self.manifests[path, listed[path]] = Manifest.of(content)
+                self.manifests[path, listed[path]] = Manifest.of(path, content)
             except _UNREADABLE as error:
                 reason = f"is no manifest ({first_line(error)}); it is ignored"
                 self.manifests[path, listed[path]] = Problem(path, reason)
@@ -111,10 +111,9 @@ def _read_patiently(store: Store, path: str) -> bytes | None:
 
 def _parse_commit(path: str, content: bytes, columns: Sequence[str]) -> Commit | Problem:
     try:
-        trials, data = read_commit(content, columns)
+        return parse_commit(path, content, columns)
     except ForeignFile as error:
         return Problem(path, f"{error}; it is ignored, move it away")
     except _UNREADABLE as error:
         reason = f"cannot be read as Parquet ({first_line(error)}); its trials do not count, run the sweep again"
         return Problem(path, reason)
-    return Commit(path, trials, {name: [file] for name, file in data.items()})

@@ -7,6 +7,7 @@ reader knows from one listing whether a committed trial is whole.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +21,8 @@ from depthrate.storage.schema import SCHEMA_VERSION, STANDARD, TRIALS, TableErro
 from depthrate.storage.store import Store
 
 METADATA_KEY = b"depthrate"
+SUSPENDED_S = 60.0
+"""A commit that takes longer looks whether its files are still there."""
 
 
 def commit_trials(
@@ -36,9 +39,13 @@ def commit_trials(
     Killed or failed at any point before its last write, it leaves nothing that a reader sees.
 
     Raises:
-        OSError: the store refused a write (a full disk, say); nothing became visible.
+        OSError: the store refused a write (a full disk, say), or the answer to it was lost: then it may be visible all the
+            same, and trying again takes a new `part`.
         TableError: a column has different types in these trials, or another one in this store.
     """
+    began, commit_path = time.time(), table_path("trials", sweep, attempt_id, part)
+    if store.size(commit_path) is not None:
+        raise FileExistsError(f"{commit_path} is committed already; a commit is never written over")
     joined = {name: joined_rows(name, parts) for name in DATA_TABLES if (parts := _with_rows(tables.get(name, ())))}
     for name, table in joined.items():
         check_own_columns(store, name, _own_types(name, table))
@@ -53,9 +60,11 @@ def commit_trials(
     # stamped when the data are there: readers decide by it which of several commits came first
     stamped = [{"committed_at": datetime.now(UTC), **row} for row in trials]
     schema = TRIALS.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
-    write_table(
-        store, table_path("trials", sweep, attempt_id, part), "trials", pa.Table.from_pylist(stamped, schema=schema)
-    )
+    write_table(store, commit_path, "trials", pa.Table.from_pylist(stamped, schema=schema))
+    if time.time() - began > SUSPENDED_S:
+        gone = [file.path for file in written.values() if store.size(file.path) != file.size]
+        if gone:  # taken for a dead attempt's, they were moved away before they were committed
+            raise FileNotFoundError(f"{gone[0]} vanished before it was committed: this process stood still too long")
 
 
 def read_commit(content: bytes, columns: Sequence[str] = TRIALS.names) -> tuple[pa.Table, dict[str, DataFile]]:

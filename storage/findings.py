@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from depthrate.storage.source import Source
 
+STRAY = ("foreign", "leftover")
+"""Kinds of findings of files that no commit rests on."""
+
 
 @dataclass(frozen=True)
 class Finding:

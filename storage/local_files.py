@@ -36,14 +36,17 @@ def is_hidden(path: str) -> bool:
 
 
 def walk(folder: str, start: int) -> Iterator[tuple[str, int]]:
-    """Yield (path, bytes) of the files below a local folder in order; what vanishes meanwhile is no error."""
+    """Yield (path, bytes) of the files below a local folder in order; what vanishes meanwhile is no error.
+
+    Folders behind links, devices and pipes are not looked into.
+    """
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return
     for entry in entries:
         with contextlib.suppress(FileNotFoundError):
-            if entry.is_dir():
+            if entry.is_dir(follow_symlinks=False):
                 yield from walk(entry.path, start)
-            else:
+            elif entry.is_file():
                 yield entry.path[start:], entry.stat().st_size

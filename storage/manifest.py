@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 
-from depthrate.storage.layout import DATA_TABLES, attempt_path, log_path, manifest_path, table_path
+from depthrate.storage.json_file import read_object
+from depthrate.storage.layout import (
+    DATA_TABLES,
+    attempt_path,
+    compaction_of_path,
+    identity,
+    is_compacted,
+    is_table_path,
+    log_path,
+    manifest_path,
+    table_path,
+)
 from depthrate.storage.parquet import DataFile
 from depthrate.storage.store import Store
+
+_TABLES = ("trials", *DATA_TABLES, "attempts")
 
 
 @dataclass(frozen=True)
@@ -75,21 +89,41 @@ class Manifest:
         store.write(self.path, json.dumps(content).encode(), durable=True)
 
     @staticmethod
-    def of(content: bytes) -> Manifest:
+    def of(path: str, content: bytes) -> Manifest:
         """Return the manifest that a file holds.
 
         Raises:
-            ValueError, KeyError, TypeError, AttributeError: it holds none.
+            ValueError, KeyError, TypeError, AttributeError: it holds none, or one that speaks of what is not its own.
         """
-        fields = json.loads(content)
+        fields = read_object(content)
         replaces = fields["replaces"]
-        return Manifest(
-            str(fields["compaction_id"]),
-            str(fields["sweep"]),
+        manifest = Manifest(
+            identity(fields["compaction_id"]),
+            identity(fields["sweep"]),
             float(fields["created_at"]),
             {table: [DataFile.of(file) for file in named] for table, named in fields["files"].items()},
-            list(replaces["commits"]),
-            list(replaces["compactions"]),
-            {str(attempt): int(size) for attempt, size in replaces["attempts"].items()},
-            list(replaces["logs"]),
+            [identity(name) for name in replaces["commits"]],
+            [identity(name) for name in replaces["compactions"]],
+            {identity(attempt): int(size) for attempt, size in replaces["attempts"].items()},
+            [identity(name) for name in replaces["logs"]],
         )
+        manifest.check(path)
+        return manifest
+
+    def check(self, path: str) -> None:
+        """Check that it stands at `path` and names files of its own, and else only features that it keeps.
+
+        Raises:
+            ValueError: it does not.
+        """
+        if self.path != path:
+            raise ValueError(f"says that it is {self.path}")
+        if not math.isfinite(self.created_at):
+            raise ValueError(f"was made at {self.created_at}")
+        for table, named in self.files.items():
+            for file in named:
+                is_own = is_compacted(file.path) and compaction_of_path(file.path) == self.compaction_id
+                if table not in _TABLES or not is_table_path(file.path, table, self.sweep):
+                    raise ValueError(f"names {file.path!r:.200}, which is no file of table {table!r:.50}")
+                if not is_own and table != "features":
+                    raise ValueError(f"names {file.path}, which is not its own")

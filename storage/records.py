@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
-from depthrate.storage.layout import attempt_of_path
+from depthrate.storage.clocks import heartbeat_of
+from depthrate.storage.json_file import read_object
+from depthrate.storage.layout import attempt_of_path, is_identity, sweep_of_path
 from depthrate.storage.parquet import read_parquet
 from depthrate.storage.schema import ATTEMPTS
 from depthrate.storage.snapshot import Snapshot
@@ -36,11 +37,12 @@ def read_loose_records(store: Store, paths: Iterable[str]) -> Iterator[tuple[str
         try:
             if isinstance(content, OSError):
                 continue
-            record = json.loads(content)
+            record = read_object(content)
         except ValueError:
             continue
-        if isinstance(record, dict) and {"attempt_id", "sweep", "trial_ids", "state", "started_at"} <= record.keys():
-            yield path, record
+        if {"attempt_id", "sweep", "trial_ids", "state", "started_at"} <= record.keys():
+            if (record["sweep"], record["attempt_id"]) == (sweep_of_path(path), attempt_of_path(path)):
+                yield path, record | {"heartbeat_at": heartbeat_of(store, path, record)}
 
 
 def compacted_log(store: Store, snapshot: Snapshot, attempt_id: str) -> bytes | None:
@@ -62,5 +64,9 @@ def _compacted_records(store: Store, snapshot: Snapshot, skip: set[str]) -> Iter
                 table = read_parquet(store.read(file.path)).select(ATTEMPTS.names)
             except (pa.ArrowException, OSError, KeyError):
                 continue
-            rows = [row for row, attempt in enumerate(table["attempt_id"].to_pylist()) if attempt not in skip]
+            rows = [
+                row
+                for row, attempt in enumerate(table["attempt_id"].to_pylist())
+                if is_identity(attempt) and attempt not in skip
+            ]
             yield from table.take(pa.array(rows, pa.int64())).to_pylist()

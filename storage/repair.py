@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from depthrate.storage.compact import new_compaction_id
 from depthrate.storage.damage import BROKEN, rows_left
-from depthrate.storage.findings import Verification
-from depthrate.storage.layout import compacted_path, quarantine_folder, sweep_of_path
+from depthrate.storage.findings import STRAY, Verification
+from depthrate.storage.layout import DATA_TABLES, compacted_path, data_path, is_safe, quarantine_folder, sweep_of_path
 from depthrate.storage.manifest import Manifest
 from depthrate.storage.merge import write_tables
 from depthrate.storage.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.schema import ATTEMPTS, STANDARD
-from depthrate.storage.snapshot import take_snapshot
+from depthrate.storage.snapshot import named_files, replaced_files, take_snapshot
 from depthrate.storage.source import Source, counting_rows
 from depthrate.storage.store import Store
 from depthrate.storage.unfinished import is_unfinished, remove_unfinished
@@ -45,7 +45,10 @@ def repair(store: Store, found: Verification) -> Repair:
     rest = take_snapshot(store, ignore=found.lost)
     elsewhere = rest.trial_ids()
     needed = {file.path for manifest in (*rest.manifests, *rest.superseded) for file in manifest.all_files()}
+    replaced, named_now = replaced_files(rest), named_files(rest)
     for path, lost in found.lost.items():
+        if path in replaced:
+            continue  # by a compaction, since it was looked at
         source = found.sources.get(path)
         named = [] if source is None else [file.path for tables in source.files.values() for file in tables]
         if source is not None:
@@ -55,12 +58,23 @@ def repair(store: Store, found: Verification) -> Repair:
         for data in (each for each in named if each not in needed):
             _move(store, done, data)
     for finding in found.findings:
+        if not is_safe(finding.path):
+            continue  # it would be another file than the one that was found
         if finding.path.startswith("checkpoints/"):
             for path in store.list(finding.path.rpartition("/")[0]):
                 _move(store, done, path)
+        elif finding.kind in STRAY:
+            if finding.path not in named_now and not _is_committed_now(store, finding.path):
+                _move(store, done, finding.path)
         elif finding.path not in needed or finding.kind == "damaged":
             _move(store, done, finding.path)
     return done
+
+
+def _is_committed_now(store: Store, path: str) -> bool:
+    """Whether a data file that no commit named has got one since."""
+    table = path.partition("/")[0]
+    return table in DATA_TABLES and store.size(data_path(path, "trials")) is not None
 
 
 def _save(store: Store, source: Source, without: set[str]) -> int:

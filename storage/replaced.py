@@ -6,6 +6,7 @@ import time
 
 import pyarrow as pa
 
+from depthrate.storage.clocks import age_s
 from depthrate.storage.layout import compaction_of_path, is_compacted, manifest_path, sweep_of_path
 from depthrate.storage.manifest import Manifest
 from depthrate.storage.parquet import read_parquet
@@ -26,7 +27,7 @@ def delete_replaced(store: Store, grace_s: float) -> tuple[int, int]:
     ready, waiting = set(), 0
     for manifest in snapshot.manifests:
         doomed = _doomed(manifest, snapshot)
-        if doomed and time.time() - manifest.created_at >= grace_s and _is_sound(store, manifest):
+        if doomed and age_s(store, manifest.path, manifest.created_at) >= grace_s and _is_sound(store, manifest):
             ready.add(manifest.compaction_id)
         else:
             waiting += len(doomed)

@@ -8,6 +8,7 @@ a counting compaction replaces is not looked at.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,6 +98,14 @@ class Snapshot:
         return counts
 
 
+PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""Between two looks at a store whose files are being replaced."""
+UNSETTLED = (
+    "files were replaced during every look, so trials may be missing from this answer: ask again, "
+    "and compact with a longer grace"
+)
+
+
 def take_snapshot(store: Store, *, ignore: Iterable[str] = (), cache: SnapshotCache | None = None) -> Snapshot:
     """List the store and read its commits; `ignore` names files that are known to be broken, or commits to leave out.
 
@@ -111,14 +120,48 @@ def take_snapshot(store: Store, *, ignore: Iterable[str] = (), cache: SnapshotCa
     cache = SnapshotCache() if cache is None else cache
     before: set[str] = set()
     for _ in range(LOOKS):
-        listing = store.list_many(FOLDERS)
+        listing, is_settled = list_settled(store)
         look = _Look(store, listing, set(ignore), cache)
+        if not is_settled:
+            look.problems.append(Problem("manifest", UNSETTLED))
         snapshot = look.snapshot()
         commits = {path for path in listing if path.startswith(("manifest/", "trials/"))}
         if not look.missing or commits == before:
             break  # all there, or missing for good: nothing has changed since the last look
         before = commits
     return snapshot
+
+
+def list_settled(store: Store) -> tuple[dict[str, int], bool]:
+    """List what readers need until nothing vanishes between two looks; return it, and whether that was reached.
+
+    A listing is no moment: files that a compaction replaces while it runs may be in it neither as they were nor as they
+    are. New commits are no reason to look again.
+    """
+    listing = store.list_many(FOLDERS)
+    for pause_s in PAUSES_S:
+        again = store.list_many(("trials", "manifest"))
+        seen = {path: size for path, size in listing.items() if path.startswith(("trials/", "manifest/"))}
+        new = again.keys() - seen.keys()
+        if seen.items() <= again.items() and not any(path.startswith("manifest/") for path in new):
+            return listing, True
+        time.sleep(pause_s)
+        listing = store.list_many(FOLDERS)
+    return listing, False
+
+
+def named_files(snapshot: Snapshot) -> set[str]:
+    """Return the files, commits and manifests that commits and compactions rest on."""
+    sources = (*snapshot.sources, *snapshot.beaten)
+    manifests = (*snapshot.manifests, *snapshot.superseded)
+    files = {file.path for source in sources for named in source.files.values() for file in named}
+    files |= {file.path for manifest in manifests for file in manifest.all_files()}
+    return files | {source.path for source in sources} | {manifest.path for manifest in manifests}
+
+
+def replaced_files(snapshot: Snapshot) -> set[str]:
+    """Return the files of commits that counting compactions replace."""
+    return {path for m in (*snapshot.manifests, *snapshot.superseded) for path in m.replaced_paths()}
 
 
 class _Look:

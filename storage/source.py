@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from depthrate.storage.commit import read_commit
+from depthrate.storage.layout import attempt_of_path, data_path
 from depthrate.storage.manifest import Manifest
 from depthrate.storage.parquet import DataFile, read_parquet
-from depthrate.storage.schema import as_trials, no_rows
+from depthrate.storage.schema import TRIALS, as_trials, no_rows
 from depthrate.storage.store import Store
 
 
@@ -63,6 +64,22 @@ class Source:
         return ids
 
 
+def parse_commit(path: str, content: bytes, columns: Sequence[str] = TRIALS.names) -> Commit:
+    """Return the commit at `path`: its trials with some columns or all, and its own data files.
+
+    Raises:
+        pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError: it is none, or speaks of what is not
+            its own; `ForeignFile` if depthrate did not write it.
+    """
+    trials, named = read_commit(content, columns)
+    for table, file in named.items():
+        if file.path != data_path(path, table):
+            raise ValueError(f"names {file.path!r:.200} as its {table}, which is not its own")
+    if {"attempt_id"} <= set(columns) and trials["attempt_id"].unique().to_pylist() != [attempt_of_path(path)]:
+        raise ValueError("holds trials of another attempt, or none")
+    return Commit(path, trials, {table: [file] for table, file in named.items()})
+
+
 def resolve(commits: list[Commit]) -> list[Source]:
     """Return the commits with those of their trials that count: the earliest commit of each wins, whole.
 
@@ -99,7 +116,7 @@ def read_commit_of(store: Store, source: Source) -> Commit:
         pa.ArrowException, OSError: it is damaged.
     """
     if source.manifest is None:
-        trials = read_commit(store.read(source.path))[0]
+        trials = parse_commit(source.path, store.read(source.path)).trials
     else:
         named = source.files.get("trials", ())
         trials = pa.concat_tables([no_rows(), *(as_trials(read_parquet(store.read(file.path))) for file in named)])

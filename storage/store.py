@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,8 +16,10 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from depthrate.storage.client import as_os_error, client_options
+from depthrate.storage.layout import is_safe
 from depthrate.storage.local_files import is_hidden, walk, write_whole
 
+log = logging.getLogger("depthrate")
 IN_FLIGHT = 24
 """Requests that are under way at once when many files of a remote store are read."""
 
@@ -51,6 +55,8 @@ class Store:
                 "(S3 needs pip install 'depthrate[s3]')"
             ) from None
         self.root = root.rstrip("/")
+        self.clock_ahead_s = 0.0
+        """By how much this machine's clock is ahead of the store's, since `check_writable` looked."""
         self.is_local = isinstance(self.fs, LocalFileSystem)
         self.is_s3 = url.startswith(("s3://", "s3a://"))
         if self.is_s3:
@@ -88,8 +94,9 @@ class Store:
             FileNotFoundError: there is no such file.
         """
         options = {"max_concurrency": 1} if self.is_s3 else {}  # else s3fs asks for the size first
+        full = self.full_path(path)
         with as_os_error(self.url):
-            content: bytes = self.fs.cat_file(self.full_path(path), **options)
+            content: bytes = self.fs.cat_file(full, **options)
         return content
 
     def read_many(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes | OSError]]:
@@ -126,7 +133,7 @@ class Store:
         Raises:
             OSError: it could not be written; the old content is still there.
         """
-        full = self.full_path(path)
+        full = self._own_path(path)
         if not self.is_local:
             with as_os_error(self.url):
                 self.fs.pipe_file(
@@ -137,14 +144,20 @@ class Store:
 
     def list(self, folder: str = "") -> dict[str, int]:
         """Return path -> bytes of all files in a folder and below it; files being written are not among them."""
+        return {path: size for path, size in self._list(folder).items() if not is_hidden(path) and is_safe(path)}
+
+    def list_foreign(self) -> Sequence[str]:
+        """Return the files of the whole store whose paths no store makes: they would lead elsewhere."""
+        return [path for path in self._list("") if not is_safe(path)]
+
+    def _list(self, folder: str) -> dict[str, int]:
         if self.is_local:
-            return {
-                path: size for path, size in walk(self.full_path(folder), len(self.root) + 1) if not is_hidden(path)
-            }
+            return dict(walk(self.full_path(folder), len(self.root) + 1))
         self.fs.invalidate_cache()
+        full = self.full_path(folder)
         with as_os_error(self.url):
             try:
-                found = self.fs.find(self.full_path(folder), detail=True)
+                found = self.fs.find(full, detail=True)
             except FileNotFoundError:
                 return {}
         start = len(self.root) + 1
@@ -152,7 +165,7 @@ class Store:
             full[start:]: info["size"]
             for full, info in sorted(found.items())
             # folders may be among them: empty objects that web consoles make, and what fills while s3fs looks
-            if info["type"] == "file" and not full.endswith("/") and not is_hidden(full)
+            if info["type"] == "file" and not full.endswith("/")
         }
 
     def list_many(self, folders: Sequence[str]) -> dict[str, int]:
@@ -186,18 +199,20 @@ class Store:
 
     def delete(self, path: str) -> None:
         """Delete a file or a folder with all in it; what is not there is no error."""
+        full = self._own_path(path)
         with as_os_error(self.url), contextlib.suppress(FileNotFoundError):
-            self.fs.rm(self.full_path(path), recursive=True)
+            self.fs.rm(full, recursive=True)
 
     def delete_many(self, paths: Sequence[str]) -> None:
         """Delete files; what is not there is no error."""
+        full_paths = [self._own_path(path) for path in paths]
         if self.is_s3 and paths:
             with as_os_error(self.url):
-                self.fs.rm([self.full_path(path) for path in paths])  # a thousand a request
+                self.fs.rm(full_paths)  # a thousand a request
             return
-        for path in paths:
+        for full in full_paths:
             with contextlib.suppress(FileNotFoundError):
-                self.fs.rm_file(self.full_path(path))
+                self.fs.rm_file(full)
 
     def move(self, path: str, to: str) -> None:
         """Give a file another path; it is never missing from both.
@@ -205,13 +220,14 @@ class Store:
         Raises:
             FileNotFoundError: there is no such file.
         """
+        source, target = self._own_path(path), self._own_path(to)
         if self.is_local:
-            os.makedirs(os.path.dirname(self.full_path(to)), exist_ok=True)
-            os.replace(self.full_path(path), self.full_path(to))
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.replace(source, target)
             return
         with as_os_error(self.url):
-            self.fs.cp_file(self.full_path(path), self.full_path(to))
-            self.fs.rm_file(self.full_path(path))
+            self.fs.cp_file(source, target)
+            self.fs.rm_file(source)
 
     def check_writable(self) -> None:
         """Write and delete a small file.
@@ -222,15 +238,54 @@ class Store:
         probe = f"sweeps/.probe-{uuid.uuid4().hex}"
         try:
             self.write(probe, b"depthrate")
+            self._compare_clocks(probe)
             self.delete_many([probe])
         except Exception as error:
             raise StoreError(
                 f"store {self.url!r} cannot be written: {error}; give a place you may write to with --store or DEPTHRATE_STORE"
             ) from error
 
+    def _compare_clocks(self, probe: str) -> None:
+        """See what the store says when a file was written that we wrote just now."""
+        now, received = time.time(), self.modified(probe)
+        self.clock_ahead_s = 0.0 if received is None else now - received
+        if abs(self.clock_ahead_s) > 60:
+            ahead = "ahead of" if self.clock_ahead_s > 0 else "behind"
+            log.warning(
+                "the clock of this machine is %.0f s %s that of store %s; set it right: of several commits of one trial "
+                "the one counts that says it is the earliest",
+                abs(self.clock_ahead_s),
+                ahead,
+                self.url,
+            )
+        else:
+            self.clock_ahead_s = 0.0
+
     def full_path(self, path: str) -> str:
-        """Return the path in its filesystem."""
+        """Return the path in its filesystem.
+
+        Raises:
+            StoreError: it leads out of the store.
+        """
+        if path and not is_safe(path):
+            raise StoreError(f"path {path!r:.200} leads out of store {self.url}; nothing was done")
         return f"{self.root}/{path}" if path else self.root
+
+    def _own_path(self, path: str) -> str:
+        """Return the path in its filesystem for writing, moving or deleting: also through links it stays in the store.
+
+        Raises:
+            StoreError, OSError: it leads out of the store.
+        """
+        full = self.full_path(path)
+        if self.is_local and path:
+            root, folder = os.path.realpath(self.root), os.path.realpath(os.path.dirname(full))
+            if os.path.commonpath([root, folder]) != root:
+                raise OSError(
+                    f"{path} leads out of store {self.url} through a link, to {folder}; nothing was written, moved or "
+                    "deleted there: give the place itself with --store, or remove the link"
+                )
+        return full
 
 
 def open_store(url: str | None = None) -> Store:

@@ -4,7 +4,6 @@ to nothing?
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,15 +11,15 @@ from typing import Any
 import pyarrow as pa
 
 from depthrate.storage.cache import SnapshotCache
-from depthrate.storage.commit import read_commit
 from depthrate.storage.damage import BROKEN, diagnose, rows_left, wrong_columns
-from depthrate.storage.findings import Finding, Verification
+from depthrate.storage.findings import STRAY, Finding, Verification
+from depthrate.storage.json_file import read_object
 from depthrate.storage.layout import (
     DATA_TABLES,
     attempt_of_path,
-    checkpoint_trials_path,
     compaction_of_path,
     is_compacted,
+    is_identity,
     manifest_path,
     name_of_path,
     sweep_of_path,
@@ -29,12 +28,14 @@ from depthrate.storage.layout import (
 from depthrate.storage.parquet import DataFile, open_parquet, read_parquet
 from depthrate.storage.records import Record, read_records
 from depthrate.storage.replaced import ABANDONED_S
-from depthrate.storage.schema import FITS, TRIALS, as_trials, no_rows
-from depthrate.storage.snapshot import Snapshot, take_snapshot
-from depthrate.storage.source import Source, first_line
+from depthrate.storage.schema import TRIALS, as_trials, no_rows
+from depthrate.storage.small_files import HashOf, check_small_files
+from depthrate.storage.snapshot import named_files, replaced_files, take_snapshot
+from depthrate.storage.source import Source, first_line, parse_commit
 from depthrate.storage.store import Store
-from depthrate.storage.unfinished import unfinished_writes
 
+YOUNG_S = 900.0
+"""What no commit names is left alone while it is younger: it may be on its way to one."""
 LIVE_S = 300.0
 """What an attempt wrote is taken to be on its way to a commit while its last heartbeat is younger than this."""
 
@@ -43,28 +44,33 @@ Measured = Callable[[Mapping[str, Any]], tuple[Sequence[int], Sequence[int]] | N
 
 
 def verify(
-    store: Store, *, measured: Measured = lambda row: None, tell: Callable[[int, int], None] = lambda done, of: None
+    store: Store,
+    *,
+    measured: Measured = lambda row: None,
+    hash_of: HashOf = lambda spec: None,
+    tell: Callable[[int, int], None] = lambda done, of: None,
 ) -> Verification:
     """Read every file of a store and compare it with what was committed; `tell` hears how many of how many are read.
 
     Raises:
         StoreError, OSError: the store cannot be read just now.
     """
-    snapshot = take_snapshot(store, cache=SnapshotCache(columns=TRIALS.names))
-    check = _Check(store, snapshot, measured, tell)
+    check = _Check(store, measured, hash_of, tell)
     check.commits()
     check.strays()
     check.small_files()
+    check.look_again()
     return check.result
 
 
 class _Check:
-    def __init__(self, store: Store, snapshot: Snapshot, measured: Measured, tell: Callable[[int, int], None]):
-        self.store, self.snapshot, self.measured, self.tell = store, snapshot, measured, tell
+    def __init__(self, store: Store, measured: Measured, hash_of: HashOf, tell: Callable[[int, int], None]):
+        self.store, self.measured, self.hash_of, self.tell = store, measured, hash_of, tell
+        self.snapshot_cache = SnapshotCache(columns=TRIALS.names)
+        self.snapshot = snapshot = take_snapshot(store, cache=self.snapshot_cache)
         self.result = Verification(num_trials=snapshot.trials.num_rows)
         self.records: dict[str, Record] = {str(r["attempt_id"]): r for r in read_records(store, snapshot)}
         self._known: set[str] = set()
-        self._checked: set[str] = set()
 
     def find(self, path: str, kind: str, what: str, trial_ids: Sequence[str] = ()) -> None:
         self.result.findings.append(Finding(path, kind, what, tuple(trial_ids)))
@@ -93,13 +99,13 @@ class _Check:
             if not is_commit or path in counted or path in replaced:
                 continue
             try:
-                trials, data = read_commit(self.store.read(path))
+                commit = parse_commit(path, self.store.read(path))
             except FileNotFoundError:
                 continue
             except BROKEN as error:
                 self._unreadable_commit(path, error)
                 continue
-            yield Source(path, trials, trials, True, {name: [file] for name, file in data.items()})
+            yield Source(path, commit.trials, commit.trials, True, commit.files)
 
     def _what_is_left(self, file: DataFile) -> pa.Table:
         try:
@@ -139,6 +145,7 @@ class _Check:
                 self.tell(self.result.num_files, total)
         if source.path.startswith("trials/"):
             self.result.num_files += 1
+        lost |= self._check_rows(source)
         return lost | self._check_complete(source, lost, steps_and_layers)
 
     def _check_file(
@@ -170,6 +177,21 @@ class _Check:
         if name == "metrics":
             steps_and_layers.append(rows)
         return set()
+
+    def _check_rows(self, source: Source) -> set[str]:
+        """Return the trials whose parameters cannot be read, or that say that they are of another sweep."""
+        strange, sweep = set(), sweep_of_path(source.path)
+        for row in source.trials.select(["trial_id", "sweep", "params"]).to_pylist():
+            try:
+                read_object((row["params"] or "").encode())
+                if row["sweep"] == sweep and is_identity(row["trial_id"]):
+                    continue
+                what = f"says that it is {row['trial_id']!r:.80} of sweep {row['sweep']!r:.80}"
+            except ValueError as error:
+                what = f"has parameters that cannot be read ({first_line(error)})"
+            self.find(source.path, "damaged", f"trial {row['trial_id']!r:.80} {what}", [row["trial_id"]])
+            strange.add(row["trial_id"])
+        return strange
 
     def _check_complete(self, source: Source, lost: set[str], tables: list[pa.Table]) -> set[str]:
         """Return the trials that lack something their task says it measures."""
@@ -216,14 +238,42 @@ class _Check:
             self.find(path, "leftover", "a compaction was killed before its manifest")
 
     def _check_orphan(self, path: str) -> None:
+        modified = self.store.modified(path)
+        if modified is None or time.time() - self.store.clock_ahead_s - modified < YOUNG_S:
+            return
         attempt = self.records.get(attempt_of_path(path))
         if attempt is None:
             self.find(path, "foreign", "was not written by depthrate: no commit and no attempt knows it")
-        elif attempt["state"] != "running" or time.time() - float(attempt.get("heartbeat_at") or 0) > LIVE_S:
+        elif attempt["state"] != "running" or not _is_fresh(attempt):
             self.find(path, "leftover", f"attempt {attempt_of_path(path)} ended before its commit")
 
+    def look_again(self) -> None:
+        """Leave out what was found only because commits and compactions went on while this looked.
+
+        What is absent can only be told from what was seen later: a file may be committed after the commits were listed,
+        and a commit that lacks its files may have been replaced, with them, by a compaction.
+        """
+        if not self.result.findings:
+            return
+        now = take_snapshot(self.store, cache=self.snapshot_cache)
+        named = named_files(now)
+        vanished = {
+            p for p in self.snapshot.listing if p.startswith(("attempts/", "manifest/")) and p not in now.listing
+        }
+        gone = {path for path in self.result.lost if path not in now.listing or path in replaced_files(now)}
+        self.result.lost = {path: lost for path, lost in self.result.lost.items() if path not in gone}
+        of_gone = {file.path for path in gone & self.result.sources.keys() for file in self._files_of(path)}
+        left = self.result.lost.keys() & self.result.sources.keys()
+        of_left = {file.path for path in left for file in self._files_of(path)}
+        over = gone | vanished | (of_gone - of_left)
+        found = [finding for finding in self.result.findings if finding.path not in over]
+        self.result.findings = [each for each in found if each.kind not in STRAY or each.path not in named]
+
+    def _files_of(self, path: str) -> list[DataFile]:
+        return [file for named in self.result.sources[path].files.values() for file in named]
+
     def small_files(self) -> None:
-        """Check what is not Parquet of a commit: manifests, records, specs, fits, checkpoints, unfinished writes."""
+        """Check what is not Parquet of a commit."""
         for path in self.snapshot.listing:
             if path.startswith("manifest/") and path not in self._known:
                 self.find(path, "damaged", "is no manifest; what it compacted does not count")
@@ -234,22 +284,16 @@ class _Check:
                     self._check_abandoned(path)
                 else:
                     self.find(path, "foreign", "was not written by depthrate")
-        for path in self.store.list("sweeps"):
-            if path.endswith(".json") and not _is_json(self.store, path):
-                self.find(path, "damaged", "is no spec of a sweep; launch the sweep again")
-        for path in self.store.list("fits"):
-            if not _is_parquet(self.store, path, FITS):
-                self.find(path, "damaged", "holds no fits; fit the sweep again")
-        committed = self.snapshot.trial_ids()
-        for path in self.store.list("checkpoints"):
-            pack_id = path.split("/")[1]
-            if path == checkpoint_trials_path(pack_id) and _members(self.store, path) <= committed:
-                self.find(path, "leftover", f"all trials of pack {pack_id} are committed; its checkpoint is not needed")
-        for path in unfinished_writes(self.store, ABANDONED_S):
-            self.find(path, "leftover", "a writer was killed before this was written")
+        for finding in check_small_files(self.store, self.snapshot.trial_ids(), self.hash_of):
+            self.result.findings.append(finding)
 
     def _is_record(self, path: str) -> bool:
         return attempt_of_path(path) in self.records or path not in self.snapshot.attempts
+
+
+def _is_fresh(attempt: Record) -> bool:
+    beat = attempt.get("heartbeat_at")
+    return isinstance(beat, int | float) and time.time() - beat <= LIVE_S
 
 
 def _measurements(tables: list[pa.Table]) -> dict[str, set[tuple[int, int]]]:
@@ -268,17 +312,3 @@ def _is_parquet(store: Store, path: str, schema: pa.Schema | None = None) -> boo
         return schema is None or table.select(schema.names).schema.equals(schema)
     except BROKEN:
         return False
-
-
-def _is_json(store: Store, path: str) -> bool:
-    try:
-        return isinstance(json.loads(store.read(path)), dict)
-    except (OSError, ValueError):
-        return False
-
-
-def _members(store: Store, path: str) -> set[str]:
-    try:
-        return set(json.loads(store.read(path))["trial_ids"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {path}  # no trial is called so: what is not understood is left alone

@@ -187,7 +187,7 @@ def _conclude(
             cancel = next_call("cancel", checked.sweep.name, request.store)
             console.print(f"the jobs go on; end them: {cancel}", highlight=False)
     if outcome is not None and (outcome.failures or not interrupted):
-        _print_failures(outcome, left, request)
+        _print_failures(outcome, left, 0 if end is None else end.unseen, request)
     return 130 if interrupted else 1
 
 
@@ -209,8 +209,14 @@ def _print_diverged(console: Console, checked: CheckedSweep, snapshot: Snapshot)
         )
 
 
-def _print_failures(outcome: Outcome, left: int, request: LaunchRequest) -> None:
+def _print_failures(outcome: Outcome, left: int, unseen: int, request: LaunchRequest) -> None:
     print(f"depthrate: {left} trials are not done", file=sys.stderr)
+    if unseen:
+        print(
+            f"  {unseen} of them this launch has committed: the store's listing lags and does not show them yet; look again "
+            "later, nothing is lost",
+            file=sys.stderr,
+        )
     for failure in outcome.failures[:10]:
         trials: Sequence[object] = failure.pack.trials
         first = failure.pack.trial_ids[0] if trials else "?"

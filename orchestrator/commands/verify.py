@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from depthrate.storage.findings import Verification
 from depthrate.storage.repair import repair
 from depthrate.storage.store import Store
 from depthrate.storage.verify import verify
+from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.builtin import builtin_tasks
 
 SHOWN = 40
@@ -25,7 +27,11 @@ def run_verification(store: Store, with_repair: bool, as_json: bool, console: Co
     """Verify a store, repair it if asked, say what was found, and return whether all is well now."""
     with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
         bar = progress.add_task("verifying", total=None)
-        found = verify(store, measured=_measured, tell=lambda done, of: progress.update(bar, completed=done, total=of))
+
+        def tell(done: int, of: int) -> None:
+            progress.update(bar, completed=done, total=of)
+
+        found = verify(store, measured=_measured, hash_of=_hash_of, tell=tell)
     done = repair(store, found) if with_repair and found.findings else None
     if as_json:
         print_json(_as_json(found, done))
@@ -67,6 +73,10 @@ def _as_json(found: Verification, done: Any) -> dict[str, Any]:
             "pending": sorted(done.pending),
         }
     return report
+
+
+def _hash_of(spec: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(spec).encode()).hexdigest()[:16]
 
 
 def _measured(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | None:

@@ -116,6 +116,8 @@ class SlurmExecutor:
         self._cache = SnapshotCache()
         self._spent: list[Submission] = []
         """Submissions whose packs are all done, and whose folders are still there."""
+        self._over: list[Submission] = []
+        """Submissions of earlier launches that are over and still on the books."""
         self._cancelled: list[JobEnd] = []
         self._cancelled_at = 0.0
 
@@ -130,9 +132,13 @@ class SlurmExecutor:
                 self._jobs[job_id] = _Job(job_id, submission, list(packs), states[job_id])
                 adopted |= {pack.attempt_id: (pack.pack_id, pack.trial_ids) for pack in packs}
             if not jobs and submission.job_ids:
-                self._strike_off(submission)
-        self._remove_folders(states)
+                self._over.append(submission)
         return adopted
+
+    def _strike_off_what_is_over(self) -> None:
+        """Take what earlier launches left off the books: here, since to plan is to look only."""
+        while self._over:
+            self._strike_off(self._over.pop())
 
     def submit(self, jobs: Sequence[PackJob]) -> None:
         """Submit packs as arrays, none longer than the cluster allows.
@@ -140,6 +146,7 @@ class SlurmExecutor:
         Raises:
             SubmitError: sbatch refused.
         """
+        self._strike_off_what_is_over()
         bundles = bundle(jobs, [job.estimated_s for job in jobs], self.profile)
         for start in range(0, len(bundles), self.limits.array_size):
             try:
@@ -187,7 +194,8 @@ class SlurmExecutor:
 
     def close(self) -> None:
         """Tidy up after the jobs that are over; the others go on, see `stop`."""
-        with suppress(SlurmError):
+        with suppress(SlurmError, OSError):
+            self._strike_off_what_is_over()
             for look in range(CLOSING_LOOKS):
                 if self._spent:
                     time.sleep(min(look, 1))  # a job ends a moment after its last commit

@@ -30,6 +30,11 @@ def store(store: Store) -> Store:
     return store
 
 
+@pytest.fixture(autouse=True)
+def no_file_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depthrate.storage.verify.YOUNG_S", -10.0)
+
+
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 
 

@@ -268,6 +268,7 @@ def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Schedule
     other = SlurmExecutor(Profile(), LIMITS, folder, "s")
     (held,) = other.adopt(read_submissions(folder, ["s"]), scheduler.queue).values()
     assert held == ("b", ["tb"]), "only what still waits or runs"
+    other.close()
     assert [each.job_ids for each in read_submissions(folder, ["s"])] == [["1_0", "1_1"]], "what is over is forgotten"
 
 
@@ -324,7 +325,10 @@ def test_the_next_launch_removes_the_folders_of_what_was_done_meanwhile(
     commit(folder, job.attempt_id, job.trial_ids)
     scheduler.queue = {}
     other = SlurmExecutor(Profile(), LIMITS, folder, "s")
-    assert other.adopt(read_submissions(folder, ["s"]), {}) == {} and not Path(submission.folder).exists()
+    assert other.adopt(read_submissions(folder, ["s"]), {}) == {}
+    assert Path(submission.folder).exists() and read_submissions(folder, ["s"]), "to plan is to look only"
+    other.close()
+    assert not Path(submission.folder).exists() and not read_submissions(folder, ["s"])
 
 
 def test_a_job_started_anew_leaves_to_the_driver_what_failed_in_it(
