@@ -47,7 +47,7 @@ def value_of(trial_id: str, attempt_id: str) -> float:
     return float(int(hashlib.sha256(f"{trial_id} {attempt_id}".encode()).hexdigest()[:12], 16))
 
 
-def write(store: str, index: int, seed: int, journal: Path) -> None:
+def write(store: str, index: int, seed: int, journal: Path, pause_s: float = 0.25) -> None:
     """Commit small packs until killed; one trial in five is one that other writers commit too."""
     from depthrate.orchestrator.attempt import AttemptState, new_attempt_id
     from depthrate.storage.commit import commit_trials
@@ -57,7 +57,7 @@ def write(store: str, index: int, seed: int, journal: Path) -> None:
     store, rng = Store(store), random.Random(f"{seed} writer {index} {time.time_ns()}")
     skew = timedelta(hours=rng.choice([-5, 0, 0, 0, 3]))
     while True:
-        time.sleep(rng.uniform(0, 0.5))
+        time.sleep(rng.uniform(0, 2 * pause_s))
         attempt_id = new_attempt_id()
         trial_ids = [f"{rng.getrandbits(64):016x}" for _ in range(rng.randint(1, 4))]
         if rng.random() < 0.3:  # a pack that somebody else runs at the same time
@@ -119,7 +119,7 @@ def read_on(store: str, index: int, journal: Path) -> None:
         try:
             results = results.refresh() if index % 2 else open_results(store)
             rows = results.sql(CHECK).fetchall()
-            faults = list(_faults(rows, before | seen)) + [f"problem: {problem}" for problem in results.problems]
+            faults = list(faults_in(rows, before | seen)) + [f"problem: {problem}" for problem in results.problems]
             (joined,) = results.sql("select count(*), count(nc1), count(distinct trial_id) from results").fetchall()
             if len(set(joined)) != 1:
                 faults.append(f"results has (rows, values, trials) {joined}")
@@ -130,7 +130,7 @@ def read_on(store: str, index: int, journal: Path) -> None:
             file.write(f"{len(seen)}\n" if not faults else "".join(f"FAULT {fault}\n" for fault in faults[:5]))
 
 
-def _faults(rows: list[tuple[Any, ...]], expected: set[str]) -> Iterator[str]:
+def faults_in(rows: list[tuple[Any, ...]], expected: set[str]) -> Iterator[str]:
     ids = [row[0] for row in rows]
     if len(set(ids)) != len(ids):
         yield f"{len(ids) - len(set(ids))} trials are doubled"
@@ -233,7 +233,7 @@ def report(chaos: Chaos) -> dict[str, Any]:
         "files_deleted": compacted["deleted"],
         "reads": sum(not line.startswith("FAULT") for line in reads),
         "faults_of_readers": [line for line in reads if line.startswith("FAULT")],
-        "faults_at_the_end": list(_faults(rows, committed)),
+        "faults_at_the_end": list(faults_in(rows, committed)),
         "damage_at_the_end": [str(finding) for finding in found if finding.kind != "leftover"],
         "files_at_the_end": len(store.list()),
     }
