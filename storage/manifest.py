@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from depthrate.storage.json_file import read_object
 from depthrate.storage.layout import (
@@ -22,6 +25,10 @@ from depthrate.storage.parquet import DataFile
 from depthrate.storage.store import Store
 
 _TABLES = ("trials", *DATA_TABLES, "attempts")
+
+
+def _digest(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ class Manifest:
 
     def write(self, store: Store) -> None:
         """Make the compaction count."""
-        content = {
+        content: dict[str, Any] = {
             "compaction_id": self.compaction_id,
             "sweep": self.sweep,
             "created_at": self.created_at,
@@ -86,6 +93,7 @@ class Manifest:
                 "logs": self.logs,
             },
         }
+        content["sha256"] = _digest(content)
         store.write(self.path, json.dumps(content).encode(), durable=True)
 
     @staticmethod
@@ -96,6 +104,9 @@ class Manifest:
             ValueError, KeyError, TypeError, AttributeError: it holds none, or one that speaks of what is not its own.
         """
         fields = read_object(content)
+        digest = fields.pop("sha256", None)  # manifests of older versions have none
+        if digest not in (None, _digest(fields)):
+            raise ValueError("was changed after it was written")
         replaces = fields["replaces"]
         manifest = Manifest(
             identity(fields["compaction_id"]),
