@@ -17,7 +17,6 @@ import warnings
 import numpy as np
 from scipy.optimize import OptimizeWarning, curve_fit
 
-from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rates import fit_many
 
 DEPTHS = np.array([2.0, 3, 5, 8, 13])
@@ -37,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--curves", type=int, default=10_000)
     parser.add_argument("--resamples", type=int, default=1_000)
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models", default=",".join(SHAPES))
     options = parser.parse_args()
     x_N = np.repeat(DEPTHS, 5)
     noise_CN = np.random.default_rng(0).standard_normal((options.curves, len(x_N)))

@@ -142,7 +142,8 @@ def _train_fused(setting: Setting, device: str) -> int:
     import torch
 
     from depthrate.tasks.networks.residual import ResidualNetwork
-    from depthrate.tasks.training.trainer import FusedTrainer, Hyperparameters, TrainingPlan
+    from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
+    from depthrate.tasks.training.trainer import FusedTrainer
 
     x, labels = _data(setting, device)
     network = ResidualNetwork(
@@ -153,7 +154,7 @@ def _train_fused(setting: Setting, device: str) -> int:
         loss="ce", optimizer="sgd", schedule="constant", num_steps=setting.steps,
         batch_size=None, init="uniform", clip_norm=None, dtype=torch.float32,
     )  # fmt: skip
-    trials = [Hyperparameters(seed, 0.05, 0.9, 0.005, 0.005) for seed in range(setting.trials)]
+    trials = [Hyperparameters(seed, 0.05, 0.9, {"hidden": 0.005, "last": 0.005}) for seed in range(setting.trials)]
     trainer = FusedTrainer(network, plan, trials, x, labels)
     for _ in range(setting.steps):
         trainer.step()

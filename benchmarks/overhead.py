@@ -26,7 +26,7 @@ from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.plan import Plan, check_sweep, make_plan
 from depthrate.storage.store import Store
 from depthrate.sweeps.packing import make_pack
-from depthrate.sweeps.sweep import sweep_of_spec
+from depthrate.sweeps.sweep_file import sweep_of_spec
 
 NOOP = """
 import depthrate
@@ -74,9 +74,10 @@ def local(packs: int, workers: int) -> float:
 
 def ray_ours(packs: int, workers: int) -> float:
     """Ours on Ray Tune."""
-    from depthrate.orchestrator.executors.ray_executor import RayExecutor, Session
+    from depthrate.orchestrator.executors.ray_executor import RayExecutor
+    from depthrate.orchestrator.executors.ray_session import Session
 
-    executor = RayExecutor(Session(address=None, workers=workers), workers=workers)
+    executor = RayExecutor(Session(address=None, workers=workers).connect(), workers=workers)
     try:
         return run_ours(executor, packs)
     finally:
@@ -86,9 +87,9 @@ def ray_ours(packs: int, workers: int) -> float:
 def bare_ray(run: Callable[[int], float], packs: int, workers: int) -> float:
     """Start Ray as our executor does, and run something on it."""
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the other one prints although it is told not to
-    from depthrate.orchestrator.executors.ray_executor import Session
+    from depthrate.orchestrator.executors.ray_session import Session
 
-    session = Session(address=None, workers=workers)
+    session = Session(address=None, workers=workers).connect()
     try:
         return run(packs)
     finally:

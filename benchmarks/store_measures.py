@@ -20,7 +20,7 @@ from depthrate.orchestrator.plan import check_sweep, make_plan
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import load_sweep
+from depthrate.sweeps.sweep_file import load_sweep
 
 QUERIES = {
     "group by, results": "select weight_decay, avg(nc1) as nc1 from results group by 1 order by 1",
@@ -78,7 +78,7 @@ def measure_query(store: str, sweep_file: str, name: str) -> Seconds:
     """Open the store and ask one question twice; the first time pays for imports, as in a new notebook."""
     trial_id = check_sweep(load_sweep(sweep_file)).trials[-1].trial_id if "trial_id" in QUERIES[name] else ""
     clock = Clock()
-    from depthrate.storage.query import open_results
+    from depthrate.orchestrator.results import open_results
 
     importing = clock.lap()
     results = open_results(store)

@@ -211,14 +211,14 @@ class Ours:
 
     def group_by(self, folder: Path) -> dict[float, float]:
         """Ask the view that a user asks."""
-        from depthrate.storage.query import open_results
+        from depthrate.orchestrator.results import open_results
 
         rows = open_results(str(folder)).sql("select weight_decay, avg(nc1) from results group by 1").fetchall()
         return dict(rows)
 
     def one_trial(self, folder: Path, trial_id: str) -> int:
         """Ask for one trial's metrics."""
-        from depthrate.storage.query import open_results
+        from depthrate.orchestrator.results import open_results
 
         query = f"select * from metrics where trial_id = '{trial_id}'"
         return len(open_results(str(folder)).sql(query).fetchall())

@@ -19,11 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from depthrate.orchestrator.attempt import AttemptState
+from depthrate.orchestrator.attempt import Attempt
+from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.storage.commit import commit_trials
-from depthrate.storage.schema import task_table
 from depthrate.storage.specs import write_spec
+from depthrate.storage.states import AttemptState
 from depthrate.storage.store import Store
+from depthrate.storage.task_tables import task_table
 from depthrate.sweeps.packing import Pack, pack_trials
 from depthrate.sweeps.sweep import Sweep
 from depthrate.sweeps.trial import Trial
@@ -117,17 +119,17 @@ def write_pack(store: Store, sweep_name: str, number: int, pack: Pack) -> None:
         }
         each.append(
             {
-                name: task_table(name, columns, trial_id=trial.trial_id, attempt_id=attempt_id)
+                name: task_table(name, columns, builtin_columns(), trial_id=trial.trial_id, attempt_id=attempt_id)
                 for name, columns in content.items()
             }
         )
-    AttemptState(
+    Attempt(
         attempt_id=attempt_id,
         sweep=sweep_name,
         pack_id=pack.pack_id,
         trial_ids=pack.trial_ids,
         device="cpu",
-        state="done",
+        state=AttemptState.DONE,
         started_at=started.timestamp(),
         heartbeat_at=ended.timestamp(),
         ended_at=ended.timestamp(),
@@ -144,6 +146,7 @@ def write_pack(store: Store, sweep_name: str, number: int, pack: Pack) -> None:
         part=None,
         trials=[_trial_row(sweep_name, attempt_id, pack, trial, ended) for trial in pack.trials],
         tables={name: [tables[name] for tables in each] for name in ("metrics", "curves")},
+        columns=builtin_columns(),
     )
 
 

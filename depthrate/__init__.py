@@ -10,18 +10,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from depthrate.orchestrator.results import open_results as open
     from depthrate.storage.query import QueryError, Results
-    from depthrate.storage.query import open_results as open
     from depthrate.storage.store import StoreError
-    from depthrate.sweeps.search_space import Measure, Prune, Search
-    from depthrate.sweeps.sweep import FitRequest, Sweep, SweepError, load_sweep
-    from depthrate.tasks.fits.rates import common_exponent, cutoff, fit_many, fit_rates, predict
+    from depthrate.sweeps.errors import SweepError
+    from depthrate.sweeps.fit_requests import FitRequest
+    from depthrate.sweeps.search import Measure, Prune, Search
+    from depthrate.sweeps.sweep import Sweep
+    from depthrate.sweeps.sweep_file import load_sweep
+    from depthrate.tasks.fits.common_exponent import common_exponent
+    from depthrate.tasks.fits.cutoffs import cutoff
+    from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
+    from depthrate.tasks.measurement import Measurement
     from depthrate.tasks.task import Interrupted, Pruned, TaskError, task
 
 __all__ = [
     "FitRequest",
     "Interrupted",
     "Measure",
+    "Measurement",
     "Prune",
     "Pruned",
     "QueryError",
@@ -44,13 +51,19 @@ __all__ = [
 _HOMES = {
     "storage.query": ("QueryError", "Results"),
     "storage.store": ("StoreError",),
-    "sweeps.search_space": ("Measure", "Prune", "Search"),
-    "sweeps.sweep": ("FitRequest", "Sweep", "SweepError", "load_sweep"),
-    "tasks.fits.rates": ("common_exponent", "cutoff", "fit_many", "fit_rates", "predict"),
+    "sweeps.errors": ("SweepError",),
+    "sweeps.fit_requests": ("FitRequest",),
+    "sweeps.search": ("Measure", "Prune", "Search"),
+    "sweeps.sweep": ("Sweep",),
+    "sweeps.sweep_file": ("load_sweep",),
+    "tasks.fits.common_exponent": ("common_exponent",),
+    "tasks.fits.cutoffs": ("cutoff",),
+    "tasks.fits.rates": ("fit_many", "fit_rates", "predict"),
+    "tasks.measurement": ("Measurement",),
     "tasks.task": ("Interrupted", "Pruned", "TaskError", "task"),
 }
 _PLACES = {name: (module, name) for module, names in _HOMES.items() for name in names}
-_PLACES["open"] = ("storage.query", "open_results")
+_PLACES["open"] = ("orchestrator.results", "open_results")
 
 
 def __getattr__(name: str) -> Any:

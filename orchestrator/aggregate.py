@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from depthrate.storage.query import Results
-from depthrate.sweeps.sweep import FitRequest
+from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.sweeps.trial import Trial
-from depthrate.tasks.fits.rates import (
-    CommonFit,
-    Cutoff,
-    FitError,
-    RateFit,
-    common_exponent,
-    cutoff,
-    fit_many,
-    sensitivity,
-)
+from depthrate.tasks.fits.common_exponent import CommonFit, common_exponent
+from depthrate.tasks.fits.cutoffs import Cutoff, cutoff, sensitivity
+from depthrate.tasks.fits.models import POWER
+from depthrate.tasks.fits.points import FitError
+from depthrate.tasks.fits.rate_fit import RateFit
+from depthrate.tasks.fits.rates import fit_many
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +62,7 @@ class FittedCurve:
     @property
     def power(self) -> RateFit | None:
         """The power law c x^-a."""
-        return next((fit for fit in self.fits if fit.model == "power"), None)
+        return next((fit for fit in self.fits if fit.model == POWER.name), None)
 
     @property
     def asked(self) -> FitRequest:
@@ -105,7 +101,7 @@ class FittedCurve:
             "sensitivity": json.dumps(self.sensitivity) if self.sensitivity else None,
         }
         nothing = dict.fromkeys(power)
-        return [{**asdict(fit), **shared, **(power if fit.model == "power" else nothing)} for fit in self.fits]
+        return [{**fit.row(), **shared, **(power if fit.model == POWER.name else nothing)} for fit in self.fits]
 
 
 def fit_curves(results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial]) -> list[FittedCurve]:

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from depthrate.storage.layout import attempt_path
+from depthrate.storage.records import Record, parse_record
+from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
 
 HEARTBEAT_S = 2.0
@@ -36,16 +38,15 @@ def new_attempt_id() -> str:
 
 
 @dataclass(kw_only=True)
-class AttemptState:
-    """One execution of a pack."""
+class Attempt:
+    """One execution of a pack, as its record has it."""
 
     attempt_id: str
     sweep: str
     pack_id: str
     trial_ids: list[str]
     device: str
-    state: str = "running"
-    """running, done, interrupted (checkpointed and ended when asked), failed, lost (its worker died)."""
+    state: AttemptState = AttemptState.RUNNING
     started_at: float = field(default_factory=time.time)
     heartbeat_at: float = field(default_factory=time.time)
     ended_at: float | None = None
@@ -57,14 +58,9 @@ class AttemptState:
     trials_done: int = 0
     checkpoints: int = 0
     """Saved by this attempt."""
-    error_kind: str | None = None
+    error_kind: FailureKind | None = None
     error: str | None = None
     traceback: str | None = None
-
-    @staticmethod
-    def of(fields: Mapping[str, Any]) -> AttemptState:
-        """Return the state that these fields, read from a store, describe."""
-        return AttemptState(**{key: value for key, value in fields.items() if key in AttemptState.__dataclass_fields__})
 
     def beat(self, store: Store) -> None:
         """Put the state into the store with a fresh heartbeat."""
@@ -76,30 +72,46 @@ class AttemptState:
         store.write(attempt_path(self.sweep, self.attempt_id), json.dumps(asdict(self)).encode())
 
 
+_FIELDS = Attempt.__dataclass_fields__.keys()
+
+
 def heartbeat_s(store: Store) -> float:
     """Return the seconds between two heartbeats in this store."""
     return HEARTBEAT_S if store.is_local else REMOTE_HEARTBEAT_S
 
 
-def read_attempt(store: Store, sweep: str, attempt_id: str) -> dict[str, Any] | None:
-    """Return an attempt's state, or None if it cannot be read."""
+def read_attempt(store: Store, sweep: str, attempt_id: str) -> Record | None:
+    """Return an attempt's record, or None if it cannot be read."""
+    path = attempt_path(sweep, attempt_id)
     try:
-        state = json.loads(store.read(attempt_path(sweep, attempt_id)))
-    except (OSError, ValueError):
+        return parse_record(store.read(path), path)
+    except OSError:
         return None
-    return state if isinstance(state, dict) else None
 
 
-def is_live(state: Mapping[str, Any], now: float) -> bool:
+def write_lost(store: Store, *known: Mapping[str, Any], kind: FailureKind, error: str | None) -> None:
+    """Write the end of an attempt that could not do so itself.
+
+    `known` says of it at least attempt_id, sweep, pack_id, trial_ids and device; of two values the later counts.
+
+    Raises:
+        OSError: the store refuses it.
+    """
+    fields = {name: value for each in known for name, value in each.items() if value is not None and name in _FIELDS}
+    fields |= {"state": AttemptState.LOST, "ended_at": time.time(), "error_kind": kind, "error": error}
+    Attempt(**fields).write(store)
+
+
+def is_live(record: Record, now: float) -> bool:
     """Whether an attempt seems to run: a fresh heartbeat, and its process exists if it is one of this machine."""
-    if state.get("state") != "running" or now - state.get("heartbeat_at", 0) > STALE_S:
+    if record["state"] != AttemptState.RUNNING or now - (record["heartbeat_at"] or 0.0) > STALE_S:
         return False
-    if state.get("host") != socket.gethostname():
+    if record["host"] != socket.gethostname() or not record["pid"]:
         return True
     try:
-        os.kill(state["pid"], 0)
-    except ProcessLookupError:
+        os.kill(record["pid"], 0)
+    except (ProcessLookupError, OverflowError):
         return False
-    except (PermissionError, KeyError):
+    except PermissionError:
         return True
     return True

@@ -1,16 +1,17 @@
-"""The command line. Parsing and printing only; torch and ray are never imported here."""
+"""The command line: arguments and what they mean, nothing else. What a command needs is imported when it is called."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from depthrate.orchestrator.command_options import takes, with_options
+from depthrate.orchestrator.executors.builtin import DEFAULT_EXECUTOR, executor_names, executor_options
+from depthrate.orchestrator.exit_codes import exits
 
 app = typer.Typer(
     name="depthrate",
@@ -23,29 +24,11 @@ data_app = typer.Typer(help="The data sets: what is here, and getting what is no
 app.add_typer(data_app, name="data")
 
 SweepArgument = Annotated[str, typer.Argument(help="A sweep file, or the name of a shipped or launched sweep.")]
+TrialArgument = Annotated[str, typer.Argument(help="A trial_id, or its beginning.")]
 StoreOption = Annotated[
     str | None, typer.Option("--store", help="Any fsspec URL; else DEPTHRATE_STORE, else ./results.")
 ]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Replace a parameter; a list makes it an axis of the grid."),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto (GPUs if there are any), cpu or cuda.")]
-WorkersOption = Annotated[
-    int | None, typer.Option("--workers", help="Worker processes; default: one a GPU, else one a core.")
-]
-ExecutorOption = Annotated[str, typer.Option("--executor", help="Where packs run: local, ray or slurm.")]
-AddressOption = Annotated[
-    str | None,
-    typer.Option("--address", help="A Ray cluster, as in host:6379 or auto; default: a Ray of our own."),
-]
-PacksPerGpuOption = Annotated[
-    int, typer.Option("--packs-per-gpu", min=1, help="With --executor ray: packs that share a GPU.")
-]
-ClusterOption = Annotated[
-    str | None, typer.Option("--cluster", help="A cluster file (TOML): what each SLURM job asks for; see the README.")
-]
 
 
 def main() -> None:
@@ -53,96 +36,65 @@ def main() -> None:
     app()
 
 
-@contextmanager
-def _bad_input_exits() -> Iterator[None]:
-    """Turn the errors that our packages raise for what a user gave into one message and exit code 2."""
-    try:
-        yield
-    except ValueError as error:
-        if type(error).__module__.partition(".")[0] != "depthrate":
-            raise
-        print(f"depthrate: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
-    except BrokenPipeError:
-        # whoever read our output has seen enough, as `| head` does; nothing more may be written, at exit neither
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(141) from None
-    except OSError as error:
-        again = "what is committed is not touched; run the same command again when that is mended"
-        print(f"depthrate: {type(error).__name__}: {error}; {again}", file=sys.stderr)
-        raise typer.Exit(1) from None
+@with_options(executor_options())
+def launch_arguments(
+    sweep: SweepArgument,
+    store: StoreOption = None,
+    executor: Annotated[
+        str, typer.Option("--executor", help=f"Where packs run: {executor_names()}.")
+    ] = DEFAULT_EXECUTOR,
+    options: Mapping[str, Any] = {},
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Worker processes; default: one a GPU, else one a core.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto (GPUs if there are any), cpu or cuda.")] = "auto",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replace a parameter; a list makes it an axis of the grid."),
+    ] = None,
+) -> Any:
+    """Return what `run` and `plan` are both given."""
+    from depthrate.orchestrator.commands.launch_arguments import LaunchArguments
+
+    return LaunchArguments(
+        sweep=sweep,
+        store=store,
+        overrides=set_ or (),
+        executor=executor,
+        workers=workers,
+        device=device,
+        options=options,
+    )
 
 
 @app.command()
+@exits
+@takes(launch_arguments)
 def run(
-    sweep: SweepArgument,
-    store: StoreOption = None,
-    executor: ExecutorOption = "local",
-    cluster: ClusterOption = None,
-    address: AddressOption = None,
-    packs_per_gpu: PacksPerGpuOption = 1,
-    workers: WorkersOption = None,
-    device: DeviceOption = "auto",
-    set_: SetOption = None,
+    launch: Any,
     detach: Annotated[bool, typer.Option("--detach", help="Submit and exit; the jobs go on.")] = False,
     checkpoint_seconds: Annotated[
         float, typer.Option(min=0.0, help="Training time between two checkpoints of a pack.")
     ] = 30.0,
-) -> None:
+) -> int:
     """Run what is pending of a sweep, then fit its rates. Run it again to resume: what is committed is never redone."""
-    with _bad_input_exits():
-        from depthrate.orchestrator.commands.launch_arguments import LaunchRequest
-        from depthrate.orchestrator.commands.run import run_sweep
+    from depthrate.orchestrator.commands.run import run_sweep
 
-        request = LaunchRequest(
-            sweep=sweep,
-            store=store,
-            overrides=set_ or (),
-            executor=executor,
-            cluster=cluster,
-            address=address,
-            packs_per_gpu=packs_per_gpu,
-            workers=workers,
-            device=device,
-        )
-        code = run_sweep(request, detach=detach, checkpoint_s=checkpoint_seconds)
-    if code:
-        raise typer.Exit(code)
+    return run_sweep(launch, detach=detach, checkpoint_s=checkpoint_seconds)
 
 
 @app.command()
-def plan(
-    sweep: SweepArgument,
-    store: StoreOption = None,
-    workers: WorkersOption = None,
-    device: DeviceOption = "auto",
-    set_: SetOption = None,
-    executor: ExecutorOption = "local",
-    cluster: ClusterOption = None,
-    address: AddressOption = None,
-    packs_per_gpu: PacksPerGpuOption = 1,
-    json: JsonOption = False,
-) -> None:
+@exits
+@takes(launch_arguments)
+def plan(launch: Any, json: JsonOption = False) -> None:
     """Show what would run and what is done; starts nothing."""
-    with _bad_input_exits():
-        from depthrate.orchestrator.commands.launch_arguments import LaunchRequest
-        from depthrate.orchestrator.commands.plan import show_plan
+    from depthrate.orchestrator.commands.plan import show_plan
 
-        request = LaunchRequest(
-            sweep=sweep,
-            store=store,
-            overrides=set_ or (),
-            executor=executor,
-            cluster=cluster,
-            address=address,
-            packs_per_gpu=packs_per_gpu,
-            workers=workers,
-            device=device,
-        )
-        show_plan(request, json)
+    show_plan(launch, json)
 
 
 @app.command()
+@exits
 def status(
     sweep: Annotated[str | None, typer.Argument(help="A sweep; default: all sweeps of the store.")] = None,
     store: StoreOption = None,
@@ -150,40 +102,38 @@ def status(
     json: JsonOption = False,
 ) -> None:
     """Show how many trials are done, running, failed and pending."""
-    with _bad_input_exits():
-        from depthrate.orchestrator.commands.status import show_status
-        from depthrate.storage.store import existing_store
+    from depthrate.orchestrator.commands.status import show_status
+    from depthrate.storage.store import existing_store
 
-        show_status(sweep, existing_store(store), watch=watch, as_json=json)
+    show_status(sweep, existing_store(store), watch=watch, as_json=json)
 
 
 @app.command()
+@exits
 def cancel(sweep: Annotated[str, typer.Argument(help="A sweep that was launched.")], store: StoreOption = None) -> None:
     """Stop a sweep wherever it runs: what runs saves its state, what waits is taken out of the queue."""
-    with _bad_input_exits():
-        from depthrate.orchestrator.commands.cancel import cancel_launched
-        from depthrate.orchestrator.terminal import make_console
-        from depthrate.storage.store import existing_store
+    from depthrate.orchestrator.commands.cancel import cancel_launched
+    from depthrate.orchestrator.terminal import make_console
+    from depthrate.storage.store import existing_store
 
-        cancel_launched(existing_store(store), sweep, make_console())
+    cancel_launched(existing_store(store), sweep, make_console())
 
 
 @app.command()
-def logs(
-    trial: Annotated[str, typer.Argument(help="A trial_id, or its beginning.")], store: StoreOption = None
-) -> None:
+@exits
+def logs(trial: TrialArgument, store: StoreOption = None) -> None:
     """Print every attempt of a trial: where it ran, how it ended, and what it printed."""
-    with _bad_input_exits():
-        from depthrate.orchestrator.commands.logs import print_logs
-        from depthrate.orchestrator.terminal import make_console
-        from depthrate.storage.store import existing_store
+    from depthrate.orchestrator.commands.logs import print_logs
+    from depthrate.orchestrator.terminal import make_console
+    from depthrate.storage.store import existing_store
 
-        print_logs(existing_store(store), trial, make_console())
+    print_logs(existing_store(store), trial, make_console())
 
 
 @app.command()
+@exits
 def debug(
-    trial: Annotated[str, typer.Argument(help="A trial_id, or its beginning.")],
+    trial: TrialArgument,
     sweep: Annotated[
         str | None, typer.Option("--sweep", help="The sweep it belongs to; default: any of the store.")
     ] = None,
@@ -192,14 +142,9 @@ def debug(
     pdb: Annotated[bool, typer.Option("--pdb", help="Open the debugger where an exception was raised.")] = False,
 ) -> None:
     """Run one trial alone in this process, without committing anything, and print its last measurement."""
-    with _bad_input_exits():
-        from depthrate.orchestrator.commands.debug import debug_trial
-        from depthrate.orchestrator.terminal import make_console
-        from depthrate.storage.data_folder import open_data_folder
-        from depthrate.storage.store import existing_store, open_store
+    from depthrate.orchestrator.commands.debug import debug_trial
 
-        opened = existing_store(store) if sweep is None else open_store(store)
-        debug_trial(opened, trial, sweep, open_data_folder(), device, pdb, make_console())
+    debug_trial(trial, sweep, store, device, post_mortem=pdb)
 
 
 class Format(StrEnum):
@@ -212,6 +157,7 @@ class Format(StrEnum):
 
 
 @app.command()
+@exits
 def query(
     sql: Annotated[
         str, typer.Argument(help="One SELECT over trials, metrics, curves, features, attempts, fits, results.")
@@ -224,16 +170,13 @@ def query(
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Ask the store with SQL; read-only."""
-    with _bad_input_exits():
-        from depthrate.orchestrator.commands.query import answer
-        from depthrate.orchestrator.usage import UsageError
+    from depthrate.orchestrator.commands.query import answer
 
-        if json and format not in (None, Format.json):
-            raise UsageError(f"--json and --format {format} contradict each other; give one of them")
-        answer(sql, store, Format.json if json else format, output)
+    answer(sql, store, format, output, as_json=json)
 
 
 @app.command()
+@exits
 def compact(
     store: StoreOption = None,
     grace: Annotated[
@@ -241,33 +184,33 @@ def compact(
     ] = 1.0,
 ) -> None:
     """Put many small files together into few large, sorted ones; safe while sweeps run and queries are asked."""
-    with _bad_input_exits():
-        from depthrate.orchestrator.commands.compact import run_compaction
-        from depthrate.orchestrator.terminal import make_console
-        from depthrate.storage.store import existing_store
+    from depthrate.orchestrator.commands.compact import run_compaction
+    from depthrate.orchestrator.terminal import make_console
+    from depthrate.storage.store import existing_store
 
-        run_compaction(existing_store(store), grace * 3600, make_console())
+    run_compaction(existing_store(store), grace * 3600, make_console())
 
 
 @app.command()
+@exits
 def verify(
     store: StoreOption = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="Move what is broken to quarantine/; its trials are pending again.")
     ] = False,
     json: JsonOption = False,
-) -> None:
+) -> int:
     """Read every file of the store and compare it with what was committed; exit code 1 if something is wrong."""
-    with _bad_input_exits():
-        from depthrate.orchestrator.commands.verify import run_verification
-        from depthrate.orchestrator.terminal import make_console
-        from depthrate.storage.store import existing_store
+    from depthrate.orchestrator.commands.verify import run_verification
+    from depthrate.orchestrator.terminal import make_console
+    from depthrate.storage.store import existing_store
 
-        if not run_verification(existing_store(store), repair, json, make_console()):
-            raise typer.Exit(1)
+    is_well = run_verification(existing_store(store), repair, json, make_console())
+    return 0 if is_well else 1
 
 
 @app.command()
+@exits
 def fit(
     sweep: SweepArgument,
     store: StoreOption = None,
@@ -283,22 +226,16 @@ def fit(
     json: JsonOption = False,
 ) -> None:
     """Fit the rates that a sweep asks for, keep them in the store, and print them; with options, others of the moment."""
-    with _bad_input_exits():
-        from depthrate.orchestrator.commands.fit import fit_sweep
-        from depthrate.storage.store import existing_store
-        from depthrate.sweeps.sweep import parse_yaml
+    from depthrate.orchestrator.commands.fit import fit_sweep
+    from depthrate.storage.store import existing_store
 
-        given: dict[str, Any] = {"metric": metric, "x": x, "by": by, "layer": layer, "where": where, "weights": weights}
-        given |= {"x_min": x_min and parse_yaml(x_min), "unconverged": unconverged, "target": target}
-        fit_sweep(
-            sweep,
-            existing_store(store),
-            {name: value for name, value in given.items() if value not in (None, [])},
-            json,
-        )
+    given: dict[str, Any] = {"metric": metric, "x": x, "by": by, "layer": layer, "where": where, "weights": weights}
+    given |= {"x_min": x_min, "unconverged": unconverged, "target": target}
+    fit_sweep(sweep, existing_store(store), given, json)
 
 
 @app.command()
+@exits
 def report(
     sweep: SweepArgument,
     store: StoreOption = None,
@@ -312,58 +249,50 @@ def report(
     every: Annotated[float, typer.Option("--every", min=1.0, help="Seconds between two reports of --watch.")] = 15.0,
 ) -> None:
     """Draw the sweep's report: one HTML file that opens from disk."""
-    with _bad_input_exits():
-        from depthrate.orchestrator.commands.report import report_sweep
+    from depthrate.orchestrator.commands.report import report_sweep
 
-        try:
-            report_sweep(sweep, store, output, figures, every if watch else None)
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
+    report_sweep(sweep, store, output, figures, every if watch else None)
 
 
 @app.command()
+@exits
 def export(
     sweep: SweepArgument,
     storage: Annotated[str, typer.Argument(help="Where Optuna keeps studies, as in sqlite:///search.db.")],
     store: StoreOption = None,
 ) -> None:
     """Copy a sweep's search into an Optuna storage, which optuna-dashboard opens."""
-    with _bad_input_exits():
-        from depthrate.orchestrator.commands.export import export_search
-        from depthrate.storage.store import existing_store
+    from depthrate.orchestrator.commands.export import export_search
+    from depthrate.storage.store import existing_store
 
-        export_search(sweep, existing_store(store), storage)
+    export_search(sweep, existing_store(store), storage)
 
 
 @app.command()
+@exits
 def tasks(name: Annotated[str | None, typer.Argument(help="A task: its name, or file.py:function.")] = None) -> None:
     """List the tasks, or the parameters of one."""
-    with _bad_input_exits():
-        from depthrate.orchestrator.commands.tasks import print_parameters, print_tasks
-        from depthrate.orchestrator.terminal import make_console
+    from depthrate.orchestrator.commands.tasks import show_tasks
+    from depthrate.orchestrator.terminal import make_console
 
-        if name is None:
-            print_tasks(make_console())
-        else:
-            print_parameters(name, make_console())
+    show_tasks(name, make_console())
 
 
 @data_app.command("list")
+@exits
 def data_list() -> None:
     """Show which data sets are at DEPTHRATE_DATA, and which files of them are read."""
-    with _bad_input_exits():
-        from depthrate.orchestrator.commands.data import print_datasets
-        from depthrate.storage.data_folder import open_data_folder
+    from depthrate.orchestrator.commands.data import print_datasets
+    from depthrate.storage.data_folder import open_data_folder
 
-        print_datasets(open_data_folder())
+    print_datasets(open_data_folder())
 
 
 @data_app.command("fetch")
-def data_fetch(name: Annotated[str, typer.Argument(help="A data set: its name in depthrate data list.")]) -> None:
+@exits
+def data_fetch(name: Annotated[str, typer.Argument(help="A data set: its name in depthrate data list.")]) -> int:
     """Download a data set from its publisher to DEPTHRATE_DATA, checksums checked."""
-    with _bad_input_exits():
-        from depthrate.orchestrator.commands.data import fetch_and_print
-        from depthrate.storage.data_folder import open_data_folder
+    from depthrate.orchestrator.commands.data import fetch_and_print
+    from depthrate.storage.data_folder import open_data_folder
 
-        if not fetch_and_print(name, open_data_folder()):
-            raise typer.Exit(1)
+    return 0 if fetch_and_print(name, open_data_folder()) else 1

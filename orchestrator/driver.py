@@ -6,19 +6,28 @@ import contextlib
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
-from depthrate.orchestrator.attempt import AttemptState, heartbeat_s, is_live, new_attempt_id, read_attempt
+from depthrate.orchestrator.attempt import heartbeat_s, new_attempt_id, read_attempt, write_lost
 from depthrate.orchestrator.cancel_mark import read_cancel_mark
-from depthrate.orchestrator.executors.executor import Executor, JobEnd, LaunchOptions, PackJob, SubmitError
+from depthrate.orchestrator.executors.executor import (
+    Executor,
+    JobEnd,
+    LaunchOptions,
+    NoFailure,
+    PackJob,
+    SubmitError,
+)
+from depthrate.orchestrator.other_launches import OtherLaunches
 from depthrate.orchestrator.plan import Plan, halved
-from depthrate.orchestrator.retry import STOP_AFTER_PACKS, decide
+from depthrate.orchestrator.progress import Feed, Outcome, PackFailure, Progress, Watcher
+from depthrate.orchestrator.retry import STOP_AFTER_PACKS, Decision, decide
 from depthrate.storage.cache import SnapshotCache
-from depthrate.storage.layout import attempt_path, checkpoint_folder
-from depthrate.storage.records import read_loose_records
+from depthrate.storage.layout import checkpoint_folder
+from depthrate.storage.records import Record
 from depthrate.storage.snapshot import Snapshot, take_snapshot
+from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store, StoreError
 from depthrate.sweeps.packing import Pack
 
@@ -31,74 +40,16 @@ LOOK_AT_OTHERS_S = 5.0
 """Seconds between two looks at what other launches run and have committed."""
 
 
-@dataclass(frozen=True)
-class PackFailure:
-    """A pack that was given up."""
-
-    pack: Pack
-    attempt_id: str
-    error: str
-
-
 @dataclass
 class _Entry:
     """A pack on its way: which attempt of it runs, and how it failed before."""
 
     pack: Pack
-    failures: Counter[str] = field(default_factory=Counter)
-    state: dict[str, Any] | None = None
+    failures: Counter[FailureKind] = field(default_factory=Counter)
+    record: Record | None = None
+    """Of its attempt, where that has started."""
     not_before: float = 0.0
     """When it may start, on the driver's clock."""
-
-
-class Feed(Protocol):
-    """Gives a launch more packs as results come in: a search."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more will come."""
-        ...
-
-    def next_packs(self, given_up: Collection[str]) -> list[Pack]:
-        """Return packs that are new to the launch, given what is committed and which trials it gave up."""
-        ...
-
-    def pruning(self, trial_id: str) -> Mapping[str, Any] | None:
-        """Return when a trial leaves its pack, for `PackJob.pruning`."""
-        ...
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a watcher sees of a launch."""
-
-    trials_done: int
-    packs_running: list[tuple[Pack, dict[str, Any]]]
-    packs_queued: list[Pack]
-    packs_submitted: list[Pack]
-    """On their way to a machine, as far as we know."""
-    waiting_for_others: int
-    """Queued packs that another launch is running."""
-    packs_added: list[Pack] = field(default_factory=list)
-    """By a search, since the launch began."""
-
-
-class Watcher(Protocol):
-    """Is told now and then how a launch is getting on."""
-
-    def __call__(self, progress: Progress) -> None: ...
-
-
-@dataclass
-class Outcome:
-    """How a launch ended."""
-
-    failures: list[PackFailure]
-    interrupted: bool
-    """Asked to stop, by a signal or by `depthrate cancel`."""
-    stopped_early: bool
-    cancelled: bool = False
-    """By `depthrate cancel`."""
 
 
 class Driver:
@@ -138,13 +89,13 @@ class Driver:
         self.stopped_early = False
         self.cancelled = False
         self._cancel_mark = read_cancel_mark(store, self.sweep.name)
-        self._seen_attempts = {attempt_path(self.sweep.name, attempt_id) for attempt_id in self.running}
-        """Attempts that are this launch's own or have ended."""
+        self._others = OtherLaunches(store)
+        for attempt_id in self.running:
+            self._others.note_own(self.sweep.name, attempt_id)
         self._has_submitted = False
         self._next_look = float("-inf")
         self._cache = SnapshotCache()
         self._last_committed = set(plan.done)
-        self._others: set[str] = set()
 
     def stop(self) -> None:
         """Start nothing more; let what runs save a checkpoint and end, or go on without us where it can."""
@@ -214,7 +165,7 @@ class Driver:
             if len(self.running) >= self.executor.capacity or self.stopping:
                 break
             entry = self.queue.popleft()
-            if now < entry.not_before or self._others.intersection(entry.pack.trial_ids):
+            if now < entry.not_before or self._others.running.intersection(entry.pack.trial_ids):
                 self.queue.append(entry)
             else:
                 jobs.append(self._job_of(entry))
@@ -250,36 +201,38 @@ class Driver:
             options=self.options,
             estimated_s=self._estimate_s(entry.pack),
         )
-        entry.state = None
+        entry.record = None
         self.running[job.attempt_id] = entry
-        self._seen_attempts.add(attempt_path(job.sweep, job.attempt_id))
+        self._others.note_own(job.sweep, job.attempt_id)
         return job
 
     def _handle(self, end: JobEnd) -> None:
         entry = self.running.pop(end.attempt_id)
         self._feed_is_due = True
-        attempt_id = end.ran_as or end.attempt_id
-        state = read_attempt(self.store, self.sweep.name, attempt_id) or {}
-        if end.kind in ("not_started", "cancelled_all"):
+        if isinstance(end.kind, NoFailure):
             self._requeue(entry)
-            if end.kind == "cancelled_all" and not self.stopping:
+            if end.kind is NoFailure.CANCELLED_ALL and not self.stopping:
                 self.cancelled = True
                 self.stop()
             return
-        if end.death is not None and state.get("state", "running") == "running":
-            state = self._record_death(entry, attempt_id, end, state)
-        if state.get("state") == "done":
+        attempt_id = end.ran_as or end.attempt_id
+        record = read_attempt(self.store, self.sweep.name, attempt_id)
+        state = AttemptState.RUNNING if record is None else record["state"]
+        if end.death is not None and state is AttemptState.RUNNING:
+            self._record_death(entry, attempt_id, end.kind, end.death, record or {})
+            self._retry(entry, attempt_id, end.kind, end.death)
+        elif state is AttemptState.DONE:
             self.trials_done += len(entry.pack.trials)
-        elif state.get("state") == "interrupted" and end.kind not in ("cancelled", "timeout"):
+        elif state is AttemptState.INTERRUPTED and end.kind not in (FailureKind.CANCELLED, FailureKind.TIMEOUT):
             self._requeue(entry)
-        elif not state and end.death is None:
+        elif record is None:
             how = "the attempt left no record: the store could not be written there, or what is there is another one"
-            self._retry(entry, attempt_id, {"error_kind": "store", "error": how})
+            self._retry(entry, attempt_id, FailureKind.STORE, how)
         else:
-            self._retry(entry, attempt_id, {"error_kind": end.kind, "error": end.death} | _known(state))
+            self._retry(entry, attempt_id, record["error_kind"] or end.kind, record["error"] or end.death)
 
-    def _record_death(self, entry: _Entry, attempt_id: str, end: JobEnd, state: dict[str, Any]) -> dict[str, Any]:
-        """Write the end of an attempt whose worker could not."""
+    def _record_death(self, entry: _Entry, attempt_id: str, kind: FailureKind, death: str, record: Record) -> None:
+        """Write the end of an attempt whose worker could not; a hint, so a store that refuses it stops nothing."""
         known = {
             "attempt_id": attempt_id,
             "sweep": self.sweep.name,
@@ -287,31 +240,24 @@ class Driver:
             "trial_ids": entry.pack.trial_ids,
             "device": self.options.device,
         }
-        lost = {"state": "lost", "ended_at": time.time(), "error_kind": end.kind, "error": end.death}
-        self._write_record(known | state | lost)
-        return state | lost
-
-    def _write_record(self, fields: dict[str, Any]) -> None:
-        """Put an attempt's end into the store; it is a hint, so a store that refuses it stops nothing."""
         with contextlib.suppress(OSError):
-            AttemptState.of(fields).write(self.store)
+            write_lost(self.store, known, record, kind=kind, error=death)
 
-    def _retry(self, entry: _Entry, attempt_id: str, state: dict[str, Any]) -> None:
-        kind = state["error_kind"]
+    def _retry(self, entry: _Entry, attempt_id: str, kind: FailureKind, error: str | None) -> None:
         entry.failures[kind] += 1
         # a pack that runs in turn may have committed some of its trials before it failed
         entry.pack = self._without(entry.pack, self._committed())
-        decision = decide(kind, entry.failures, len(entry.pack.trials))
-        if decision == "give up":
-            self._give_up(entry, attempt_id, state)
-        elif decision == "halve":
-            with contextlib.suppress(OSError):
-                self.store.delete(checkpoint_folder(entry.pack.pack_id))
-            del entry.failures["out_of_memory"]
-            self.queue.extendleft(_Entry(part, entry.failures.copy()) for part in halved(entry.pack))
-        elif entry.pack.trials:
-            pause_s = STORE_PAUSE_S * 2 ** entry.failures[kind] if kind == "store" else 0.0
-            self.queue.appendleft(_Entry(entry.pack, entry.failures, not_before=self._clock() + pause_s))
+        match decide(kind, entry.failures, len(entry.pack.trials)):
+            case Decision.GIVE_UP:
+                self._give_up(entry, attempt_id, error or "the attempt left no record")
+            case Decision.HALVE:
+                with contextlib.suppress(OSError):
+                    self.store.delete(checkpoint_folder(entry.pack.pack_id))
+                del entry.failures[kind]
+                self.queue.extendleft(_Entry(part, entry.failures.copy()) for part in halved(entry.pack))
+            case Decision.RETRY if entry.pack.trials:
+                pause_s = STORE_PAUSE_S * 2 ** entry.failures[kind] if kind is FailureKind.STORE else 0.0
+                self.queue.appendleft(_Entry(entry.pack, entry.failures, not_before=self._clock() + pause_s))
 
     def _requeue(self, entry: _Entry) -> None:
         left = self._without(entry.pack, self._committed())
@@ -328,9 +274,8 @@ class Driver:
             log.warning("store not read: %s", error)
         return self._last_committed
 
-    def _give_up(self, entry: _Entry, attempt_id: str, state: dict[str, Any]) -> None:
+    def _give_up(self, entry: _Entry, attempt_id: str, error: str) -> None:
         """Report a pack; the same error from several packs stops the launch, since the others would fail alike."""
-        error = state["error"] or "the attempt left no record"
         self.failures.append(PackFailure(entry.pack, attempt_id, error))
         same = sum(failure.error == error for failure in self.failures)
         if same >= STOP_AFTER_PACKS and self.queue and not self.stopping:
@@ -346,21 +291,12 @@ class Driver:
 
     def _look_at_others(self) -> None:
         """See which pending trials other launches run, and drop those that they have committed."""
-        committed, now = self._committed(), time.time()
+        committed = self._committed()
         try:
-            attempts = {path for path in self.store.list("attempts") if path.endswith(".json")}
+            self._others.look()
         except OSError as error:
             log.warning("attempts not listed: %s", error)
             return
-        self._others = set()
-        for _, state in read_loose_records(self.store, attempts - self._seen_attempts):
-            if is_live(state, now):
-                self._others.update(state.get("trial_ids", ()))
-                continue
-            if state.get("state") == "running":  # killed together with its driver, so nobody wrote its end
-                state |= {"state": "lost", "error_kind": "worker_lost", "error": "its process ended without a word"}
-                self._write_record(state)
-            self._seen_attempts.add(attempt_path(state["sweep"], state["attempt_id"]))
         for entry in self.queue:
             entry.pack = self._without(entry.pack, committed)
         self.queue = deque(entry for entry in self.queue if entry.pack.trials)
@@ -369,23 +305,21 @@ class Driver:
         started = self.executor.running()
         for attempt_id, entry in self.running.items():
             if runs_as := started.get(attempt_id):
-                entry.state = read_attempt(self.store, self.sweep.name, runs_as) or entry.state or {}
+                entry.record = read_attempt(self.store, self.sweep.name, runs_as) or entry.record or {}
             else:
-                entry.state = None
+                entry.record = None
 
     def _tell(self) -> None:
-        waiting = sum(bool(self._others.intersection(entry.pack.trial_ids)) for entry in self.queue)
+        waiting = sum(bool(self._others.running.intersection(entry.pack.trial_ids)) for entry in self.queue)
         self.watch(
             Progress(
                 trials_done=self.trials_done,
-                packs_running=[(entry.pack, entry.state) for entry in self.running.values() if entry.state is not None],
+                packs_running=[
+                    (entry.pack, entry.record) for entry in self.running.values() if entry.record is not None
+                ],
                 packs_queued=[entry.pack for entry in self.queue],
-                packs_submitted=[entry.pack for entry in self.running.values() if entry.state is None],
+                packs_submitted=[entry.pack for entry in self.running.values() if entry.record is None],
                 waiting_for_others=waiting,
                 packs_added=self.added,
             )
         )
-
-
-def _known(state: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in state.items() if value is not None}

@@ -1,4 +1,4 @@
-"""`depthrate run` once its plan is made: workers, the driver, and a clean end whatever happens."""
+"""`depthrate run` once its plan is made: packs driven from here, or the whole launch sent away, and a clean end."""
 
 from __future__ import annotations
 
@@ -8,28 +8,37 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from depthrate.orchestrator.driver import Driver, Feed, Outcome
-from depthrate.orchestrator.executors.executor import LaunchOptions
-from depthrate.orchestrator.executors.place import Estimate, Place
-from depthrate.orchestrator.plan import Plan
+from depthrate.orchestrator.driver import Driver
+from depthrate.orchestrator.executors.executor import Executor, LaunchJob, LaunchOptions, LaunchSite
+from depthrate.orchestrator.plan import CheckedSweep, Plan
+from depthrate.orchestrator.progress import Feed, Outcome
 from depthrate.orchestrator.upkeep import Upkeep
-from depthrate.orchestrator.watch import LaunchWatcher
+from depthrate.orchestrator.watch import JobWatcher, LaunchWatcher
 from depthrate.storage.lag import await_commits
 from depthrate.storage.layout import checkpoint_folder
-from depthrate.storage.snapshot import Snapshot
+from depthrate.storage.snapshot import Snapshot, take_snapshot
 from depthrate.storage.specs import write_spec
 from depthrate.storage.store import Store, StoreError
+
+if TYPE_CHECKING:
+    from depthrate.orchestrator.executors.executor import Estimate
 
 
 @dataclass(frozen=True)
 class LaunchEnd:
     """How a launch ended, and what the store held then."""
 
-    outcome: Outcome
     snapshot: Snapshot
+    outcome: Outcome | None = None
+    """Of a launch that was driven from here."""
+    job: LaunchJob | None = None
+    """In which a launch ran that was sent away."""
+    job_end: str = ""
+    """How that job ended, in words."""
     unseen: int = 0
     """Trials that it has committed and that the store's listing does not show."""
 
@@ -37,7 +46,7 @@ class LaunchEnd:
 def launch(
     plan: Plan,
     store: Store,
-    place: Place,
+    executor: Executor,
     estimate_s: Estimate,
     *,
     data: str,
@@ -49,9 +58,10 @@ def launch(
 
     Raises:
         StoreError: the store cannot be written, or other processes would not see it.
+        ValueError: the executor cannot be started.
     """
-    options = _begin(plan, store, place, data, checkpoint_s)
-    executor = place.executor(plan)
+    options = _begin(plan, store, executor, data, checkpoint_s)
+    executor.start(plan)
     upkeep = Upkeep(options.store)
     with LaunchWatcher(plan, console) as watcher:
         driver = Driver(plan, store, executor, options, watcher, upkeep=upkeep.look, estimate_s=estimate_s, feed=feed)
@@ -69,7 +79,7 @@ def launch(
         upkeep.close(wait=True)
     committed = snapshot.trial_ids()
     _delete_checkpoints([pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)], store)
-    return LaunchEnd(outcome, snapshot, len(done - committed))
+    return LaunchEnd(snapshot, outcome, unseen=len(done - committed))
 
 
 def _done(plan: Plan, outcome: Outcome) -> set[str]:
@@ -81,32 +91,57 @@ def _done(plan: Plan, outcome: Outcome) -> set[str]:
     return {trial_id for pack in packs for trial_id in pack.trial_ids} - given_up
 
 
-def submit(plan: Plan, store: Store, place: Place, estimate_s: Estimate, *, data: str, checkpoint_s: float) -> int:
+def submit(
+    plan: Plan, store: Store, executor: Executor, estimate_s: Estimate, *, data: str, checkpoint_s: float
+) -> int:
     """Submit a plan's packs to machines that go on without us, and return how many packs are on their way.
 
     Raises:
         StoreError: the store cannot be written.
     """
-    options = _begin(plan, store, place, data, checkpoint_s)
-    executor = place.executor(plan)
+    options = _begin(plan, store, executor, data, checkpoint_s)
+    executor.start(plan)
     return Driver(plan, store, executor, options, lambda progress: None, estimate_s=estimate_s).detach()
 
 
-def _begin(plan: Plan, store: Store, place: Place, data: str, checkpoint_s: float) -> LaunchOptions:
+def send_launch(plan: Plan, store: Store, site: LaunchSite, *, data: str, checkpoint_s: float) -> LaunchJob:
+    """Send the whole launch away, or find the one that is on its way already; it goes on without us.
+
+    Raises:
+        StoreError: the store cannot be written.
+        ValueError: a scheduler refused, or does not answer.
+    """
+    store.check_writable()
+    write_launch(store, plan.checked)
+    return site.send_launch(data=data, checkpoint_s=checkpoint_s)
+
+
+def follow_launch(plan: Plan, store: Store, site: LaunchSite, job: LaunchJob, console: Console) -> LaunchEnd:
+    """Show how a launch that was sent away is getting on, until its job is over."""
+    job_end = site.follow(job, JobWatcher(plan.checked, store, console).show)
+    return LaunchEnd(take_snapshot(store), job=job, job_end=job_end)
+
+
+def write_launch(store: Store, checked: CheckedSweep) -> None:
+    """Make this the sweep that status, fit and report mean by its name."""
+    sweep = checked.sweep
+    write_spec(store, sweep.name, sweep.spec_hash(), sweep.spec(), [trial.trial_id for trial in checked.trials])
+
+
+def _begin(plan: Plan, store: Store, executor: Executor, data: str, checkpoint_s: float) -> LaunchOptions:
     """Check the store, note the launch in it, and return what all its jobs share."""
     if not store.is_shared:
         raise StoreError(
             f"store {store.url!r} lives in one process, and trials run in others; give a folder or a bucket"
         )
     store.check_writable()
-    sweep = plan.checked.sweep
     _delete_checkpoints(plan.stale_checkpoints, store)
-    write_spec(store, sweep.name, sweep.spec_hash(), sweep.spec(), [t.trial_id for t in plan.checked.trials])
-    git_sha, git_dirty = _git_state(_task_folder(sweep.task))
+    write_launch(store, plan.checked)
+    git_sha, git_dirty = _git_state(_task_folder(plan.checked.sweep.task))
     return LaunchOptions(
         store=_absolute(store),
         data=data,
-        device=place.device,
+        device=executor.device,
         checkpoint_s=checkpoint_s,
         git_sha=git_sha,
         git_dirty=git_dirty,

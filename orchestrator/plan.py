@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from depthrate.orchestrator.measurements import columns_of
 from depthrate.storage.json_file import read_object
 from depthrate.storage.layout import checkpoint_trials_path, identity, is_identity
 from depthrate.storage.schema import no_rows
 from depthrate.storage.snapshot import Snapshot, sample_trials, take_snapshot
 from depthrate.storage.store import Store
+from depthrate.sweeps.fit_requests import check_fits
 from depthrate.sweeps.memory import check_memory
 from depthrate.sweeps.packing import Pack, estimated_wall_s, make_pack, pack_trials
-from depthrate.sweeps.sweep import Sweep, check_fits
+from depthrate.sweeps.sweep import Sweep
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.task import Task
@@ -57,11 +59,12 @@ def check_sweep(sweep: Sweep) -> CheckedSweep:
     """Load the sweep's task and expand it.
 
     Raises:
-        ValueError: `SweepError`, `TaskError` or `ParameterError` for what cannot run.
+        ValueError: `SweepError`, `TaskError`, `ParameterError` or `TableError` for what cannot run.
     """
     task = sweep.load_task()
     trials = sweep.expand(task)
     check_fits(sweep, task)
+    columns_of(task)  # refuses columns that the store cannot keep
     return CheckedSweep(sweep, task, trials)
 
 
@@ -143,7 +146,7 @@ def make_estimate(plan: Plan, store: Store) -> Callable[[Pack], float | None]:
     sample = sample_trials(store, plan.snapshot, SAMPLE) if plan.packs else no_rows()
     rows = sample.select(["task", "wall_s", "params"]).to_pylist()
     ratios = [
-        row["wall_s"] / _estimate_s(task, json.loads(row["params"]))
+        row["wall_s"] / _estimate_s(task, task.schema.completed(json.loads(row["params"])))
         for row in rows
         if row["task"] == task.name and row["wall_s"] is not None
     ]

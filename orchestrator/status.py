@@ -5,19 +5,37 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from depthrate.orchestrator.attempt import is_live
-from depthrate.storage.records import read_records
+from depthrate.storage.records import Record, read_records
 from depthrate.storage.snapshot import Snapshot
 from depthrate.storage.source import Problem
+from depthrate.storage.states import AttemptState
 from depthrate.storage.store import Store
 from depthrate.sweeps.trial import Trial
+from depthrate.tasks.task import ResultStatus
 
-STATES = ("ok", "diverged", "running", "failed", "pending")
-"""Committed (ok, diverged), in a live attempt, uncommitted after a failed attempt, or still to do."""
+
+class TrialState(StrEnum):
+    """How a trial of a sweep stands."""
+
+    OK = ResultStatus.OK.value
+    """Committed."""
+    DIVERGED = ResultStatus.DIVERGED.value
+    """Committed: that its loss stopped being finite is its result."""
+    RUNNING = "running"
+    """In a live attempt."""
+    FAILED = "failed"
+    """Not committed, and its newest attempt failed."""
+    PENDING = "pending"
+    """Still to do."""
+
+
+_COMMITTED: dict[str, TrialState] = {"ok": TrialState.OK, "diverged": TrialState.DIVERGED}
 
 
 @dataclass(frozen=True)
@@ -25,9 +43,9 @@ class SweepStatus:
     """The states of a sweep's trials, and what is wrong with the store."""
 
     name: str
-    states: dict[str, str]
+    states: dict[str, TrialState]
     """Trial -> state."""
-    attempts: dict[str, Mapping[str, Any]]
+    attempts: dict[str, Record]
     """Uncommitted trial -> record of the newest attempt that had it."""
     committed_s: float
     """Seconds that the committed trials took."""
@@ -36,7 +54,7 @@ class SweepStatus:
     def counts(self) -> dict[str, int]:
         """Return how many trials are in each state."""
         counted = Counter(self.states.values())
-        return {state: counted[state] for state in STATES}
+        return {state.value: counted[state] for state in TrialState}
 
     def trial_hours(self) -> float:
         """Return the hours that the committed trials took."""
@@ -44,7 +62,8 @@ class SweepStatus:
 
     def error_of(self, trial_id: str) -> str | None:
         """Return what a failed trial failed with."""
-        return str(self.attempts[trial_id].get("error")) if self.states[trial_id] == "failed" else None
+        failed = self.states[trial_id] is TrialState.FAILED
+        return str(self.attempts[trial_id]["error"]) if failed else None
 
     def errors(self) -> Counter[str]:
         """Return what failed trials failed with."""
@@ -67,38 +86,40 @@ def sweep_status(name: str, trial_ids: Sequence[str], snapshot: Snapshot, store:
     columns = (snapshot.trials[column].to_pylist() for column in ("trial_id", "status", "wall_s"))
     committed = {trial_id: (status, wall_s or 0.0) for trial_id, status, wall_s in zip(*columns, strict=True)}
     left = [trial_id for trial_id in trial_ids if trial_id not in committed]
-    newest, live = _attempts_of(left, store, snapshot)
+    newest, live, ignored = _attempts_of(left, store, snapshot)
 
-    def state_of(trial_id: str) -> str:
-        if trial_id in committed:
-            return str(committed[trial_id][0])
+    def state_of(trial_id: str) -> TrialState:
+        if trial_id in committed:  # with a status of a later version it is done all the same
+            return _COMMITTED.get(committed[trial_id][0], TrialState.OK)
         if trial_id in live:
-            return "running"
-        return "failed" if newest.get(trial_id, {}).get("state") == "failed" else "pending"
+            return TrialState.RUNNING
+        failed = trial_id in newest and newest[trial_id]["state"] is AttemptState.FAILED
+        return TrialState.FAILED if failed else TrialState.PENDING
 
     seconds = sum(committed[trial_id][1] for trial_id in trial_ids if trial_id in committed)
     states = {trial_id: state_of(trial_id) for trial_id in trial_ids}
-    return SweepStatus(name, states, newest, seconds, snapshot.problems)
+    return SweepStatus(name, states, newest, seconds, [*snapshot.problems, *ignored])
 
 
 def _attempts_of(
     trial_ids: Iterable[str], store: Store, snapshot: Snapshot
-) -> tuple[dict[str, Mapping[str, Any]], set[str]]:
-    """Return the newest attempt of each trial, and the trials that a live attempt has."""
+) -> tuple[dict[str, Record], set[str], list[Problem]]:
+    """Return the newest attempt of each trial, the trials that a live attempt has, and the records that are none."""
     sought = set(trial_ids)
-    newest: dict[str, Mapping[str, Any]] = {}
+    newest: dict[str, Record] = {}
     live: set[str] = set()
+    ignored: set[str] = set()
     if not sought:
-        return newest, live  # thousands of records need not be read to learn that all is done
+        return newest, live, []  # thousands of records need not be read to learn that all is done
     now = time.time()
-    for record in read_records(store, snapshot, skip=snapshot.finished_attempts()):
+    for record in read_records(store, snapshot, skip=snapshot.finished_attempts(), ignored=ignored.add):
         running = is_live(record, now)
-        for trial_id in sought.intersection(record.get("trial_ids") or ()):
-            if record.get("started_at", 0) >= newest.get(trial_id, {}).get("started_at", 0):
+        for trial_id in sought.intersection(record["trial_ids"]):
+            if trial_id not in newest or record["started_at"] >= newest[trial_id]["started_at"]:
                 newest[trial_id] = record
             if running:
                 live.add(trial_id)
-    return newest, live
+    return newest, live, [Problem(path, "is no record of an attempt; it is ignored") for path in sorted(ignored)]
 
 
 def find_params(trials: Sequence[Trial], snapshot: Snapshot, prefix: str) -> list[tuple[str, str, dict[str, Any]]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from depthrate.orchestrator.aggregate import FittedCurve
     from depthrate.orchestrator.search.proposals import SearchView
     from depthrate.storage.source import Problem
-    from depthrate.tasks.fits.rates import RateFit
+    from depthrate.tasks.fits.rate_fit import RateFit
 
 
 def make_console(*, stderr: bool = False) -> Console:

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from depthrate.orchestrator.driver import Progress as LaunchProgress
 from depthrate.orchestrator.plan import CheckedSweep, Plan
+from depthrate.orchestrator.progress import Progress as LaunchProgress
 from depthrate.storage.cache import SnapshotCache
+from depthrate.storage.records import Record
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store, StoreError
 from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import varying_parameters
-
-if TYPE_CHECKING:
-    from depthrate.slurm.states import JobState
 
 LOG_EVERY_S = 30.0
 
@@ -85,7 +82,7 @@ class LaunchWatcher:
                 self._rows[pack_id] = display.add_task(f"  {self.describe(pack)}", total=None, text="starting")
             total = state.get("num_steps")
             if total:
-                step = state.get("step", 0)
+                step = state.get("step") or 0
                 display.update(self._rows[pack_id], completed=step, total=total, text=f"step {step}/{total}")
 
     def describe(self, pack: Pack) -> str:
@@ -117,12 +114,12 @@ class LaunchWatcher:
         done = self._work - left
         return elapsed * left / done if done > 0.01 * self._work and left > 0 else None
 
-    def _share_done(self, pack: Pack, state: dict[str, Any]) -> float:
+    def _share_done(self, pack: Pack, state: Record) -> float:
         """Return how much of a running pack is done; where trials run in turn, steps are those of one trial."""
-        share = state.get("step", 0) / state["num_steps"] if state.get("num_steps") else 0.0
+        share = (state.get("step") or 0) / state["num_steps"] if state.get("num_steps") else 0.0
         if self._plan.checked.task.fused:
             return float(share)
-        return float(min(1.0, (state.get("trials_done", 0) + share) / len(pack.trials)))
+        return float(min(1.0, ((state.get("trials_done") or 0) + share) / len(pack.trials)))
 
 
 class JobWatcher:
@@ -134,14 +131,13 @@ class JobWatcher:
         self._cache = SnapshotCache()
         self._shown = ""
 
-    def show(self, state: JobState) -> None:
-        """Show how the job is getting on."""
+    def show(self, state: str) -> None:
+        """Show how the job is getting on, given its state in words."""
         try:
             committed = take_snapshot(self._files, cache=self._cache).trial_ids()
         except (OSError, StoreError):
             return
-        name = state.state.lower() + (f" ({state.reason})" if state.phase == "waiting" and state.reason else "")
-        text = f"{name}, {len(self._trial_ids & committed)}/{len(self._trial_ids)} trials"
+        text = f"{state}, {len(self._trial_ids & committed)}/{len(self._trial_ids)} trials"
         if text != self._shown:
             self._console.print(text, highlight=False)
         self._shown = text

@@ -5,28 +5,27 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from depthrate.storage.states import AttemptState
 from depthrate.storage.store import Store
 
 TOLERANCE_S = 60.0
 """By how much two clocks may differ before one of them is not believed."""
 
 
-def heartbeat_of(store: Store, path: str, record: dict[str, Any]) -> Any:
+def heartbeat_of(store: Store, path: str, record: dict[str, Any]) -> float | None:
     """Return when the attempt of a record at `path` last gave a sign of life.
 
     What its own clock says is believed while it is close to ours; else the time counts at which the store received the
     record, which is written with every heartbeat.
     """
-    said = record.get("heartbeat_at")
-    if record.get("state") != "running" or not isinstance(said, int | float):
+    said = record["heartbeat_at"]
+    if record["state"] is not AttemptState.RUNNING or said is None:
         return said
     if abs(time.time() - said) <= TOLERANCE_S:
         return said
     received = store.modified(path)
     if received is None:
-        return min(
-            float(said), float(record["started_at"]) if isinstance(record.get("started_at"), int | float) else 0.0
-        )
+        return min(said, record["started_at"])
     return received + store.clock_ahead_s
 
 

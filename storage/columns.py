@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from depthrate.storage.layout import column_of_path, column_path
-from depthrate.storage.schema import TableError
+from depthrate.storage.schema import KINDS, TableError
 from depthrate.storage.store import Store
 
-OWN_TYPES = {"double": pa.float64(), "string": pa.string(), "list<item: double>": pa.list_(pa.float64())}
+OWN_TYPES = {str(kind): kind for kind in (pa.string(), *KINDS.values())}
 """The types a task's own column can have, by the names they are written down with."""
 
 
@@ -40,4 +40,5 @@ def check_own_columns(store: Store, table: str, columns: Mapping[str, str]) -> N
 
 
 def _words(type_name: str) -> str:
-    return {"double": "numbers", "string": "text", "list<item: double>": "lists of numbers"}.get(type_name, type_name)
+    words = {"double": "numbers", "string": "text", "list<item: double>": "lists of numbers"}
+    return (words | {"list<item: float>": "matrices of numbers"}).get(type_name, type_name)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from depthrate.storage.columns import check_own_columns
 from depthrate.storage.layout import DATA_TABLES, table_path
 from depthrate.storage.parquet import DataFile, open_parquet, pages_are_sound, write_table
-from depthrate.storage.schema import SCHEMA_VERSION, STANDARD, TRIALS, TableError, as_trials
+from depthrate.storage.schema import SCHEMA_VERSION, TRIALS, Columns, TableError, as_trials
 from depthrate.storage.store import Store
 
 METADATA_KEY = b"depthrate"
@@ -33,6 +33,7 @@ def commit_trials(
     part: int | None,
     trials: Sequence[Mapping[str, Any]],
     tables: Mapping[str, Sequence[pa.Table]],
+    columns: Columns,
 ) -> None:
     """Write the trials' rows, then commit them.
 
@@ -47,10 +48,11 @@ def commit_trials(
     if store.size(commit_path) is not None:
         raise FileExistsError(f"{commit_path} is committed already; a commit is never written over")
     joined = {name: joined_rows(name, parts) for name in DATA_TABLES if (parts := _with_rows(tables.get(name, ())))}
-    for name, table in joined.items():
-        check_own_columns(store, name, _own_types(name, table))
+    own = {name: columns.not_standard(name, table.schema) for name, table in joined.items()}
+    for name in joined:
+        check_own_columns(store, name, own[name])
     written = {
-        name: write_table(store, table_path(name, sweep, attempt_id, part), name, table)
+        name: write_table(store, table_path(name, sweep, attempt_id, part), name, table, own=own[name])
         for name, table in joined.items()
     }
     metadata = {
@@ -108,7 +110,3 @@ def joined_rows(name: str, parts: Sequence[pa.Table]) -> pa.Table:
 
 def _with_rows(parts: Sequence[pa.Table]) -> list[pa.Table]:
     return [table for table in parts if table.num_rows]
-
-
-def _own_types(name: str, table: pa.Table) -> dict[str, str]:
-    return {field.name: str(field.type) for field in table.schema if field.name not in STANDARD[name].names}

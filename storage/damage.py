@@ -9,21 +9,23 @@ import pyarrow as pa
 from depthrate.storage.columns import OWN_TYPES
 from depthrate.storage.layout import DATA_TABLES
 from depthrate.storage.parquet import DataFile, open_parquet
-from depthrate.storage.schema import STANDARD
+from depthrate.storage.schema import Columns
 from depthrate.storage.source import first_line
 
 BROKEN = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
 """What reading a damaged file may raise."""
 
 
-def diagnose(name: str, content: bytes, file: DataFile, counting: set[str]) -> tuple[str, str, set[str]]:
+def diagnose(
+    name: str, content: bytes, file: DataFile, counting: set[str], columns: Columns
+) -> tuple[str, str, set[str]]:
     """Return (kind, what, trials) of a file that does not hold what was committed."""
     if not content:
         return "damaged", "is empty", counting
     size = "" if len(content) == file.size else f"; it has {len(content)} bytes of {file.size}"
     try:
         with open_parquet(content) as parquet:
-            if wrong := wrong_columns(name, parquet.schema_arrow):
+            if wrong := wrong_columns(name, parquet.schema_arrow, columns):
                 return "wrong schema", wrong, counting
             bad = _bad_groups(parquet)
             if bad and not size:
@@ -34,12 +36,13 @@ def diagnose(name: str, content: bytes, file: DataFile, counting: set[str]) -> t
     return "damaged", f"is not what was committed: its sha256 differs{size}", counting
 
 
-def wrong_columns(name: str, schema: pa.Schema) -> str | None:
+def wrong_columns(name: str, schema: pa.Schema, columns: Columns) -> str | None:
     """Return how a file's columns are not those of its table; later versions may have more of them."""
-    if name not in STANDARD:
+    if name not in columns.schemas:
         return None
+    known = {each.name: each.type for each in columns.schemas[name]}
     for field_ in schema:
-        standard = STANDARD[name].field(field_.name).type if field_.name in STANDARD[name].names else None
+        standard = known.get(field_.name)
         is_feature = name == "features" and field_.name == "feature" and pa.types.is_fixed_size_list(field_.type)
         if (standard is None and str(field_.type) not in OWN_TYPES) or (
             standard not in (None, field_.type) and not is_feature

@@ -10,7 +10,7 @@ from depthrate.storage.store import Store
 
 
 class DataFolder:
-    """The place data sets are read from (`tasks.data.datasets.DataSource`)."""
+    """The place data sets are read from (`tasks.data.sources.DataSource`)."""
 
     def __init__(self, url: str):
         self.store = Store(url)

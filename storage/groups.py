@@ -10,6 +10,7 @@ from depthrate.storage.layout import sweep_of_path
 from depthrate.storage.records import read_loose_records
 from depthrate.storage.snapshot import Snapshot
 from depthrate.storage.source import Source
+from depthrate.storage.states import AttemptState
 from depthrate.storage.store import Store
 
 GROUP_BYTES = 100e6
@@ -96,7 +97,7 @@ def _settled_records(store: Store, snapshot: Snapshot) -> dict[str, list[str]]:
     settled: dict[str, list[str]] = {}
     now = time.time()
     for path, record in read_loose_records(store, snapshot.attempts):
-        ended = record.get("ended_at")
-        if record["state"] != "running" and isinstance(ended, int | float) and now - ended > SETTLED_S:
+        ended = record["ended_at"]
+        if record["state"] is not AttemptState.RUNNING and ended is not None and now - ended > SETTLED_S:
             settled.setdefault(sweep_of_path(path), []).append(path)
     return settled

@@ -6,15 +6,16 @@ import json
 from typing import Any
 
 
-def read_object(content: bytes) -> dict[str, Any]:
-    """Return the object that a file holds.
+def read_object(content: bytes, *, surrogates: bool = False) -> dict[str, Any]:
+    """Return the object that a file holds; with `surrogates` halves of pairs may stand in its texts.
 
     Raises:
         ValueError: it holds none, or text that no file can hold.
     """
     try:
         found = json.loads(content)
-        json.dumps(found, ensure_ascii=False).encode()  # a lone surrogate, which could be neither printed nor stored
+        if not surrogates:
+            json.dumps(found, ensure_ascii=False).encode()  # half of a pair could be neither printed nor stored
     except RecursionError:
         raise ValueError("is nested too deeply") from None
     if not isinstance(found, dict):

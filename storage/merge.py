@@ -96,10 +96,17 @@ def write_tables(
     for name in ("metrics", "curves"):
         table = _joined(name, [read(store, s, file) for s in sources for file in s.files.get(name, ())])
         if table is not None:
-            written[name] = [write_table(store, path(name), name, table, _order(name, table, ids))]
+            own = _own_columns(sources, name, table)
+            written[name] = [write_table(store, path(name), name, table, _order(name, table, ids), own=own)]
             del table  # before the next is read
     features = _merge_features(store, sources, ids, path, read)
     return written | ({"features": features} if features else {})
+
+
+def _own_columns(sources: Sequence[Source], name: str, table: pa.Table) -> dict[str, str]:
+    """Return those of a table's columns that its files held beyond the standard ones, with their types."""
+    own = {column for source in sources for file in source.files.get(name, ()) for column in file.own_columns}
+    return {each.name: str(each.type) for each in table.schema if each.name in own}
 
 
 def _joined(name: str, parts: list[pa.Table]) -> pa.Table | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -10,13 +12,38 @@ import pyarrow as pa
 from depthrate.storage.json_file import read_object
 from depthrate.storage.schema import TRIALS
 
+Added = Mapping[tuple[str, int], Mapping[str, Any]]
+"""(Task, version) -> parameters that it gained after its first trials -> the values of the trials from before."""
 
-def with_parameter_columns(trials: pa.Table) -> pa.Table:
-    """Return the trials with every parameter as a column; one named like a standard column becomes param_<name>."""
-    columns = parameter_columns(trials["params"].to_pylist())
+
+def with_parameter_columns(trials: pa.Table, added: Added = MappingProxyType({})) -> pa.Table:
+    """Return the trials with every parameter as a column; one named like a standard column becomes param_<name>.
+
+    A trial from before a task gained a parameter shows the value that `added` has for it, else null.
+    """
+    columns = parameter_columns(_completed(trials, added))
     for name, column in columns.items():
         trials = trials.append_column(f"param_{name}" if name in TRIALS.names else name, column)
     return trials
+
+
+def _completed(trials: pa.Table, added: Added) -> list[str]:
+    """Return each trial's JSON object with what its task gained later."""
+    texts: list[str] = trials["params"].to_pylist()
+    if not any(added.values()):
+        return texts
+    missing: dict[str, str] = {}  # one attempt's trials have the same parameters
+    keys = zip(*(trials[name].to_pylist() for name in ("attempt_id", "task", "task_version")), strict=True)
+    for index, (attempt_id, task, version) in enumerate(keys):
+        if attempt_id not in missing:
+            of_task = added.get((task, version), {})
+            # quotes inside of a text are escaped, so that this can only be a key
+            lacking = {name: value for name, value in of_task.items() if f"{json.dumps(name)}:" not in texts[index]}
+            missing[attempt_id] = json.dumps(lacking)[1:-1]
+        if missing[attempt_id]:
+            own = texts[index].rstrip()[:-1].rstrip()
+            texts[index] = f"{own}{'' if own.endswith('{') else ', '}{missing[attempt_id]}}}"
+    return texts
 
 
 def parameter_columns(texts: list[str]) -> dict[str, pa.Array]:

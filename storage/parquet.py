@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from depthrate.storage.schema import STANDARD
 from depthrate.storage.store import Store
 
 if TYPE_CHECKING:
@@ -57,8 +56,18 @@ class DataFile:
         return len(content) == self.size and hashlib.sha256(content).hexdigest() == self.sha256
 
 
-def write_table(store: Store, path: str, name: str, table: pa.Table, order: np.ndarray | None = None) -> DataFile:
+def write_table(
+    store: Store,
+    path: str,
+    name: str,
+    table: pa.Table,
+    order: np.ndarray | None = None,
+    *,
+    own: Mapping[str, str] | None = None,
+) -> DataFile:
     """Write a table's rows to a file of their own, durably, in the given order if there is one.
+
+    `own` are the columns beyond the standard ones, with their types.
 
     Raises:
         OSError: the store refused (a full disk, say); no such file is there then.
@@ -69,9 +78,7 @@ def write_table(store: Store, path: str, name: str, table: pa.Table, order: np.n
     else:
         content = table_bytes(table, order)
     store.write(path, content, durable=True)
-    standard = STANDARD[name].names if name in STANDARD else table.column_names
-    own = {field.name: str(field.type) for field in table.schema if field.name not in standard}
-    return DataFile(path, len(content), hashlib.sha256(content).hexdigest(), table.num_rows, own)
+    return DataFile(path, len(content), hashlib.sha256(content).hexdigest(), table.num_rows, dict(own or {}))
 
 
 def trials_bytes(table: pa.Table) -> bytes:

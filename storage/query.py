@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -15,13 +16,13 @@ from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.columns import OWN_TYPES
 from depthrate.storage.fits import fits_of
 from depthrate.storage.layout import DATA_TABLES
-from depthrate.storage.parameters import with_parameter_columns
+from depthrate.storage.parameters import Added, with_parameter_columns
 from depthrate.storage.parquet import open_parquet
 from depthrate.storage.records import read_records
-from depthrate.storage.schema import ATTEMPTS, CURVES, FITS, METRICS, STANDARD, TRIALS
+from depthrate.storage.schema import ATTEMPTS, FITS, MEASURED, TRIALS, Columns
 from depthrate.storage.snapshot import LOOKS, Snapshot, take_snapshot
 from depthrate.storage.source import Problem, Source, find_broken_files, first_line
-from depthrate.storage.store import Store, existing_store
+from depthrate.storage.store import Store
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,27 +45,22 @@ class QueryError(ValueError):
     """An SQL query that DuckDB refuses."""
 
 
-def open_results(url: str | None = None) -> Results:
-    """Open a store for reading.
-
-    Raises:
-        StoreError: there is no store at `url`.
-    """
-    return Results(existing_store(url))
-
-
 class Results:
     """The committed results of a store, as they were when it was opened."""
 
-    def __init__(self, store: Store):
-        self.store = store
+    def __init__(self, store: Store, columns: Columns, added: Added = MappingProxyType({})):
+        """Open a store whose measured columns are these, and those that its files have besides.
+
+        `added` is what tasks gained after their first trials, which trials from before show too.
+        """
+        self.store, self.columns, self._added = store, columns, added
         self._broken: set[str] = set()
         self._cache = SnapshotCache(columns=TRIALS.names)
         self.refresh()
 
     @property
     def problems(self) -> list[Problem]:
-        """Files that are not what they should be; nothing in them is counted."""
+        """Store that are not what they should be; nothing in them is counted."""
         return self.snapshot.problems
 
     def refresh(self) -> Results:
@@ -154,7 +150,7 @@ class Results:
 
     def _trials_table(self) -> pa.Table:
         if self._trials is None:
-            self._trials = with_parameter_columns(self.snapshot.trials)
+            self._trials = with_parameter_columns(self.snapshot.trials, self._added)
         return self._trials
 
     def _relation(self, query: str) -> duckdb.DuckDBPyRelation:
@@ -209,7 +205,7 @@ class Results:
 
     def _dataset(self, name: str, sources: list[int]) -> Any:
         """Return a table's files as an Arrow dataset with a known schema: opening it reads no footer."""
-        schema = pa.schema([*STANDARD[name], *self._own_columns(name).items()])
+        schema = pa.schema([*self.columns.schemas[name], *self._own_columns(name).items()])
         if not any(self.snapshot.sources[index].files.get(name) for index in sources):
             return pa.Table.from_batches([], schema)
         from depthrate.storage.scan import (
@@ -219,7 +215,10 @@ class Results:
         return TableDataset.of(self.store, self.snapshot, name, sources, schema)
 
     def _own_columns(self, name: str) -> dict[str, pa.DataType]:
-        """Return the tasks' own columns of a table; one with two types in two tasks is left out and reported."""
+        """Return the tasks' own columns of a table: those in the files, then those declared that none has yet.
+
+        One with two types in two tasks is left out and reported.
+        """
         types: dict[str, set[str]] = {}
         for file in self.snapshot.files(name):
             for column, text in file.own_columns.items():
@@ -230,7 +229,9 @@ class Results:
             )
             if len(texts) > 1 and problem not in self.problems:
                 self.problems.append(problem)
-        return {column: OWN_TYPES[min(texts)] for column, texts in types.items() if len(texts) == 1}
+        standard = self.columns.schemas[name].names  # a later version may have made a user's column its own
+        found = {c: OWN_TYPES[min(texts)] for c, texts in types.items() if len(texts) == 1 and c not in standard}
+        return found | {c: kind for c, kind in self.columns.own_types(name).items() if c not in types}
 
     def _results_view(self, query: str) -> str:
         """One row a trial: parameters, and what was measured at its last step at the last layer, on the training split.
@@ -238,11 +239,11 @@ class Results:
         A parameter named like a metric becomes param_<name>; a curve named like a parameter becomes last_<name>.
         """
         parameters = self._trials_table().schema.names[len(TRIALS) :]
-        metrics = [n for n in METRICS.names if n not in ("trial_id", "attempt_id", "is_last")] + list(
-            self._own_columns("metrics")
-        )
+        standard = {table: self.columns.schemas[table].names for table in MEASURED}
+        metrics = [n for n in standard["metrics"] if n not in ("trial_id", "attempt_id", "is_last")]
+        metrics += self._own_columns("metrics")
         first = ("trial_id", "sweep", "task", "status")
-        curves = [n for n in CURVES.names if n not in METRICS.names] + list(self._own_columns("curves"))
+        curves = [n for n in standard["curves"] if n not in standard["metrics"]] + list(self._own_columns("curves"))
         curves = [n for n in curves if n not in (*metrics, *first)]
         columns = [f't."{name}"' for name in first]
         columns += [f't."{name}"' + (f' as "param_{name}"' if name in metrics else "") for name in parameters]
@@ -333,9 +334,7 @@ def check_expression(text: str, columns: Mapping[str, str] | None) -> None:
     try:
         statements = duckdb.extract_statements(query)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            raise QueryError(
-                f"{text!r} is not an SQL expression over the columns of results, as in nc1 or log(nc1) + loss"
-            )
+            raise QueryError(f"{text!r} is not an SQL expression over the columns of results, as in a or log(a) + b")
         if columns is not None:
             connection = duckdb.connect(":memory:")
             connection.execute("set enable_external_access = false")
@@ -343,4 +342,12 @@ def check_expression(text: str, columns: Mapping[str, str] | None) -> None:
             connection.execute(f"create table results ({listed})")
             connection.sql(query)
     except duckdb.Error as error:
-        raise QueryError(f"{text!r} is no SQL expression over results: {first_line(error)}") from None
+        raise QueryError(
+            f"{text!r} is no SQL expression over results: {first_line(error)}{_candidates(error)}"
+        ) from None
+
+
+def _candidates(error: duckdb.Error) -> str:
+    """Return which column may have been meant, as DuckDB says it below the error."""
+    found = re.search(r'^Candidate bindings:[ :]*(".*")', str(error), re.MULTILINE)
+    return f"; did you mean {found[1]}?" if found else ""

@@ -15,7 +15,7 @@ from depthrate.storage.layout import DATA_TABLES, compacted_path, data_path, is_
 from depthrate.storage.manifest import Manifest
 from depthrate.storage.merge import write_tables
 from depthrate.storage.parquet import DataFile, read_parquet, write_table
-from depthrate.storage.schema import ATTEMPTS, STANDARD
+from depthrate.storage.schema import ATTEMPTS, no_rows
 from depthrate.storage.snapshot import named_files, replaced_files, take_snapshot
 from depthrate.storage.source import Source, counting_rows
 from depthrate.storage.store import Store
@@ -99,7 +99,7 @@ def _read_what_is_left(store: Store, source: Source, file: DataFile) -> pa.Table
     try:
         return counting_rows(source, rows_left(store.read(file.path)))
     except BROKEN:
-        return pa.Table.from_batches([], STANDARD["metrics"])  # all of its trials are among the lost ones
+        return no_rows()  # all of its trials are among the lost ones
 
 
 def _records_left(store: Store, file: DataFile) -> pa.Table | None:

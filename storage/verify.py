@@ -28,10 +28,11 @@ from depthrate.storage.layout import (
 from depthrate.storage.parquet import DataFile, open_parquet, read_parquet
 from depthrate.storage.records import Record, read_records
 from depthrate.storage.replaced import ABANDONED_S
-from depthrate.storage.schema import TRIALS, as_trials, no_rows
+from depthrate.storage.schema import TRIALS, Columns, as_trials, no_rows
 from depthrate.storage.small_files import HashOf, check_small_files
 from depthrate.storage.snapshot import named_files, replaced_files, take_snapshot
 from depthrate.storage.source import Source, first_line, parse_commit
+from depthrate.storage.states import AttemptState
 from depthrate.storage.store import Store
 
 YOUNG_S = 900.0
@@ -45,6 +46,7 @@ Measured = Callable[[Mapping[str, Any]], tuple[Sequence[int], Sequence[int]] | N
 
 def verify(
     store: Store,
+    columns: Columns,
     *,
     measured: Measured = lambda row: None,
     hash_of: HashOf = lambda spec: None,
@@ -55,7 +57,7 @@ def verify(
     Raises:
         StoreError, OSError: the store cannot be read just now.
     """
-    check = _Check(store, measured, hash_of, tell)
+    check = _Check(store, columns, measured, hash_of, tell)
     check.commits()
     check.strays()
     check.small_files()
@@ -64,12 +66,14 @@ def verify(
 
 
 class _Check:
-    def __init__(self, store: Store, measured: Measured, hash_of: HashOf, tell: Callable[[int, int], None]):
-        self.store, self.measured, self.hash_of, self.tell = store, measured, hash_of, tell
+    def __init__(
+        self, store: Store, columns: Columns, measured: Measured, hash_of: HashOf, tell: Callable[[int, int], None]
+    ):
+        self.store, self.columns, self.measured, self.hash_of, self.tell = store, columns, measured, hash_of, tell
         self.snapshot_cache = SnapshotCache(columns=TRIALS.names)
         self.snapshot = snapshot = take_snapshot(store, cache=self.snapshot_cache)
         self.result = Verification(num_trials=snapshot.trials.num_rows)
-        self.records: dict[str, Record] = {str(r["attempt_id"]): r for r in read_records(store, snapshot)}
+        self.records: dict[str, Record] = {r["attempt_id"]: r for r in read_records(store, snapshot)}
         self._known: set[str] = set()
 
     def find(self, path: str, kind: str, what: str, trial_ids: Sequence[str] = ()) -> None:
@@ -158,13 +162,13 @@ class _Check:
             return counting
         self.result.num_bytes += len(content)
         if not file.has_content(content):
-            kind, what, lost = diagnose(name, content, file, counting)
+            kind, what, lost = diagnose(name, content, file, counting, self.columns)
             self.find(file.path, kind, what, sorted(lost))
             return lost
         if name == "attempts":
             return set()
         with open_parquet(content) as parquet:
-            wrong = wrong_columns(name, parquet.schema_arrow)
+            wrong = wrong_columns(name, parquet.schema_arrow, self.columns)
             rows = parquet.read(columns=["trial_id", "step", "layer"] if name == "metrics" else ["trial_id"])
         if wrong:
             self.find(file.path, "wrong schema", wrong, sorted(counting))
@@ -244,7 +248,7 @@ class _Check:
         attempt = self.records.get(attempt_of_path(path))
         if attempt is None:
             self.find(path, "foreign", "was not written by depthrate: no commit and no attempt knows it")
-        elif attempt["state"] != "running" or not _is_fresh(attempt):
+        elif attempt["state"] is not AttemptState.RUNNING or time.time() - (attempt["heartbeat_at"] or 0.0) > LIVE_S:
             self.find(path, "leftover", f"attempt {attempt_of_path(path)} ended before its commit")
 
     def look_again(self) -> None:
@@ -289,11 +293,6 @@ class _Check:
 
     def _is_record(self, path: str) -> bool:
         return attempt_of_path(path) in self.records or path not in self.snapshot.attempts
-
-
-def _is_fresh(attempt: Record) -> bool:
-    beat = attempt.get("heartbeat_at")
-    return isinstance(beat, int | float) and time.time() - beat <= LIVE_S
 
 
 def _measurements(tables: list[pa.Table]) -> dict[str, set[tuple[int, int]]]:

@@ -1,4 +1,4 @@
-"""YAML as people write it in sweep files: every number a number, no key twice."""
+"""YAML as people write it in sweep files: every number a number, no key twice, no alias that fills the memory."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 import yaml
 
-from depthrate.sweeps.sweep import SweepError
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.limits import MAX_DIGITS, MAX_REPEATED, counted
 
-_NUMBER_TAGS = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:int")
+_FLOAT_TAG, _INT_TAG = "tag:yaml.org,2002:float", "tag:yaml.org,2002:int"
 
 
 class _Loader(yaml.SafeLoader):
@@ -17,11 +18,11 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NUMBER_TAGS]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_FLOAT_TAG, _INT_TAG)]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
+    _FLOAT_TAG,
     re.compile(
         r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+)$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
     ),
@@ -29,7 +30,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9][0-9_]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(_INT_TAG, re.compile(r"[-+]?(?:0|[1-9][0-9_]*)$"), list("-+0123456789"))
 
 
 def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -39,25 +40,73 @@ def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
             continue
         key = loader.construct_object(key_node)
         if not isinstance(key, str):
-            raise SweepError(f"line {key_node.start_mark.line + 1}: key {key!r} is not a text; quote it")
+            raise SweepError(f"{_line(key_node)}: key {key!r} is not a text; quote it")
         if key in seen:
-            raise SweepError(f"line {key_node.start_mark.line + 1}: {key!r} stands twice in one mapping; keep one")
+            raise SweepError(f"{_line(key_node)}: {key!r} stands twice in one mapping; keep one")
         seen.add(key)
     return loader.construct_mapping(node, deep=True)
 
 
+def _short_integer(loader: _Loader, node: yaml.ScalarNode) -> int:
+    if len(node.value) > MAX_DIGITS:
+        raise SweepError(
+            f"{_line(node)}: a whole number of {len(node.value):,} digits; at most {MAX_DIGITS} are allowed"
+        )
+    return loader.construct_yaml_int(node)
+
+
 _Loader.add_constructor("tag:yaml.org,2002:map", _unique_mapping)
+_Loader.add_constructor(_INT_TAG, _short_integer)
+
+
+def _line(node: yaml.Node) -> str:
+    return f"line {node.start_mark.line + 1}"
 
 
 def read_yaml(text: str) -> Any:
     """Read YAML the way sweep files are read.
 
     Raises:
-        SweepError: the text is not YAML, or a key stands twice.
+        SweepError: the text is not YAML, a key stands twice, or its aliases stand for more than memory should hold.
     """
+    loader = _Loader(text)
     try:
-        return yaml.load(text, _Loader)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_aliases(node)
+        return loader.construct_document(node)
     except yaml.YAMLError as error:
         raise SweepError(f"not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise SweepError("not YAML: nested too deeply") from None
+    finally:
+        loader.dispose()
+
+
+def _check_aliases(root: yaml.Node) -> None:
+    """Count what the document stands for with every alias written out, without writing it out."""
+    sizes: dict[int, int] = {}
+    own = 0
+
+    def size(node: yaml.Node) -> int:
+        nonlocal own
+        if id(node) in sizes:
+            if not sizes[id(node)]:
+                raise SweepError(f"{_line(node)}: an alias refers to what it stands in")
+            return sizes[id(node)]
+        sizes[id(node)] = 0  # being counted
+        here = 1 if not isinstance(node, yaml.ScalarNode) else 1 + len(node.value) // 64
+        own += here
+        if isinstance(node, yaml.SequenceNode):
+            here += sum(map(size, node.value))
+        elif isinstance(node, yaml.MappingNode):
+            here += sum(size(key) + size(value) for key, value in node.value)
+        sizes[id(node)] = here
+        return here
+
+    if size(root) - own > MAX_REPEATED:
+        raise SweepError(
+            f"{_line(root)}: with its aliases written out it has {counted(sizes[id(root)])} values, {MAX_REPEATED:,} "
+            "more than stand there are allowed; write fewer aliases (*name), or the sweep in Python"
+        )

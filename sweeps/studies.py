@@ -7,10 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from depthrate.sweeps.axes import Combination, Combinations, seed_values, with_seed
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.expansion import TrialBuilder
 from depthrate.sweeps.expression import ExpressionError
-from depthrate.sweeps.search_space import Dimension, Search, SearchError
-from depthrate.sweeps.sweep import Combination, Sweep, SweepError, TrialBuilder, combinations, seed_values, with_seed
-from depthrate.sweeps.trial import Trial, canonical_json
+from depthrate.sweeps.limits import check_count
+from depthrate.sweeps.search import Search
+from depthrate.sweeps.search_space import Dimension
+from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.trial import Trial, canonical_json, identifying
 from depthrate.tasks.schema import ParameterError
 from depthrate.tasks.task import Task
 
@@ -70,7 +75,7 @@ def make_studies(sweep: Sweep, task: Task) -> list[Study]:
         return []
     try:
         return _make_studies(sweep, sweep.search, task)
-    except (ParameterError, ExpressionError, SearchError) as error:
+    except (ParameterError, ExpressionError) as error:
         raise SweepError(str(error)) from None
 
 
@@ -78,8 +83,10 @@ def _make_studies(sweep: Sweep, search: Search, task: Task) -> list[Study]:
     builder = TrialBuilder(sweep, task)
     dimensions = tuple(search.dimensions(task.schema))
     _refuse_given_twice(sweep, dimensions, builder)
-    measure_seeds = _measure_seeds(search, task)
-    everything = list(combinations(sweep, task, builder))
+    measure_seeds = _measure_seeds(search, task, sweep.max_trials)
+    combinations = Combinations(sweep, task)
+    check_count(combinations.count * len(builder.seeds) * search.trials, sweep.max_trials)
+    everything = list(combinations)
     names = [name for name in everything[0] if len({canonical_json([each.get(name)]) for each in everything}) > 1]
     studies = []
     for given in everything:
@@ -88,7 +95,7 @@ def _make_studies(sweep: Sweep, search: Search, task: Task) -> list[Study]:
         identity = {
             "task": task.name,
             "task_version": task.version,
-            "given": checked,
+            "given": identifying(checked, task.schema.added),
             "derive": {name: expression.text for name, expression in builder.derived.items()},
             "seeds": builder.seeds,
             "search": search.definition(),
@@ -122,11 +129,11 @@ def _refuse_searched(dimensions: tuple[Dimension, ...], given: Combination, swee
             )
 
 
-def _measure_seeds(search: Search, task: Task) -> list[int | None]:
+def _measure_seeds(search: Search, task: Task, most: int) -> list[int | None]:
     if search.measure is None:
         return []
     for name in search.measure.params:
         task.schema.require_known(name, "search.measure.params")
     if search.measure.seeds is not None and "seed" not in task.schema:
         raise SweepError(f"search.measure.seeds is given, but task {task.name!r} has no parameter 'seed'")
-    return seed_values(search.measure.seeds, "search.measure.seeds")
+    return seed_values(search.measure.seeds, "search.measure.seeds", most)

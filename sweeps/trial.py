@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from depthrate.tasks.schema import OncePerObject
@@ -20,10 +21,25 @@ def canonical_json(value: Any) -> str:
     return _ENCODER.encode(value)
 
 
-def trial_id_of(task: str, task_version: int, params: Mapping[str, Any]) -> str:
-    """Return the first 16 hex digits of sha256 over the canonical JSON of task, version and all parameters."""
-    identity = canonical_json({"task": task, "task_version": task_version, "params": dict(params)})
-    return _short_hash(identity)
+def trial_id_of(
+    task: str, task_version: int, params: Mapping[str, Any], added: Mapping[str, Any] = MappingProxyType({})
+) -> str:
+    """Return the first 16 hex digits of sha256 over the canonical JSON of task, version and parameters.
+
+    These are all parameters but those that the task gained later and that stand at the value which `added` has for them
+    (`ParameterSchema.added`): there the trial is what it was before the task knew them.
+    """
+    own = identifying(params, added)
+    return _short_hash(canonical_json({"task": task, "task_version": task_version, "params": own}))
+
+
+def identifying(params: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that an identity is made of: without those that stand at the value `added` has for them."""
+    return {
+        name: value
+        for name, value in params.items()
+        if name not in added or canonical_json(value) != canonical_json(added[name])
+    }
 
 
 def _short_hash(text: str) -> str:
@@ -33,10 +49,13 @@ def _short_hash(text: str) -> str:
 class CanonicalWriter:
     """Writes the canonical JSON of many mappings; what is the same as in the mapping before is not written anew."""
 
-    def __init__(self, names: Iterable[str]):
-        """Write the entries called `names`."""
+    def __init__(self, names: Iterable[str], omitted: Mapping[str, Any] = MappingProxyType({})):
+        """Write the entries called `names`, without those that have the value they have in `omitted`."""
         self._last: dict[str, Any] = {name: _NOTHING for name in sorted(names)}
         self._keys = {name: canonical_json(name) + ":" for name in self._last}
+        self._omitted = {
+            name: self._keys[name] + canonical_json(omitted[name]) for name in self._last if name in omitted
+        }
         self._parts = dict(self._keys)
         self._once = OncePerObject(canonical_json)
 
@@ -46,18 +65,21 @@ class CanonicalWriter:
         for name in [name for name, last in self._last.items() if values[name] is not last]:
             value = values[name]
             fixed = isinstance(value, _FIXED)  # a list may change, so its text is not remembered
-            self._parts[name] = self._keys[name] + (self._once(value) if fixed else canonical_json(value))
+            part = self._keys[name] + (self._once(value) if fixed else canonical_json(value))
+            self._parts[name] = "" if part == self._omitted.get(name) else part
             self._last[name] = value if fixed else _NOTHING
-        return "{" + ",".join(self._parts.values()) + "}"
+        return "{" + ",".join(filter(None, self._parts.values()) if self._omitted else self._parts.values()) + "}"
 
 
 class TrialMaker:
     """Makes many trials of one task, each named as `trial_id_of` names it."""
 
-    def __init__(self, task: str, task_version: int, names: Iterable[str]):
-        """Make trials of a task whose parameters are called `names`."""
+    def __init__(
+        self, task: str, task_version: int, names: Iterable[str], added: Mapping[str, Any] = MappingProxyType({})
+    ):
+        """Make trials of a task whose parameters are called `names`; `added` is as for `trial_id_of`."""
         self._task, self._task_version = task, task_version
-        self._params = CanonicalWriter(names)
+        self._params = CanonicalWriter(names, omitted=added)
         self._tail = f',"task":{canonical_json(task)},"task_version":{canonical_json(task_version)}}}'
 
     def make(self, params: Mapping[str, Any]) -> Trial:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from depthrate.tasks.collapse.task import COLLAPSE
-from depthrate.tasks.task import Task
+from typing import TYPE_CHECKING
+
+from depthrate.tasks.collapse.measurements import MEASUREMENTS as COLLAPSE_MEASUREMENTS
+from depthrate.tasks.measurement import Measurement
+
+if TYPE_CHECKING:
+    from depthrate.tasks.task import Task
 
 
 def builtin_tasks() -> dict[str, Task]:
     """Return the tasks that come with depthrate."""
+    from depthrate.tasks.collapse.task import COLLAPSE  # its data sets take numpy, which a query does without
+
     return {COLLAPSE.name: COLLAPSE}
+
+
+def builtin_measurements() -> tuple[Measurement, ...]:
+    """Return what they measure, without loading them; a column that several of them measure stands here once."""
+    return tuple({each.name: each for each in COLLAPSE_MEASUREMENTS}.values())

@@ -6,12 +6,14 @@ import functools
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.schema import ParameterError, nearest
 from depthrate.tasks.task import Task, TaskError
+from depthrate.tasks.task_folder import import_beside, module_names
 
 
 def load_task(name: str, folder: Path | None = None) -> Task:
@@ -52,6 +54,7 @@ def _load_file(path_text: str, folder: Path | None) -> Any:
     path = ((folder or Path.cwd()) / path_text).resolve()
     if not path.is_file():
         raise TaskError(f"task file {path} does not exist (given: {path_text!r}, looked up beside the sweep file)")
+    import_beside(path.parent)
     status = path.stat()
     module = _run_file(path, (status.st_mtime_ns, status.st_size, status.st_ino))
     sys.modules[module.__name__] = module  # dataclasses and pickle look a module up by its name
@@ -70,14 +73,40 @@ def _run_file(path: Path, version: tuple[int, ...]) -> Any:
     except ParameterError:
         raise
     except Exception as error:
-        raise TaskError(f"task file {path} cannot be imported: {type(error).__name__}: {error}") from error
+        raise TaskError(f"task file {path} cannot be imported: {_explain(error, path)}") from error
     return module
 
 
+def _explain(error: Exception, path: Path) -> str:
+    """Say what went wrong in a task file or beside it: the line, and for an import where it was looked for and what to do."""
+    folder = path.parent
+    lines = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).parent == folder]
+    where = f"{Path(lines[-1].filename).name}, line {lines[-1].lineno}: `{lines[-1].line}`: " if lines else ""
+    if not isinstance(error, ImportError):
+        return f"{where}{type(error).__name__}: {error}"
+    missing = error.name or ""
+    top = missing.partition(".")[0]
+    if top in sys.stdlib_module_names and top in module_names(folder):
+        return f"{where}{error}; {top!r} is a name of the standard library, which comes first: rename {folder / top}"
+    if not isinstance(error, ModuleNotFoundError) or not top:
+        return f"{where}{error}"
+    return (
+        f"{where}no module named {missing!r}{nearest(missing, module_names(folder))}; looked in {folder} (the task "
+        f"file's folder) and in what is installed for {sys.executable}; put {missing.replace('.', '/')}.py beside the "
+        f"task file, or install it there"
+    )
+
+
 def _load_module(name: str) -> Any:
+    import_beside(None)
     try:
         return importlib.import_module(name)
     except ParameterError:
         raise
+    except ModuleNotFoundError as error:
+        raise TaskError(
+            f"task module {name!r} cannot be imported: {error}; looked in what is installed for {sys.executable} and in "
+            "PYTHONPATH; a task in a file of your own is named by its path: './my_task.py:function'"
+        ) from error
     except Exception as error:
         raise TaskError(f"task module {name!r} cannot be imported: {type(error).__name__}: {error}") from error

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import copy
 import difflib
-import inspect
 import re
-import types
-import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
@@ -26,6 +23,8 @@ _EXPECTED = {
 
 LARGEST = 1e300
 """Numbers beyond this, infinity and nan are refused: they do not survive arithmetic and storage."""
+_LONGEST = 500
+"""Characters of a value that a message shows."""
 
 
 class ParameterError(ValueError):
@@ -46,6 +45,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
+def shown(value: Any) -> str:
+    """Return a value as a message shows it: its repr, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to print such whole numbers, by themselves and inside of a list
+        text = "a value with a whole number of thousands of digits"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
     """One parameter of a task: its type, range, default and a line of documentation."""
@@ -55,7 +63,7 @@ class Parameter:
     default: Any = REQUIRED
     """`REQUIRED`, or the value a trial has when nothing is said."""
     doc: str = ""
-    choices: tuple[Any, ...] | None = None
+    choices: Collection[Any] | None = None
     minimum: float | None = None
     maximum: float | None = None
     exclusive_minimum: bool = False
@@ -65,6 +73,23 @@ class Parameter:
     nullable: bool = False
     fusible: bool = False
     """Whether trials that differ only in this parameter may share a pack."""
+    added: bool = False
+    """Whether the task gained it later: its default gives what there was before, and a trial with it is the trial of before."""
+
+    def __post_init__(self) -> None:
+        """Check the default of an added parameter: identities rest on it.
+
+        Raises:
+            ParameterError: it has none, or one that the parameter does not accept.
+        """
+        if not self.added:
+            return
+        if self.default is REQUIRED:
+            raise ParameterError(
+                f"parameter {self.name!r} is added and has no default; give the value that reproduces what the task did "
+                "before, which is what the trials that are already committed have"
+            )
+        object.__setattr__(self, "default", self.check(self.default))
 
     @property
     def allowed(self) -> str:
@@ -125,7 +150,7 @@ class Parameter:
         return self.maximum is None or number <= self.maximum
 
     def _refusal(self, value: Any, canonical: Any = None) -> ParameterError:
-        given = "null" if value is None else repr(value)
+        given = "null" if value is None else shown(value)
         hint = nearest(canonical, map(str, self.choices)) if self.choices and isinstance(canonical, str) else ""
         return ParameterError(f"parameter {self.name!r} is {given}; allowed: {self.allowed}{hint}")
 
@@ -160,7 +185,7 @@ class ParameterSchema(Mapping[str, Parameter]):
     def __getitem__(self, name: str) -> Parameter:
         return self._parameters[name]
 
-    def __iter__(self) -> typing.Iterator[str]:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._parameters)
 
     def __len__(self) -> int:
@@ -170,6 +195,16 @@ class ParameterSchema(Mapping[str, Parameter]):
     def fusible(self) -> frozenset[str]:
         """Names of the parameters that may differ within a pack."""
         return frozenset(name for name, parameter in self.items() if parameter.fusible)
+
+    @property
+    def added(self) -> dict[str, Any]:
+        """Parameters that the task gained later, each with what trials of before have: they are no part of a trial's
+        identity there."""
+        return {name: parameter.default for name, parameter in self.items() if parameter.added}
+
+    def completed(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters that a trial was stored with, and those that the task gained since."""
+        return {**self.added, **params}
 
     def require_known(self, name: str, where: str) -> Parameter:
         """Return the parameter called `name`.
@@ -228,67 +263,3 @@ class Filler:
                     f"missing parameter {name!r} ({parameter.doc or parameter.allowed}); give it under 'params' or 'grid'"
                 )
         return [(name, check) for name, check in self._checks.items() if name in names]
-
-
-def schema_of_function(function: Callable[..., Any], fusible: Iterable[str] = ("seed",)) -> ParameterSchema:
-    """Read a parameter schema off the keyword arguments of a user's task function.
-
-    Annotations may be int, float, str, bool, list[int], list[float], Literal[...] and any of these `| None`.
-
-    Raises:
-        ParameterError: an argument has no annotation or one that is not understood.
-    """
-    hints = typing.get_type_hints(function)
-    fusible = set(fusible)
-    parameters = []
-    for argument in inspect.signature(function).parameters.values():
-        if argument.name == "context":
-            continue
-        if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
-            raise ParameterError(
-                f"task {function.__name__!r} takes *{argument.name}; every parameter needs a name and a type, "
-                "as in `depth: int`"
-            )
-        kind, nullable, choices = _kind_of_hint(hints.get(argument.name), argument.name, function.__name__)
-        parameter = Parameter(
-            name=argument.name,
-            kind=kind,
-            nullable=nullable,
-            choices=choices,
-            fusible=argument.name in fusible,
-        )
-        if argument.default is not argument.empty:
-            default = parameter.check(argument.default)
-            parameter = Parameter(**{**parameter.__dict__, "default": default})
-        parameters.append(parameter)
-    return ParameterSchema(parameters)
-
-
-def _kind_of_hint(hint: Any, name: str, function_name: str) -> tuple[Kind, bool, tuple[Any, ...] | None]:
-    nullable = False
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        options = [option for option in typing.get_args(hint) if option is not type(None)]
-        nullable = len(options) < len(typing.get_args(hint))
-        hint = options[0] if len(options) == 1 else hint
-    if typing.get_origin(hint) is Literal:
-        choices = typing.get_args(hint)
-        kinds = {type(choice).__name__ for choice in choices}
-        if len(kinds) == 1 and kinds <= {"int", "float", "str", "bool"}:
-            return typing.cast(Kind, kinds.pop()), nullable, choices
-    for kind, python_type in _PYTHON_TYPES.items():
-        if hint == python_type:
-            return kind, nullable, None
-    raise ParameterError(
-        f"task {function_name!r}: argument {name!r} is annotated {hint!r}; allowed: int, float, str, bool, "
-        "list[int], list[float], Literal[...], each also '| None'"
-    )
-
-
-_PYTHON_TYPES: dict[Kind, Any] = {
-    "bool": bool,
-    "int": int,
-    "float": float,
-    "str": str,
-    "list[int]": list[int],
-    "list[float]": list[float],
-}

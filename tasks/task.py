@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from depthrate.tasks.schema import ParameterSchema, schema_of_function
+from depthrate.tasks.measurement import Measurement, by_name
+from depthrate.tasks.schema import ParameterSchema
+from depthrate.tasks.signature import schema_of_function
 
 if TYPE_CHECKING:
     from depthrate.tasks.data.sources import DataSource
@@ -81,6 +84,16 @@ class TaskContext(Protocol):
         ...
 
 
+class ResultStatus(StrEnum):
+    """How a trial came out."""
+
+    OK = "ok"
+    DIVERGED = "diverged"
+    """Its loss stopped being finite, which is a result, not a failure."""
+    PRUNED = "pruned"
+    """Left out by its search on the way: no result."""
+
+
 @dataclass(frozen=True)
 class TrialResult:
     """What one trial of a pack gave."""
@@ -88,8 +101,7 @@ class TrialResult:
     index: int
     """Position of the trial in its pack."""
     tables: Tables
-    status: str = "ok"
-    """`ok`, `diverged`: its loss stopped being finite, which is a result, not a failure; or `pruned`: left out, no result."""
+    status: ResultStatus = ResultStatus.OK
     num_steps: int | None = None
     """Training steps taken; null for a task that does not train."""
     peak_memory_gb: float | None = None
@@ -115,8 +127,8 @@ class Task:
     fused: bool
     """Whether the trials of a pack run together and are committed together."""
     doc: str = ""
-    metrics: frozenset[str] | None = None
-    """Columns it measures, where known beforehand."""
+    measurements: tuple[Measurement, ...] = ()
+    """What it measures, in the order readers see it; columns it does not declare are kept and shown by their names."""
     check_trial: Callable[[Params], None] = _accept
     """Raises `ParameterError` for a combination that cannot run."""
     check_data: Callable[[Sequence[Params], DataSource], None] = _accept
@@ -132,30 +144,61 @@ class Task:
     estimate_s: Callable[[Params], float] | None = None
     """Rough seconds of one trial on one CPU core; packs start longest first. One for all trials of a fused pack."""
 
+    def __post_init__(self) -> None:
+        """Check the measurements.
+
+        Raises:
+            MeasurementError: two have one name, or one names a gap that is not measured.
+        """
+        by_name(self.measurements)
+
+
+def added_parameters(*tasks: Task) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return (task, version) -> parameters that it gained after its first trials -> the values of trials from before."""
+    return {(each.name, each.version): each.schema.added for each in tasks}
+
 
 def task(
-    *, version: int = 1, fusible: Sequence[str] | None = None
+    *,
+    version: int = 1,
+    fusible: Sequence[str] | None = None,
+    measurements: Sequence[Measurement] = (),
+    added: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Mark a function as a task; its keyword arguments are the parameter schema.
 
     Without `fusible` it is called once a trial and returns that trial's tables. With `fusible` it is called once a
     pack: each named argument arrives as a list with one value a trial, and it returns a list of tables (None: pruned).
+    With `measurements` fits, searches and the report know its columns before any trial runs.
+
+    `added` names arguments that the task gained later, whose defaults give what it did before: trials with them are the
+    trials of before, which are not run again. The version is raised when results change.
 
     Raises:
-        ParameterError: an argument has no usable annotation, or `fusible` names something that is not an argument.
+        ParameterError: an argument has no usable annotation, `fusible` or `added` names something that is not an
+            argument, or an added argument has no default.
+        MeasurementError: two measurements have one name.
     """
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
-        function.__depthrate_task__ = _task_of_function(function, version, fusible)  # type: ignore[attr-defined]
+        made = _task_of_function(function, version, fusible, tuple(measurements), added)
+        function.__depthrate_task__ = made  # type: ignore[attr-defined]
         return function
 
     return mark
 
 
-def _task_of_function(function: Callable[..., Any], version: int, fusible: Sequence[str] | None) -> Task:
-    schema = schema_of_function(function, ("seed",) if fusible is None else fusible)
-    for name in fusible or ():
-        schema.require_known(name, f"fusible of task {function.__name__!r}")
+def _task_of_function(
+    function: Callable[..., Any],
+    version: int,
+    fusible: Sequence[str] | None,
+    measurements: tuple[Measurement, ...],
+    added: Sequence[str],
+) -> Task:
+    schema = schema_of_function(function, ("seed",) if fusible is None else fusible, added)
+    for word, names in (("fusible", fusible or ()), ("added", added)):
+        for name in names:
+            schema.require_known(name, f"{word} of task {function.__name__!r}")
     run = _run_fused(function, schema) if fusible else _run_in_turn(function)
     stem = Path(inspect.getfile(function)).stem
     return Task(
@@ -165,6 +208,7 @@ def _task_of_function(function: Callable[..., Any], version: int, fusible: Seque
         run=run,
         fused=bool(fusible),
         doc=inspect.getdoc(function) or "",
+        measurements=measurements,
     )
 
 
@@ -185,7 +229,7 @@ def _run_in_turn(function: Callable[..., Any]) -> RunPack:
             except (Interrupted, MemoryError):
                 raise
             except Pruned:
-                yield TrialResult(index, {}, status="pruned")
+                yield TrialResult(index, {}, status=ResultStatus.PRUNED)
                 continue
             except Exception as error:  # the other trials of the pack have nothing to do with it
                 error.add_note(f"trial {context.trial_ids[index]} with {dict(params)}")
@@ -208,6 +252,6 @@ def _run_fused(function: Callable[..., Any], schema: ParameterSchema) -> RunPack
                 f"task returned {len(results)} results for a pack of {len(trials)} trials; return one a trial"
             )
         for index, tables in enumerate(results):
-            yield TrialResult(index, {}, status="pruned") if tables is None else TrialResult(index, tables)
+            yield TrialResult(index, {}, status=ResultStatus.PRUNED) if tables is None else TrialResult(index, tables)
 
     return run

@@ -9,21 +9,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from s3_server import S3Server, s3_server
+from here import TINY
+from s3_server import S3Server, forget_s3_clients, s3_server
 from slurm_lab import Lab, missing_programs
 
 from depthrate.storage.store import Store
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before any import of torch: tests run side by side, and waiting threads spin
-
-TINY = {
-    "name": "tiny",
-    "task": "collapse",
-    "params": {"arch": "rn1", "samples_per_class": 5, "steps": 40, "width": 16},
-    "grid": {"depth": [2, 3]},
-    "seeds": 2,
-    "fit": [{"metric": "nc1"}, {"metric": "objective_gap"}],
-}
 
 LONGEST_FIRST = (
     "orchestrator/executors/test_slurm_scenarios.py",
@@ -37,9 +29,21 @@ LONGEST_FIRST = (
 """Files that take a minute or more: a process that began one of them last would keep the others waiting."""
 
 
+LANES = ("slow", "ray", "slurm", "s3", "browser", "gpu")
+"""Markers of tests that a developer does not wait for: `pytest` alone leaves them out, `pytest --all` runs everything."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --all."""
+    parser.addoption("--all", action="store_true", help=f"also tests marked {', '.join(LANES)}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Have xdist hand out files in the order below; by itself it begins with those of the most tests."""
+    """Without paths, -m or --all run the fast lane; have xdist hand out files in the order below, not the fullest first."""
     config.option.loadscopereorder = False
+    chosen = config.option.all or config.option.markexpr or config.option.keyword
+    if not chosen and config.args_source is not pytest.Config.ArgsSource.ARGS and not hasattr(config, "workerinput"):
+        config.option.markexpr = " and ".join(f"not {lane}" for lane in LANES)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -48,10 +52,22 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first."""
+    """Put the longest files first, and mark what needs a real SLURM or S3."""
     rank = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
+    for item in items:
+        needs = {*getattr(item, "fixturenames", ()), *_parameters(item)}
+        for fixture, marker in (("lab", "slurm"), ("s3", "s3")):
+            if fixture in needs:
+                item.add_marker(marker)
+
+
+def _parameters(item: pytest.Item) -> list[str]:
+    """Return the texts among a test's parameters, one of which may name a fixture."""
+    call = getattr(item, "callspec", None)
+    return [] if call is None else [value for value in call.params.values() if isinstance(value, str)]
 
 
 @pytest.fixture(autouse=True)
@@ -68,13 +84,6 @@ def _s3_server() -> Iterator[S3Server]:
         forget_s3_clients()
         yield server
         forget_s3_clients()
-
-
-def forget_s3_clients() -> None:
-    """Make s3fs look at the environment again; it keeps a client for the whole process, since making one is slow."""
-    from s3fs import S3FileSystem
-
-    S3FileSystem.clear_instance_cache()
 
 
 @pytest.fixture
@@ -121,8 +130,3 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield lab
     finally:
         lab.stop()
-
-
-def is_root() -> bool:
-    """Whether permissions do not bind this process."""
-    return os.geteuid() == 0

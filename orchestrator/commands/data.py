@@ -11,8 +11,8 @@ from pathlib import Path
 
 from depthrate.orchestrator.terminal import make_console, print_table
 from depthrate.storage.data_folder import DataFolder
-from depthrate.tasks.data.datasets import DATASETS, check_dataset
-from depthrate.tasks.data.publishers import DOWNLOADS, Download
+from depthrate.tasks.data.downloads import DOWNLOADS, Download
+from depthrate.tasks.data.published import PUBLISHED, check_dataset
 from depthrate.tasks.data.sources import DatasetError, IncompleteDatasetError
 from depthrate.tasks.schema import nearest
 
@@ -67,7 +67,7 @@ def fetch_and_print(name: str, data: DataFolder) -> bool:
 def list_datasets(data: DataFolder) -> list[DatasetState]:
     """Look for the files of every data set; nothing is read."""
     states = []
-    for name, info in DATASETS.items():
+    for name, info in PUBLISHED.items():
         what = "text" if info.image_shape is None else " x ".join(map(str, info.image_shape))
         try:
             located = check_dataset(name, data)

@@ -6,18 +6,18 @@ import pdb
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-
+from depthrate.orchestrator.measurements import columns_of
 from depthrate.orchestrator.plan import check_sweep
 from depthrate.orchestrator.status import find_params
-from depthrate.orchestrator.terminal import print_table
+from depthrate.orchestrator.terminal import make_console, print_table
 from depthrate.storage.cache import SnapshotCache
-from depthrate.storage.data_folder import DataFolder
-from depthrate.storage.schema import TRIALS, task_table
+from depthrate.storage.data_folder import DataFolder, open_data_folder
+from depthrate.storage.schema import TRIALS
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.specs import newest_specs
-from depthrate.storage.store import Store, StoreError
-from depthrate.sweeps.sweep import load_sweep, sweep_of_spec
+from depthrate.storage.store import StoreError, existing_store, open_store
+from depthrate.storage.task_tables import task_table
+from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
 
 
 @dataclass
@@ -50,34 +50,37 @@ class _DebugContext:
         return self
 
 
-def debug_trial(
-    store: Store, prefix: str, sweep: str | None, data: DataFolder, device: str, post_mortem: bool, console: Console
-) -> None:
+def debug_trial(prefix: str, sweep: str | None, url: str | None, device: str, *, post_mortem: bool) -> None:
     """Run the trial whose identity begins with `prefix` and print its last measurements, layer by layer.
 
     Raises:
-        StoreError: no trial or several begin with `prefix`.
+        StoreError: there is no store and no sweep is named, or no trial or several begin with `prefix`.
     """
+    store = existing_store(url) if sweep is None else open_store(url)
+    console, data = make_console(), open_data_folder()
     sweeps = [load_sweep(sweep)] if sweep else [sweep_of_spec(each.spec) for each in newest_specs(store).values()]
     checked = [check_sweep(each) for each in sweeps]
-    tasks = {each.task.name: each.task for each in checked}
+    by_task = {each.task.name: each.sweep for each in checked}
     snapshot = take_snapshot(store, cache=SnapshotCache(columns=TRIALS.names))
     found = find_params([trial for each in checked for trial in each.trials], snapshot, prefix)
-    if len(found) != 1 or found[0][1] not in tasks:
+    if len(found) != 1 or found[0][1] not in by_task:
         raise StoreError(
             f"{len(found)} trials of {store.url} begin with {prefix!r}"
             + (": " + ", ".join(trial_id for trial_id, _, _ in found[:5]) if found else "")
             + '; list them: depthrate query "select trial_id from trials", or name the sweep with --sweep'
         )
     trial_id, task_name, params = found[0]
+    task = by_task[task_name].load_task()  # again: what lies beside its file is what it imports while it runs
+    params = task.schema.completed(params)
     console.print(f"trial {trial_id} of {task_name}: {params}", highlight=False, markup=False)
     try:
-        results = list(tasks[task_name].run([params], _DebugContext(device, data, [trial_id])))
+        results = list(task.run([params], _DebugContext(device, data, [trial_id])))
     except Exception:
         if post_mortem:
             pdb.post_mortem()
         raise
-    rows = task_table("metrics", results[0].tables["metrics"], trial_id=trial_id, attempt_id="debug").to_pylist()
+    metrics, declared = results[0].tables["metrics"], columns_of(task)
+    rows = task_table("metrics", metrics, declared, trial_id=trial_id, attempt_id="debug").to_pylist()
     last = [row for row in rows if row.get("step") == rows[-1].get("step")]
     columns = [name for name in last[-1] if any(isinstance(row[name], int | float) for row in last)] if last else []
     print_table(console, columns, [[row.get(name) for name in columns] for row in last])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from depthrate.orchestrator.commands.named_sweep import chosen_sweep
+from depthrate.orchestrator.commands.find_sweep import find_sweep
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.store import Store
 
@@ -13,11 +13,11 @@ def export_search(given: str, store: Store, storage: str) -> None:
     Raises:
         ValueError: there is no such sweep, it has no search, or Optuna is not installed.
     """
-    _, view = chosen_sweep(given, store)
+    _, view = find_sweep(given, store)
     if view is None:
         raise UsageError(f"sweep {given!r} has no search; export is for searches")
     try:
-        from depthrate.orchestrator.search.studies import export_studies
+        from depthrate.orchestrator.search.export import export_studies
     except ImportError as error:
         raise UsageError(f"export needs Optuna ({error}); install it: pip install 'depthrate[search]'") from None
     for name in export_studies(view, storage):

@@ -10,25 +10,31 @@ from typing import Any
 from rich.console import Console
 
 from depthrate.orchestrator.aggregate import fit_curves
-from depthrate.orchestrator.commands.named_sweep import chosen_sweep
+from depthrate.orchestrator.commands.find_sweep import find_sweep
 from depthrate.orchestrator.plan import CheckedSweep
+from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
 from depthrate.orchestrator.terminal import make_console, print_fits, print_json, print_warnings
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.fits import write_fits
-from depthrate.storage.query import Results
 from depthrate.storage.source import Problem
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import Sweep, SweepError, check_fits, fit_request
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.fit_requests import check_fits, fit_request
+from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.sweep_file import parse_yaml
 
 
-def fit_sweep(given: str, store: Store, changes: Mapping[str, Any], as_json: bool) -> None:
-    """Fit what a sweep asks for, or what `changes` say instead.
+def fit_sweep(given: str, store: Store, options: Mapping[str, Any], as_json: bool) -> None:
+    """Fit what a sweep asks for, or what those of the options say instead that were given: not None, not empty.
 
     Raises:
-        ValueError: there is no such sweep, it asks for no fit, or `changes` are not allowed.
+        ValueError: there is no such sweep, it asks for no fit, or an option is not allowed.
     """
-    checked, view = chosen_sweep(given, store)
+    changes = {name: value for name, value in options.items() if value not in (None, [])}
+    if "x_min" in changes:
+        changes["x_min"] = parse_yaml(changes["x_min"])  # a number, or auto
+    checked, view = find_sweep(given, store)
     if changes:
         problems = fit_otherwise(make_console(), checked, store, view, changes, as_json)
     elif checked.sweep.fit:
@@ -47,7 +53,7 @@ def fit_and_print(
 
     `view` is the sweep's search: its fits are about what it chose.
     """
-    results = Results(store)
+    results = results_of(store, checked.task)
     curves = fit_curves(results, checked.sweep.fit, fitted_trials(checked, view))
     rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
     if rows:
@@ -77,7 +83,7 @@ def fit_otherwise(
     """
     requests = changed_requests(checked.sweep, changes)
     check_fits(replace(checked.sweep, fit=requests), checked.task)
-    results = Results(store)
+    results = results_of(store, checked.task)
     curves = fit_curves(results, requests, fitted_trials(checked, view))
     if as_json:
         print_json([row for curve in curves for row in curve.table_rows(checked.sweep.name)])

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from depthrate.orchestrator.executors.place import Place, open_place
+from depthrate.orchestrator.executors.builtin import DEFAULT_EXECUTOR, executor_options, open_machines
+from depthrate.orchestrator.executors.executor import ExecutorRequest, Machines
 from depthrate.orchestrator.plan import CheckedSweep, Plan, check_data, check_sweep, make_plan
-from depthrate.orchestrator.search.proposals import check_search
+from depthrate.orchestrator.search.checks import check_search
 from depthrate.orchestrator.usage import next_call
 from depthrate.storage.data_folder import DataFolder
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import Sweep, SweepError, load_sweep, parse_yaml
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.sweep_file import load_sweep, parse_yaml
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchRequest:
+class LaunchArguments:
     """What `depthrate run` and `depthrate plan` were given."""
 
     sweep: str
@@ -23,11 +27,10 @@ class LaunchRequest:
     overrides: Sequence[str]
     """What --set gave: KEY=VALUE."""
     executor: str
-    cluster: str | None
-    address: str | None
-    packs_per_gpu: int
     workers: int | None
     device: str
+    options: Mapping[str, Any]
+    """Of all executors' options (`executors.builtin.executor_options`), the value or the default."""
 
     def check(self, data: DataFolder) -> CheckedSweep:
         """Load the sweep and check all that needs no store.
@@ -40,39 +43,23 @@ class LaunchRequest:
         check_search(checked, data)
         return checked
 
-    def open_place(self, sweep: Sweep, store: Store) -> Place:
-        """Return the place where its packs run.
+    def open_machines(self, sweep: Sweep, store: Store, *, detach: bool = False) -> Machines:
+        """Return the machines where its packs run.
 
         Raises:
-            ValueError: see `orchestrator.executors.place.open_place`.
+            ValueError: see `orchestrator.executors.builtin.open_machines`.
         """
-        return open_place(
-            self.executor,
-            device=self.device,
-            workers=self.workers,
-            cluster=self.cluster,
-            sweep=sweep,
-            store=store,
-            address=self.address,
-            packs_per_gpu=self.packs_per_gpu,
+        request = ExecutorRequest(
+            sweep=sweep, store=store, device=self.device, workers=self.workers, options=self.options
         )
-
-    @property
-    def is_allocation(self) -> bool:
-        """Whether the launch goes into a SLURM job of its own, with a Ray cluster in it."""
-        return self.executor == "ray" and self.cluster is not None
-
-    def words_inside(self, checkpoint_s: float) -> list[str]:
-        """Return the options of the launch inside an allocation."""
-        words = ["--device", self.device, "--packs-per-gpu", str(self.packs_per_gpu)]
-        words += ["--checkpoint-seconds", str(checkpoint_s)]
-        return words + (["--workers", str(self.workers)] if self.workers is not None else [])
+        return open_machines(self.executor, request, detach=detach)
 
     def again(self) -> str:
         """Return the command line that goes on from here."""
-        words = ["--executor", self.executor] if self.executor != "local" else []
-        words += ["--cluster", self.cluster] if self.cluster else []
-        words += ["--address", self.address] if self.address else []
+        words = ["--executor", self.executor] if self.executor != DEFAULT_EXECUTOR else []
+        for option in executor_options():
+            if (value := self.options.get(option.name, option.default)) != option.default:
+                words += [option.flag, str(value)]
         words += [part for text in self.overrides for part in ("--set", text)]
         return next_call("run", self.sweep, self.store, *words)
 
@@ -87,15 +74,15 @@ def _overrides(texts: Sequence[str]) -> dict[str, object]:
     return overrides
 
 
-def plan_at(place: Place, checked: CheckedSweep, store: Store) -> Plan:
-    """Compare the sweep with the store, its packs cut for this place."""
+def plan_on(machines: Machines, checked: CheckedSweep, store: Store) -> Plan:
+    """Compare the sweep with the store, its packs cut for these machines."""
     return make_plan(
         checked,
         store,
-        device=place.device,
-        workers=place.workers,
-        submitted=place.submitted,
-        memory_bytes=place.memory_bytes,
+        device=machines.device,
+        workers=machines.workers,
+        submitted=machines.submitted,
+        memory_bytes=machines.memory_bytes,
     )
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
-from depthrate.orchestrator.commands.launch_arguments import LaunchRequest, plan_at, plan_sentence
-from depthrate.orchestrator.executors.place import Place
+from depthrate.orchestrator.commands.launch_arguments import LaunchArguments, plan_on, plan_sentence
+from depthrate.orchestrator.executors.executor import Machines
 from depthrate.orchestrator.plan import Plan, check_contents, estimated_hours, make_estimate
 from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.orchestrator.terminal import make_console, print_json, print_table, print_warnings
@@ -21,24 +21,24 @@ SHOWN = 40
 """Packs printed; --json prints all."""
 
 
-def show_plan(request: LaunchRequest, as_json: bool) -> None:
+def show_plan(arguments: LaunchArguments, as_json: bool) -> None:
     """Print what would run and what is done.
 
     Raises:
         ValueError: one of our packages' errors for what a user gave.
     """
     data = open_data_folder()
-    checked = request.check(data)
-    store = open_store(request.store)
+    checked = arguments.check(data)
+    store = open_store(arguments.store)
     checked, view = with_search(checked, store)
-    place = request.open_place(checked.sweep, store)
-    plan = plan_at(place, checked, store)
+    machines = arguments.open_machines(checked.sweep, store)
+    plan = plan_on(machines, checked, store)
     check_contents(plan, data)
     estimate_s = make_estimate(plan, store)
-    place.check(plan, estimate_s)
-    hours, details = estimated_hours(plan, estimate_s), place.details(plan, estimate_s)
+    machines.check(plan, estimate_s)
+    hours, details = estimated_hours(plan, estimate_s), machines.details(plan, estimate_s)
     if as_json:
-        print_json(_as_json(plan, place, view, hours, details))
+        print_json(_as_json(plan, machines, view, hours, details))
         return
     print_warnings(plan.snapshot.problems)
     console = make_console()
@@ -46,12 +46,12 @@ def show_plan(request: LaunchRequest, as_json: bool) -> None:
     if view is not None:
         console.print(view.sentence(), highlight=False)
     if plan.packs:
-        _print_packs(console, plan, place)
-        _print_cost(console, plan, place, hours, details)
+        _print_packs(console, plan, machines)
+        _print_cost(console, plan, machines, hours, details)
 
 
 def _as_json(
-    plan: Plan, place: Place, view: SearchView | None, hours: float | None, details: dict[str, Any]
+    plan: Plan, machines: Machines, view: SearchView | None, hours: float | None, details: dict[str, Any]
 ) -> dict[str, Any]:
     return {
         "sweep": plan.checked.sweep.name,
@@ -59,12 +59,12 @@ def _as_json(
         "num_done": len(plan.done),
         "num_pending": plan.num_pending,
         "packs": [
-            {"pack_id": p.pack_id, "trial_ids": p.trial_ids, "predicted_memory_gb": _peak_gb(p, plan, place)}
+            {"pack_id": p.pack_id, "trial_ids": p.trial_ids, "predicted_memory_gb": _peak_gb(p, plan, machines)}
             for p in plan.packs
         ],
-        "worker_memory_gb": None if place.memory_bytes is None else place.memory_bytes / 1e9,
-        "workers": place.workers,
-        "device": place.device,
+        "worker_memory_gb": None if machines.memory_bytes is None else machines.memory_bytes / 1e9,
+        "workers": machines.workers,
+        "device": machines.device,
         "estimated_core_hours": hours,
         **details,
         **({} if view is None else {"search": view.to_json()}),
@@ -72,33 +72,33 @@ def _as_json(
     }
 
 
-def _peak_gb(pack: Pack, plan: Plan, place: Place) -> float | None:
-    peak_bytes = predicted_bytes(pack, plan.checked.task, place.device)
+def _peak_gb(pack: Pack, plan: Plan, machines: Machines) -> float | None:
+    peak_bytes = predicted_bytes(pack, plan.checked.task, machines.device)
     return None if peak_bytes is None else peak_bytes / 1e9
 
 
-def _print_packs(console: Console, plan: Plan, place: Place) -> None:
+def _print_packs(console: Console, plan: Plan, machines: Machines) -> None:
     task, varying = plan.checked.task, varying_parameters(plan.checked.trials)
     rows = []
     for pack in plan.packs[:SHOWN]:
         cells = [_values([t.params[name] for t in pack.trials]) for name in varying]
         seconds = None if task.estimate_s is None else round(estimated_wall_s(pack, task))
-        peak_gb = _peak_gb(pack, plan, place)
+        peak_gb = _peak_gb(pack, plan, machines)
         rows.append([pack.pack_id, len(pack.trials), *cells, seconds, None if peak_gb is None else round(peak_gb, 2)])
     print_table(console, ["pack", "trials", *varying, "rough core-s", "peak GB"], rows)
     if len(plan.packs) > SHOWN:
         console.print(f"and {len(plan.packs) - SHOWN} more packs")
 
 
-def _print_cost(console: Console, plan: Plan, place: Place, hours: float | None, details: dict[str, Any]) -> None:
+def _print_cost(console: Console, plan: Plan, machines: Machines, hours: float | None, details: dict[str, Any]) -> None:
     if hours is not None:
-        wall = hours / min(place.workers, len(plan.packs))
-        text = f"about {hours:.2g} core-hours, {wall:.2g} h with {place.workers} workers on {place.device}"
+        wall = hours / min(machines.workers, len(plan.packs))
+        text = f"about {hours:.2g} core-hours, {wall:.2g} h with {machines.workers} workers on {machines.device}"
         console.print(text, highlight=False)
-    if place.memory_bytes is not None and any(_peak_gb(pack, plan, place) is not None for pack in plan.packs):
-        console.print(f"a worker may use {gigabytes(place.memory_bytes)} of memory", highlight=False)
+    if machines.memory_bytes is not None and any(_peak_gb(pack, plan, machines) is not None for pack in plan.packs):
+        console.print(f"a worker may use {gigabytes(machines.memory_bytes)} of memory", highlight=False)
     if details:
-        console.print(place.sentence(), highlight=False)
+        console.print(machines.sentence(), highlight=False)
     for name, value in details.items():
         text = f"{value:.2g}" if isinstance(value, float) else value
         if value is not None:

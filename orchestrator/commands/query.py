@@ -9,23 +9,25 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from depthrate.orchestrator.results import open_results
 from depthrate.orchestrator.terminal import make_console, print_table, print_warnings
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.export import write_csv, write_json, write_parquet
-from depthrate.storage.query import open_results
 
 if TYPE_CHECKING:
     import duckdb
 
 
-def answer(sql: str, store: str | None, format: str | None, output: Path | None) -> None:
+def answer(sql: str, store: str | None, format: str | None, output: Path | None, *, as_json: bool = False) -> None:
     """Ask a store and print the rows, or write them to a file.
 
     Raises:
-        UsageError: the file has no known ending, or cannot be written.
+        UsageError: `as_json` and another format are given, the file has no known ending, or cannot be written.
         ValueError: `StoreError` or `QueryError` for what cannot be asked.
     """
-    chosen = format or format_of(output)
+    if as_json and format not in (None, "json"):
+        raise UsageError(f"--json and --format {format} contradict each other; give one of them")
+    chosen = "json" if as_json else format or format_of(output)
     if output is not None and not output.parent.is_dir():
         raise UsageError(f"cannot write {output}: folder {output.parent} does not exist")
     results = open_results(store)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from depthrate.orchestrator.aggregate import fit_curves
-from depthrate.orchestrator.commands.named_sweep import chosen_sweep
+from depthrate.orchestrator.commands.find_sweep import find_sweep
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.report.collect import collect_report
 from depthrate.orchestrator.report.export import export_figures
 from depthrate.orchestrator.report.page import ReportData, all_plots, render_report
+from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.search.proposals import fitted_trials, with_search
 from depthrate.orchestrator.status import sweep_status
 from depthrate.orchestrator.terminal import print_warnings
@@ -50,7 +51,7 @@ def report_sweep(given: str, url: str | None, page: Path, figures: Path | None, 
         ValueError: there is no such sweep, it has no trials, or a file cannot be written.
     """
     store = existing_store(url)
-    checked, _ = chosen_sweep(given, store)
+    checked, _ = find_sweep(given, store)
     if not checked.trials:
         again = next_call("run", given, url)
         raise UsageError(f"sweep {checked.sweep.name!r} has proposed nothing yet; run it: {again}")
@@ -76,7 +77,7 @@ def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refr
     Raises:
         OSError: a file cannot be written.
     """
-    results = Results(store)
+    results = results_of(store, checked.task)
     data, num_open = _collect(checked, store, results, targets.command)
     html = render_report(data, refresh_s=refresh_s if num_open else None)
     # a browser that loads the page again must not meet half of it

@@ -13,6 +13,18 @@ from depthrate.tasks.loading import load_task
 from depthrate.tasks.schema import REQUIRED
 
 
+def show_tasks(name: str | None, console: Console) -> None:
+    """Print the tasks, or the parameters of one.
+
+    Raises:
+        TaskError: there is no such task.
+    """
+    if name is None:
+        print_tasks(console)
+    else:
+        print_parameters(name, console)
+
+
 def print_tasks(console: Console) -> None:
     """Print one row a task."""
     print_table(

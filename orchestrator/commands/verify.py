@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
+from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.terminal import print_json, print_table
 from depthrate.storage.findings import Verification
 from depthrate.storage.repair import repair
@@ -31,7 +32,7 @@ def run_verification(store: Store, with_repair: bool, as_json: bool, console: Co
         def tell(done: int, of: int) -> None:
             progress.update(bar, completed=done, total=of)
 
-        found = verify(store, measured=_measured, hash_of=_hash_of, tell=tell)
+        found = verify(store, builtin_columns(), measured=_measured, hash_of=_hash_of, tell=tell)
     done = repair(store, found) if with_repair and found.findings else None
     if as_json:
         print_json(_as_json(found, done))

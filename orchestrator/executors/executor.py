@@ -1,11 +1,29 @@
-"""The seam between the driver and the machines: submit, poll, stop. Results never come back through it."""
+"""The contract of an executor: machines that run packs. Results never come back through it, only through the store.
+
+`ExecutorEntry` declares one (its name, its options, how it is opened; `executors/builtin.py` lists them). To open one gives
+`Machines`: looked at and checked, nothing started, so that a plan can be cut for them. They are of two kinds: an `Executor`
+takes packs from the driver in this process; a `LaunchSite` takes the whole launch.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from depthrate.storage.states import FailureKind
+
+if TYPE_CHECKING:
+    from depthrate.orchestrator.plan import Plan
+    from depthrate.storage.store import Store
+    from depthrate.sweeps.packing import Pack
+    from depthrate.sweeps.sweep import Sweep
+
+    Estimate = Callable[[Pack], float | None]
+    """Gives the rough seconds of a pack on one core."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +68,15 @@ class PackJob:
         return PackJob(**{**fields, "options": LaunchOptions(**fields["options"])})
 
 
+class NoFailure(StrEnum):
+    """Why a job ended without its work being done, though nothing failed: it goes back into the queue."""
+
+    NOT_STARTED = "not_started"
+    """It ended before its turn."""
+    CANCELLED_ALL = "cancelled_all"
+    """Somebody cancelled everything that was left, and so the launch."""
+
+
 @dataclass(frozen=True)
 class JobEnd:
     """A job is over; what it did stands in the store."""
@@ -58,9 +85,8 @@ class JobEnd:
     """As it was submitted."""
     death: str | None = None
     """How the worker died, if it did not get to write its own end."""
-    kind: str = "worker_lost"
-    """The kind of failure that such a death is (`orchestrator.retry`); also `not_started` (its job ended before its turn)
-    and `cancelled_all` (somebody cancelled everything that was left)."""
+    kind: FailureKind | NoFailure = FailureKind.WORKER_LOST
+    """What such a death is."""
     ran_as: str | None = None
     """The last attempt, where a scheduler started the job anew under other names."""
 
@@ -73,37 +99,181 @@ class SubmitError(ValueError):
         self.left = left
 
 
-class Executor(Protocol):
-    """Runs jobs somewhere. Only the driver's thread calls it."""
+class ExecutorError(ValueError):
+    """The executor that was asked for is unknown, or its options do not fit it."""
+
+
+class Machines(ABC):
+    """Where packs run, as a plan sees it."""
+
+    device: str
+    """What packs compute on: cpu or cuda."""
+    workers: int
+    """Packs that may run at once."""
+    memory_bytes: float | None = None
+    """Memory that one pack may use, if that is known."""
+    outlives_driver: bool = False
+    """Whether what was submitted goes on when the driver ends, so that a launch may leave it alone."""
 
     @property
-    def capacity(self) -> int:
-        """Jobs worth submitting at once."""
-        ...
+    def submitted(self) -> Mapping[str, tuple[str, list[str]]]:
+        """Attempt -> (pack, trials) of what earlier launches submitted and is still on its way."""
+        return {}
 
-    outlives_driver: bool
-    """Whether its jobs go on when the driver ends, so that `stop` leaves them alone."""
+    def check(self, plan: Plan, estimate_s: Estimate) -> None:
+        """Refuse a plan that these machines would not run; nothing is started. Most take everything.
 
+        Raises:
+            ValueError: naming the limit.
+        """
+        return None
+
+    @abstractmethod
+    def sentence(self) -> str:
+        """Say where packs run."""
+
+    def details(self, plan: Plan, estimate_s: Estimate) -> dict[str, Any]:
+        """Return what `depthrate plan` adds about these machines: name -> text or number."""
+        return {}
+
+
+class Executor(Machines):
+    """Machines that take packs from the driver. Only the driver's thread calls what follows."""
+
+    capacity: int
+    """Jobs worth submitting at once."""
+
+    def start(self, plan: Plan) -> None:
+        """Start what this plan's packs need to run; called once, before the first `submit`.
+
+        Raises:
+            ValueError: it cannot be started.
+        """
+        return None
+
+    @abstractmethod
     def submit(self, jobs: Sequence[PackJob]) -> None:
         """Start jobs, now or when there is room.
 
         Raises:
             SubmitError: a scheduler refused some of them or is away.
         """
-        ...
 
+    @abstractmethod
     def running(self) -> Mapping[str, str]:
         """Return the attempts that have started: as submitted -> as they run now."""
-        ...
 
+    @abstractmethod
     def poll(self, timeout_s: float) -> list[JobEnd]:
         """Wait up to `timeout_s` and return the jobs that ended since the last call, each once."""
-        ...
 
+    @abstractmethod
     def stop(self) -> None:
         """Ask all running jobs to save a checkpoint and end; they end through `poll`."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
-        """Release everything; what still runs is killed."""
-        ...
+        """Release everything; what still runs is killed, unless it outlives its driver."""
+
+
+@dataclass(frozen=True)
+class LaunchJob:
+    """A job of a scheduler in which a whole launch runs."""
+
+    job_id: str
+    folder: str
+    """What it is made of and prints; of no more use once all is done."""
+
+
+class LaunchSite(Machines):
+    """Machines that take the whole launch: it is submitted as one job, goes on without us, and can be followed."""
+
+    outlives_driver = True
+
+    @abstractmethod
+    def send_launch(self, *, data: str, checkpoint_s: float) -> LaunchJob:
+        """Return the job in which a launch of this sweep is on its way already, or submit one.
+
+        Raises:
+            ValueError: the scheduler refused, or does not answer.
+        """
+
+    @abstractmethod
+    def follow(self, job: LaunchJob, show: Callable[[str], None]) -> str:
+        """Wait for the job's end, show its state on the way, and say how it ended."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of `depthrate run` and `depthrate plan` that belongs to executors: `packs_per_gpu` is --packs-per-gpu."""
+
+    name: str
+    type: type
+    doc: str
+    default: Any = None
+    minimum: int | None = None
+
+    @property
+    def flag(self) -> str:
+        """How it is written on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorRequest:
+    """What a launch asks an executor for."""
+
+    sweep: Sweep
+    store: Store
+    device: str
+    """auto, cpu or cuda."""
+    workers: int | None
+    options: Mapping[str, Any]
+    """Of those that the executor declares, each with its value or its default."""
+
+
+@dataclass(frozen=True)
+class JobCounts:
+    """How many of a sweep's jobs a scheduler has."""
+
+    waiting: int
+    running: int
+    reasons: dict[str, int] = field(default_factory=dict)
+    """Why they wait, the most frequent first."""
+
+
+@dataclass(frozen=True)
+class CancelledJobs:
+    """What became of a sweep's jobs when all were cancelled."""
+
+    count: int
+    elsewhere: list[str]
+    """Clusters that have more of them and cannot be reached from here."""
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """What keeps an executor's jobs when no launch looks after them; both functions take the store and a sweep's name."""
+
+    title: str
+    """As people write it."""
+    count_jobs: Callable[[Store, str], JobCounts | None]
+    """None where the sweep has none, or the scheduler is silent."""
+    cancel_jobs: Callable[[Store, str], CancelledJobs | None]
+    """Cancels all; running ones save their state first. None where the sweep has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorEntry:
+    """An executor, as it is declared: cheap to import, so what it needs is imported when it is opened."""
+
+    name: str
+    """As --executor names it."""
+    open: Callable[[ExecutorRequest], Machines]
+    """Looks at what is there and checks the options; raises a ValueError that names what does not fit."""
+    options: tuple[Option, ...] = ()
+    detach: str | None = None
+    """What follows --executor where --detach makes sense; None where jobs end with their launch."""
+    compares_running_trials: bool = False
+    """Whether it sees the reports of all packs while they train, as the pruning rule asha needs."""
+    scheduler: Scheduler | None = None

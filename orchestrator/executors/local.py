@@ -11,9 +11,12 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from depthrate.orchestrator.executors.executor import JobEnd, PackJob
+from depthrate.orchestrator.executors.executor import Executor, JobEnd, PackJob
+
+if TYPE_CHECKING:
+    from depthrate.orchestrator.plan import Plan
 
 WORKER_ENVIRONMENT = {
     # One thread a worker: bitwise results, and more threads in one process buy nothing.
@@ -37,16 +40,25 @@ class _Worker:
     job: PackJob | None = None
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Packs as worker processes here; a worker that dies is replaced."""
 
-    outlives_driver = False
-
-    def __init__(self, workers: int, gpus: Sequence[str] = ()):
-        self.capacity = workers
+    def __init__(
+        self, workers: int, gpus: Sequence[str] = (), *, device: str = "cpu", memory_bytes: float | None = None
+    ):
+        self.workers = self.capacity = workers
+        self.device, self.memory_bytes = device, memory_bytes
         self._gpus = gpus
         self._workers: dict[int, _Worker] = {}
         self._messages: queue.Queue[tuple[int, subprocess.Popen[str], str | None]] = queue.Queue()
+
+    def sentence(self) -> str:
+        """Say how many workers there are."""
+        return f"{self.workers} worker processes on {self.device}"
+
+    def start(self, plan: Plan) -> None:
+        """Use no more workers than there are packs; a search will have more of them."""
+        self.capacity = min(self.workers, self.workers if plan.checked.sweep.search else len(plan.packs))
 
     def submit(self, jobs: Sequence[PackJob]) -> None:
         """Give each job to an idle worker, starting one if needed; there must be room."""

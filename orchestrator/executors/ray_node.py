@@ -172,7 +172,7 @@ def _run_first(meeting: _Meeting, store: Store, sweep: str, words: Sequence[str]
 
 
 def _await_nodes(address: str) -> None:
-    from depthrate.orchestrator.executors.ray_executor import count_nodes
+    from depthrate.orchestrator.executors.ray_session import count_nodes
 
     asked = int(os.environ.get("SLURM_JOB_NUM_NODES") or 1)
     there = count_nodes(address, asked, START_WAIT_S)

@@ -10,11 +10,12 @@ from collections import deque
 from dataclasses import replace
 from types import FrameType
 
-from depthrate.orchestrator.attempt import AttemptState, nth_attempt_id, read_attempt
+from depthrate.orchestrator.attempt import nth_attempt_id, read_attempt, write_lost
 from depthrate.orchestrator.executors.executor import JobEnd, PackJob
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.slurm import in_job
 from depthrate.storage.snapshot import take_snapshot
+from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store, StoreError
 
 log = logging.getLogger("depthrate")
@@ -92,7 +93,7 @@ class _Bundle:
         for restart in range(self.restarts - 1, -1, -1):
             record = read_attempt(self.store, job.sweep, nth_attempt_id(job.attempt_id, restart))
             if record is not None:
-                return record.get("state") in ("failed", "lost")
+                return record.get("state") in (AttemptState.FAILED, AttemptState.LOST)
         return False
 
     def _handle(self, end: JobEnd) -> None:
@@ -103,7 +104,7 @@ class _Bundle:
             self.waiting.append(job)
         elif end.death is not None:
             self._record_death(job, end.death, state)
-        elif state.get("state") == "interrupted":
+        elif state.get("state") is AttemptState.INTERRUPTED:
             self.waiting.append(job)
 
     def _record_death(self, job: PackJob, death: str, state: dict[str, object]) -> None:
@@ -116,10 +117,9 @@ class _Bundle:
             "device": job.options.device,
             "job_id": self.job_id,
         }
-        kind = "out_of_memory" if _kernel_killed_for_memory() else "worker_lost"
-        lost = {"state": "lost", "ended_at": time.time(), "error_kind": kind, "error": death}
+        kind = FailureKind.OUT_OF_MEMORY if _kernel_killed_for_memory() else FailureKind.WORKER_LOST
         try:
-            AttemptState.of(known | state | lost).write(self.store)
+            write_lost(self.store, known, state, kind=kind, error=death)
         except OSError as error:
             log.warning("end of attempt %s not written: %s", job.attempt_id, error)
 

@@ -12,10 +12,10 @@ from depthrate.orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
 from depthrate.orchestrator.report.data import STATE_COLUMNS, STATES, ReportData
 from depthrate.orchestrator.report.figures.search import SearchContent
 from depthrate.orchestrator.report.words import (
-    MODEL_NAMES,
     curve_label,
     escape,
     excluded_text,
+    formula_markup,
     group_text,
     interval_of,
     is_finite,
@@ -25,15 +25,10 @@ from depthrate.orchestrator.report.words import (
     signed_text,
     value_text,
 )
-from depthrate.tasks.fits.rates import RateFit
+from depthrate.tasks.fits.model import Parameter
+from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.fits.rate_fit import RateFit
 
-MODEL_FORMULAS = {
-    "power": "c x<sup>−a</sup>",
-    "power_floor": "c x<sup>−a</sup> + floor",
-    "power_log": "c x<sup>−a</sup> (log x)<sup>b</sup>",
-    "exponential": "c e<sup>−a x</sup>",
-    "log_linear": "c (1 − a log x)",
-}
 MAX_TABLE_ROWS = 500
 MAX_IDS = 20
 MAX_ERROR = 300
@@ -66,8 +61,8 @@ def fit_table(curves: Sequence[FittedCurve]) -> str:
         "p, a = ½",
         "p, a = 1",
     ]
-    header += ["c", "floor", "b", "R²", "AICc", "weight", "n", "left out"]
-    models = "; ".join(f"{MODEL_NAMES[model]}: {formula}" for model, formula in MODEL_FORMULAS.items())
+    header += ["c", *(parameter.symbol for parameter in _parameters()), "R²", "AICc", "weight", "n", "left out"]
+    models = "; ".join(f"{model.words}: {formula_markup(model.formula)}" for model in MODELS.values())
     note = (
         f"Models of a metric y over x, fitted to log y of every trial: {models}. 95 % interval of a: bootstrap over the "
         "trials at each x (BCa), or Student's t where no x has two; profile interval: where an F test of a reaches 5 %, "
@@ -75,6 +70,11 @@ def fit_table(curves: Sequence[FittedCurve]) -> str:
         "in the store has the same numbers with all their digits."
     )
     return f"<p class=note>{note}</p>{_table(*_without_empty(header, rows))}"
+
+
+def _parameters() -> list[Parameter]:
+    """The parameters that some model has besides c and a."""
+    return list(dict.fromkeys(parameter for model in MODELS.values() for parameter in model.parameters))
 
 
 def _without_empty(header: Sequence[str], rows: Sequence[Sequence[_Cell]]) -> tuple[list[str], list[list[_Cell]]]:
@@ -96,8 +96,7 @@ def _fit_row(curve: FittedCurve, fit: RateFit) -> list[_Cell]:
         p_text(fit.p_half),
         p_text(fit.p_one),
         number_text(fit.prefactor),
-        number_text(fit.floor),
-        number_text(fit.log_power),
+        *(number_text(fit.parameter(parameter.name)) for parameter in _parameters()),
         number_text(fit.r2),
         "—" if not is_finite(fit.aicc) else signed_text(fit.aicc, ".1f"),
         weight,
@@ -106,7 +105,7 @@ def _fit_row(curve: FittedCurve, fit: RateFit) -> list[_Cell]:
     return [
         _text_cell(curve_label(curve) if first else ""),
         _text_cell(group_text(curve.by) if first else ""),
-        _text_cell(MODEL_NAMES[fit.model]),
+        _text_cell(MODELS[fit.model].words),
         *(_Cell(escape(number), is_number=True) for number in numbers),
         _Cell(f"<div class=long>{escape(excluded_text(curve.excluded) or '—') if first else ''}</div>"),
     ]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 from depthrate.orchestrator.aggregate import FittedCurve
-from depthrate.tasks.fits.rates import RateFit
+from depthrate.tasks.fits.models import MODELS, POWER
+from depthrate.tasks.fits.rate_fit import RateFit
 
 LABELS = {
     "nc1": "NC1",
@@ -23,13 +25,6 @@ LABELS = {
     "loss": "Loss",
     "accuracy": "Accuracy",
     "grad_norm": "Gradient norm",
-}
-MODEL_NAMES = {
-    "power": "power law",
-    "power_floor": "power law with floor",
-    "power_log": "power law with log factor",
-    "exponential": "exponential",
-    "log_linear": "log-linear",
 }
 CLEAR_AICC = 2.0
 """Below this difference of AICc two models count as not told apart (Burnham and Anderson 2002, section 2.6)."""
@@ -128,23 +123,30 @@ def _preference(power: RateFit, fits: Sequence[RateFit]) -> str:
     if rival is None:
         return "no other model to compare with (too few different values or points)"
     best, delta = rival
-    name, by = MODEL_NAMES[best.model], f"<span class=nowrap>ΔAICc {abs(delta):.1f}</span>"
+    model, by = MODELS[best.model], f"<span class=nowrap>ΔAICc {abs(delta):.1f}</span>"
     if abs(delta) < CLEAR_AICC:
-        return f"power law and {name} are not told apart ({by})"
+        return f"power law and {model.words} are not told apart ({by})"
     if delta > 0:
-        return f"power law preferred over {name} by {by}"
-    if best.model == "power_floor":
-        name += f" (exponent {signed_text(best.exponent, '.2f')}, floor {number_text(best.floor)})"
-    return f"but {name} is preferred over the power law by {by}"
+        return f"power law preferred over {model.words} by {by}"
+    values = [f"exponent {signed_text(best.exponent, '.2f')}"]
+    values += [f"{parameter.symbol} {number_text(best.parameter(parameter.name))}" for parameter in model.parameters]
+    told = f" ({', '.join(values)})" if model.values_are_told else ""
+    return f"but {model.words}{told} is preferred over the power law by {by}"
 
 
 def best_rival(power: RateFit, fits: Sequence[RateFit]) -> tuple[RateFit, float] | None:
     """Return the best model beside the power law, and how far its AICc is above the power law's."""
-    others = [(fit, fit.aicc) for fit in fits if fit.model != "power" and is_finite(fit.aicc)]
+    others = [(fit, fit.aicc) for fit in fits if fit.model != POWER.name and is_finite(fit.aicc)]
     if not others or not is_finite(power.aicc):
         return None
     best, aicc = min(others, key=lambda other: other[1])
     return best, aicc - power.aicc
+
+
+def formula_markup(formula: str) -> str:
+    """Return a model's formula as HTML: exponents raised, minus signs in place of hyphens."""
+    braces_raised = re.sub(r"\^{(.*?)}", r"<sup>\1</sup>", escape(formula))
+    return re.sub(r"\^(\w)", r"<sup>\1</sup>", braces_raised).replace("-", "−")
 
 
 def interval_of(fit: RateFit) -> tuple[float, float] | None:

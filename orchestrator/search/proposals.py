@@ -8,23 +8,33 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.plan import CheckedSweep
-from depthrate.storage.query import Results, check_expression
-from depthrate.storage.schema import CURVES, METRICS
 from depthrate.storage.searches import Batch, Report, SearchRecords
 from depthrate.storage.store import Store
 from depthrate.sweeps.studies import Study, make_studies
-from depthrate.sweeps.sweep import SweepError
 from depthrate.sweeps.trial import Trial
-from depthrate.tasks.data.sources import DataSource
-from depthrate.tasks.task import Task
+from depthrate.tasks.task import ResultStatus
 
-State = Literal["open", "complete", "pruned", "undefined", "failed"]
-"""Not all of its trials are there yet; all objectives are known; left out on the way; a trial diverged or the objective
-is null; given up by this launch."""
-_SQL_TYPES = {"int": "bigint", "float": "double", "str": "varchar", "bool": "boolean"}
+if TYPE_CHECKING:
+    from depthrate.storage.query import Results
+
+
+class ProposalState(StrEnum):
+    """What came of a proposal."""
+
+    COMPLETE = "complete"
+    """All objectives are known."""
+    OPEN = "open"
+    """Not all of its trials are there yet."""
+    PRUNED = "pruned"
+    """Left out on the way."""
+    UNDEFINED = "undefined"
+    """A trial diverged, or an objective is null."""
+    FAILED = "failed"
+    """Given up by this launch."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,7 @@ class Proposal:
 class Told:
     """What came of a proposal."""
 
-    state: State
+    state: ProposalState
     values: tuple[float, ...] = ()
     """Of each objective, the mean over the proposal's trials."""
     reports: tuple[Report, ...] = ()
@@ -67,7 +77,7 @@ class StudyState:
     @property
     def is_waiting(self) -> bool:
         """Whether a proposal's trials are not all there."""
-        return any(told.state == "open" for told in self.told)
+        return any(told.state is ProposalState.OPEN for told in self.told)
 
     @property
     def has_proposed_all(self) -> bool:
@@ -85,7 +95,7 @@ class StudyState:
         costs = {
             number: tuple(sign * value for sign, value in zip(signs, told.values, strict=True))
             for number, told in enumerate(self.told)
-            if told.state == "complete"
+            if told.state is ProposalState.COMPLETE
         }
         if len(signs) == 1:
             return [min(costs, key=lambda number: (costs[number], number))] if costs else []
@@ -101,6 +111,9 @@ class StudyState:
         if self.study.search.measure is not None:
             return self.measured()
         return [trial for number in self.best() for trial in self.proposals[number].trials]
+
+
+_FRUITLESS = (ProposalState.PRUNED, ProposalState.UNDEFINED, ProposalState.FAILED)
 
 
 def _beats(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
@@ -142,7 +155,14 @@ class SearchView:
             StoreError, OSError: the store cannot be read just now.
         """
         self.records.refresh()
-        self._results = Results(self._files) if self._results is None else self._results.refresh()
+        if self._results is None:
+            from depthrate.orchestrator.results import (
+                results_of,  # here: most sweeps have no search; duckdb takes a while
+            )
+
+            self._results = results_of(self._files, self.checked.task)
+        else:
+            self._results.refresh()
         for state in self.states:
             self._load(state)
         self._read_values([p for state in self.states for p in state.proposals])
@@ -163,11 +183,7 @@ class SearchView:
         """Say how far the search is."""
         search, proposed = self.states[0].study.search, sum(len(state.told) for state in self.states)
         counts = Counter(told.state for state in self.states for told in state.told)
-        parts = [
-            f"{counts[state]} {state}"
-            for state in ("complete", "open", "pruned", "undefined", "failed")
-            if counts[state]
-        ]
+        parts = [f"{counts[state]} {state}" for state in ProposalState if counts[state]]
         studies = f"{len(self.states)} studies" if len(self.states) > 1 else "one study"
         text = f"search: {studies} of {search.trials} proposals each ({search.sampler}), {proposed} proposed"
         return text + (f": {', '.join(parts)}" if parts else "")
@@ -184,11 +200,9 @@ class SearchView:
                 values = {} if number is None else state.proposals[number].values
                 objective = [None] * len(self._objective) if number is None else list(state.told[number].values)
                 start = [state.study.by[name] for name in by] + [values.get(name) for name in searched]
-                rows.append(
-                    [*start, *objective, len(state.told), counts["pruned"], counts["undefined"], counts["failed"]]
-                )
+                rows.append([*start, *objective, len(state.told), *(counts[each] for each in _FRUITLESS)])
         chosen = [f"best {name}" for name in searched]
-        return [*by, *chosen, *self._objective, "proposals", "pruned", "undefined", "failed"], rows
+        return [*by, *chosen, *self._objective, "proposals", *(each.value for each in _FRUITLESS)], rows
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return each study for programs: what it is for, its proposals, and the best of them."""
@@ -247,15 +261,18 @@ class SearchView:
         ids = [trial.trial_id for trial in proposal.trials]
         reports = tuple(self.records.reports[i] for i in ids if i in self.records.reports)
         if any(self._is_pruned(trial_id) for trial_id in ids):
-            return Told("pruned", (), reports)
+            return Told(ProposalState.PRUNED, (), reports)
         if any(trial_id not in self._values for trial_id in ids):
             missing = [trial_id for trial_id in ids if trial_id not in self._values]
-            return Told("failed" if all(trial_id in self.given_up for trial_id in missing) else "open", (), reports)
+            is_given_up = all(trial_id in self.given_up for trial_id in missing)
+            return Told(ProposalState.FAILED if is_given_up else ProposalState.OPEN, (), reports)
         each = [self._values[trial_id] for trial_id in ids]
         known = [values for values in each if values is not None]
         if len(known) < len(each):
-            return Told("undefined", (), reports)
-        return Told("complete", tuple(statistics.fmean(column) for column in zip(*known, strict=True)), reports)
+            return Told(ProposalState.UNDEFINED, (), reports)
+        return Told(
+            ProposalState.COMPLETE, tuple(statistics.fmean(column) for column in zip(*known, strict=True)), reports
+        )
 
     def _is_pruned(self, trial_id: str) -> bool:
         report = self.records.reports.get(trial_id)
@@ -272,7 +289,7 @@ class SearchView:
         listed = ", ".join(f"'{trial_id}'" for trial_id in sorted(ids))
         query = f"select trial_id, status, {columns} from results where trial_id in ({listed})"
         for trial_id, status, *values in self._results.sql(query).fetchall():
-            is_known = status == "ok" and all(value is not None and math.isfinite(value) for value in values)
+            is_known = status == ResultStatus.OK and all(value is not None and math.isfinite(value) for value in values)
             self._values[trial_id] = tuple(values) if is_known else None
 
 
@@ -287,32 +304,3 @@ def with_search(checked: CheckedSweep, store: Store) -> tuple[CheckedSweep, Sear
 def fitted_trials(checked: CheckedSweep, view: SearchView | None) -> list[Trial]:
     """Return the trials that a sweep's fits are about: of a search, those it chose."""
     return checked.trials if view is None else view.chosen()
-
-
-def check_search(checked: CheckedSweep, source: DataSource) -> None:
-    """Check as far as possible that a search can run; nothing to do without one.
-
-    Raises:
-        QueryError: the objective is not an SQL expression, or names a column that is not there.
-        SweepError: the search and the rest of the sweep do not fit together.
-        DatasetError: what its trials read is not there.
-    """
-    search = checked.sweep.search
-    if search is None:
-        return
-    studies = make_studies(checked.sweep, checked.task)
-    checked.task.check_data([trial.params for study in studies for trial in study.first_trials()], source)
-    for text in search.objective:
-        check_expression(text, None if checked.task.metrics is None else _result_columns(checked.task))
-    if search.prune is not None and checked.task.metrics is not None and search.prune.metric not in CURVES.names:
-        known = ", ".join(sorted(checked.task.metrics & set(CURVES.names)))
-        raise SweepError(f"search.prune.metric is {search.prune.metric!r}; task {checked.task.name!r} reports {known}")
-
-
-def _result_columns(task: Task) -> dict[str, str]:
-    """Return the columns of `results` for a task whose measurements are known, with their SQL types."""
-    columns = {name: "double" for name in (*CURVES.names, *METRICS.names)}
-    columns |= {f"last_{name}": "double" for name in CURVES.names if name in task.schema}
-    columns |= {name: _SQL_TYPES.get(parameter.kind, "double[]") for name, parameter in task.schema.items()}
-    columns |= {name: "varchar" for name in ("trial_id", "sweep", "task", "status", "split", "device", "host")}
-    return columns | {"wall_s": "double", "committed_at": "timestamptz", "singular_values": "double[]"}

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 from depthrate.tasks.collapse.theory import gufm_limit
-from depthrate.tasks.data.datasets import DATASETS
+from depthrate.tasks.data.dataset import DataShape
+from depthrate.tasks.data.published import PUBLISHED
+from depthrate.tasks.networks.builtin import ARCHITECTURES, has_last_bias
+from depthrate.tasks.networks.network import Network
 from depthrate.tasks.schema import Parameter, ParameterSchema
 from depthrate.tasks.task import Params
+from depthrate.tasks.training.cost import PackShape
+from depthrate.tasks.training.parameters import (
+    BATCH_SIZE,
+    CLIP_NORM,
+    DTYPE,
+    EPOCHS,
+    FEATURE_DTYPE,
+    FEATURES,
+    INIT,
+    LOSS,
+    LR,
+    MEASURE_STEPS,
+    MOMENTUM,
+    OPTIMIZER,
+    SCHEDULE,
+    SEED,
+    STEPS,
+    measured_steps,
+    num_steps,
+)
 
-DEFAULT_STEPS = 12_000
 DEFAULT_CONTEXT_LENGTH = 64
 DEFAULT_VOCABULARY_SIZE = 5000
-EVALUATION_ROWS = 8192
-"""Rows (samples x positions) evaluated at once: a bound on memory, and the same for every pack so that sums round alike."""
-METRICS = (
-    "nc1",
-    "nc1_pinv",
-    "nc2a",
-    "nc2b",
-    "nc3",
-    "ncc_accuracy",
-    "pfc2",
-    "rank",
-    "stable_rank",
-    "condition_number",
-    "relative_position",
-)
-CURVES = ("loss", "objective", "objective_gap", "accuracy", "grad_norm", "lr")
 
 SCHEMA = ParameterSchema(
     [
         Parameter(
             name="arch",
             kind="str",
-            choices=("rn1", "rn2", "t11", "t12", "t21", "t22"),
+            choices=ARCHITECTURES.keys(),
             doc="residual network L-RN1 or L-RN2 (one or two linear layers in a block), or causal transformer L-Txy "
             "(x matrices for scores and for values, y linear layers in the MLP)",
         ),
@@ -48,7 +54,7 @@ SCHEMA = ParameterSchema(
         Parameter(
             name="dataset",
             kind="str",
-            choices=tuple(DATASETS),
+            choices=tuple(PUBLISHED),
             default="digits",
             doc="digits comes with scikit-learn; the others are read from DEPTHRATE_DATA (depthrate data list)",
         ),
@@ -93,9 +99,7 @@ SCHEMA = ParameterSchema(
             doc="most frequent tokens that are told apart, padding and unknown among them; "
             f"null: {DEFAULT_VOCABULARY_SIZE:,}",
         ),
-        Parameter(
-            name="loss", kind="str", choices=("ce", "mse"), default="ce", doc="cross-entropy or (1/2N)||f - Y||^2"
-        ),
+        LOSS,
         Parameter(
             name="last_bias",
             kind="bool",
@@ -103,57 +107,13 @@ SCHEMA = ParameterSchema(
             default=None,
             doc="bias of the last layer (never regularised); null: yes for ce, no for mse",
         ),
-        Parameter(name="optimizer", kind="str", choices=("sgd", "adam"), default="sgd", doc="optimiser"),
-        Parameter(
-            name="lr",
-            kind="float",
-            minimum=0,
-            exclusive_minimum=True,
-            nullable=True,
-            default=None,
-            fusible=True,
-            doc="learning rate; null: 0.2 for sgd with ce, 0.02 for sgd with mse, 0.005 for adam",
-        ),
-        Parameter(
-            name="momentum",
-            kind="float",
-            minimum=0,
-            maximum=1,
-            default=0.9,
-            fusible=True,
-            doc="momentum of sgd (adam uses 0.9 and 0.999)",
-        ),
-        Parameter(
-            name="schedule",
-            kind="str",
-            choices=("constant", "step", "cosine"),
-            default="cosine",
-            doc="learning rate over time; step divides it by 10 at 1/3 and 2/3, cosine goes to 0",
-        ),
-        Parameter(
-            name="steps",
-            kind="int",
-            minimum=1,
-            nullable=True,
-            default=None,
-            doc=f"training steps; null: by epochs, or {DEFAULT_STEPS:,} when epochs is null too",
-        ),
-        Parameter(
-            name="epochs",
-            kind="int",
-            minimum=1,
-            nullable=True,
-            default=None,
-            doc="passes over the training set, instead of steps",
-        ),
-        Parameter(
-            name="batch_size",
-            kind="int",
-            minimum=1,
-            nullable=True,
-            default=None,
-            doc="samples in a step, shuffled anew each epoch, an incomplete last batch left out; null: full batch",
-        ),
+        OPTIMIZER,
+        LR,
+        MOMENTUM,
+        SCHEDULE,
+        STEPS,
+        EPOCHS,
+        BATCH_SIZE,
         Parameter(
             name="weight_decay",
             kind="float",
@@ -171,48 +131,13 @@ SCHEMA = ParameterSchema(
             fusible=True,
             doc="lambda of the last layer (W_L, in transformers W_{L+1}); null: weight_decay",
         ),
-        Parameter(
-            name="clip_norm",
-            kind="float",
-            minimum=0,
-            exclusive_minimum=True,
-            nullable=True,
-            default=None,
-            doc="largest norm of a trial's gradient of the objective, decay included; null: no clipping",
-        ),
-        Parameter(
-            name="init",
-            kind="str",
-            choices=("uniform", "normal", "he"),
-            default="uniform",
-            doc="U(-1,1)/sqrt(fan_in) with biases, N(0, 1/fan_in), or N(0, 2/fan_in)",
-        ),
-        Parameter(name="dtype", kind="str", choices=("float32", "float64"), default="float32", doc="of the training"),
-        Parameter(
-            name="seed", kind="int", minimum=0, default=0, fusible=True, doc="seed of initialisation and data order"
-        ),
-        Parameter(
-            name="features",
-            kind="str",
-            pattern="none|class_means|all|sample:[1-9][0-9]*",
-            default="none",
-            doc="features kept at the end, of every layer of width d: none, class_means, all, sample:<n per class>",
-        ),
-        Parameter(
-            name="feature_dtype",
-            kind="str",
-            choices=("float32", "float16"),
-            default="float32",
-            doc="of the kept features",
-        ),
-        Parameter(
-            name="measure_steps",
-            kind="list[int]",
-            minimum=0,
-            nullable=True,
-            default=None,
-            doc="steps measured besides the last; null: 0, 1, 2, 5, 10, 20, 50, ...",
-        ),
+        CLIP_NORM,
+        INIT,
+        DTYPE,
+        SEED,
+        FEATURES,
+        FEATURE_DTYPE,
+        MEASURE_STEPS,
         Parameter(
             name="rank_tol",
             kind="float",
@@ -225,22 +150,39 @@ SCHEMA = ParameterSchema(
 )
 
 
-def num_classes(params: Params) -> int:
-    """Return the number of classes K."""
-    return DATASETS[params["dataset"]].num_classes
-
-
 def num_samples(params: Params) -> int:
     """Return the size N of the training set."""
-    info = DATASETS[params["dataset"]]
-    if params["samples_per_class"] is None:
-        return info.num_samples
-    return int(params["samples_per_class"]) * info.num_classes
+    return data_shape(params).num_samples
 
 
-def is_transformer(params: Params) -> bool:
-    """Whether the network has attention."""
-    return params["arch"].startswith("t")
+def data_shape(params: Params) -> DataShape:
+    """Return the shape of the training set, known before it is read."""
+    return PUBLISHED[params["dataset"]].shape(
+        samples_per_class=params["samples_per_class"],
+        context_length=context_length(params),
+        vocabulary_size=vocabulary_size(params),
+        dtype=params["dtype"],
+    )
+
+
+def network_of(params: Params, data: DataShape) -> Network:
+    """Return the network of one trial, for data of that shape."""
+    return ARCHITECTURES[params["arch"]].make(params, data)
+
+
+def pack_shape(params: Params) -> PackShape:
+    """Return what the memory and the time of a pack of such trials depend on."""
+    data = data_shape(params)
+    steps = num_steps(params, data.num_samples)
+    return PackShape(
+        network=network_of(params, data),
+        data=data,
+        batch_size=params["batch_size"],
+        num_steps=steps,
+        num_measured_steps=len(measured_steps(params, steps)),
+        optimizer=params["optimizer"],
+        dtype=params["dtype"],
+    )
 
 
 def context_length(params: Params) -> int:
@@ -253,80 +195,24 @@ def vocabulary_size(params: Params) -> int:
     return params["vocabulary_size"] or DEFAULT_VOCABULARY_SIZE
 
 
-def patch_size(params: Params) -> int:
-    """Return the side of a patch: what is given, else a quarter of the image's side."""
-    shape = DATASETS[params["dataset"]].image_shape
-    assert shape is not None
-    return params["patch_size"] or shape[-1] // 4
+def weight_decays(params: Params) -> dict[str, float]:
+    """Return the weight decay of each group: `hidden`, and `last` for the last layer."""
+    last = params["weight_decay_last"]
+    return {"hidden": params["weight_decay"], "last": params["weight_decay"] if last is None else last}
 
 
-def num_positions(params: Params) -> int:
-    """Return the rows S of one sample: 1 in a residual network, patches or tokens in a transformer."""
-    shape = DATASETS[params["dataset"]].image_shape
-    if not is_transformer(params):
-        return 1
-    if shape is None:
-        return context_length(params)
-    return (shape[1] // patch_size(params)) * (shape[2] // patch_size(params))
-
-
-def num_steps(params: Params, samples: int | None = None) -> int:
-    """Return the number of training steps; `samples` is the training set's size where it is known from the data."""
-    if params["epochs"] is None:
-        return params["steps"] or DEFAULT_STEPS
-    samples = samples or num_samples(params)
-    batch = params["batch_size"] or samples
-    return int(params["epochs"] * max(1, samples // batch))
-
-
-def learning_rate(params: Params) -> float:
-    """Return the learning rate, with the default of the optimiser and loss filled in."""
-    if params["lr"] is not None:
-        return float(params["lr"])
-    if params["optimizer"] == "adam":
-        return 0.005
-    return 0.2 if params["loss"] == "ce" else 0.02
-
-
-def weight_decay_last(params: Params) -> float:
-    """Return the weight decay of the last layer."""
-    own = params["weight_decay_last"]
-    return float(params["weight_decay"] if own is None else own)
-
-
-def has_last_bias(params: Params) -> bool:
-    """Return whether the last layer has a bias."""
-    return bool(params["loss"] == "ce" if params["last_bias"] is None else params["last_bias"])
-
-
-def objective_limit(params: Params) -> float | None:
+def objective_limit(params: Params, num_classes: int) -> float | None:
     """Return the objective's limit as depth grows, for balanced classes."""
     return gufm_limit(
         params["loss"],
-        num_classes=num_classes(params),
+        num_classes=num_classes,
         width=params["width"],
-        weight_decay_last=weight_decay_last(params),
+        weight_decay_last=weight_decays(params)["last"],
         last_bias=has_last_bias(params),
     )
 
 
-def log_spaced_steps(last: int) -> list[int]:
-    """Return 0, 1, 2, 5, 10, 20, 50, ... below `last`, and `last`."""
-    steps, decade = [0], 1
-    while decade < last:
-        steps += [factor * decade for factor in (1, 2, 5) if factor * decade < last]
-        decade *= 10
-    return [*steps, last]
-
-
-def measured_steps(params: Params, last: int | None = None) -> list[int]:
-    """Return the steps at which every layer is measured, the last among them."""
-    last = last or num_steps(params)
-    if params["measure_steps"] is None:
-        return log_spaced_steps(last)
-    return sorted({*(step for step in params["measure_steps"] if step < last), last})
-
-
-def measured(params: Params, steps: int) -> tuple[list[int], range]:
+def measured(params: Params, steps: int) -> tuple[list[int], list[int]]:
     """Return the (steps, layers) at which a trial that took so many steps was measured."""
-    return measured_steps(params, steps), range(params["depth"] + 1)
+    layers = network_of(params, data_shape(params)).measured_layers()
+    return measured_steps(params, steps), [layer.number for layer in layers]

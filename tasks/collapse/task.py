@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from depthrate.tasks.collapse.cost import estimate_s, max_pack_size, memory_bytes
-from depthrate.tasks.collapse.schema import CURVES, METRICS, SCHEMA, is_transformer, measured, num_samples, num_steps
-from depthrate.tasks.data import datasets
-from depthrate.tasks.data.datasets import DATASETS, check_dataset
+from depthrate.tasks.collapse.measurements import MEASUREMENTS
+from depthrate.tasks.collapse.schema import SCHEMA, measured, num_samples, pack_shape
+from depthrate.tasks.data import published
+from depthrate.tasks.data.published import PUBLISHED, check_dataset
 from depthrate.tasks.data.sources import DataSource
+from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.schema import ParameterError
 from depthrate.tasks.task import Params, Task, TaskContext, TrialResult
+from depthrate.tasks.training.cost import estimate_s, max_pack_size
+from depthrate.tasks.training.memory import memory_bytes
+from depthrate.tasks.training.parameters import check_training
 
 
 def check_trial(params: Params) -> None:
@@ -19,36 +23,29 @@ def check_trial(params: Params) -> None:
     Raises:
         ParameterError: naming the parameters that exclude each other.
     """
-    if params["steps"] is not None and params["epochs"] is not None:
-        raise ParameterError(f"steps is {params['steps']} and epochs is {params['epochs']}; give one of them")
-    if params["batch_size"] is not None and params["batch_size"] > num_samples(params):
-        raise ParameterError(
-            f"batch_size is {params['batch_size']}, but the training set has {num_samples(params)} samples; "
-            "give at most that, or null for full batch"
-        )
-    most = DATASETS[params["dataset"]].smallest_class
+    check_training(params, num_samples(params))
+    most = PUBLISHED[params["dataset"]].smallest_class
     if params["samples_per_class"] is not None and params["samples_per_class"] > most:
         raise ParameterError(
             f"samples_per_class is {params['samples_per_class']}, but the smallest class of {params['dataset']!r} has "
             f"{most} samples; give at most that, or null for all"
         )
     _check_inputs(params)
-    late = [step for step in params["measure_steps"] or () if step > num_steps(params)]
-    if late:
-        raise ParameterError(f"measure_steps has {late[0]}, but training ends at step {num_steps(params)}")
 
 
 def _check_inputs(params: Params) -> None:
     """Refuse parameters of patches and texts where there are none, so that no two trials differ in name only."""
-    info, arch, dataset = DATASETS[params["dataset"]], params["arch"], params["dataset"]
-    if info.is_text and not is_transformer(params):
-        raise ParameterError(f"arch is {arch!r}, but {dataset!r} is text; give t11, t12, t21 or t22")
+    info, architecture = PUBLISHED[params["dataset"]], ARCHITECTURES[params["arch"]]
+    arch, dataset = params["arch"], params["dataset"]
+    if info.image_shape is None and not architecture.reads_tokens:
+        *others, last = [name for name, other in ARCHITECTURES.items() if other.reads_tokens]
+        raise ParameterError(f"arch is {arch!r}, but {dataset!r} is text; give {', '.join(others)} or {last}")
     for name in ("context_length", "vocabulary_size"):
-        if params[name] is not None and not info.is_text:
+        if params[name] is not None and info.image_shape is not None:
             raise ParameterError(f"{name} is {params[name]}, but {dataset!r} is no text; give null")
     if params["patch_size"] is None:
         return
-    if info.image_shape is None or not is_transformer(params):
+    if info.image_shape is None or not architecture.reads_patches:
         raise ParameterError(
             f"patch_size is {params['patch_size']}, but {arch!r} on {dataset!r} reads no patches; give null"
         )
@@ -77,7 +74,7 @@ def check_contents(trials: Sequence[Params], source: DataSource) -> None:
         DatasetError: naming the file, what was expected of it, and what to do.
     """
     for name in dict.fromkeys(params["dataset"] for params in trials):
-        datasets.check_contents(name, source)
+        published.check_contents(name, source)
 
 
 def run(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
@@ -94,12 +91,12 @@ COLLAPSE = Task(
     run=run,
     fused=True,
     doc="Train deep residual networks or transformers and measure neural collapse layer by layer.",
-    metrics=frozenset(METRICS) | frozenset(CURVES),
+    measurements=MEASUREMENTS,
     check_trial=check_trial,
     check_data=check_data,
     check_contents=check_contents,
-    max_pack_size=max_pack_size,
+    max_pack_size=lambda params, device: max_pack_size(pack_shape(params), device),
     measured=measured,
-    memory_bytes=memory_bytes,
-    estimate_s=estimate_s,
+    memory_bytes=lambda params, num_trials, device: memory_bytes(pack_shape(params), num_trials, device),
+    estimate_s=lambda params: estimate_s(pack_shape(params)),
 )

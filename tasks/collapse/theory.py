@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+from depthrate.tasks.networks.builtin import ARCHITECTURES
 
 
 def gufm_limit(loss: str, *, num_classes: int, width: int, weight_decay_last: float, last_bias: bool) -> float | None:
@@ -62,3 +65,23 @@ def construction_cost(num_blocks: int, weight_decay: float, *, matrices: int, to
     """
     share = total_change / num_blocks
     return weight_decay / 2 * num_blocks * matrices * share ** (2 / matrices)
+
+
+def construction_line(
+    arch: str, depths: Sequence[int], weight_decays: Sequence[float], deepest_gap: float
+) -> list[float] | None:
+    """Return the construction's cost at each depth, its one constant chosen so that the deepest cost is `deepest_gap`.
+
+    Null for an architecture whose construction is not known, and where nothing is regularised.
+    """
+    architecture = ARCHITECTURES.get(arch)
+    matrices = None if architecture is None else architecture.construction_matrices
+    if matrices is None:
+        return None
+
+    def costs(total_change: float) -> list[float]:
+        pairs = zip(depths, weight_decays, strict=True)
+        return [construction_cost(L - 1, w, matrices=matrices, total_change=total_change) for L, w in pairs]
+
+    unit = costs(1.0)[-1]
+    return None if unit == 0 else costs((deepest_gap / unit) ** (matrices / 2))

@@ -54,6 +54,8 @@ class Layout:
     """Empty where only the archive is read."""
     archive: str | None = None
     """As published, compressed; the same name without .gz is read too."""
+    is_python: bool = False
+    """Whether its files are pickles for Python."""
 
     def describe(self) -> str:
         """Return what to put where."""

@@ -4,8 +4,7 @@ Shapes: C curves, N points, G groups (distinct x), B resamples, P shape paramete
 for what is sorted by resample.
 Sources: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapters 12 to 14 (BCa: 14.3; several samples:
 8.3); Hesterberg (2015), What Teachers Should Know About the Bootstrap, 5.3 (intervals too narrow, Student's quantile);
-Bates and Watts, Nonlinear Regression Analysis (1988), 6.1 (profiles); Carroll and Ruppert, Transformation and Weighting
-(1988), 3.2.
+Bates and Watts, Nonlinear Regression Analysis (1988), 6.1 (profiles).
 """
 
 from __future__ import annotations
@@ -17,15 +16,12 @@ import numpy as np
 from scipy import special
 
 from depthrate.tasks.fits.least_squares import Array, minimise, squares_left
-from depthrate.tasks.fits.models import Model, Points
+from depthrate.tasks.fits.model import CurveFamily
+from depthrate.tasks.fits.points import Points
+from depthrate.tasks.fits.weights import group_sums
 
 COVERAGE = 0.95
 NORMAL_QUANTILE = float(special.ndtri((1 + COVERAGE) / 2))
-WEIGHTS = ("equal", "spread", "robust")
-CLIP_AT = 2.5
-"""robust: values are pulled in to so many standard deviations (of the middle of all values) from their group's median."""
-STEEPEST_SPREAD = 8.0
-"""Bound on how fast the variance changes with x: x^8 from one depth to twice that is a factor of 256."""
 SAME = 1e-6
 """Resampled estimates this near to the estimate, as a share of their middle half's width, are equal to it."""
 MAX_BRACKETS = 30
@@ -68,53 +64,6 @@ def draw(points: Points, num_resamples: int, seed: int) -> Resampling | None:
     return Resampling(pools, shares)
 
 
-def spread_weights(x_G: Array, count_G: Array, group_N: np.ndarray, deviation_NC: Array) -> Array:
-    """Return weights [G, C] of values whose variance follows s^2 x^d, fitted by gamma likelihood to the groups' variances.
-
-    A variance of its own a depth would be estimated from three seeds, and its reciprocal is worse than no weight at all.
-    """
-    weight_GC = np.ones((len(x_G), deviation_NC.shape[1]))
-    used_G = count_G > 1
-    if used_G.sum() < 2:
-        return weight_GC
-    variance_GC = _sums(deviation_NC**2, group_N)[used_G] / (count_G[used_G] - 1)[:, None]
-    trust_G = (count_G[used_G] - 1) / (count_G[used_G] - 1).sum()
-    u_G = np.log(x_G) - trust_G @ np.log(x_G[used_G])
-    v_G = u_G[used_G]
-    pooled_C = trust_G @ variance_GC
-    noisy_C = pooled_C > 0
-    relative_GC = variance_GC[:, noisy_C] / pooled_C[noisy_C]
-    level_C, slope_C = np.zeros(relative_GC.shape[1]), np.zeros(relative_GC.shape[1])
-    for _ in range(50):  # Fisher scoring: a gamma variable with log link has constant weights
-        excess_GC = relative_GC * np.exp(-(level_C + slope_C * v_G[:, None])) - 1
-        step_C = (trust_G * v_G) @ excess_GC / (trust_G @ v_G**2)
-        slope_C = np.clip(slope_C + np.clip(step_C, -1, 1), -STEEPEST_SPREAD, STEEPEST_SPREAD)
-        level_C += np.clip(trust_G @ excess_GC, -1, 1)
-        if np.abs(step_C).max(initial=0.0) < 1e-10:
-            break
-    weight_GC[:, noisy_C] = np.exp(-slope_C * u_G[:, None])
-    return np.asarray(weight_GC * (count_G.sum() / (count_G @ weight_GC)))
-
-
-def _sums(value_NC: Array, group_N: np.ndarray) -> Array:
-    """Return each group's sum [G, C]."""
-    return np.asarray(np.equal.outer(np.arange(group_N[-1] + 1), group_N).astype(np.float64) @ value_NC)
-
-
-def clip_outliers(log_y_NC: Array, group_N: np.ndarray) -> Array:
-    """Return log y with what lies far from its group's median pulled in (Huber's pseudo-values)."""
-    groups = [np.flatnonzero(group_N == g) for g in range(group_N[-1] + 1)]
-    median_NC = np.stack([np.median(log_y_NC[own], axis=0) for own in groups])[group_N]
-    distance_NC = np.abs(log_y_NC - median_NC)
-    # in a group of odd size the median itself is at distance zero, which says nothing of the spread: left out
-    telling = [-np.sort(-distance_NC[own], axis=0)[: len(own) - len(own) % 2] for own in groups]
-    telling_NC = np.concatenate(telling)
-    if not len(telling_NC):
-        return log_y_NC
-    reach_C = CLIP_AT * 1.4826 * np.median(telling_NC, axis=0)
-    return np.asarray(np.clip(log_y_NC, median_NC - reach_C, median_NC + reach_C))
-
-
 def t_quantile(degrees_of_freedom: float) -> float:
     """Return the t that Student's |T| stays below in 95 % of cases."""
     return float(_t_quantiles(np.array(degrees_of_freedom, dtype=np.float64)))
@@ -145,7 +94,7 @@ def effective_freedom(influence_GC: Array, points: Points) -> Array:
     """
     free_G1 = np.maximum(points.count_G - 1, 0.0)[:, None]
     free, lone_G1 = free_G1.sum(), free_G1 == 0
-    squares_GC = _sums(points.deviation_NC**2, points.group_N)
+    squares_GC = group_sums(points.deviation_NC**2, points.group_N)
     variance_GC = np.where(lone_G1, squares_GC.sum(0) / free, squares_GC / np.where(lone_G1, 1.0, free_G1))
     added_GC = influence_GC**2 * variance_GC / points.count_G[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -201,7 +150,7 @@ def _between(lower_C: Array, upper_C: Array, part_C: Array) -> Array:
 class Profile:
     """The least squares left when the exponent is held, for the model as fitted."""
 
-    model: Model
+    family: CurveFamily
     points: Points
     theta_PC: Array
     squares_C: Array
@@ -210,12 +159,12 @@ class Profile:
     def squares_at(self, a_R: Array, curve_R: np.ndarray) -> Array:
         """Return the squares [R] of each row's curve with its exponent held at a."""
         theta_PR = self.theta_PC[:, curve_R]
-        lower_PR, upper_PR = self.model.lower_PC[:, curve_R], self.model.upper_PC[:, curve_R]
+        lower_PR, upper_PR = self.family.lower_PC[:, curve_R], self.family.upper_PC[:, curve_R]
         held_R = np.clip(a_R, lower_PR[0], upper_PR[0])
         lower_PR[0] = upper_PR[0] = theta_PR[0] = held_R
-        shape = self.model.shape
+        shape = self.family.shape
         ref_R, mean_GR, mass_GR = (
-            self.model.ref_C[curve_R],
+            self.family.ref_C[curve_R],
             self.points.mean_GC[:, curve_R],
             self.points.mass_GC[:, curve_R],
         )
@@ -235,7 +184,7 @@ class Profile:
         num_curves, t = len(self.squares_C), t_quantile(degrees_of_freedom)
         curve_R, sign_R = np.tile(np.arange(num_curves), 2), np.repeat([-1.0, 1.0], num_curves)
         centre_R = self.theta_PC[0, curve_R]
-        bound_R = np.where(sign_R < 0, self.model.lower_PC[0, curve_R], self.model.upper_PC[0, curve_R])
+        bound_R = np.where(sign_R < 0, self.family.lower_PC[0, curve_R], self.family.upper_PC[0, curve_R])
         # the root of the added squares, in its units at the limit: nearly a line in a, from -1 at the best exponent
         least_R = self.squares_C[curve_R]
         unit_R = np.maximum(least_R * t**2 / degrees_of_freedom, 1e-24)

@@ -1,1 +1,1 @@
-"""Measurements: a file a family."""
+"""Measurements of features: a file a family. Each function is given tensors and knows neither network nor task."""

@@ -9,20 +9,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
 
-from depthrate.tasks.networks.residual import ParameterSpec, last, layer_norm, linear
+from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StepCost, Tensors
+from depthrate.tasks.networks.operations import embedding, last, layer_norm, linear
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transformer:
+class Transformer(Network):
     """L-Txy, post-LN or pre-LN: W_e Z + W_p, depth blocks of attention and MLP, the last layer on the last position.
 
     Post-LN: U = LN(X), V = LN(U + attention(U)), X' = V + mlp(V). Pre-LN, on X = LN(W_e Z + W_p): U = X + attention(LN(X)),
     X' = U + mlp(LN(U)). Read out at LN(X). Single-head attention(X)_j = sum over i <= j of softmax_i(score_ij) value_i.
+    Layer 0 is what block 1 reads, layer l what follows block l. Decay groups: `hidden` for the weights of blocks, `last` for
+    W_L (the paper's W_{L+1}); biases, W_e and W_p are not regularised.
     """
 
     attention_layers: int
@@ -40,8 +45,9 @@ class Transformer:
     """V, where inputs are tokens."""
     num_classes: int
     last_bias: bool
-    first_layer = 0
-    """Layer 0 is what block 1 reads, layer l what follows block l reads."""
+    image_shape: tuple[int, int, int] | None = None
+    """Channels, rows, columns of the images that `arranged` cuts into square patches; null: inputs are read as they come."""
+    last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
         """Return the parameters in the order in which they are drawn and stored."""
@@ -49,10 +55,10 @@ class Transformer:
         # Tokens and positions are one-hot columns: however many there are, an output reads one entry of its row.
         if self.patch_dimensions is None:
             assert self.vocabulary_size is not None
-            specs = [ParameterSpec("W_e", (d, self.vocabulary_size), 1, "none")]
+            specs = [ParameterSpec("W_e", (d, self.vocabulary_size), 1, None)]
         else:
-            specs = [ParameterSpec("W_e", (d, self.patch_dimensions), self.patch_dimensions, "none")]
-        specs.append(ParameterSpec("W_p", (d, self.positions), 1, "none"))
+            specs = [ParameterSpec("W_e", (d, self.patch_dimensions), self.patch_dimensions, None)]
+        specs.append(ParameterSpec("W_p", (d, self.positions), 1, None))
         attention = ("QK", "VO") if self.attention_layers == 1 else ("Q", "K", "V", "O")
         mlp = ("",) if self.mlp_layers == 1 else (",1", ",2")
         for block in range(1, self.depth + 1):
@@ -60,24 +66,55 @@ class Transformer:
             for name in mlp:
                 specs += [
                     ParameterSpec(f"W_{block}{name}", (d, d), d, "hidden"),
-                    ParameterSpec(f"b_{block}{name}", (d,), d, "none"),
+                    ParameterSpec(f"b_{block}{name}", (d,), d, None),
                 ]
         specs.append(ParameterSpec("W_L", (self.num_classes, d), d, "last"))  # W_{L+1} in the paper
         if self.last_bias:
-            specs.append(ParameterSpec("b_L", (self.num_classes,), d, "none"))
+            specs.append(ParameterSpec("b_L", (self.num_classes,), d, None))
         return specs
 
-    def features(self, parameters: dict[str, Tensor], x_TNI: Tensor) -> Iterator[Tensor]:
+    def layers(self) -> list[Layer]:
+        """Return layer 0 (the embedding) to layer depth."""
+        return [Layer(number, (self.width,)) for number in range(self.depth + 1)]
+
+    @property
+    def rows_per_sample(self) -> int:
+        """The positions S."""
+        return self.positions
+
+    def step_cost(self) -> StepCost:
+        """Return what a step takes.
+
+        A block keeps both LayerNorms, both sums, ReLU's output, the products of the attention, and the attention weights of
+        each position for the backward pass.
+        """
+        x, y, attended = self.attention_layers, self.mlp_layers, self.positions / self.width
+        products = self.depth * (2 * x + y + 2 * attended) + 1 + (self.patch_dimensions or 0) / self.width
+        return StepCost(
+            products,
+            products * self.width**2,
+            kept=self.width * (self.depth * (5 + 2 * x + attended) + 3),
+            kept_by_process=self.width * (self.depth * (4 + 2 * x + y + 3 * attended) + 4),
+        )
+
+    def arranged(self, x_NI: np.ndarray) -> np.ndarray:
+        """Return images [N, I] patch by patch, where they are given whole."""
+        if self.image_shape is None:
+            return x_NI
+        assert self.patch_dimensions is not None
+        return cut_into_patches(x_NI, self.image_shape, math.isqrt(self.patch_dimensions // self.image_shape[0]))
+
+    def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield LN(X) at the last position, layer 0 (the embedding) to layer depth, each [T, N, D]."""
         for h_TNSD in self._stream(parameters, x_TNI):
             yield layer_norm(h_TNSD[:, :, -1])
 
-    def logits(self, parameters: dict[str, Tensor], x_TNI: Tensor) -> Tensor:
+    def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
         """Return the network's output [T, N, K]."""
         h_TNSD = last(self._stream(parameters, x_TNI))
         return linear(parameters, "L", layer_norm(h_TNSD[:, :, -1]))
 
-    def _stream(self, parameters: dict[str, Tensor], x_TNI: Tensor) -> Iterator[Tensor]:
+    def _stream(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[Tensor]:
         """Yield the embedding and what follows each block, [T, N, S, D]."""
         h_TNSD = self._embed(parameters, x_TNI)
         yield h_TNSD
@@ -85,40 +122,46 @@ class Transformer:
             h_TNSD = self._block(parameters, block, h_TNSD)
             yield h_TNSD
 
-    def _embed(self, parameters: dict[str, Tensor], x_TNI: Tensor) -> Tensor:
+    def _embed(self, parameters: Tensors, x_TNI: Tensor) -> Tensor:
         num_trials, num_samples = x_TNI.shape[:2]
         w_e = parameters["W_e"].mT
         if self.patch_dimensions is None:
-            # one table for all trials, each with its own stretch of rows
-            starts_T11 = torch.arange(num_trials, device=x_TNI.device).view(-1, 1, 1) * w_e.shape[1]
-            h_TNSD = F.embedding(x_TNI + starts_T11, w_e.reshape(-1, self.width))
+            h_TNSD = embedding(x_TNI, w_e)
         else:
             z_TMP = x_TNI.reshape(num_trials, num_samples * self.positions, self.patch_dimensions)
-            h_TNSD = torch.bmm(z_TMP, w_e).view(num_trials, num_samples, self.positions, self.width)
+            h_TNSD = z_TMP.bmm(w_e).view(num_trials, num_samples, self.positions, self.width)
         h_TNSD = h_TNSD + parameters["W_p"].mT.unsqueeze(1)
         return layer_norm(h_TNSD) if self.pre_norm else h_TNSD
 
-    def _block(self, parameters: dict[str, Tensor], block: int, h_TNSD: Tensor) -> Tensor:
+    def _block(self, parameters: Tensors, block: int, h_TNSD: Tensor) -> Tensor:
         normal_TNSD = layer_norm(h_TNSD)
         u_TNSD = (h_TNSD if self.pre_norm else normal_TNSD) + self._attention(parameters, block, normal_TNSD)
         normal_TNSD = layer_norm(u_TNSD)
         return (u_TNSD if self.pre_norm else normal_TNSD) + self._mlp(parameters, block, normal_TNSD)
 
-    def _attention(self, parameters: dict[str, Tensor], block: int, h_TNSD: Tensor) -> Tensor:
+    def _attention(self, parameters: Tensors, block: int, h_TNSD: Tensor) -> Tensor:
         def through(name: str, x_TNSD: Tensor) -> Tensor:
-            return torch.bmm(x_TNSD.flatten(1, 2), parameters[f"W_{block},{name}"].mT).view_as(x_TNSD)
+            return x_TNSD.flatten(1, 2).bmm(parameters[f"W_{block},{name}"].mT).view_as(x_TNSD)
 
         if self.attention_layers == 1:
             queries_TNSD, keys_TNSD, values_TNSD = through("QK", h_TNSD), h_TNSD, through("VO", h_TNSD)
         else:
             queries_TNSD, keys_TNSD = through("Q", h_TNSD), through("K", h_TNSD)
             values_TNSD = through("O", through("V", h_TNSD))
-        later_SS = torch.full((self.positions, self.positions), -torch.inf, dtype=h_TNSD.dtype, device=h_TNSD.device)
+        later_SS = h_TNSD.new_full((self.positions, self.positions), -math.inf)
         scores_TNSS = queries_TNSD @ keys_TNSD.mT / math.sqrt(self.width) + later_SS.triu(1)
-        return torch.softmax(scores_TNSS, dim=-1) @ values_TNSD
+        return scores_TNSS.softmax(-1) @ values_TNSD
 
-    def _mlp(self, parameters: dict[str, Tensor], block: int, h_TNSD: Tensor) -> Tensor:
+    def _mlp(self, parameters: Tensors, block: int, h_TNSD: Tensor) -> Tensor:
         h_TMD = h_TNSD.flatten(1, 2)
         if self.mlp_layers == 1:
-            return torch.relu(linear(parameters, f"{block}", h_TMD)).view_as(h_TNSD)
-        return linear(parameters, f"{block},2", torch.relu(linear(parameters, f"{block},1", h_TMD))).view_as(h_TNSD)
+            return linear(parameters, f"{block}", h_TMD).relu().view_as(h_TNSD)
+        return linear(parameters, f"{block},2", linear(parameters, f"{block},1", h_TMD).relu()).view_as(h_TNSD)
+
+
+def cut_into_patches(x_NI: np.ndarray, image_shape: tuple[int, int, int], patch_size: int) -> np.ndarray:
+    """Return images [N, I] with their numbers in the order of their patches: row by row of patches, whole patches in turn."""
+    channels, rows, columns = image_shape
+    down, across = rows // patch_size, columns // patch_size
+    cut = x_NI.reshape(-1, channels, down, patch_size, across, patch_size)
+    return cut.transpose(0, 2, 4, 1, 3, 5).reshape(x_NI.shape)

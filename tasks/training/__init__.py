@@ -1,1 +1,1 @@
-"""Training packs of trials fused, from the first step to the last."""
+"""Training packs of trials fused, from the first step to the last, for tasks of any kind."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,35 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depthrate.tasks.collapse.schema import EVALUATION_ROWS
-from depthrate.tasks.networks.residual import Network, initial_parameters, split_parameters
-
-
-@dataclass(frozen=True)
-class Hyperparameters:
-    """What may differ between the trials of a pack."""
-
-    seed: int
-    lr: float
-    momentum: float
-    weight_decay: float
-    weight_decay_last: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingPlan:
-    """What all trials of a pack share."""
-
-    loss: str
-    optimizer: str
-    schedule: str
-    num_steps: int
-    batch_size: int | None
-    init: str
-    clip_norm: float | None
-    dtype: torch.dtype
-    adam_betas: tuple[float, float] = (0.9, 0.999)
-    adam_eps: float = 1e-8
+from depthrate.tasks.networks.flat_parameters import initial_parameters, initial_state, split_parameters
+from depthrate.tasks.networks.network import Network
+from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters, TrainingPlan, learning_rate_factor
 
 
 @dataclass(frozen=True)
@@ -66,15 +40,6 @@ def stream(seed: int, purpose: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def learning_rate_factor(schedule: str, step: int, num_steps: int) -> float:
-    """Return the factor on the learning rate at a step: cosine falls to 0; step divides by 10 at 1/3 and 2/3."""
-    if schedule == "cosine":
-        return 0.5 * (1 + math.cos(math.pi * step / num_steps))
-    if schedule == "step":
-        return 0.1 ** min(2, 3 * step // num_steps)
-    return 1.0
-
-
 class FusedTrainer:
     """Trains T networks of one shape on one data set; diverged trials leave the pack and disturb nobody."""
 
@@ -91,12 +56,14 @@ class FusedTrainer:
         self.hyperparameters = list(hyperparameters)
         self.x_NI, self.labels_N = x_NI, labels_N
         self.device = x_NI.device
+        self._check_decay_groups()
         self.step_count = 0
         self.theta_TP = torch.stack(
             [initial_parameters(self.specs, plan.init, stream(h.seed, "init"), plan.dtype) for h in hyperparameters]
         ).to(self.device)
         self.moment_TP = torch.zeros_like(self.theta_TP)
         self.square_TP = torch.zeros_like(self.theta_TP) if plan.optimizer == "adam" else None
+        self.untrained = initial_state(network.state_specs(), len(self.hyperparameters), plan.dtype, self.device)
         self._generators = [stream(h.seed, "data order") for h in hyperparameters]
         self._order_TN: Tensor | None = None
         self._position = 0
@@ -115,11 +82,13 @@ class FusedTrainer:
         """Advance every trial by one step and return the loss of its batch before the step, [T]."""
         x_TBI, labels_TB = self._next_batch()
         leaves = {name: p.detach().requires_grad_() for name, p in self.parameters().items()}
-        loss_T = self._losses(self.network.logits(leaves, x_TBI), labels_TB)
+        logits_TBK, untrained = self.network.training_logits(leaves, x_TBI, self.untrained)
+        loss_T = self._losses(logits_TBK, labels_TB)
         gradients = torch.autograd.grad(loss_T.sum(), list(leaves.values()))
         with torch.no_grad():
             torch.cat([g.flatten(1) for g in gradients], dim=1, out=self._gradient_TP)
             self._update(self._gradient_TP)
+        self.untrained = {name: tensor.detach() for name, tensor in untrained.items()}
         self.step_count += 1
         return loss_T.detach()
 
@@ -133,7 +102,7 @@ class FusedTrainer:
         gradient_TP = torch.zeros_like(self.theta_TP, dtype=torch.float64)
         for start in range(0, num_samples, chunk):
             x_TBI, labels_TB = self._shared(slice(start, start + chunk))
-            logits_TBK = self.network.logits(leaves, x_TBI)
+            logits_TBK = self.network.logits(leaves, x_TBI, self.untrained)
             weight = x_TBI.shape[1] / num_samples
             chunk_loss_T = self._losses(logits_TBK, labels_TB) * weight
             gradients = torch.autograd.grad(chunk_loss_T.sum(), list(leaves.values()))
@@ -147,19 +116,21 @@ class FusedTrainer:
         return Evaluation(loss_T, objective_T, correct_T / num_samples, gradient_TP.square().sum(1).sqrt())
 
     def features(self, trial: int) -> Iterator[Tensor]:
-        """Yield the features [1, N, D] of one trial layer by layer, in the training dtype.
+        """Yield the features [1, N, *shape] of one trial layer by layer, in the training dtype.
 
-        A network with many positions is asked in parts: what it holds of a sample is larger than what it yields.
+        A network with several rows a sample is asked in parts: what it holds of a sample is larger than what it yields.
         """
-        parameters = {name: p[trial : trial + 1] for name, p in self.parameters().items()}
+        rows = slice(trial, trial + 1)
+        parameters = {name: p[rows] for name, p in self.parameters().items()}
+        untrained = {name: tensor[rows] for name, tensor in self.untrained.items()}
         x_1NI = self.x_NI.unsqueeze(0)
         with torch.no_grad():
-            if self.network.positions == 1:
-                yield from self.network.features(parameters, x_1NI)
+            if self.network.rows_per_sample == 1:
+                yield from self.network.features(parameters, x_1NI, untrained)
                 return
             chunk = self._samples_at_once()
             inputs = [x_1NI[:, start : start + chunk] for start in range(0, x_1NI.shape[1], chunk)]
-            parts = [list(self.network.features(parameters, part)) for part in inputs]
+            parts = [list(self.network.features(parameters, part, untrained)) for part in inputs]
             yield from (torch.cat(layer, dim=1) for layer in zip(*parts, strict=True))
 
     def lr_at(self, step: int) -> list[float]:
@@ -174,6 +145,7 @@ class FusedTrainer:
         self.moment_TP = self.moment_TP[index]
         self.square_TP = None if self.square_TP is None else self.square_TP[index]
         self._order_TN = None if self._order_TN is None else self._order_TN[index]
+        self.untrained = {name: tensor[index] for name, tensor in self.untrained.items()}
         self._generators = [self._generators[trial] for trial in trials]
         self.hyperparameters = [self.hyperparameters[trial] for trial in trials]
         self._prepare()
@@ -187,38 +159,51 @@ class FusedTrainer:
             "moment_TP": self.moment_TP,
             "square_TP": self.square_TP,
             "order_TN": self._order_TN,
+            "untrained": dict(self.untrained),
             "generators": [generator.get_state() for generator in self._generators],
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave; the trials must be the same, in the same order."""
-        assert state["theta_TP"].shape == self.theta_TP.shape
+    def load_state(self, state: Mapping[str, Any], trials: Sequence[int] | None = None) -> None:
+        """Go on from what `state` gave: of these trials of it, in this order; by default of all of them."""
+        generators = state["generators"]
+        index = torch.tensor(range(len(generators)) if trials is None else list(trials), dtype=torch.int64)
+
+        def chosen(name: str) -> Tensor | None:
+            return None if state[name] is None else state[name][index].to(self.device)
+
+        theta_TP, moment_TP = chosen("theta_TP"), chosen("moment_TP")
+        assert theta_TP is not None and moment_TP is not None and theta_TP.shape == self.theta_TP.shape
         self.step_count, self._position = state["step_count"], state["position"]
-        self.theta_TP = state["theta_TP"].to(self.device)
-        self.moment_TP = state["moment_TP"].to(self.device)
-        self.square_TP = None if state["square_TP"] is None else state["square_TP"].to(self.device)
-        self._order_TN = None if state["order_TN"] is None else state["order_TN"].to(self.device)
-        for generator, saved in zip(self._generators, state["generators"], strict=True):
-            generator.set_state(saved)
+        self.theta_TP, self.moment_TP = theta_TP, moment_TP
+        self.square_TP, self._order_TN = chosen("square_TP"), chosen("order_TN")
+        saved = state.get("untrained", {})  # checkpoints of older versions have none
+        self.untrained = {name: saved[name][index].to(self.device) for name in self.untrained}
+        for generator, row in zip(self._generators, index.tolist(), strict=True):
+            generator.set_state(generators[row])
 
     def _prepare(self) -> None:
         """Lay out the per-trial hyper-parameters as tensors that broadcast over [T, P]."""
-        column = {
-            "none": [0.0] * self.num_trials,
-            "hidden": [h.weight_decay for h in self.hyperparameters],
-            "last": [h.weight_decay_last for h in self.hyperparameters],
-        }
         pieces = []
         for spec in self.specs:
-            decay_T = torch.tensor(column[spec.decay], dtype=torch.float64).to(self.plan.dtype)
-            pieces.append(decay_T.unsqueeze(1).expand(-1, math.prod(spec.shape)))
+            decays = [0.0 if spec.decay is None else h.weight_decays[spec.decay] for h in self.hyperparameters]
+            decay_T = torch.tensor(decays, dtype=torch.float64).to(self.plan.dtype)
+            pieces.append(decay_T.unsqueeze(1).expand(-1, spec.size))
         self._decay_TP = torch.cat(pieces, dim=1).to(self.device)
         self._momentum_T1 = self._column([h.momentum for h in self.hyperparameters])
         # Two buffers kept between steps: fresh ones of this size cost more in page faults than the arithmetic.
         self._gradient_TP, self._scratch_TP = torch.empty_like(self.theta_TP), torch.empty_like(self.theta_TP)
 
+    def _check_decay_groups(self) -> None:
+        groups = {spec.decay for spec in self.specs if spec.decay is not None}
+        for h in self.hyperparameters:
+            if missing := groups - h.weight_decays.keys():
+                raise ValueError(
+                    f"{type(self.network).__name__} has the decay groups {sorted(groups)}, a trial gives a weight decay "
+                    f"for {sorted(h.weight_decays)}; give one for {sorted(missing)} too"
+                )
+
     def _samples_at_once(self) -> int:
-        return max(1, EVALUATION_ROWS // self.network.positions)
+        return max(1, EVALUATION_ROWS // self.network.rows_per_sample)
 
     def _column(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64).to(self.plan.dtype).unsqueeze(1).to(self.device)
@@ -239,7 +224,7 @@ class FusedTrainer:
         chosen_TB = self._order_TN[:, self._position : self._position + batch]
         self._position += batch
         chosen = chosen_TB.reshape(-1)
-        return self.x_NI.index_select(0, chosen).view(*chosen_TB.shape, -1), self.labels_N[chosen_TB]
+        return self.x_NI.index_select(0, chosen).view(*chosen_TB.shape, *self.x_NI.shape[1:]), self.labels_N[chosen_TB]
 
     def _losses(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
         """Return the data term [T]: mean cross-entropy, or (1/2B) ||f - Y||^2."""

@@ -11,35 +11,43 @@ import pyarrow.parquet as pq
 import pytest
 
 from depthrate.orchestrator.aggregate import fit_curves
+from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.commit import commit_trials
-from depthrate.storage.query import QueryError, Results
-from depthrate.storage.schema import FITS, task_table
+from depthrate.storage.query import QueryError
+from depthrate.storage.schema import FITS
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import FitRequest
+from depthrate.storage.task_tables import task_table
+from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.sweeps.trial import Trial
 
 
 def store(store: Store, trials: list[dict[str, Any]], metrics: Any, status: Any = lambda params: "ok") -> list[Trial]:
     planned = [Trial(f"t{number}", "task", 1, params) for number, params in enumerate(trials)]
     store.write("attempts/sweep=s/a.json", b"{}")
-    tables = [task_table("metrics", metrics(t.params), trial_id=t.trial_id, attempt_id="a") for t in planned]
+    tables = [
+        task_table("metrics", metrics(t.params), builtin_columns(), trial_id=t.trial_id, attempt_id="a")
+        for t in planned
+    ]
     rows = [
         {"trial_id": t.trial_id, "attempt_id": "a", "status": status(t.params), "params": json.dumps(t.params)}
         for t in planned
     ]
-    commit_trials(store, sweep="s", attempt_id="a", part=None, trials=rows, tables={"metrics": tables})
+    commit_trials(
+        store, sweep="s", attempt_id="a", part=None, trials=rows, tables={"metrics": tables}, columns=builtin_columns()
+    )
     return planned
 
 
 def test_parameters_named_like_columns_group_and_order(store: Store) -> None:
     grid = [{"depth": d, "steps": s, "loss": "ce"} for d in (2, 4, 8) for s in (5, 6)]
     trials = store(store, grid, lambda p: [{"layer": p["depth"], "nc1": p["steps"] * p["depth"] ** -0.5}])
-    curves = fit_curves(Results(store), [FitRequest("nc1", by=("steps", "loss"))], trials)
+    curves = fit_curves(results_of(store), [FitRequest("nc1", by=("steps", "loss"))], trials)
     assert [(c.by, round(c.power.exponent, 6), round(c.power.prefactor, 6)) for c in curves if c.power] == [
         ({"steps": 5, "loss": "ce"}, 0.5, 5.0),
         ({"steps": 6, "loss": "ce"}, 0.5, 6.0),
     ]
-    (by_steps, *_) = fit_curves(Results(store), [FitRequest("nc1", x="steps", by=("depth",))], trials)
+    (by_steps, *_) = fit_curves(results_of(store), [FitRequest("nc1", x="steps", by=("depth",))], trials)
     assert by_steps.power is not None and by_steps.power.exponent == pytest.approx(-1)
 
 
@@ -49,7 +57,7 @@ def test_one_value_a_trial_though_it_has_two_splits(store: Store) -> None:
         return [{"split": s, "layer": depth, "nc1": v / depth} for s, v in (("test", 9), ("train", 1))]
 
     trials = store(store, [{"depth": d} for d in (2, 4, 8)], metrics)
-    (curve,) = fit_curves(Results(store), [FitRequest("nc1")], trials)
+    (curve,) = fit_curves(results_of(store), [FitRequest("nc1")], trials)
     assert [row["y"] for row in curve.rows] == [1 / 2, 1 / 4, 1 / 8]
 
 
@@ -61,7 +69,7 @@ def test_what_is_left_out_is_counted(store: Store) -> None:
         lambda p: [{"layer": 1, "nc1": values[p["depth"]]}],
         lambda p: "diverged" if p["depth"] == 32 else "ok",
     )
-    (curve,) = fit_curves(Results(store), [FitRequest("nc1")], trials)
+    (curve,) = fit_curves(results_of(store), [FitRequest("nc1")], trials)
     assert curve.excluded == {"not positive": 1, "not measured": 1, "diverged": 1}
     assert curve.power is not None and curve.power.exponent == pytest.approx(1) and curve.power.n_points == 3
     row = curve.table_rows("s")[0]
@@ -70,14 +78,14 @@ def test_what_is_left_out_is_counted(store: Store) -> None:
 
 def test_no_fit_says_why(store: Store) -> None:
     trials = store(store, [{"depth": 2}], lambda p: [{"layer": 2, "nc1": 1.0}])
-    (curve, missing) = fit_curves(Results(store), [FitRequest("nc1"), FitRequest("nothing")], trials)
+    (curve, missing) = fit_curves(results_of(store), [FitRequest("nc1"), FitRequest("nothing")], trials)
     assert curve.fits == [] and "distinct x" in str(curve.note)
     assert missing.excluded == {"not measured": 1}
 
 
 def test_trials_of_other_sweeps_are_not_used(store: Store) -> None:
     trials = store(store, [{"depth": d} for d in (2, 4, 8)], lambda p: [{"layer": 1, "nc1": 1 / p["depth"]}])
-    (curve,) = fit_curves(Results(store), [FitRequest("nc1")], trials[:2])
+    (curve,) = fit_curves(results_of(store), [FitRequest("nc1")], trials[:2])
     assert len(curve.rows) == 2
 
 
@@ -87,13 +95,13 @@ def test_a_measured_curve_is_fitted_though_a_parameter_has_its_name(store: Store
     tables: dict[str, list[Any]] = {"metrics": [], "curves": []}
     for trial in trials:
         for name, row in (("metrics", {"layer": 1, "nc1": 1.0}), ("curves", {"loss": 1 / trial.params["depth"]})):
-            tables[name].append(task_table(name, [row], trial_id=trial.trial_id, attempt_id="a"))
+            tables[name].append(task_table(name, [row], builtin_columns(), trial_id=trial.trial_id, attempt_id="a"))
     rows = [
         {"trial_id": t.trial_id, "attempt_id": "a", "status": "ok", "params": json.dumps(dict(t.params))}
         for t in trials
     ]
-    commit_trials(store, sweep="s", attempt_id="a", part=None, trials=rows, tables=tables)
-    results = Results(store)
+    commit_trials(store, sweep="s", attempt_id="a", part=None, trials=rows, tables=tables, columns=builtin_columns())
+    results = results_of(store)
     assert results.sql("select distinct loss from results").fetchall() == [("ce",)]
     (curve,) = fit_curves(results, [FitRequest("loss")], trials)
     assert curve.power is not None and curve.power.exponent == pytest.approx(1)
@@ -106,7 +114,7 @@ def test_a_layer_counts_from_the_end_or_from_the_input(folder: Store) -> None:
 
     trials = store(folder, [{"depth": d} for d in (2, 4, 8)], metrics)
     requests = [FitRequest("nc1", layer=layer) for layer in (0, -1, -2, 3)]
-    first, last, before, third = fit_curves(Results(folder), requests, trials)
+    first, last, before, third = fit_curves(results_of(folder), requests, trials)
     assert [row["y"] for row in first.rows] == [1 / 2, 1 / 4, 1 / 8]
     assert [row["y"] for row in last.rows] == [3 / 2, 5 / 4, 9 / 8]
     assert [row["y"] for row in before.rows] == [1, 1, 1]
@@ -117,16 +125,16 @@ def test_a_layer_counts_from_the_end_or_from_the_input(folder: Store) -> None:
 def test_a_filter_chooses_trials_and_is_not_an_exclusion(folder: Store) -> None:
     grid = [{"depth": d, "lr": lr} for d in (2, 4, 8) for lr in (0.1, 0.2)]
     trials = store(folder, grid, lambda p: [{"layer": 1, "nc1": p["lr"] / p["depth"]}])
-    (curve,) = fit_curves(Results(folder), [FitRequest("nc1", where="lr > 0.15 or depth = 2")], trials)
+    (curve,) = fit_curves(results_of(folder), [FitRequest("nc1", where="lr > 0.15 or depth = 2")], trials)
     assert sorted(row["y"] for row in curve.rows) == pytest.approx([0.025, 0.05, 0.05, 0.1]) and not curve.excluded
     with pytest.raises(QueryError, match="lrr"):
-        fit_curves(Results(folder), [FitRequest("nc1", where="lrr > 0")], trials)
+        fit_curves(results_of(folder), [FitRequest("nc1", where="lrr > 0")], trials)
 
 
 def test_an_x_of_zero_is_left_out_by_name(folder: Store) -> None:
     grid = [{"weight_decay": w} for w in (0.0, 0.1, 0.2, 0.4)]
     trials = store(folder, grid, lambda p: [{"layer": 1, "nc1": 1.0 + p["weight_decay"]}])
-    (curve,) = fit_curves(Results(folder), [FitRequest("nc1", x="weight_decay")], trials)
+    (curve,) = fit_curves(results_of(folder), [FitRequest("nc1", x="weight_decay")], trials)
     assert curve.excluded == {"weight_decay not positive": 1} and curve.power is not None
     assert [point["x"] for point in curve.left_out] == [0.0]
 
@@ -141,19 +149,19 @@ def with_curves(store: Store, heights: dict[int, list[float]]) -> list[Trial]:
         steps = [{"step": 25 * (i + 1), "objective": height} for i, height in enumerate(heights[depth])]
         rows = {"metrics": [{"step": 100, "layer": 1, "nc1": 1 / depth}], "curves": steps}
         for name, part in rows.items():
-            tables[name].append(task_table(name, part, trial_id=trial.trial_id, attempt_id="a"))
+            tables[name].append(task_table(name, part, builtin_columns(), trial_id=trial.trial_id, attempt_id="a"))
     commits = [
         {"trial_id": t.trial_id, "attempt_id": "a", "status": "ok", "params": json.dumps(dict(t.params))}
         for t in trials
     ]
-    commit_trials(store, sweep="s", attempt_id="a", part=None, trials=commits, tables=tables)
+    commit_trials(store, sweep="s", attempt_id="a", part=None, trials=commits, tables=tables, columns=builtin_columns())
     return trials
 
 
 def test_trials_whose_objective_still_falls_are_counted_and_dropped_on_request(folder: Store) -> None:
     heights = {2: [4, 2, 1, 0.995], 4: [4, 2, 1, 0.985], 8: [4, 2, 1, 1.0], 16: [1, 1, 1, 2]}
     trials = with_curves(folder, heights)
-    kept, dropped = fit_curves(Results(folder), [FitRequest("nc1"), FitRequest("nc1", unconverged="drop")], trials)
+    kept, dropped = fit_curves(results_of(folder), [FitRequest("nc1"), FitRequest("nc1", unconverged="drop")], trials)
     assert kept.unconverged == {"t4"} and len(kept.rows) == 4 and not kept.excluded
     assert kept.table_rows("s")[0]["n_unconverged"] == 1
     assert dropped.excluded == {"unconverged": 1} and dropped.left_out[0]["trial_id"] == "t4"
@@ -167,8 +175,8 @@ def test_groups_are_tested_for_one_exponent(folder: Store) -> None:
 
     grid = [{"depth": d, "arch": a, "seed": s} for d in (2, 4, 8) for a in "abc" for s in (0, 1)]
     trials = store(folder, grid, metrics)
-    all_three = fit_curves(Results(folder), [FitRequest("nc1", by=("arch",))], trials)
-    two = fit_curves(Results(folder), [FitRequest("nc1", by=("arch",), where="arch <> 'c'")], trials)
+    all_three = fit_curves(results_of(folder), [FitRequest("nc1", by=("arch",))], trials)
+    two = fit_curves(results_of(folder), [FitRequest("nc1", by=("arch",), where="arch <> 'c'")], trials)
     assert all_three[0].common is not None and all_three[0].common.p_common < 1e-6
     assert two[0].common is not None and two[0].common.p_common > 0.9
     assert two[0].common.exponent == pytest.approx(0.5)
@@ -183,12 +191,12 @@ def test_cut_off_target_and_sensitivity_are_in_the_table(folder: Store) -> None:
 
     grid = [{"depth": d, "seed": s} for d in (2, 4, 8, 16, 32) for s in (0, 1, 2)]
     trials = store(folder, grid, metrics)
-    (curve,) = fit_curves(Results(folder), [FitRequest("nc1", x_min="auto", target=0.01)], trials)
+    (curve,) = fit_curves(results_of(folder), [FitRequest("nc1", x_min="auto", target=0.01)], trials)
     assert curve.excluded == {"below the cut-off": 3} and curve.cutoff is not None and curve.cutoff.x_min == 4
     row = curve.table_rows("s")[0]
     assert row["x_min"] == 4 and row["target"] == 0.01 and row["x_at_target"] == pytest.approx(101, rel=1e-2)
     assert [cut["x_min"] for cut in json.loads(row["sensitivity"])] == [4, 8]
-    (fixed,) = fit_curves(Results(folder), [FitRequest("nc1", x_min=8)], trials)
+    (fixed,) = fit_curves(results_of(folder), [FitRequest("nc1", x_min=8)], trials)
     assert fixed.excluded == {"below the cut-off": 6} and len(fixed.rows) == 9
 
 
@@ -197,5 +205,5 @@ def test_fits_of_an_older_version_are_read(folder: Store) -> None:
     sink = io.BytesIO()
     pq.write_table(old, sink)
     folder.write("fits/sweep=s/fits.parquet", sink.getvalue())
-    results = Results(folder)
+    results = results_of(folder)
     assert results.sql("select count(*), count(p_half) from fits").fetchall() == [(1, 0)] and not results.problems

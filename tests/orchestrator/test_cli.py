@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import TINY
+from here import TINY
 from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli import app
@@ -93,8 +93,14 @@ def test_bad_sweeps(
             ["run", "quickstart", "--executor", "pbs"],
             "executor 'pbs' is not available in this version; allowed: local, ray, slurm",
         ),
-        (["run", "quickstart", "--detach"], "--detach goes with --executor slurm"),
-        (["run", "quickstart", "--cluster", "x.toml"], "--cluster goes with --executor slurm"),
+        (
+            ["run", "quickstart", "--detach"],
+            "--detach goes with --executor ray --cluster or --executor slurm; local workers end with",
+        ),
+        (
+            ["run", "quickstart", "--cluster", "x.toml"],
+            "--cluster goes with --executor ray or slurm; given: --executor local",
+        ),
         (["run", "quickstart", "--executor", "slurm", "--cluster", "x.toml"], "cluster file x.toml: No such file"),
         (["run", "quickstart", "--workers", "0"], "workers is 0; give at least 1"),
         (["run", "quickstart", "--device", "tpu"], "device 'tpu' is unknown; allowed: auto, cpu, cuda"),
@@ -213,19 +219,31 @@ def test_damage_is_a_warning_not_a_traceback(done: tuple[Path, str], tmp_path: P
     assert state["ok"] == 4, "running again redoes them"
 
 
+SLOW_TO_IMPORT = {"torch", "ray", "sklearn", "plotly", "matplotlib", "optuna", "scipy", "pandas"}
+
+
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["plan", "quickstart"], ["status"], ["query", "select count(*) from results"]]
+    ("arguments", "more"),
+    [
+        (["--help"], {"duckdb", "pyarrow", "numpy", "fsspec"}),
+        (["plan", "quickstart"], {"duckdb"}),
+        (["status"], {"duckdb", "yaml"}),
+        (["status", "tiny"], {"duckdb", "yaml"}),
+        (["query", "select count(*) from trials"], set()),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
-def test_these_import_neither_torch_nor_ray(arguments: list[str], done: tuple[Path, str]) -> None:
+def test_what_is_looked_at_often_imports_little(arguments: list[str], more: set[str], done: tuple[Path, str]) -> None:
     code = (
-        "import sys; sys.argv = ['depthrate', *sys.argv[1:]]\n"
+        "import sys; sys.argv = ['depthrate', *sys.argv[2:]]\n"
         "from depthrate.orchestrator.cli import app\n"
         "app(standalone_mode=False)\n"
-        "heavy = {'torch', 'ray', 'sklearn', 'plotly', 'optuna'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
+        "slow = set(sys.orig_argv[3].split()) & set(sys.modules)\n"
+        "assert not slow, slow"
     )
     environment = {**os.environ, "DEPTHRATE_STORE": done[1]}
-    subprocess.run([sys.executable, "-c", code, *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
+    words = [sys.executable, "-c", code, " ".join(SLOW_TO_IMPORT | more), *arguments]
+    subprocess.run(words, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def test_the_page_the_table_the_json_and_the_module_give_one_number(done: tuple[Path, str], tmp_path: Path) -> None:
@@ -275,7 +293,7 @@ def test_a_report_is_watched_until_the_sweep_is_done(
     from depthrate.orchestrator.commands.report import ReportFiles, write_reports
     from depthrate.orchestrator.plan import check_sweep
     from depthrate.storage.store import Store
-    from depthrate.sweeps.sweep import load_sweep
+    from depthrate.sweeps.sweep_file import load_sweep
 
     path = tmp_path / "report.html"
     wider = check_sweep(load_sweep(str(done[0]), {"depth": [2, 3, 17]}))

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from outcomes import committed, raw_rows, states
 
-from depthrate.orchestrator.attempt import AttemptState
-from depthrate.orchestrator.driver import Driver, Outcome
+from depthrate.orchestrator.attempt import Attempt
+from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, PackJob
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.plan import check_sweep, make_plan
-from depthrate.storage.query import Results
+from depthrate.orchestrator.progress import Outcome
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import sweep_of_spec
+from depthrate.sweeps.sweep_file import sweep_of_spec
 
 OWN_TASKS = Path(__file__).parents[1] / "support/own_tasks.py"
 
@@ -37,7 +38,7 @@ def drive(store: Store, task: str, workers: int = 1, **spec: Any) -> Outcome:
 def test_a_users_own_task(folder: Store) -> None:
     outcome = drive(folder, "power_law", grid={"depth": [2, 4]}, params={"exponent": 1.0})
     assert not outcome.failures and committed(folder) == [(2, 0.5), (4, 0.25)]
-    assert Results(folder).sql("select distinct task from trials").fetchall() == [("own_tasks:power_law",)]
+    assert results_of(folder).sql("select distinct task from trials").fetchall() == [("own_tasks:power_law",)]
     assert folder.list("checkpoints") == {}
 
 
@@ -47,7 +48,7 @@ def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(folder: 
     (failure,) = outcome.failures
     assert failure.error == "RuntimeError: depth 3 is cursed" and len(failure.pack.trials) == 1
     assert states(folder).count("failed") == 2 and raw_rows(folder) == 2
-    trace = Results(folder).sql("select traceback from attempts where state = 'failed' limit 1").fetchall()[0][0]
+    trace = results_of(folder).sql("select traceback from attempts where state = 'failed' limit 1").fetchall()[0][0]
     assert "is cursed" in trace and "trial " in trace
 
 
@@ -61,7 +62,7 @@ def test_halving_spares_what_is_committed(folder: Store) -> None:
 def test_a_killed_worker_resumes_from_its_checkpoint(folder: Store, tmp_path: Path) -> None:
     outcome = drive(folder, "dies_once", params={"depth": 2, "flag": str(tmp_path / "flag")})
     assert not outcome.failures and committed(folder) == [(2, 5.0)] and states(folder) == ["done", "lost"]
-    error = Results(folder).sql("select error from attempts where state = 'lost'").fetchall()[0][0]
+    error = results_of(folder).sql("select error from attempts where state = 'lost'").fetchall()[0][0]
     assert "killed by signal 9" in error
     assert folder.list("checkpoints") == {}
 
@@ -80,9 +81,7 @@ def test_the_same_error_from_many_packs_stops_the_launch(folder: Store) -> None:
 def test_packs_of_another_live_launch_are_left_to_it(folder: Store) -> None:
     spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2, 3]}}
     trial_ids = [trial.trial_id for trial in check_sweep(sweep_of_spec(spec)).trials]
-    other = AttemptState(
-        attempt_id="other", sweep="s", pack_id="p", trial_ids=trial_ids, device="cpu", host="elsewhere"
-    )
+    other = Attempt(attempt_id="other", sweep="s", pack_id="p", trial_ids=trial_ids, device="cpu", host="elsewhere")
     other.heartbeat_at = time.time() - 57  # three seconds from counting as dead
     other.write(folder)
     started = time.monotonic()

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from depthrate.storage.query import Results, open_results
+from depthrate.orchestrator.results import open_results
+from depthrate.storage.query import Results
 
 SPEC = {
     "name": "long",

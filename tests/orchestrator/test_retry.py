@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import typing
 from collections import Counter
 
 import pytest
 
-from depthrate.orchestrator.retry import decide
+from depthrate.orchestrator.executors.executor import NoFailure
+from depthrate.orchestrator.retry import RETRIES, Decision, decide
+from depthrate.slurm.states import STATES
+from depthrate.storage.states import FailureKind
 
 
 @pytest.mark.parametrize(
@@ -22,8 +26,18 @@ from depthrate.orchestrator.retry import decide
         ("worker_lost", {"worker_lost": 3, "task": 1}, 4, "retry"),
         ("worker_lost", {"worker_lost": 4}, 4, "give up"),
         ("store", {"store": 3}, 4, "retry"),
-        ("something new", {"something new": 1}, 4, "give up"),
     ],
 )
 def test_decide(kind: str, failures: dict[str, int], num_trials: int, decision: str) -> None:
-    assert decide(kind, Counter(failures), num_trials) == decision
+    counted = Counter({FailureKind(name): count for name, count in failures.items()})
+    assert decide(FailureKind(kind), counted, num_trials) is Decision(decision)
+
+
+def test_every_kind_of_failure_has_its_decision() -> None:
+    assert RETRIES.keys() == set(FailureKind)
+    assert not set(FailureKind) & set(NoFailure), "what is no failure is never retried as one"
+
+
+def test_what_slurm_calls_a_failure_is_one_of_ours() -> None:
+    assert {kind for _, kind in STATES.values() if kind is not None} <= set(FailureKind)
+    assert typing.get_type_hints(decide)["kind"] is FailureKind

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from depthrate.orchestrator.executors.slurm_executor import bundle
+from depthrate.orchestrator.executors.slurm_bundles import bundle
 from depthrate.slurm import states
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.limits import Limits, Partition, minutes_of, read_limits

@@ -11,10 +11,11 @@ from tests_rows import commit
 
 from depthrate.orchestrator.attempt import new_attempt_id
 from depthrate.orchestrator.executors.executor import LaunchOptions, PackJob
-from depthrate.orchestrator.worker import CommitError, PackRun, StopFlag, run_job
+from depthrate.orchestrator.pack_run import CommitError, PackRun
+from depthrate.orchestrator.results import results_of
+from depthrate.orchestrator.worker import StopFlag, run_job
 from depthrate.storage.compact import compact
 from depthrate.storage.layout import is_compacted
-from depthrate.storage.query import Results
 from depthrate.storage.store import Store
 
 A = "20260101T000000_aaaaaaaaaaaa"
@@ -56,14 +57,14 @@ def test_a_part_number_is_not_used_again_after_a_failed_commit(
         with contextlib.suppress(CommitError):
             plain_commit(self)
 
-    monkeypatch.setattr("depthrate.orchestrator.worker.COMMIT_EVERY_S", 0.0)
+    monkeypatch.setattr("depthrate.orchestrator.pack_run.COMMIT_EVERY_S", 0.0)
     monkeypatch.setattr(PackRun, "commit_if_due", commit_as_the_heartbeat_does)
     monkeypatch.setattr(Store, "write", write)
     assert run_job(job(folder, [1, 2, 3]), StopFlag()).state == "done"
     monkeypatch.undo()
     assert max(writes.values()) == 1, writes
     for _ in range(2):
-        rows = Results(folder).sql(
+        rows = results_of(folder).sql(
             "select trial_id, count(*) from metrics where trial_id <> 'other' group by 1 order by 1"
         )
         assert rows.fetchall() == [("t1", 1), ("t2", 1), ("t3", 1)]
@@ -73,7 +74,7 @@ def test_a_part_number_is_not_used_again_after_a_failed_commit(
 def test_parts_go_on_after_a_failure_within_an_attempt(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     plain = Store.write
-    monkeypatch.setattr("depthrate.orchestrator.worker.COMMIT_EVERY_S", 0.0)
+    monkeypatch.setattr("depthrate.orchestrator.pack_run.COMMIT_EVERY_S", 0.0)
 
     def write(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:
         plain(self, path, content, durable=durable)
@@ -85,7 +86,7 @@ def test_parts_go_on_after_a_failure_within_an_attempt(folder: Store, monkeypatc
     monkeypatch.setattr(Store, "write", write)
     run_job(job(folder, [1, 2]), StopFlag())
     assert len(written) == len(set(written)) == 2, "the same trial in two parts; one of them counts"
-    assert Results(folder).sql("select trial_id, count(*) from trials group by 1").fetchall() == [("t1", 1)]
+    assert results_of(folder).sql("select trial_id, count(*) from trials group by 1").fetchall() == [("t1", 1)]
 
 
 def test_a_commit_is_never_written_over(store: Store) -> None:

@@ -7,15 +7,15 @@ import pyarrow.parquet as pq
 import pytest
 from tests_rows import commit
 
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.layout import table_path
-from depthrate.storage.query import Results
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
 
 
 def test_committed_rows_are_read_back(store: Store) -> None:
     commit(store, "a1", ["t1", "t2"])
-    results = Results(store)
+    results = results_of(store)
     assert results.snapshot.trial_ids() == {"t1", "t2"} and not results.problems
     assert results.sql("select count(*) from metrics").fetchall() == [(12,)]
     assert results.sql("select trial_id, depth, step, layer, nc1 from results order by 1").fetchall() == [
@@ -46,7 +46,7 @@ def test_every_crash_point_leaves_nothing_or_all(store: Store, monkeypatch: pyte
                     commit(store, attempt, ["t1"])
             else:
                 commit(store, attempt, ["t1"])
-        results = Results(store)
+        results = results_of(store)
         visible = results.sql("select count(*) from metrics").fetchall()[0][0]
         assert (results.snapshot.trial_ids(), visible) == ((set(), 0) if crash_at < 5 else ({"t1"}, 6))
         assert not results.problems, "what a dead attempt left is not damage"
@@ -55,7 +55,7 @@ def test_every_crash_point_leaves_nothing_or_all(store: Store, monkeypatch: pyte
 def test_the_earliest_commit_wins_whole(store: Store) -> None:
     commit(store, "late", ["t1", "t2"], hour=2, value=200.0)
     commit(store, "early", ["t2", "t3"], hour=1, value=100.0)
-    results = Results(store)
+    results = results_of(store)
     found = results.sql(
         "select trial_id, attempt_id, min(nc1), count(*) from metrics group by all order by 1"
     ).fetchall()
@@ -79,7 +79,7 @@ def test_parts_of_one_attempt(store: Store) -> None:
 def test_features_of_one_layer(store: Store) -> None:
     commit(store, "a1", ["t1", "t2"], value=1.0, width=3)
     commit(store, "a2", ["t3"], value=7.0, width=5, dtype=np.float16)
-    results = Results(store)
+    results = results_of(store)
     labels, features = results.features("t2", layer=2)
     assert labels.tolist() == [0, 1] and features.tolist() == [[7, 8, 9], [10, 11, 12]]
     assert results.features("t3", layer=1)[1].dtype == np.float16

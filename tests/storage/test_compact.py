@@ -10,11 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from tests_rows import commit
 
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.compact import compact
 from depthrate.storage.groups import Group, plan_groups
 from depthrate.storage.layout import is_compacted
 from depthrate.storage.merge import write_group
-from depthrate.storage.query import VIEWS, Results
+from depthrate.storage.query import VIEWS
 from depthrate.storage.records import compacted_log, read_records
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
@@ -36,7 +37,7 @@ def fill(store: Store, packs: int = 6) -> None:
 
 def answers(store: Store) -> dict[str, Any]:
     """Everything a reader can see."""
-    results = Results(store)
+    results = results_of(store)
     assert not results.problems
     seen: dict[str, Any] = {
         view: sorted(map(repr, results.sql(f"select * from {view}").fetchall())) for view in VIEWS if view != "attempts"
@@ -62,7 +63,7 @@ def test_readers_see_the_same_before_and_after(store: Store) -> None:
     again = compact(store, grace_s=0)
     assert (again.groups, again.deleted) == (0, 0), "nothing left to do"
     commit(store, "20260101T000009_aaaaaaaaaaaa", ["t9x"])
-    assert len(Results(store).sql("select * from trials").fetchall()) == 14
+    assert len(results_of(store).sql("select * from trials").fetchall()) == 14
 
 
 def test_rows_are_sorted_so_that_statistics_prune(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +87,7 @@ def test_compactions_of_little_are_merged_later(folder: Store) -> None:
         commit(folder, f"20260101T00000{2 * number + 1}_bbbbbbbbbbbb", [f"t{number}b"])
         assert compact(folder, grace_s=0).groups == 1
         assert len(folder.list("manifest")) == 1 and len(folder.list("metrics")) == 1
-    assert Results(folder).sql("select count(*) from metrics").fetchall() == [(48,)]
+    assert results_of(folder).sql("select count(*) from metrics").fetchall() == [(48,)]
 
 
 def test_groups_keep_to_their_size(folder: Store) -> None:
@@ -150,13 +151,13 @@ def test_a_commit_with_an_earlier_clock_still_wins_after_a_compaction(store: Sto
     fill(store, packs=4)
     compact(store, grace_s=0)
     commit(store, "20251231T000000_aaaaaaaaaaaa", ["t2b"], value=99.0)
-    found = Results(store).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
+    found = results_of(store).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
     plain = Store(f"memory://{id(store)}-{time.time_ns()}")
     fill(plain, packs=4)
     commit(plain, "20251231T000000_aaaaaaaaaaaa", ["t2b"], value=99.0)
-    assert found == Results(plain).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
+    assert found == results_of(plain).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
     compact(store, grace_s=0)
-    assert found == Results(store).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
+    assert found == results_of(store).sql("select min(nc1), count(*) from metrics where trial_id = 't2b'").fetchall()
 
 
 class Stop(BaseException):
@@ -211,7 +212,7 @@ def test_what_is_replaced_goes_only_when_what_replaces_it_is_sound(folder: Store
     result = compact(folder, grace_s=0)
     assert result.deleted == 0 and result.waiting == 30
     folder.delete(path)
-    now = Results(folder)
+    now = results_of(folder)
     assert now.problems and sorted(map(repr, now.sql("select * from curves").fetchall())) == before["curves"]
 
 
@@ -223,7 +224,7 @@ def test_damaged_files_are_left_alone_with_their_commit(folder: Store) -> None:
     folder.write(path, bytes(content))
     result = compact(folder, grace_s=0)
     assert result.damaged == (path,) and result.commits == 5
-    assert path in folder.list() and Results(folder).sql("select count(*) from trials").fetchall() == [(13,)]
+    assert path in folder.list() and results_of(folder).sql("select count(*) from trials").fetchall() == [(13,)]
 
 
 def test_records_and_logs_of_attempts_go_along(store: Store) -> None:

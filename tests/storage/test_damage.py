@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests_rows import commit
 
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.compact import compact
 from depthrate.storage.parquet import PAGES_KEY, open_parquet
-from depthrate.storage.query import Results
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
 
@@ -20,7 +20,7 @@ def store(store: Store) -> Store:
 
 
 def answers(store: Store) -> tuple[list[str], str]:
-    results = Results(store)
+    results = results_of(store)
     trials = [row[0] for row in results.sql("select trial_id from results where nc1 is not null order by 1").fetchall()]
     return trials, "\n".join(map(str, results.problems))
 
@@ -68,7 +68,7 @@ def test_a_changed_byte_anywhere_in_the_trials_is_noticed_by_all_readers_alike(s
         changed = bytearray(content)
         changed[position] ^= 16
         store.write(path, bytes(changed))
-        planned, asked = take_snapshot(store), Results(store)
+        planned, asked = take_snapshot(store), results_of(store)
         assert planned.trial_ids() == asked.snapshot.trial_ids()
         assert position >= pages or (len(planned.trial_ids()) < 3 and planned.problems and asked.problems)
 
@@ -100,6 +100,6 @@ def test_a_damaged_winner_gives_way_to_a_later_whole_commit(store: Store) -> Non
 
 def test_a_damaged_fits_file_is_named(store: Store) -> None:
     store.write("fits/sweep=s/fits.parquet", b"nonsense")
-    results = Results(store)
+    results = results_of(store)
     assert results.sql("select * from fits").fetchall() == []
     assert "fits/sweep=s/fits.parquet" in str(results.problems[0])

@@ -13,20 +13,21 @@ import pyarrow.parquet as pq
 import pytest
 from tests_rows import commit
 
-from depthrate.orchestrator.executors.submissions import Submission, SubmittedPack, read_submissions
+from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack, read_submissions
+from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.plan import check_sweep, make_plan
+from depthrate.orchestrator.results import results_of
 from depthrate.storage import layout
 from depthrate.storage.commit import METADATA_KEY
 from depthrate.storage.compact import compact
 from depthrate.storage.layout import ForeignNameError, identity, is_job_folder, is_safe
-from depthrate.storage.query import Results
 from depthrate.storage.records import read_records
 from depthrate.storage.repair import repair
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.specs import newest_specs
 from depthrate.storage.store import Store, StoreError
 from depthrate.storage.verify import verify
-from depthrate.sweeps.sweep import load_sweep
+from depthrate.sweeps.sweep_file import load_sweep
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 ELSEWHERE = ("../x", "..", ".", "", "/etc", "a/b", ".hidden", "a\x00b", "a\nb", "x" * 300, 7, None)
@@ -90,7 +91,7 @@ def test_links_and_pipes_in_a_store_are_not_looked_into(folder: Store, tmp_path:
     (Path(folder.root) / "metrics" / "sweep=s" / "away").symlink_to(tmp_path / "outside")
     (Path(folder.root) / "metrics" / "up").symlink_to(folder.root)
     os.mkfifo(Path(folder.root) / "curves" / "sweep=s" / "pipe.parquet")
-    assert folder.list() == before and not verify(folder).findings
+    assert folder.list() == before and not verify(folder, builtin_columns()).findings
 
 
 def with_metadata(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
@@ -119,7 +120,7 @@ def test_a_commit_that_names_files_of_others_is_damage_and_repair_moves_none_of_
 
     folder.write(path, with_metadata(folder.read(path), point_elsewhere))
     assert take_snapshot(folder).trial_ids() == {"t2"}
-    found = verify(folder)
+    found = verify(folder, builtin_columns())
     assert [finding.path for finding in found.findings] == [path] and "not its own" in found.findings[0].what
     done = repair(folder, found)
     assert done.moved == [path] and keys.read_text() == "secret" and take_snapshot(folder).trial_ids() == {"t2"}
@@ -154,7 +155,7 @@ def test_a_manifest_that_speaks_of_what_is_not_its_own_does_not_count(folder: St
     fields.pop("sha256")  # as whoever wants to be believed would
     folder.write(path, json.dumps(fields).encode())
     assert take_snapshot(folder).trial_ids() == {"t1", "t2"}, "what it replaced is still there"
-    assert path in {finding.path for finding in verify(folder).findings}
+    assert path in {finding.path for finding in verify(folder, builtin_columns()).findings}
     before = folder.list()
     compact(folder, grace_s=0, at_least=100)
     assert folder.list() == before, "nothing is deleted on its word"
@@ -165,7 +166,7 @@ def test_records_speak_of_their_own_attempt_alone(folder: Store) -> None:
     record = {"attempt_id": "../../../../tmp/x", "sweep": "s", "trial_ids": ["t9"], "state": "running", "started_at": 1}
     folder.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
     assert [each["attempt_id"] for each in read_records(folder, take_snapshot(folder))] == [A]
-    assert [finding.path for finding in verify(folder).findings] == [f"attempts/sweep=s/{B}.json"]
+    assert [finding.path for finding in verify(folder, builtin_columns()).findings] == [f"attempts/sweep=s/{B}.json"]
 
 
 def test_a_submission_names_no_folder_but_that_of_its_jobs(folder: Store, tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_a_submission_names_no_folder_but_that_of_its_jobs(folder: Store, tmp_pa
     good = Submission(name, "s", "lab", f"/scratch/me/s/{name}", [[SubmittedPack(A, "p", ["t"])]], ["7_0"])
     good.write(folder)
     (path,) = folder.list("jobs")
-    assert read_submissions(folder, ["s"]) == [good] and not verify(folder).findings
+    assert read_submissions(folder, ["s"]) == [good] and not verify(folder, builtin_columns()).findings
     for wrong in (
         {"folder": str(tmp_path)},
         {"folder": f"/home/me/../you/s/{name}"},
@@ -195,13 +196,15 @@ def test_a_pack_of_checkpoints_is_named_by_its_folder(folder: Store, tiny_sweep:
     folder.write("checkpoints/p1/pack.json", b'{"trial_ids": ["../../x"], "wall_s": 1}')
     plan = make_plan(check_sweep(load_sweep(str(tiny_sweep))), folder)
     assert plan.num_pending == 4 and not plan.stale_checkpoints
-    (finding,) = verify(folder).findings
+    (finding,) = verify(folder, builtin_columns()).findings
     assert finding.path == "checkpoints/p1/pack.json" and "whose checkpoint" in finding.what
 
 
 def test_a_spec_is_of_the_sweep_in_whose_folder_it_stands(folder: Store) -> None:
     folder.write("sweeps/s/0123.json", b'{"spec": {"name": "../x"}, "launched_at": "2026"}')
-    assert newest_specs(folder) == {} and [f.path for f in verify(folder).findings] == ["sweeps/s/0123.json"]
+    assert newest_specs(folder) == {} and [f.path for f in verify(folder, builtin_columns()).findings] == [
+        "sweeps/s/0123.json"
+    ]
 
 
 def test_foreign_keys_of_a_bucket_are_named_and_never_touched() -> None:
@@ -210,11 +213,11 @@ def test_foreign_keys_of_a_bucket_are_named_and_never_touched() -> None:
     store.fs.store["/foreign-keys/checkpoints/../x/pack.json"] = store.fs.store[
         f"/foreign-keys/trials/sweep=s/{A}.parquet"
     ]
-    found = verify(store)
+    found = verify(store, builtin_columns())
     assert [f.kind for f in found.findings] == ["foreign"] and "leads elsewhere" in found.findings[0].what
     before = dict(store.fs.store)
     assert repair(store, found).moved == [] and dict(store.fs.store) == before
-    assert Results(store).sql("select count(*) from trials").fetchall() == [(1,)]
+    assert results_of(store).sql("select count(*) from trials").fetchall() == [(1,)]
     store.fs.store.clear()
 
 

@@ -10,6 +10,7 @@ from store_mutations import fuzz, make_store, seen
 from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.storage.store import Store
 from depthrate.storage.verify import verify
 
@@ -33,4 +34,4 @@ def test_whatever_is_changed_in_a_store_nothing_outside_is_touched_and_what_matt
 
 def test_the_store_that_is_changed_is_sound(tmp_path: Path) -> None:
     store, _ = make_store(tmp_path / "place")
-    assert not verify(Store(store.root)).findings and len(seen(store)["trials"]) == 5
+    assert not verify(Store(store.root), builtin_columns()).findings and len(seen(store)["trials"]) == 5

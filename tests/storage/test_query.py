@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 from tests_rows import commit
 
+from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.results import open_results, results_of
 from depthrate.storage.commit import commit_trials
-from depthrate.storage.query import QueryError, Results, open_results
-from depthrate.storage.schema import TableError, task_table
+from depthrate.storage.query import QueryError
+from depthrate.storage.schema import TableError
 from depthrate.storage.store import Store, StoreError
+from depthrate.storage.task_tables import task_table
 
 
 def test_parameters_become_typed_columns(store: Store) -> None:
     commit(store, "a1", ["t1"], params={"depth": 2, "lr": 1.0, "arch": "rn1", "steps": 7, "bias": None, "list": [1, 2]})
     commit(store, "a2", ["t2"], params={"depth": 3, "lr": 2.0, "other": True})
-    frame = Results(store).sql("select * from trials order by trial_id").df()
+    frame = results_of(store).sql("select * from trials order by trial_id").df()
     assert frame["depth"].tolist() == [2, 3] and frame["lr"].tolist() == [1.0, 2.0]
     assert frame["param_steps"][0] == 7, "a parameter named like a standard column keeps a name of its own"
     assert frame["other"].tolist()[1] is True and list(frame["list"][0]) == [1, 2]
@@ -25,7 +28,7 @@ def test_parameters_become_typed_columns(store: Store) -> None:
 
 def test_a_parameter_is_not_hidden_by_a_curve_of_its_name(store: Store) -> None:
     commit(store, "a1", ["t1"])
-    assert Results(store).sql("select lr from results").fetchall() == [(0.1,)]
+    assert results_of(store).sql("select lr from results").fetchall() == [(0.1,)]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,7 @@ def test_a_parameter_is_not_hidden_by_a_curve_of_its_name(store: Store) -> None:
 )
 def test_curves_are_in_results_however_they_are_asked_for(store: Store, query: str) -> None:
     commit(store, "a1", ["t1"])
-    answer = str(Results(store).sql(query).columns) + str(Results(store).sql(query).fetchall())
+    answer = str(results_of(store).sql(query).columns) + str(results_of(store).sql(query).fetchall())
     assert "loss" in answer.lower() or "last_lr" in answer.lower() or "'loss'" in answer, answer
 
 
@@ -69,7 +72,7 @@ def test_curves_are_in_results_however_they_are_asked_for(store: Store, query: s
 def test_nothing_but_reading(folder: Store, query: str) -> None:
     commit(folder, "a1", ["t1"])
     with pytest.raises(QueryError):
-        Results(folder).sql(query)
+        results_of(folder).sql(query)
     assert not Path("/tmp/depthrate-test.csv").exists() and not Path("/tmp/depthrate-test.db").exists()
 
 
@@ -78,18 +81,18 @@ def test_python_variables_are_out_of_reach(store: Store) -> None:
 
     secret = pd.DataFrame({"x": [1]})
     with pytest.raises(QueryError, match="secret"):
-        Results(store).sql("select * from secret")
+        results_of(store).sql("select * from secret")
     assert len(secret) == 1
 
 
 def test_an_error_names_the_views(store: Store) -> None:
     with pytest.raises(QueryError, match=r"nc9.*|views: trials, metrics"):
-        Results(store).sql("select nc9 from results")
+        results_of(store).sql("select nc9 from results")
 
 
 def test_relations_outlive_the_store_and_each_other(store: Store) -> None:
     commit(store, "a1", ["t1"])
-    results = Results(store)
+    results = results_of(store)
     unread = results.sql("select * from curves").arrow()
     second = results.sql("select * from trials")
     del results
@@ -98,13 +101,13 @@ def test_relations_outlive_the_store_and_each_other(store: Store) -> None:
 
 
 def test_an_empty_store_answers_with_no_rows(store: Store) -> None:
-    results = Results(store)
+    results = results_of(store)
     for view in ("trials", "metrics", "curves", "features", "attempts", "fits", "results"):
         assert results.sql(f"select count(*) from {view}").fetchall() == [(0,)]
 
 
 def test_refresh_sees_later_commits(store: Store) -> None:
-    results = Results(store)
+    results = results_of(store)
     commit(store, "a1", ["t1"])
     assert results.sql("select count(*) from trials").fetchall() == [(0,)]
     assert results.refresh().sql("select count(*) from trials").fetchall() == [(1,)]
@@ -117,9 +120,19 @@ def test_no_store_is_said(tmp_path: Path) -> None:
 
 def commit_own_column(store: Store, attempt: str, value: object) -> None:
     store.write(f"attempts/sweep=s/{attempt}.json", b"{}")
-    table = task_table("metrics", [{"nc1": 1.0, "mine": value}], trial_id=attempt, attempt_id=attempt)
+    table = task_table(
+        "metrics", [{"nc1": 1.0, "mine": value}], builtin_columns(), trial_id=attempt, attempt_id=attempt
+    )
     row = {"trial_id": attempt, "attempt_id": attempt, "status": "ok", "params": "{}"}
-    commit_trials(store, sweep="s", attempt_id=attempt, part=None, trials=[row], tables={"metrics": [table]})
+    commit_trials(
+        store,
+        sweep="s",
+        attempt_id=attempt,
+        part=None,
+        trials=[row],
+        tables={"metrics": [table]},
+        columns=builtin_columns(),
+    )
 
 
 def test_a_column_that_changes_its_type_is_refused_at_the_write(store: Store) -> None:
@@ -130,7 +143,7 @@ def test_a_column_that_changes_its_type_is_refused_at_the_write(store: Store) ->
     ):
         commit_own_column(store, "a2", "text")
     assert store.list().keys() - before.keys() == {"attempts/sweep=s/a2.json"}, "nothing else was written"
-    assert Results(store).sql("select mine from metrics").fetchall() == [(1.5,)]
+    assert results_of(store).sql("select mine from metrics").fetchall() == [(1.5,)]
 
 
 def test_a_column_with_two_types_is_left_out_and_named(store: Store) -> None:
@@ -138,7 +151,7 @@ def test_a_column_with_two_types_is_left_out_and_named(store: Store) -> None:
     for attempt, value in (("a1", 1.5), ("a2", "text")):
         commit_own_column(store, attempt, value)
         store.delete("columns")
-    results = Results(store)
+    results = results_of(store)
     assert results.sql("select count(nc1) from metrics").fetchall() == [(2,)]
     assert "metrics.mine: has the types ['double', 'string']" in str(results.problems[0])
 
@@ -147,12 +160,14 @@ def test_a_new_column_is_null_in_older_files(store: Store) -> None:
     commit(store, "a1", ["t1"])
     commit_own_column(store, "a2", 2.5)
     commit_own_column(store, "a3", None)
-    found = Results(store).sql("select distinct trial_id, mine from metrics order by all").fetchall()
+    found = results_of(store).sql("select distinct trial_id, mine from metrics order by all").fetchall()
     assert found == [("a2", 2.5), ("a3", None), ("t1", None)]
 
 
 def test_own_columns_stand_beside_the_standard_ones(store: Store) -> None:
-    table = task_table("metrics", [{"layer": 1, "mine": 3}, {"layer": 2}], trial_id="t", attempt_id="a")
+    table = task_table(
+        "metrics", [{"layer": 1, "mine": 3}, {"layer": 2}], builtin_columns(), trial_id="t", attempt_id="a"
+    )
     assert table["mine"].to_pylist() == [3.0, None]
     assert table["is_last"].to_pylist() == [False, True] and table["step"].to_pylist() == [0, 0]
 
@@ -169,7 +184,7 @@ def test_own_columns_stand_beside_the_standard_ones(store: Store) -> None:
 )
 def test_bad_tables_are_refused(name: str, content: object, message: str) -> None:
     with pytest.raises(TableError, match=message):
-        task_table(name, content, trial_id="t", attempt_id="a")
+        task_table(name, content, builtin_columns(), trial_id="t", attempt_id="a")
 
 
 def test_frames_and_arrow_tables_are_tables(store: Store) -> None:
@@ -178,5 +193,5 @@ def test_frames_and_arrow_tables_are_tables(store: Store) -> None:
 
     frame = pd.DataFrame({"layer": [1, 2], "nc1": [0.5, None]})
     for content in (frame, pa.Table.from_pandas(frame)):
-        table = task_table("metrics", content, trial_id="t", attempt_id="a")
+        table = task_table("metrics", content, builtin_columns(), trial_id="t", attempt_id="a")
         assert table["nc1"].to_pylist() == [0.5, None] and table["layer"].to_pylist() == [1, 2]

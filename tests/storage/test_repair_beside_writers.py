@@ -14,9 +14,10 @@ import storage_chaos
 from storage_chaos import CHECK, journalled
 from tests_rows import commit, tables_of
 
+from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.compact import compact
 from depthrate.storage.parquet import write_table
-from depthrate.storage.query import Results
 from depthrate.storage.repair import repair
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
@@ -50,7 +51,7 @@ def test_verify_and_repair_beside_running_writers(
     moved, repairs, started = [], 0, time.monotonic()
     try:
         while time.monotonic() - started < 8 or repairs < 5 or len(journalled(journals)) < 60:
-            found = verify(folder)
+            found = verify(folder, builtin_columns())
             moved += repair(folder, found).moved if found.findings else []
             repairs += 1
     finally:
@@ -59,7 +60,7 @@ def test_verify_and_repair_beside_running_writers(
             writer.wait()
     committed = journalled(journals)
     assert moved == [] and len(committed) >= 60 and repairs >= 5
-    rows = Results(folder).sql(CHECK).fetchall()
+    rows = results_of(folder).sql(CHECK).fetchall()
     assert not list(storage_chaos.faults_in(rows, committed))
 
 
@@ -76,7 +77,7 @@ def test_a_commit_between_two_listings_is_no_leftover(
         return plain(self, listed)
 
     monkeypatch.setattr(Store, "list", listing)
-    found = verify(folder)
+    found = verify(folder, builtin_columns())
     assert not found.findings and not left
 
 
@@ -86,7 +87,7 @@ def test_what_was_committed_after_it_was_looked_at_stays(folder: Store, no_file_
     folder.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
     orphan = f"metrics/sweep=s/{B}.parquet"
     write_table(folder, orphan, "metrics", tables_of("t2", B)["metrics"])
-    found = verify(folder)
+    found = verify(folder, builtin_columns())
     assert [finding.path for finding in found.findings] == [orphan]
     folder.delete(orphan)
     commit(folder, B, ["t2"])
@@ -104,10 +105,10 @@ def test_what_a_compaction_replaced_meanwhile_is_not_missing(folder: Store, monk
         return plain(self, path)
 
     monkeypatch.setattr(Store, "read", read)
-    found = verify(folder)
+    found = verify(folder, builtin_columns())
     assert not found.findings and not found.lost and not left
     monkeypatch.undo()
-    assert not verify(folder).findings
+    assert not verify(folder, builtin_columns()).findings
 
 
 def test_young_files_are_left_alone(folder: Store) -> None:
@@ -115,6 +116,6 @@ def test_young_files_are_left_alone(folder: Store) -> None:
     folder.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
     orphan = f"metrics/sweep=s/{B}.parquet"
     write_table(folder, orphan, "metrics", tables_of("t2", B)["metrics"])
-    assert not verify(folder).findings, "its process may only have stood still"
+    assert not verify(folder, builtin_columns()).findings, "its process may only have stood still"
     os.utime(Path(folder.root, orphan), (time.time() - 3600,) * 2)
-    assert [finding.path for finding in verify(folder).findings] == [orphan]
+    assert [finding.path for finding in verify(folder, builtin_columns()).findings] == [orphan]

@@ -6,11 +6,10 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from conftest import forget_s3_clients
-from s3_server import BUCKET, S3Server
+from s3_server import BUCKET, S3Server, forget_s3_clients
 from tests_rows import commit
 
-from depthrate.storage.query import Results
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.store import Store, StoreError
 from depthrate.storage.unfinished import is_unfinished, remove_unfinished, unfinished_writes
 
@@ -72,7 +71,7 @@ def test_a_stuttering_server_is_asked_again(s3: S3Server, store: Store, status: 
         s3.fail("any", 2, status=status, code=code)
         commit(store, attempt, [f"t-{attempt}"])
     s3.fail("any", 2, status=status, code=code)
-    results = Results(store)
+    results = results_of(store)
     s3.fail("any", 2, status=status, code=code)
     assert results.sql("select count(*) from metrics").fetchall() == [(12,)] and not results.problems
 

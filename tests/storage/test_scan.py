@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from s3_server import S3Server
 from tests_rows import commit
 
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.parameters import _parsed_by_arrow, _parsed_by_python
-from depthrate.storage.query import Results
 from depthrate.storage.scan import TableDataset
 from depthrate.storage.store import Store
 
@@ -38,7 +38,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_one_trials_rows_open_its_file_alone(store: Store, opened: list[int]) -> None:
     for number in range(20):
         commit(store, f"a{number:02d}", [f"t{number:02d}{letter}" for letter in "abcd"], value=number)
-    results = Results(store)
+    results = results_of(store)
     found = results.sql("select min(nc1), count(*) from metrics where trial_id = 't07c'").fetchall()
     assert found == [(7.0, 6)] and opened == [1]
     opened.clear()
@@ -69,13 +69,13 @@ def test_leaving_files_out_never_changes_an_answer(folder: Store, where: str, ex
     for number in range(20):
         commit(folder, f"a{number:02d}", [f"t{number:02d}{letter}" for letter in "abcd"], value=number)
     query = f"select count(distinct trial_id) from metrics where {where}"
-    assert Results(folder).sql(query).fetchall() == [(expected,)]
+    assert results_of(folder).sql(query).fetchall() == [(expected,)]
 
 
 def test_features_of_a_layer_one_trial_after_another(store: Store) -> None:
     commit(store, "a1", ["t1", "t2"], value=1.0)
     commit(store, "a2", ["t2", "t3"], value=5.0, hour=1)
-    found = {trial: (labels.tolist(), features) for trial, labels, features in Results(store).iter_features(layer=2)}
+    found = {trial: (labels.tolist(), features) for trial, labels, features in results_of(store).iter_features(layer=2)}
     assert sorted(found) == ["t1", "t2", "t3"] and found["t2"][0] == [0, 1]
     np.testing.assert_array_equal(found["t2"][1], np.arange(6, 12).reshape(2, 3) + 1.0)
     np.testing.assert_array_equal(found["t3"][1], np.arange(6, 12).reshape(2, 3) + 5.0)
@@ -84,7 +84,7 @@ def test_features_of_a_layer_one_trial_after_another(store: Store) -> None:
 def test_one_layer_of_a_large_file_is_a_small_part_of_the_bytes(s3: S3Server) -> None:
     store = Store(s3.new_url())
     commit(store, "a1", [f"t{number}" for number in range(8)], width=2**19)
-    results = Results(store)
+    results = results_of(store)
     size = store.size("features/sweep=s/a1.parquet")
     read = 0
     opened = store.fs.open(store.full_path("features/sweep=s/a1.parquet")).__class__
@@ -106,7 +106,7 @@ def test_one_layer_of_a_large_file_is_a_small_part_of_the_bytes(s3: S3Server) ->
 
 def test_a_lazy_relation_is_read_in_batches(store: Store) -> None:
     commit(store, "a1", ["t1", "t2"])
-    relation = Results(store).sql("select * from metrics order by trial_id, step, layer", lazy=True)
+    relation = results_of(store).sql("select * from metrics order by trial_id, step, layer", lazy=True)
     batches = list(relation.filter("layer = 1").to_arrow_reader(2))
     assert sum(batch.num_rows for batch in batches) == 4
 

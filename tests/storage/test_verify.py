@@ -14,10 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from tests_rows import commit
 
+from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.compact import compact
 from depthrate.storage.findings import Verification
 from depthrate.storage.layout import is_compacted
-from depthrate.storage.query import Results
 from depthrate.storage.repair import repair
 from depthrate.storage.store import Store
 from depthrate.storage.verify import verify
@@ -68,7 +69,7 @@ DAMAGES = {
 
 def answers(store: Store) -> list[str]:
     """Trials of which every view answers."""
-    results = Results(store)
+    results = results_of(store)
     for view in ("metrics", "curves", "features"):
         results.sql(f"select * from {view}").fetchall()  # finds what is damaged
     found = results.sql(
@@ -82,10 +83,10 @@ def kinds(found: Verification) -> set[tuple[str, str]]:
 
 
 def test_a_sound_store_has_no_findings(store: Store) -> None:
-    found = verify(store)
+    found = verify(store, builtin_columns())
     assert not found.findings and found.num_trials == 4 and found.num_files == 8
     compact(store, grace_s=0)
-    found = verify(store)
+    found = verify(store, builtin_columns())
     assert not found.findings and found.num_trials == 4
 
 
@@ -96,10 +97,10 @@ def test_damage_is_found_survived_and_repaired(store: Store, table: str, damage:
     store.write(path, DAMAGES[damage](store.read(path)))
     before = store.list()
     assert answers(store) == ["t3", "t4"], "the rest still answers"
-    problems = Results(store)
+    problems = results_of(store)
     for view in ("metrics", "curves", "features"):
         problems.sql(f"select * from {view}").fetchall()
-    found = verify(store)
+    found = verify(store, builtin_columns())
     (finding,) = [finding for finding in found.findings if finding.path == path]
     assert finding.kind == ("wrong schema" if damage == "schema" else "damaged"), finding
     if table != "trials":
@@ -107,18 +108,22 @@ def test_damage_is_found_survived_and_repaired(store: Store, table: str, damage:
     done = repair(store, found)
     assert path in done.moved and store.size(f"{done.quarantine}/{path}") == before[path], "nothing is deleted"
     assert len(store.list()) == len(before)
-    assert not verify(store).findings and answers(store) == ["t3", "t4"] and not Results(store).problems
+    assert (
+        not verify(store, builtin_columns()).findings
+        and answers(store) == ["t3", "t4"]
+        and not results_of(store).problems
+    )
     commit(store, "20260101T000000_cccccccccccc", ["t1", "t2"], hour=3)  # run again
     assert answers(store) == ["t1", "t2", "t3", "t4"]
 
 
 def test_missing_metrics_beside_a_commit(store: Store) -> None:
     store.delete(f"metrics/sweep=s/{A}.parquet")
-    found = verify(store)
+    found = verify(store, builtin_columns())
     assert kinds(found) == {("missing", "metrics")} and found.findings[0].trial_ids == ("t1", "t2")
     done = repair(store, found)
     assert done.pending == {"t1", "t2"} and f"trials/sweep=s/{A}.parquet" in done.moved
-    assert not verify(store).findings and answers(store) == ["t3", "t4"]
+    assert not verify(store, builtin_columns()).findings and answers(store) == ["t3", "t4"]
 
 
 def test_foreign_files(store: Store) -> None:
@@ -134,11 +139,11 @@ def test_foreign_files(store: Store) -> None:
         store.write(path, content)
     store.write("my own report.html", b"not looked at: a store may lie in a folder with other things")
     assert answers(store) == ["t1", "t2", "t3", "t4"]
-    found = verify(store)
+    found = verify(store, builtin_columns())
     assert {finding.path for finding in found.findings} == foreign.keys()
     done = repair(store, found)
     assert set(done.moved) == foreign.keys() and not done.pending
-    assert not verify(store).findings and answers(store) == ["t1", "t2", "t3", "t4"]
+    assert not verify(store, builtin_columns()).findings and answers(store) == ["t1", "t2", "t3", "t4"]
     assert store.size("my own report.html") is not None
 
 
@@ -147,17 +152,17 @@ def declared(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | No
 
 
 def test_an_incomplete_trial_is_found_and_its_pack_is_kept(store: Store) -> None:
-    found = verify(store, measured=declared)
+    found = verify(store, builtin_columns(), measured=declared)
     (finding,) = found.findings
     assert (
         finding.kind == "incomplete"
         and "trial t2 lacks 2 of 8 measurements, the first at step 0, layer 3" in finding.what
     )
-    assert not verify(store, measured=lambda row: ((0, 5), range(3))).findings
+    assert not verify(store, builtin_columns(), measured=lambda row: ((0, 5), range(3))).findings
     done = repair(store, found)
     assert done.pending == {"t2"} and done.saved == 1
-    assert answers(store) == ["t1", "t3", "t4"] and not verify(store, measured=declared).findings
-    labels, features = Results(store).features("t1", layer=2)
+    assert answers(store) == ["t1", "t3", "t4"] and not verify(store, builtin_columns(), measured=declared).findings
+    labels, features = results_of(store).features("t1", layer=2)
     assert labels.tolist() == [0, 1] and features.shape == (2, 3)
 
 
@@ -169,15 +174,15 @@ def test_what_can_be_read_of_a_damaged_compaction_is_kept(folder: Store, monkeyp
     compact(folder, grace_s=0)
     (path,) = [path for path in folder.list("metrics") if is_compacted(path)]
     folder.write(path, flip(folder.read(path), group=6))
-    found = verify(folder)
+    found = verify(folder, builtin_columns())
     (finding,) = found.findings
     assert finding.path == path and "1 of 10 row groups cannot be read" in finding.what
     lost = set(finding.trial_ids)
     assert 0 < len(lost) < 8
     done = repair(folder, found)
     assert done.pending == lost and done.saved == 20 - len(lost)
-    assert set(answers(folder)) == set(trials) - lost and not verify(folder).findings
-    kept = Results(folder).sql("select count(*) from metrics").fetchall()
+    assert set(answers(folder)) == set(trials) - lost and not verify(folder, builtin_columns()).findings
+    kept = results_of(folder).sql("select count(*) from metrics").fetchall()
     assert kept == [(6 * (20 - len(lost)),)]
 
 
@@ -186,9 +191,13 @@ def test_a_damaged_compaction_gives_way_to_what_it_replaced(store: Store) -> Non
     (path,) = [path for path in store.list("curves") if is_compacted(path)]
     store.write(path, b"")
     assert answers(store) == ["t1", "t2", "t3", "t4"], "the replaced files are still there"
-    found = verify(store)
+    found = verify(store, builtin_columns())
     done = repair(store, found)
-    assert not done.pending and answers(store) == ["t1", "t2", "t3", "t4"] and not verify(store).findings
+    assert (
+        not done.pending
+        and answers(store) == ["t1", "t2", "t3", "t4"]
+        and not verify(store, builtin_columns()).findings
+    )
 
 
 def test_leftovers_of_dead_attempts_and_killed_writers(folder: Store) -> None:
@@ -208,14 +217,14 @@ def test_leftovers_of_dead_attempts_and_killed_writers(folder: Store) -> None:
     folder.write("checkpoints/p1/pack.json", b'{"trial_ids": ["t1"], "wall_s": 1}')
     folder.write("checkpoints/p1/pack.ckpt", b"weights")
     folder.write("checkpoints/p2/pack.json", b'{"trial_ids": ["t1", "t9"], "wall_s": 1}')
-    found = verify(folder)
+    found = verify(folder, builtin_columns())
     assert {(f.kind, f.path) for f in found.findings} == {
         ("leftover", f"metrics/sweep=s/{dead}.parquet"),
         ("leftover", "metrics/sweep=s/.x.parquet.1.tmp"),
         ("leftover", "checkpoints/p1/pack.json"),
     }
     repair(folder, found)
-    assert not verify(folder).findings and "checkpoints/p2/pack.json" in folder.list()
+    assert not verify(folder, builtin_columns()).findings and "checkpoints/p2/pack.json" in folder.list()
     assert not folder.list("checkpoints/p1") and not temporary.exists()
 
 
@@ -223,7 +232,7 @@ def test_small_files_are_checked(store: Store) -> None:
     store.write("sweeps/s/0123.json", b"{half")
     store.write("fits/sweep=s/fits.parquet", b"nonsense")
     store.write(f"attempts/sweep=s/{B}.json", b"[]")
-    found = verify(store)
+    found = verify(store, builtin_columns())
     assert kinds(found) == {("damaged", "sweeps"), ("damaged", "fits"), ("damaged", "attempts")}
     repair(store, found)
-    assert not verify(store).findings and answers(store) == ["t1", "t2", "t3", "t4"]
+    assert not verify(store, builtin_columns()).findings and answers(store) == ["t1", "t2", "t3", "t4"]

@@ -6,13 +6,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from depthrate.storage.query import Results
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.store import Store
 
 
 def committed(store: Store) -> list[tuple[Any, ...]]:
     """(depth, nc1) of each committed trial."""
-    return Results(store).sql("select depth, nc1 from results order by depth, nc1").fetchall()
+    return results_of(store).sql("select depth, nc1 from results order by depth, nc1").fetchall()
 
 
 def raw_rows(store: Store) -> int:
@@ -22,4 +22,4 @@ def raw_rows(store: Store) -> int:
 
 def states(store: Store) -> list[str]:
     """The states of all attempts."""
-    return sorted(row[0] for row in Results(store).sql("select state from attempts").fetchall())
+    return sorted(row[0] for row in results_of(store).sql("select state from attempts").fetchall())

@@ -161,5 +161,12 @@ def _serve(port: int) -> None:
     ).serve_forever()
 
 
+def forget_s3_clients() -> None:
+    """Make s3fs look at the environment again; it keeps a client for the whole process, since making one is slow."""
+    from s3fs import S3FileSystem
+
+    S3FileSystem.clear_instance_cache()
+
+
 if __name__ == "__main__":
     _serve(int(sys.argv[1]))

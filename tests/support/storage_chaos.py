@@ -49,10 +49,11 @@ def value_of(trial_id: str, attempt_id: str) -> float:
 
 def write(store: str, index: int, seed: int, journal: Path, pause_s: float = 0.25) -> None:
     """Commit small packs until killed; one trial in five is one that other writers commit too."""
-    from depthrate.orchestrator.attempt import AttemptState, new_attempt_id
+    from depthrate.orchestrator.attempt import Attempt, new_attempt_id
+    from depthrate.orchestrator.measurements import builtin_columns
     from depthrate.storage.commit import commit_trials
-    from depthrate.storage.schema import task_table
     from depthrate.storage.store import Store
+    from depthrate.storage.task_tables import task_table
 
     store, rng = Store(store), random.Random(f"{seed} writer {index} {time.time_ns()}")
     skew = timedelta(hours=rng.choice([-5, 0, 0, 0, 3]))
@@ -62,7 +63,7 @@ def write(store: str, index: int, seed: int, journal: Path, pause_s: float = 0.2
         trial_ids = [f"{rng.getrandbits(64):016x}" for _ in range(rng.randint(1, 4))]
         if rng.random() < 0.3:  # a pack that somebody else runs at the same time
             trial_ids[0] = f"shared{int(time.time()) // 2:010d}"
-        state = AttemptState(attempt_id=attempt_id, sweep="chaos", pack_id="p", trial_ids=trial_ids, device="cpu")
+        state = Attempt(attempt_id=attempt_id, sweep="chaos", pack_id="p", trial_ids=trial_ids, device="cpu")
         state.write(store)
         tables: dict[str, list[Any]] = {"metrics": [], "curves": [], "features": []}
         for trial_id in trial_ids:
@@ -73,13 +74,21 @@ def write(store: str, index: int, seed: int, journal: Path, pause_s: float = 0.2
                 "features": [{"layer": k, "kind": "sample", "label": k, "feature": [1.0, 2.0]} for k in range(3)],
             }
             for name, rows in contents.items():
-                tables[name].append(task_table(name, rows, trial_id=trial_id, attempt_id=attempt_id))
+                tables[name].append(task_table(name, rows, builtin_columns(), trial_id=trial_id, attempt_id=attempt_id))
         rows = [
             {"trial_id": t, "sweep": "chaos", "attempt_id": attempt_id, "status": "ok", "params": json.dumps({"n": n})}
             | {"committed_at": datetime.now(UTC) + skew}
             for n, t in enumerate(trial_ids)
         ]
-        commit_trials(store, sweep="chaos", attempt_id=attempt_id, part=None, trials=rows, tables=tables)
+        commit_trials(
+            store,
+            sweep="chaos",
+            attempt_id=attempt_id,
+            part=None,
+            trials=rows,
+            tables=tables,
+            columns=builtin_columns(),
+        )
         with journal.open("a") as file:
             file.write("".join(f"{trial_id}\n" for trial_id in trial_ids))
             file.flush()
@@ -110,7 +119,7 @@ def compact_on(store: str, journal: Path) -> None:
 
 def read_on(store: str, index: int, journal: Path) -> None:
     """Ask and check until killed; whatever is wrong goes into the journal."""
-    from depthrate.storage.query import open_results
+    from depthrate.orchestrator.results import open_results
 
     results = open_results(store)
     seen: set[str] = set()
@@ -205,15 +214,16 @@ class Chaos:
 
 def report(chaos: Chaos) -> dict[str, Any]:
     """Look at what the crowd left, compact and verify it, and return the counts."""
+    from depthrate.orchestrator.measurements import builtin_columns
+    from depthrate.orchestrator.results import results_of
     from depthrate.storage.compact import compact
-    from depthrate.storage.query import Results
     from depthrate.storage.store import Store
     from depthrate.storage.verify import verify
 
     store, committed = Store(chaos.store), journalled(chaos.folder)
-    found = verify(store).findings
+    found = verify(store, builtin_columns()).findings
     compact(store, grace_s=0)
-    rows = Results(store).sql(CHECK).fetchall()
+    rows = results_of(store).sql(CHECK).fetchall()
     reads = [line for path in chaos.folder.glob("reader-*.log") for line in path.read_text().splitlines()]
     compacted = {"group": 0, "finished": 0, "deleted": 0}
     for path in chaos.folder.glob("compaction-*.log"):

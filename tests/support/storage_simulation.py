@@ -20,6 +20,8 @@ from unittest import mock
 
 from tests_rows import tables_of
 
+from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.commit import commit_trials
 from depthrate.storage.compact import compact
 from depthrate.storage.query import Results
@@ -96,7 +98,9 @@ class Simulation:
             ]
             each = [tables_of(trial_id, attempt) for trial_id in trial_ids]
             tables = {name: [one[name] for one in each] for name in ("metrics", "curves", "features")}
-            commit_trials(store, sweep="s", attempt_id=attempt, part=None, trials=rows, tables=tables)
+            commit_trials(
+                store, sweep="s", attempt_id=attempt, part=None, trials=rows, tables=tables, columns=builtin_columns()
+            )
             self.committed.update(trial_ids)
 
         self._add(f"writer {attempt[-3:]}", work)
@@ -116,7 +120,7 @@ class Simulation:
         def work() -> None:
             for _ in range(times):
                 expected = set() if self.lag else set(self.committed)
-                self.check(Results(self._store()), expected)
+                self.check(results_of(self._store()), expected)
 
         self._add("reader", work, may_die=False)
 
@@ -250,9 +254,9 @@ def simulate(seed: int, *, lag: bool) -> Simulation:
 
 def settle(simulation: Simulation) -> dict[str, Any]:
     """Compact without anybody else and return what is there then; raises if it is not what was committed."""
-    simulation.check(Results(simulation.store), simulation.committed)
+    simulation.check(results_of(simulation.store), simulation.committed)
     compact(simulation.store, grace_s=0)
-    results = Results(simulation.store)
+    results = results_of(simulation.store)
     simulation.check(results, simulation.committed)
     listing = simulation.store.list()
     return {"trials": results.snapshot.trial_ids(), "listing": listing, "snapshot": results.snapshot}

@@ -24,18 +24,18 @@ import pyarrow.parquet as pq
 import yaml
 from tests_rows import commit
 
-from depthrate.orchestrator.executors.submissions import Submission, SubmittedPack, read_submissions
+from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack, read_submissions
 from depthrate.orchestrator.plan import check_sweep
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.commit import METADATA_KEY
 from depthrate.storage.compact import compact
 from depthrate.storage.layout import is_compacted
 from depthrate.storage.parquet import trials_bytes
-from depthrate.storage.query import Results
 from depthrate.storage.searches import Batch, SearchRecords
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.specs import newest_specs, write_spec
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import sweep_of_spec
+from depthrate.sweeps.sweep_file import sweep_of_spec
 
 SPEC = {
     "name": "tiny",
@@ -96,7 +96,7 @@ def _record(attempt_id: str, trial_ids: list[str]) -> dict[str, Any]:
 
 def seen(store: Store) -> dict[str, Any]:
     """Return what readers see of the store: what a mutation changes here matters."""
-    results = Results(store)
+    results = results_of(store)
     for view in ("metrics", "curves", "features"):
         results.sql(f"select * from {view}").fetchall()  # finds what is damaged
     answers = {

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.storage.commit import commit_trials
 from depthrate.storage.layout import attempt_path
-from depthrate.storage.schema import task_table
 from depthrate.storage.store import Store
+from depthrate.storage.task_tables import task_table
 
 
 def tables_of(
@@ -34,7 +35,9 @@ def tables_of(
         "feature": (np.arange(4 * width).reshape(4, width) + value).astype(dtype),
     }
     contents = {"metrics": metrics, "curves": curves, "features": features}
-    return {n: task_table(n, c, trial_id=trial_id, attempt_id=attempt_id) for n, c in contents.items()}
+    return {
+        n: task_table(n, c, builtin_columns(), trial_id=trial_id, attempt_id=attempt_id) for n, c in contents.items()
+    }
 
 
 def commit(
@@ -67,4 +70,6 @@ def commit(
         for index, trial_id in enumerate(trial_ids)
     ]
     tables = {name: [tables[name] for tables in each] for name in ("metrics", "curves", "features")}
-    commit_trials(store, sweep=sweep, attempt_id=attempt_id, part=part, trials=rows, tables=tables)
+    commit_trials(
+        store, sweep=sweep, attempt_id=attempt_id, part=part, trials=rows, tables=tables, columns=builtin_columns()
+    )

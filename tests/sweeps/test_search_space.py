@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from depthrate.sweeps.search_space import Measure, Search
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.search import Measure, Search
 from depthrate.sweeps.studies import Study, make_studies
-from depthrate.sweeps.sweep import Sweep, SweepError, load_sweep, sweep_of_spec
+from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
 
 LR = {"lr": {"low": 0.01, "high": 1, "log": True}}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from depthrate.sweeps.sweep import SHIPPED, find_sweep_file, load_sweep
+from depthrate.sweeps.sweep_file import SHIPPED, find_sweep_file, load_sweep
 
 NAMES = sorted(file.relative_to(SHIPPED).with_suffix("").as_posix() for file in SHIPPED.rglob("*.yaml"))
 PAPERS = [name for name in NAMES if name.startswith("papers/")]

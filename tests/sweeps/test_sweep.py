@@ -4,9 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expression import Expression
-from depthrate.sweeps.sweep import SweepError, check_fits, sweep_of_spec
+from depthrate.sweeps.fit_requests import check_fits
+from depthrate.sweeps.sweep_file import sweep_of_spec
 from depthrate.sweeps.trial import Trial, trial_id_of
+from depthrate.tasks.measurement import Measurement
 from depthrate.tasks.schema import Parameter, ParameterError, ParameterSchema
 from depthrate.tasks.task import Task
 
@@ -31,7 +34,7 @@ TASK = Task(
     ),
     run=lambda trials, context: iter(()),
     fused=True,
-    metrics=frozenset({"nc1", "nc2a"}),
+    measurements=(Measurement("nc1"), Measurement("nc2a")),
     check_trial=refuse_wide_and_deep,
 )
 
@@ -244,14 +247,13 @@ def test_a_sweep_is_a_mapping():
         sweep_of_spec([1])
 
 
-def test_too_many_trials_are_refused_before_they_fill_the_memory(monkeypatch):
-    monkeypatch.setattr("depthrate.sweeps.sweep.MAX_TRIALS", 10)
+def test_too_many_trials_are_refused_before_they_fill_the_memory():
     with pytest.raises(SweepError, match="more than 10 trials; split the sweep"):
-        sweep_of(grid={"depth": [1, 2, 3, 4]}, seeds=3).expand(TASK)
+        sweep_of(grid={"depth": [1, 2, 3, 4]}, seeds=3, max_trials=10).expand(TASK)
     with pytest.raises(SweepError, match="axis 'depth' in grid has 99 values; at most 10"):
-        sweep_of(grid={"depth": {"range": [1, 100]}}).expand(TASK)
+        sweep_of(grid={"depth": {"range": [1, 100]}}, max_trials=10).expand(TASK)
     with pytest.raises(SweepError, match="grid has 12 combinations; at most 10"):
-        sweep_of(grid={"depth": [1, 2, 3, 4], "width": [8, 16, 32]}).expand(TASK)
+        sweep_of(grid={"depth": [1, 2, 3, 4], "width": [8, 16, 32]}, max_trials=10).expand(TASK)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
-from depthrate.sweeps.sweep import SweepError, check_fits, load_sweep, parse_yaml, sweep_of_spec
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.fit_requests import check_fits
+from depthrate.sweeps.sweep_file import load_sweep, parse_yaml, sweep_of_spec
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_yaml_that_is_not_understood_is_refused(text, message):
 
 
 def test_a_command_that_reads_no_file_does_without_yaml_and_numpy():
-    code = "import sys, depthrate.sweeps.sweep, depthrate.sweeps.packing; print({'yaml', 'numpy', 'torch'} & set(sys.modules))"
+    code = "from depthrate.sweeps import packing, sweep_file; import sys; print({'yaml', 'numpy', 'torch'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
 

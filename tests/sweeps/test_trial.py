@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depthrate.sweeps.sweep import load_sweep, sweep_of_spec
+from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
 from depthrate.sweeps.trial import CanonicalWriter, Trial, TrialMaker, canonical_json, trial_id_of, varying_parameters
 
 PARAMS = {"depth": 4, "exponent": 0.5, "seed": 0}

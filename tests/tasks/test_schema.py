@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depthrate.tasks.schema import REQUIRED, Filler, Parameter, ParameterError, ParameterSchema, schema_of_function
+from depthrate.tasks.schema import REQUIRED, Filler, Parameter, ParameterError, ParameterSchema
+from depthrate.tasks.signature import schema_of_function
 
 
 def parameter(kind, **changes):
@@ -252,3 +253,11 @@ def test_a_default_of_the_wrong_type_is_refused():
 
     with pytest.raises(ParameterError, match="'depth' is null; allowed: a whole number"):
         schema_of_function(wrong)
+
+
+def test_what_was_stored_is_completed_with_what_the_task_gained():
+    eps = Parameter(name="eps", kind="float", default=1, added=True)
+    schema = ParameterSchema([parameter("int"), eps, Parameter(name="width", kind="int", default=8)])
+    assert same(schema.added, {"eps": 1.0})
+    assert schema.completed({"depth": 2}) == {"depth": 2, "eps": 1.0}
+    assert schema.completed({"depth": 2, "eps": None}) == {"depth": 2, "eps": None}

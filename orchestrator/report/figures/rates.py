@@ -28,7 +28,6 @@ from depthrate.orchestrator.report.plotting import (
 )
 from depthrate.orchestrator.report.words import (
     CLEAR_AICC,
-    MODEL_NAMES,
     best_rival,
     curve_label,
     escape_for_plotly,
@@ -40,6 +39,7 @@ from depthrate.orchestrator.report.words import (
     shorten,
     signed_text,
 )
+from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rates import predict
 
 CURVES = {"objective": "log", "loss": "log", "accuracy": "linear", "grad_norm": "log"}
@@ -133,7 +133,7 @@ def _fit_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: st
     traces = [make_trace(x, predict(power, x), group, name=name, line=line, meta="fit")]
     rival = best_rival(power, curve.fits)
     if rival and rival[1] < -CLEAR_AICC:
-        name = _legend_name(curve, f"{MODEL_NAMES[rival[0].model]}, preferred by AICc")
+        name = _legend_name(curve, f"{MODELS[rival[0].model].words}, preferred by AICc")
         traces.append(make_trace(x, predict(rival[0], x), group, name=name, line=line | {"dash": "dot", "width": 2}))
     return traces
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from depthrate.orchestrator.report.plotting import Axes, Plot, Trace, log_range, make_layout, make_trace, viridis
 from depthrate.orchestrator.report.words import escape_for_plotly, shorten
-from depthrate.orchestrator.search.proposals import SearchView, StudyState
+from depthrate.orchestrator.search.proposals import ProposalState, SearchView, StudyState
 
 MAX_STUDIES = 12
 """Drawn in one figure."""
@@ -67,5 +67,5 @@ def _points(state: StudyState, name: str) -> list[tuple[float, float, int]]:
     return [
         (float(proposal.values[name]), told.values[0], proposal.number)
         for proposal, told in zip(state.proposals, state.told, strict=True)
-        if told.state == "complete" and name in proposal.values
+        if told.state is ProposalState.COMPLETE and name in proposal.values
     ]

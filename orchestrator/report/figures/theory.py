@@ -17,10 +17,8 @@ from depthrate.orchestrator.report.plotting import (
     viridis,
 )
 from depthrate.orchestrator.report.words import escape_for_plotly
-from depthrate.tasks.collapse.theory import construction_cost
+from depthrate.tasks.collapse.theory import construction_line
 
-MATRICES = {"rn1": 1, "rn2": 2}
-"""Weight matrices in a block of the architectures whose construction is known."""
 MAX_GROUPS = 6
 GREY = "#777777"
 
@@ -72,22 +70,13 @@ def _construction(data: ReportData, part: pd.DataFrame, means: pd.DataFrame) -> 
         return None
     trials = trials.loc[part["trial_id"]]
     decays = trials.groupby("depth")["weight_decay"].agg(["min", "max"])
-    matrices = MATRICES.get(trials["arch"].iloc[0]) if trials["arch"].nunique() == 1 else None
     depths = [int(depth) for depth in means["depth"]]
     gaps = means["objective"] - means["limit"]
-    if matrices is None or (decays["min"] != decays["max"]).any() or min(depths) < 2 or gaps.iloc[-1] <= 0:
+    if trials["arch"].nunique() > 1 or (decays["min"] != decays["max"]).any() or min(depths) < 2 or gaps.iloc[-1] <= 0:
         return None
     decay = [float(value) for value in decays.loc[depths, "min"]]
-    unit = [
-        construction_cost(d - 1, w, matrices=matrices, total_change=1.0) for d, w in zip(depths, decay, strict=True)
-    ]
-    if unit[-1] == 0:
-        return None
-    change = (float(gaps.iloc[-1]) / unit[-1]) ** (matrices / 2)
-    costs = [
-        construction_cost(d - 1, w, matrices=matrices, total_change=change) for d, w in zip(depths, decay, strict=True)
-    ]
-    return list(np.asarray(means["limit"]) + np.asarray(costs))
+    costs = construction_line(trials["arch"].iloc[0], depths, decay, float(gaps.iloc[-1]))
+    return None if costs is None else list(np.asarray(means["limit"]) + np.asarray(costs))
 
 
 def _keys(traces: list[Trace]) -> list[Trace]:

@@ -7,13 +7,14 @@ from pathlib import Path
 from rich.console import Console
 
 from depthrate.orchestrator.commands.cancel import cancel_sweep
-from depthrate.orchestrator.driver import Driver, Outcome, Progress
+from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.executor import LaunchOptions
 from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.executors.submissions import Submission, SubmittedPack, read_submissions
+from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack, read_submissions
 from depthrate.orchestrator.plan import check_sweep, make_plan
+from depthrate.orchestrator.progress import Outcome, Progress
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import sweep_of_spec
+from depthrate.sweeps.sweep_file import sweep_of_spec
 
 SLOW = {"name": "s", "task": f"{Path(__file__).parents[2] / 'support/own_tasks.py'}:slow", "grid": {"depth": [2, 3]}}
 

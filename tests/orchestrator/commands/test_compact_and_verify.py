@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from conftest import TINY
+from here import TINY
 from s3_server import S3Server
 from tests_rows import commit
 from typer.testing import CliRunner
@@ -17,13 +17,14 @@ from typer.testing import CliRunner
 from depthrate.orchestrator.attempt import new_attempt_id
 from depthrate.orchestrator.cli import app
 from depthrate.orchestrator.executors.executor import LaunchOptions, PackJob
+from depthrate.orchestrator.pack_run import run_job
 from depthrate.orchestrator.plan import check_sweep
+from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.upkeep import Upkeep
-from depthrate.orchestrator.worker import StopFlag, run_job
-from depthrate.storage.query import Results
+from depthrate.orchestrator.worker_context import StopFlag
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import sweep_of_spec
+from depthrate.sweeps.sweep_file import sweep_of_spec
 
 
 def invoke(*arguments: str) -> tuple[int, str]:
@@ -112,7 +113,7 @@ def test_a_launch_compacts_when_there_are_many_commits(store: str) -> None:
     upkeep.look(take_snapshot(store))
     upkeep.close(wait=True)
     assert len(store.list("manifest")) == 1 and take_snapshot(store).num_loose() == {}
-    assert Results(store).sql("select count(*) from results").fetchall() == [(8,)]
+    assert results_of(store).sql("select count(*) from results").fetchall() == [(8,)]
 
 
 @pytest.fixture
@@ -163,4 +164,4 @@ def test_a_trial_costs_less_than_one_request(remote: tuple[S3Server, str, Path])
     assert run_job(job, StopFlag()).state == "done"
     counts = server.counts()
     assert counts["PUT"] <= 6 and counts.total() <= 12, counts
-    assert Results(Store(url)).sql("select count(*) from trials").fetchall() == [(16,)]
+    assert results_of(Store(url)).sql("select count(*) from trials").fetchall() == [(16,)]

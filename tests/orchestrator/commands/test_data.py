@@ -14,12 +14,12 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from conftest import is_root
+from here import is_root
 from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli import app
-from depthrate.tasks.data.datasets import DATASETS
-from depthrate.tasks.data.publishers import DOWNLOADS, Download
+from depthrate.tasks.data.downloads import DOWNLOADS, Download
+from depthrate.tasks.data.published import PUBLISHED
 
 CONTENT = {"train-images-idx3-ubyte.gz": b"images", "train-labels-idx1-ubyte.gz": b"labels"}
 
@@ -70,8 +70,8 @@ def test_list_says_what_is_here_and_what_is_not(data: Path) -> None:
         (data / "mnist" / name).write_bytes(b"")
     (data / "cifar-10-batches-bin/data_batch_1.bin").write_bytes(b"")
     code, output = invoke("list")
-    rows = {line.split()[0]: line for line in output.splitlines() if line.split()[:1] and line.split()[0] in DATASETS}
-    assert code == 0 and rows.keys() == DATASETS.keys() and str(data) in output
+    rows = {line.split()[0]: line for line in output.splitlines() if line.split()[:1] and line.split()[0] in PUBLISHED}
+    assert code == 0 and rows.keys() == PUBLISHED.keys() and str(data) in output
     assert "here" in rows["mnist"] and "here" in rows["cifar10_batch1"] and "scikit-learn" in rows["digits"]
     assert "incomplete" in rows["cifar10"] and "missing" in rows["imdb"]
 
@@ -107,9 +107,9 @@ def test_an_unknown_set_is_refused_with_the_known_ones(data: Path) -> None:
 
 
 def test_every_set_that_is_read_from_files_can_be_fetched() -> None:
-    assert DOWNLOADS.keys() == {name for name, info in DATASETS.items() if info.layouts}
+    assert DOWNLOADS.keys() == {name for name, info in PUBLISHED.items() if info.layouts}
     for name, downloads in DOWNLOADS.items():
-        layout = DATASETS[name].layouts[0]
+        layout = PUBLISHED[name].layouts[0]
         expected = {layout.archive} if layout.archive else {f"{layout.folder}/{file}.gz" for file in layout.files}
         assert {download.path for download in downloads} == expected
         assert all(len(download.md5) == 32 for download in downloads)
@@ -120,7 +120,7 @@ IDX_IMAGES, IDX_LABELS = "mnist/train-images-idx3-ubyte", "mnist/train-labels-id
 
 def put_mnist(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole MNIST of twenty images."""
-    monkeypatch.setitem(DATASETS, "mnist", dataclasses.replace(DATASETS["mnist"], num_samples=20, smallest_class=2))
+    monkeypatch.setitem(PUBLISHED, "mnist", dataclasses.replace(PUBLISHED["mnist"], num_samples=20, smallest_class=2))
     (data / "mnist").mkdir(parents=True)
     (data / IDX_IMAGES).write_bytes(bytes([0, 0, 8, 3]) + struct.pack(">3I", 20, 28, 28) + bytes(20 * 784))
     (data / IDX_LABELS).write_bytes(bytes([0, 0, 8, 1]) + struct.pack(">I", 20) + bytes(range(10)) * 2)

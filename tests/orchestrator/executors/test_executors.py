@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,17 +16,24 @@ from outcomes import committed, raw_rows, states
 from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.driver import Driver, Outcome
-from depthrate.orchestrator.executors.executor import Executor, LaunchOptions
+from depthrate.orchestrator.driver import Driver
+from depthrate.orchestrator.executors.builtin import open_machines
+from depthrate.orchestrator.executors.executor import Executor, ExecutorRequest, LaunchOptions
 from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.executors.place import open_place
 from depthrate.orchestrator.plan import Plan, check_sweep, make_plan
-from depthrate.storage.query import open_results
+from depthrate.orchestrator.progress import Outcome
+from depthrate.orchestrator.results import open_results
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import Sweep, sweep_of_spec
+from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.sweep_file import sweep_of_spec
 
 OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
-KINDS = ("local", "ray", "ray_two_nodes", "slurm")
+KINDS = (
+    "local",
+    pytest.param("ray", marks=pytest.mark.ray),
+    pytest.param("ray_two_nodes", marks=pytest.mark.ray),
+    pytest.param("slurm", marks=pytest.mark.slurm),
+)
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -51,9 +57,9 @@ class Machines:
         """Return a new executor on these machines."""
         raise NotImplementedError
 
-    def disturb(self) -> None:
-        """Kill, without a warning, something that runs packs."""
-        raise NotImplementedError
+    def disturb(self, pid: int) -> None:
+        """Kill, without a warning, what runs packs: the process that says so of itself."""
+        os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End the machines."""
@@ -65,11 +71,7 @@ class LocalMachines(Machines):
     options = ("--executor", "local")
 
     def executor(self, plan: Plan) -> Executor:
-        self._executor = LocalExecutor(2)
-        return self._executor
-
-    def disturb(self) -> None:
-        next(iter(self._executor._workers.values())).process.kill()
+        return LocalExecutor(2)
 
 
 class RayMachines(Machines):
@@ -79,7 +81,7 @@ class RayMachines(Machines):
         pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
         from ray.cluster_utils import Cluster
 
-        from depthrate.orchestrator.executors.ray_executor import Session
+        from depthrate.orchestrator.executors.ray_session import Session
 
         self._cluster: Any = None
         if two_nodes:
@@ -92,10 +94,10 @@ class RayMachines(Machines):
             head = {"num_cpus": 1, "include_dashboard": False, "_system_config": soon}
             self._cluster = Cluster(initialize_head=True, head_node_args=head | {"object_store_memory": 80 * 2**20})
             self._add_node()
-            self.session = Session(address=self._cluster.address)
+            self.session = Session(address=self._cluster.address).connect()
             self.options = ["--executor", "ray", "--address", self._cluster.address]
         else:
-            self.session = Session(address=None, workers=2)
+            self.session = Session(address=None, workers=2).connect()
             self.options = ["--executor", "ray", "--workers", "2"]
         self.session.is_ours = False  # closed here, not by the first executor
 
@@ -104,9 +106,9 @@ class RayMachines(Machines):
 
         return RayExecutor(self.session, workers=2)
 
-    def disturb(self) -> None:
+    def disturb(self, pid: int) -> None:
         if self._cluster is None:
-            subprocess.run(["pkill", "--signal", "KILL", "--newest", "--full", "^ray::ResourceTrainable"], check=True)
+            super().disturb(pid)
         else:
             self._cluster.remove_node(next(iter(self._cluster.worker_nodes)), allow_graceful=False)
             self._add_node()
@@ -136,21 +138,15 @@ class SlurmMachines(Machines):
         self.options = ["--executor", "slurm", "--cluster", str(profile)]
 
     def plan(self, sweep: Sweep, store: Store) -> Plan:
-        self._place = open_place(
-            "slurm", device="cpu", workers=None, cluster=self.options[-1], sweep=sweep, store=store
-        )
-        return make_plan(check_sweep(sweep), store, workers=2, submitted=self._place.submitted)
+        options = {"cluster": self.options[-1]}
+        request = ExecutorRequest(sweep=sweep, store=store, device="cpu", workers=None, options=options)
+        opened = open_machines("slurm", request)
+        assert isinstance(opened, Executor)
+        self._executor = opened
+        return make_plan(check_sweep(sweep), store, workers=2, submitted=opened.submitted)
 
     def executor(self, plan: Plan) -> Executor:
-        return self._place.executor(plan)
-
-    def disturb(self) -> None:
-        for pid in self._lab.job_pids():
-            with_job = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if b"depthrate.orchestrator.worker" in with_job:
-                os.kill(pid, signal.SIGKILL)
-                return
-        raise AssertionError("no worker runs")
+        return self._executor
 
     def close(self) -> None:
         self._environment.undo()
@@ -172,9 +168,14 @@ Watch = Callable[[Driver, Any], None]
 
 
 def drive(
-    machines: Machines, store: Store, task: str, watch: Watch = lambda driver, progress: None, **spec: Any
+    machines: Machines,
+    store: Store,
+    task: str,
+    watch: Watch = lambda driver, progress: None,
+    path: Path = OWN_TASKS,
+    **spec: Any,
 ) -> Outcome:
-    plan = machines.plan(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:{task}", **spec}), store)
+    plan = machines.plan(sweep_of_spec({"name": "s", "task": f"{path}:{task}", **spec}), store)
     executor = machines.executor(plan)
     options = LaunchOptions(store=store.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
     driver = Driver(plan, store, executor, options, lambda progress: watch(driver, progress))
@@ -189,6 +190,28 @@ def test_every_trial_is_committed_once(machines: Machines, folder: Store) -> Non
     outcome = drive(machines, folder, "power_law", grid={"depth": depths}, params={"exponent": 1.0})
     assert not outcome.failures and committed(folder) == [(depth, 1 / depth) for depth in depths]
     assert raw_rows(folder) == 8 and folder.list("checkpoints") == {}
+
+
+BESIDE = {
+    "my_task.py": "import depthrate\nimport slurm, storage, tasks.laws\n\n@depthrate.task(version=1)\n"
+    "def law(*, depth: int):\n    import model\n    value = model.law(depth) + storage.ONE + slurm.ONE\n"
+    "    return {'metrics': [{'layer': depth, 'nc1': value}]}\n",
+    "model.py": "from tasks.laws import law\n",
+    "storage.py": "ONE = 1.0\n",
+    "slurm.py": "ONE = 1.0\n",
+    "tasks/__init__.py": "",
+    "tasks/laws.py": "def law(depth): return 1 / depth\n",
+}
+"""A task file and what it imports, also under names that parts of ours have."""
+
+
+def test_a_task_imports_what_lies_beside_its_file(machines: Machines, folder: Store, tmp_path: Path) -> None:
+    for name, content in BESIDE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    outcome = drive(machines, folder, "law", path=tmp_path / "my_task.py", grid={"depth": [1, 2]})
+    assert not outcome.failures, outcome.failures
+    assert committed(folder) == [(1, 3.0), (2, 2.5)]
 
 
 def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(machines: Machines, folder: Store) -> None:
@@ -216,7 +239,7 @@ def test_what_is_killed_in_the_middle_costs_nothing_but_time(machines: Machines,
     def kill_when_two_run(driver: Driver, progress: Any) -> None:
         if not killed and sum(bool(state.get("step")) for _, state in progress.packs_running) == 2:
             killed.append(time.monotonic())
-            machines.disturb()
+            machines.disturb(progress.packs_running[0][1]["pid"])
 
     outcome = drive(machines, folder, "slow", watch=kill_when_two_run, grid={"depth": [1, 2, 3, 4]})
     assert killed and not outcome.failures

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from depthrate.orchestrator import machine
+from depthrate.orchestrator.executors import machine
 
 LISTED = """GPU 0: NVIDIA GeForce RTX 3080 Laptop GPU (UUID: GPU-5d1a)
 GPU 1: NVIDIA H200 (UUID: GPU-77ab)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from depthrate.orchestrator import machine
 from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.executors import machine
 
 
 def invoke(*arguments: str) -> tuple[int, str]:

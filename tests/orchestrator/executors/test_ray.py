@@ -15,30 +15,28 @@ import yaml
 from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.driver import Driver, Outcome
-from depthrate.orchestrator.executors.executor import LaunchOptions
-from depthrate.orchestrator.executors.place import PlaceError, open_place
+from depthrate.orchestrator.driver import Driver
+from depthrate.orchestrator.executors.builtin import open_machines
+from depthrate.orchestrator.executors.executor import ExecutorError, ExecutorRequest, LaunchOptions
 from depthrate.orchestrator.plan import check_sweep, make_plan
-from depthrate.storage.query import Results
+from depthrate.orchestrator.progress import Outcome
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.searches import SearchRecords
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import Sweep, sweep_of_spec
+from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.sweep_file import sweep_of_spec
 
 ray = pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from depthrate.orchestrator.executors.ray_executor import (  # noqa: E402
-    RayError,
-    RayExecutor,
-    Session,
-    check_versions,
-    count_nodes,
-    kind_of,
-)
+from depthrate.orchestrator.executors.ray_errors import RayError, kind_of  # noqa: E402
+from depthrate.orchestrator.executors.ray_executor import RayExecutor  # noqa: E402
+from depthrate.orchestrator.executors.ray_session import Session, check_versions, count_nodes  # noqa: E402
 
 SUPPORT = Path(__file__).parents[2] / "support"
 pytestmark = [
+    pytest.mark.ray,
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -89,19 +87,19 @@ def test_our_code_travels_to_nodes_that_lack_it(folder: Store, bare_python: Path
         [bare_python, "-c", "import depthrate"], capture_output=True, text=True, check=False, cwd="/"
     )
     assert "No module named 'depthrate'" in lacking.stderr
-    session = Session(address=bare_cluster.address)
+    session = Session(address=bare_cluster.address).connect()
     assert session.resources()["CPU"] == 2 and check_versions() == []
     outcome = drive(folder, session, "power_law", grid={"depth": [2, 4]}, params={"exponent": 1.0})
     assert not outcome.failures
-    assert Results(folder).sql("select depth, nc1 from results order by depth").fetchall() == [(2, 0.5), (4, 0.25)]
+    assert results_of(folder).sql("select depth, nc1 from results order by depth").fetchall() == [(2, 0.5), (4, 0.25)]
 
 
 def test_packs_share_a_gpu(folder: Store, tmp_path: Path) -> None:
     """Ray only counts GPUs, so one that is not there will do: two packs meet on it, each told which it is."""
-    session = Session(address=None, workers=2, gpus=1)
+    session = Session(address=None, workers=2, gpus=1).connect()
     outcome = drive(folder, session, "meets", gpu_share=0.5, params={"folder": str(tmp_path)}, grid={"depth": [1, 2]})
     assert not outcome.failures, outcome.failures
-    assert Results(folder).sql("select depth, nc1 from results order by depth").fetchall() == [(1, 0.0), (2, 0.0)]
+    assert results_of(folder).sql("select depth, nc1 from results order by depth").fetchall() == [(1, 0.0), (2, 0.0)]
     assert not ray.is_initialized()
 
 
@@ -129,7 +127,7 @@ def test_asha_compares_trials_of_packs_that_run_at_the_same_time(folder: Store, 
     assert result.exit_code == 0, result.output
     records = SearchRecords(folder, "s")
     records.refresh()
-    kept = {x for (x,) in Results(folder).sql("select x from results").fetchall()}
+    kept = {x for (x,) in results_of(folder).sql("select x from results").fetchall()}
     left_at = {next(iter(r.values.values())): r.pruned_at for r in records.reports.values()}
     assert len(left_at) == 12 and {x for x, step in left_at.items() if step is None} == kept
     assert 0 < len(kept) < 12 and max(left_at) in kept, "the best is never left out"
@@ -147,10 +145,14 @@ def test_kinds_of_failures() -> None:
 
 def test_what_does_not_fit_is_refused(folder: Store) -> None:
     sweep = Sweep(name="s", task="collapse")
-    with pytest.raises(PlaceError, match="--address and --packs-per-gpu go with --executor ray"):
-        open_place("local", device="cpu", workers=1, cluster=None, sweep=sweep, store=folder, address="auto")
-    with pytest.raises(PlaceError, match="give one of them"):
-        open_place("ray", device="cpu", workers=1, cluster="x.toml", sweep=sweep, store=folder, address="auto")
-    with pytest.raises(PlaceError, match="run on a node, with auto"):
-        open_place("ray", device="cpu", workers=1, cluster=None, sweep=sweep, store=folder, address="ray://x:10001")
+
+    def refuse(executor: str, message: str, **options: Any) -> None:
+        request = ExecutorRequest(sweep=sweep, store=folder, device="cpu", workers=1, options=options)
+        with pytest.raises(ExecutorError, match=message):
+            open_machines(executor, request)
+
+    refuse("local", "--address goes with --executor ray; given: --executor local", address="auto")
+    refuse("slurm", "--packs-per-gpu goes with --executor ray; given: --executor slurm", packs_per_gpu=2)
+    refuse("ray", "give one of them", cluster="x.toml", address="auto")
+    refuse("ray", "run on a node, with auto", address="ray://x:10001")
     assert issubclass(RayError, ValueError)

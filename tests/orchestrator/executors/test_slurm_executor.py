@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from tests_rows import commit
 
-import depthrate.orchestrator.executors.slurm_executor as module
-from depthrate.orchestrator.attempt import AttemptState, nth_attempt_id
+from depthrate.orchestrator.attempt import Attempt, nth_attempt_id
+from depthrate.orchestrator.executors import slurm_executor, slurm_queue
 from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, PackJob, SubmitError
 from depthrate.orchestrator.executors.slurm_executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm_job import _Bundle
-from depthrate.orchestrator.executors.submissions import read_submissions
+from depthrate.orchestrator.executors.slurm_submissions import read_submissions
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.limits import Limits, Partition
 from depthrate.slurm.profile import Profile
@@ -62,9 +62,10 @@ class Scheduler:
 @pytest.fixture
 def scheduler(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     made = Scheduler()
-    monkeypatch.setattr(module, "squeue_states", made.squeue)
-    monkeypatch.setattr(module, "sacct_states", made.sacct)
-    monkeypatch.setattr(module, "submit_array", made.submit)
+    monkeypatch.setattr(slurm_queue, "squeue_states", made.squeue)
+    monkeypatch.setattr(slurm_executor, "squeue_states", made.squeue)
+    monkeypatch.setattr(slurm_queue, "sacct_states", made.sacct)
+    monkeypatch.setattr(slurm_executor, "submit_array", made.submit)
     return made
 
 
@@ -94,9 +95,7 @@ def jobs(*names: str) -> list[PackJob]:
 
 
 def record(store: Store, attempt_id: str, state: str, heartbeat_ago_s: float = 0.0, **fields: Any) -> None:
-    made = AttemptState(
-        attempt_id=attempt_id, sweep="s", pack_id="p", trial_ids=["t"], device="cpu", state=state, **fields
-    )
+    made = Attempt(attempt_id=attempt_id, sweep="s", pack_id="p", trial_ids=["t"], device="cpu", state=state, **fields)
     made.heartbeat_at = time.time() - heartbeat_ago_s
     made.write(store)
 
@@ -232,7 +231,7 @@ def test_a_node_that_only_fails_is_left_out(
         executor.submit([job])
         scheduler.queue[f"{number}_0"] = JobState("NODE_FAIL", 0, "n2")
         assert [end.kind for end in ends_of(executor)] == ["node_lost"]
-    assert executor.excluded == ["n2"] and "node n2 failed 3 packs" in caplog.text
+    assert "node n2 failed 3 packs" in caplog.text
     executor.submit(jobs("e"))
     assert scheduler.excluded == ["n2"]
 
@@ -266,7 +265,8 @@ def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Schedule
     scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
     scheduler.queue["2_0"] = JobState("TIMEOUT", 0, "n1")
     other = SlurmExecutor(Profile(), LIMITS, folder, "s")
-    (held,) = other.adopt(read_submissions(folder, ["s"]), scheduler.queue).values()
+    other.adopt(read_submissions(folder, ["s"]), scheduler.queue)
+    (held,) = other.submitted.values()
     assert held == ("b", ["tb"]), "only what still waits or runs"
     other.close()
     assert [each.job_ids for each in read_submissions(folder, ["s"])] == [["1_0", "1_1"]], "what is over is forgotten"
@@ -275,7 +275,9 @@ def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Schedule
 def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module.time, "sleep", lambda seconds: scheduler.queue.pop("4_0", None) if seconds else None)
+    monkeypatch.setattr(
+        slurm_executor.time, "sleep", lambda seconds: scheduler.queue.pop("4_0", None) if seconds else None
+    )
     names = ("a", "b", "c", "d")
     folders = {}
     for name in names:
@@ -300,7 +302,7 @@ def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
 def test_a_job_that_does_not_end_and_a_controller_that_is_away_keep_their_folders(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(slurm_executor.time, "sleep", lambda seconds: None)
     (job,) = jobs("a")
     executor.submit([job])
     (submission,) = read_submissions(folder, ["s"])
@@ -325,8 +327,8 @@ def test_the_next_launch_removes_the_folders_of_what_was_done_meanwhile(
     commit(folder, job.attempt_id, job.trial_ids)
     scheduler.queue = {}
     other = SlurmExecutor(Profile(), LIMITS, folder, "s")
-    assert other.adopt(read_submissions(folder, ["s"]), {}) == {}
-    assert Path(submission.folder).exists() and read_submissions(folder, ["s"]), "to plan is to look only"
+    other.adopt(read_submissions(folder, ["s"]), {})
+    assert other.submitted == {} and Path(submission.folder).exists(), "to plan is to look only"
     other.close()
     assert not Path(submission.folder).exists() and not read_submissions(folder, ["s"])
 

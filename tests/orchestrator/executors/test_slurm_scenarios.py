@@ -18,7 +18,7 @@ import pytest
 import yaml
 from slurm_lab import Lab
 
-from depthrate.storage.query import Results
+from depthrate.orchestrator.results import results_of
 from depthrate.storage.store import Store
 
 pytestmark = pytest.mark.timeout(300)
@@ -106,7 +106,7 @@ class Bench:
     def check(self, num_trials: int, most_redone: int | None = None) -> None:
         """Check what must hold after everything."""
         rows = sum(pq.read_metadata(self.store.full_path(path)).num_rows for path in self.store.list("trials"))
-        ids = Results(self.store).sql("select count(*), count(distinct trial_id) from trials").fetchall()
+        ids = results_of(self.store).sql("select count(*), count(distinct trial_id) from trials").fetchall()
         assert rows == num_trials and ids == [(num_trials, num_trials)], "every trial is committed once"
         state = self.status()
         assert state["ok"] == num_trials and state["running"] == state["pending"] == state["failed"] == 0
@@ -135,11 +135,11 @@ def test_a_detached_launch_gives_the_numbers_of_a_local_one(bench: Bench) -> Non
     local = [sys.executable, "-m", "depthrate", "run", str(bench.folder / "sweep.yaml")]
     subprocess.run([*local, "--store", str(bench.folder / "local")], check=True, capture_output=True)
     numbers = "select trial_id, step, layer, nc1, nc2a, nc3 from metrics order by all"
-    found = Results(bench.store).sql(numbers).fetchall()
-    assert found == Results(Store(str(bench.folder / "local"))).sql(numbers).fetchall() and len(found) > 20
+    found = results_of(bench.store).sql(numbers).fetchall()
+    assert found == results_of(Store(str(bench.folder / "local"))).sql(numbers).fetchall() and len(found) > 20
     bench.run("run")  # takes what is over off the books
     bench.check(4)
-    assert not list((bench.store / "slurm").glob("*/*")), "what the jobs were made of is gone too"
+    assert not list((bench.url / "slurm").glob("*/*")), "what the jobs were made of is gone too"
 
 
 def test_a_stronger_partition_takes_the_nodes_for_a_while(bench: Bench) -> None:
@@ -177,7 +177,7 @@ def test_a_pack_longer_than_the_time_limit_goes_through_several_jobs(bench: Benc
     bench.sweep(params={"steps": 240, "step_s": 0.25}, grid={"depth": [2]})
     assert "1 to run" in bench.wait(bench.start())
     bench.check(1, most_redone=1)
-    attempts = Results(bench.store).sql("select state from attempts order by started_at").fetchall()
+    attempts = results_of(bench.store).sql("select state from attempts order by started_at").fetchall()
     assert attempts[-1] == ("done",) and attempts.count(("interrupted",)) >= 1
 
 
@@ -220,7 +220,7 @@ def test_too_little_memory_halves_the_pack(bench: Bench) -> None:
     bench.sweep("hungry", params={"depth": 2}, seeds=4)
     bench.wait(bench.start())
     bench.check(4)
-    kinds = Results(bench.store).sql("select distinct error_kind from attempts where state = 'lost'").fetchall()
+    kinds = results_of(bench.store).sql("select distinct error_kind from attempts where state = 'lost'").fetchall()
     assert kinds == [("out_of_memory",)]
 
 
@@ -230,7 +230,7 @@ def test_an_exception_is_retried_once_and_reported(bench: Bench) -> None:
     assert "RuntimeError: depth 3 is cursed" in printed
     state = bench.status()
     assert state["ok"] == 2 and state["failed"] == 1
-    assert Results(bench.store).sql("select count(*) from attempts where state = 'failed'").fetchall() == [(2,)]
+    assert results_of(bench.store).sql("select count(*) from attempts where state = 'failed'").fetchall() == [(2,)]
 
 
 def test_the_driver_is_killed_and_another_goes_on(bench: Bench) -> None:

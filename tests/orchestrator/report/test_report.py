@@ -23,8 +23,11 @@ from depthrate.orchestrator.report.export import draw, export_figures, plot_csv
 from depthrate.orchestrator.report.figures.rates import fit_plots
 from depthrate.orchestrator.report.page import ReportData, all_plots, render_report
 from depthrate.orchestrator.report.words import common_sentence, fit_sentence
-from depthrate.sweeps.sweep import FitRequest
-from depthrate.tasks.fits.rates import CommonFit, Cutoff, RateFit, fit_rates, predict
+from depthrate.sweeps.fit_requests import FitRequest
+from depthrate.tasks.fits.common_exponent import CommonFit
+from depthrate.tasks.fits.cutoffs import Cutoff
+from depthrate.tasks.fits.rate_fit import RateFit
+from depthrate.tasks.fits.rates import fit_rates, predict
 
 DEPTHS = (2, 3, 5, 8, 13)
 STEPS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 12000)

@@ -21,19 +21,20 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.commands.named_sweep import chosen_sweep
+from depthrate.orchestrator.commands.find_sweep import find_sweep
+from depthrate.orchestrator.results import open_results, results_of
 from depthrate.orchestrator.status import sweep_status
-from depthrate.storage.query import Results, open_results
 from depthrate.storage.searches import Batch, Report, SearchRecords
 from depthrate.storage.store import Store
-from depthrate.sweeps.search_space import Prune, Search, search_of_spec
+from depthrate.sweeps.search import Prune, Search, search_of_spec
 from depthrate.sweeps.studies import make_studies
-from depthrate.sweeps.sweep import sweep_of_spec
+from depthrate.sweeps.sweep_file import sweep_of_spec
 
 optuna = pytest.importorskip("optuna", reason="needs pip install 'depthrate[search]'")
 from depthrate.orchestrator.report.collect import collect_report  # noqa: E402
-from depthrate.orchestrator.search.proposals import Told, with_search  # noqa: E402
-from depthrate.orchestrator.search.studies import StudySampler, thresholds  # noqa: E402
+from depthrate.orchestrator.search.proposals import ProposalState, Told, with_search  # noqa: E402
+from depthrate.orchestrator.search.samplers import StudySampler  # noqa: E402
+from depthrate.orchestrator.search.thresholds import thresholds  # noqa: E402
 
 TASKS = Path(__file__).parents[2] / "support/search_tasks.py"
 RANGES = {"x": {"low": 0.01, "high": 10.0, "log": True}, "y": {"low": -2.0, "high": 2.0}}
@@ -78,7 +79,7 @@ def drive(sampler: StudySampler, sizes: list[int], outcome: Callable[[dict[str, 
 
 
 def complete(values: dict[str, Any]) -> Told:
-    return Told("complete", (height(values),))
+    return Told(ProposalState.COMPLETE, (height(values),))
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes", "qmc"])
@@ -129,7 +130,7 @@ def test_tpe_in_batches_reaches_what_plain_optuna_reaches(make_sampler: Any) -> 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_new_process_proposes_what_the_old_one_would_have(sampler: str, make_sampler: Any) -> None:
     def outcome(values: dict[str, Any]) -> Told:
-        return Told("undefined") if values["y"] < -1.5 else complete(values)
+        return Told(ProposalState.UNDEFINED) if values["y"] < -1.5 else complete(values)
 
     sizes = [4, 4, 4, 4, 3]
     quiet = drive(make_sampler(sampler=sampler), sizes, outcome)
@@ -163,9 +164,13 @@ def test_a_grid_ends_when_all_is_proposed(make_sampler: Any) -> None:
 
 def test_several_objectives(make_sampler: Any) -> None:
     sampler = make_sampler(objective=["a", "b"], direction=["minimize", "maximize"])
-    batches = drive(
-        sampler, [6] * 4, lambda v: Told("undefined") if v["y"] > 1.5 else Told("complete", (v["x"], v["y"]))
-    )
+
+    def outcome(values: dict[str, Any]) -> Told:
+        if values["y"] > 1.5:
+            return Told(ProposalState.UNDEFINED)
+        return Told(ProposalState.COMPLETE, (values["x"], values["y"]))
+
+    batches = drive(sampler, [6] * 4, outcome)
     assert sum(map(len, batches)) == 24
 
 
@@ -246,7 +251,7 @@ def bowl(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Store, str]:
 def test_for_every_depth_find_the_best_and_measure_there(bowl: tuple[Path, Store, str]) -> None:
     path, folder, output = bowl
     assert "search: 4 studies of 12 proposals each (tpe), 48 proposed" in output and "all 56 trials" in output
-    results = Results(folder)
+    results = results_of(folder)
     assert results.sql("select count(*), count(distinct trial_id) from trials").fetchall() == [(56, 56)]
     measured = dict(results.sql("select depth, any_value(x) from results where seed > 0 group by depth").fetchall())
     best = dict(results.sql("select depth, arg_min(x, nc1) from results where seed = 0 group by depth").fetchall())
@@ -255,7 +260,7 @@ def test_for_every_depth_find_the_best_and_measure_there(bowl: tuple[Path, Store
     again = run(path, folder).output
     assert (
         "to run" not in again
-        and Results(folder).sql("select count(*) from attempts").fetchall()
+        and results_of(folder).sql("select count(*) from attempts").fetchall()
         == results.sql("select count(*) from attempts").fetchall()
     )
     assert '"num_trials": 56' in invoke("status", "--store", folder.root, "--json").output
@@ -329,7 +334,7 @@ def test_a_pruned_trial_leaves_and_is_nowhere_a_result(folder: Store, tmp_path: 
     kept = [*first, *(x for x in second if x >= statistics.median(first))]
     kept += [x for x in third if x >= statistics.median(kept)]
     assert len(kept) < 12, "this seed prunes something"
-    assert Results(folder).sql("select x from results order by x").fetchall() == [(x,) for x in sorted(kept)]
+    assert results_of(folder).sql("select x from results order by x").fetchall() == [(x,) for x in sorted(kept)]
     steps = Counter(float(line.split()[0]) for line in log.read_text().splitlines())
     assert {x: count for x, count in steps.items() if x not in kept} == {x: 2 for x in values if x not in kept}
     before = log.read_text()
@@ -354,7 +359,7 @@ def test_pruning_in_a_fused_pack_leaves_the_others_bitwise_as_they_were(folder: 
     spec["search"]["prune"] = {"rule": "halving", "metric": "objective", "from_step": 4, "factor": 2}
     path.write_text(yaml.safe_dump(spec))
     run(path, pruned_store, "--workers", "1")
-    kept = Results(pruned_store).sql("select trial_id from trials").fetchall()
+    kept = results_of(pruned_store).sql("select trial_id from trials").fetchall()
     assert 6 <= len(kept) < 12
     del spec["search"]["prune"]
     spec["search"] |= {
@@ -364,7 +369,7 @@ def test_pruning_in_a_fused_pack_leaves_the_others_bitwise_as_they_were(folder: 
     path.write_text(yaml.safe_dump(spec))
     run(path, whole_store, "--workers", "1")
     query = "select * exclude (attempt_id) from metrics order by trial_id, step, layer"
-    pruned, whole = [Results(store).sql(query).to_arrow_table().to_pylist() for store in (pruned_store, whole_store)]
+    pruned, whole = [results_of(store).sql(query).to_arrow_table().to_pylist() for store in (pruned_store, whole_store)]
     ours = {trial_id for (trial_id,) in kept}
     assert pruned == [row for row in whole if row["trial_id"] in ours]
 
@@ -415,7 +420,7 @@ def test_export_to_an_optuna_storage(bowl: tuple[Path, Store, str], tmp_path: Pa
     assert result.exit_code == 0 and "wrote study 's depth = 8'" in result.output
     study = optuna.load_study(study_name="s depth = 2", storage=url)
     query = "select x, nc1 from results where seed = 0 and depth = 2 and nc1 is not null order by nc1 limit 1"
-    (mine,) = Results(folder).sql(query).fetchall()
+    (mine,) = results_of(folder).sql(query).fetchall()
     assert len(study.trials) == 12 and (study.best_params["x"], study.best_value) == mine
     assert study.trials[0].user_attrs["trial_ids"]
     again = invoke("export", "s", url, "--store", folder.root)
@@ -445,10 +450,10 @@ def test_the_report_shows_the_search(bowl: tuple[Path, Store, str], tmp_path: Pa
 def test_the_reports_results_are_those_that_were_chosen(bowl: tuple[Path, Store, str]) -> None:
     """Of 12 proposals a depth, most were bad ones on the way: the objective against depth is not about them."""
     _, folder, _ = bowl
-    checked, _ = chosen_sweep("s", folder)
+    checked, _ = find_sweep("s", folder)
     _, view = with_search(checked, folder)
     assert view is not None
-    results = Results(folder)
+    results = results_of(folder)
     status = sweep_status("s", [trial.trial_id for trial in checked.trials], results.snapshot, folder)
     data = collect_report(checked.sweep, checked.trials, status, results, [], [], view)
     chosen = {trial.trial_id for trial in view.chosen()}

@@ -1,39 +1,14 @@
 """The task `collapse` run through a fake context: what a trial reports is the same however its pack runs."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
+from training_context import Context, assert_same
 
 from depthrate.tasks.collapse.pack import run_pack
-from depthrate.tasks.collapse.schema import measured_steps
 from depthrate.tasks.collapse.task import COLLAPSE
+from depthrate.tasks.training.parameters import measured_steps
 
 STEPS = 40
-
-
-@dataclass
-class Context:
-    """Runs from the start to the end."""
-
-    trial_ids: list
-    device: str = "cpu"
-    data: object = None
-
-    def progress(self, step, num_steps):
-        assert 0 < step <= num_steps == STEPS
-
-    def should_stop(self):
-        return False
-
-    def report(self, step, values):
-        return set()
-
-    def checkpoint_due(self):
-        return False
-
-    def load_checkpoint(self):
-        return None
 
 
 def params_of(**changes):
@@ -43,18 +18,6 @@ def params_of(**changes):
 
 def run(trials):
     return list(run_pack(trials, Context([f"trial {index}" for index in range(len(trials))])))
-
-
-def assert_same(found, expected):
-    """Every table, row and number, and the status."""
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert (one.status, one.num_steps) == (other.status, other.num_steps)
-        assert one.tables.keys() == other.tables.keys()
-        for table in ("metrics", "curves"):
-            np.testing.assert_equal(one.tables[table], other.tables[table])
-        for name, column in one.tables.get("features", {}).items():
-            assert np.array_equal(column, other.tables["features"][name]), name
 
 
 SHAPES = [
@@ -117,7 +80,7 @@ def test_every_measured_step_has_every_layer(depth):
     (result,) = run([params])
     rows = [(row["step"], row["layer"], row["is_last"]) for row in result.tables["metrics"]]
     expected = [(step, layer, layer == depth) for step in (3, 17, STEPS) for layer in range(depth + 1)]
-    assert rows == expected and measured_steps(params) == [3, 17, STEPS]
+    assert rows == expected and measured_steps(params, STEPS) == [3, 17, STEPS]
 
 
 def test_a_transformer_has_its_embedding_as_layer_0_and_keeps_it():

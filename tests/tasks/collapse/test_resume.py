@@ -6,11 +6,10 @@ import hashlib
 import io
 import logging
 import random
-from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 import torch
+from training_context import Context, assert_same, ids_of, run_resumed
 
 from depthrate.tasks.collapse.pack import run_pack
 from depthrate.tasks.collapse.task import COLLAPSE
@@ -23,45 +22,9 @@ SHAPES = [
 ]
 
 
-@dataclass
-class Context:
-    """Keeps the last checkpoint in memory; asks to stop at one step, wants checkpoints at others."""
-
-    trial_ids: list
-    stop_at: int | None = None
-    checkpoint: bytes | None = None
-    save_every: int | None = None
-    device: str = "cpu"
-    data: object = None
-    steps_seen: list = field(default_factory=list)
-
-    def progress(self, step, num_steps):
-        assert num_steps == STEPS
-        self.steps_seen.append(step)
-
-    def should_stop(self):
-        return self.steps_seen[-1] == self.stop_at
-
-    def report(self, step, values):
-        return set()
-
-    def checkpoint_due(self):
-        return self.save_every is not None and self.steps_seen[-1] % self.save_every == 0
-
-    def save_checkpoint(self, content):
-        self.checkpoint = content
-
-    def load_checkpoint(self):
-        return self.checkpoint
-
-
 def params_of(**changes):
     base = {"arch": "rn1", "depth": 3, "width": 19, "samples_per_class": 4, "steps": STEPS, "lr": 0.05}
     return COLLAPSE.schema.fill({**base, "measure_steps": [5], **changes})
-
-
-def ids_of(trials):
-    return [repr(sorted(params.items())) for params in trials]
 
 
 def run(trials, **context):
@@ -76,27 +39,6 @@ def uninterrupted(trials):
 @functools.cache
 def _remembered(trials_text):
     return run(ast.literal_eval(trials_text))
-
-
-def run_resumed(trials, stop_at, resumed=None):
-    """Interrupt the pack, then go on with a new one made from the checkpoint alone; return results and steps taken."""
-    first = Context(ids_of(trials), stop_at=stop_at)
-    with pytest.raises(Interrupted):
-        list(run_pack(trials, first))
-    second = Context(ids_of(resumed or trials), checkpoint=first.checkpoint)
-    return list(run_pack(resumed or trials, second)), second.steps_seen
-
-
-def assert_same(found, expected):
-    """Every table, row and number, and the status."""
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert (one.status, one.num_steps) == (other.status, other.num_steps)
-        assert one.tables.keys() == other.tables.keys()
-        for table in ("metrics", "curves"):
-            np.testing.assert_equal(one.tables[table], other.tables[table])
-        for name, column in one.tables.get("features", {}).items():
-            assert np.array_equal(column, other.tables["features"][name]), name
 
 
 DIVERGING = {"lr": 1e30, "seed": 5}
@@ -120,7 +62,7 @@ def with_diverging(shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_interrupted_and_resumed_is_uninterrupted(shape, stop_at):
     trials = pack_of(shape)
-    found, steps = run_resumed(trials, stop_at)
+    found, steps = run_resumed(run_pack, trials, stop_at)
     assert steps == list(range(stop_at + 1, STEPS + 1))
     assert_same(found, uninterrupted(trials))
 
@@ -129,7 +71,7 @@ def test_interrupted_and_resumed_is_uninterrupted(shape, stop_at):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_resuming_after_a_divergence_is_exact(shape, stop_at):
     trials = with_diverging(shape)
-    assert_same(run_resumed(trials, stop_at)[0], uninterrupted(trials))
+    assert_same(run_resumed(run_pack, trials, stop_at)[0], uninterrupted(trials))
 
 
 @pytest.mark.parametrize("chosen", [[0], [1], [2, 0], [1, 2]], ids=str)
@@ -138,7 +80,7 @@ def test_a_part_of_a_saved_pack_goes_on_by_itself(chosen, stop_at):
     """As after a pack ran out of memory and was halved; trial 1 diverges."""
     trials = with_diverging({"batch_size": 7})
     part = [trials[index] for index in chosen]
-    found, steps = run_resumed(trials, stop_at, part)
+    found, steps = run_resumed(run_pack, trials, stop_at, part)
     assert_same(found, uninterrupted(part))
     assert not steps or steps[0] == stop_at + 1
 

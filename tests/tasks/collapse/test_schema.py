@@ -2,19 +2,11 @@
 
 import pytest
 
-from depthrate.tasks.collapse.schema import (
-    has_last_bias,
-    learning_rate,
-    log_spaced_steps,
-    measured_steps,
-    num_positions,
-    num_samples,
-    num_steps,
-    objective_limit,
-    weight_decay_last,
-)
+from depthrate.tasks.collapse.schema import data_shape, network_of, num_samples, objective_limit, weight_decays
 from depthrate.tasks.collapse.task import COLLAPSE
+from depthrate.tasks.networks.builtin import has_last_bias
 from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.training.parameters import learning_rate, log_spaced_steps, measured_steps, num_steps
 
 
 def params_of(**changes):
@@ -32,7 +24,8 @@ def params_of(**changes):
     ],
 )
 def test_the_number_of_steps(changes, expected):
-    assert num_steps(params_of(**changes)) == expected
+    params = params_of(**changes)
+    assert num_steps(params, num_samples(params)) == expected
 
 
 @pytest.mark.parametrize(
@@ -47,7 +40,10 @@ def test_the_learning_rate(changes, expected):
     ("changes", "expected"), [({}, 0.005), ({"weight_decay": 0.1}, 0.1), ({"weight_decay_last": 0}, 0.0)]
 )
 def test_the_last_layer_is_decayed_like_the_rest_unless_said(changes, expected):
-    assert weight_decay_last(params_of(**changes)) == expected
+    assert weight_decays(params_of(**changes)) == {
+        "hidden": pytest.approx(changes.get("weight_decay", 0.005)),
+        "last": expected,
+    }
 
 
 @pytest.mark.parametrize(
@@ -68,7 +64,7 @@ def test_log_spaced_steps_end_with_the_last(last, steps):
 
 
 def test_measured_steps_are_sorted_once_each_with_the_last():
-    assert measured_steps(params_of(steps=9, measure_steps=[9, 4, 0, 4])) == [0, 4, 9]
+    assert measured_steps(params_of(steps=9, measure_steps=[9, 4, 0, 4]), 9) == [0, 4, 9]
 
 
 @pytest.mark.parametrize(
@@ -109,12 +105,13 @@ def test_impossible_combinations_are_refused(changes, message):
     ],
 )
 def test_the_positions_of_a_sample(changes, positions):
-    assert num_positions(params_of(**changes)) == positions
-    COLLAPSE.check_trial(params_of(**changes))
+    params = params_of(**changes)
+    assert network_of(params, data_shape(params)).rows_per_sample == positions
+    COLLAPSE.check_trial(params)
 
 
 def test_the_limit_is_that_of_the_number_of_classes():
-    limits = [objective_limit(params_of(arch="t11", dataset=name)) for name in ("imdb", "mnist", "cifar100")]
+    limits = [objective_limit(params_of(arch="t11"), num_classes) for num_classes in (2, 10, 100)]
     assert limits[2] is None  # 100 classes do not fit into 63 dimensions
     assert limits[1] == pytest.approx(0.02275937, rel=1e-6) and 0 < limits[0] < limits[1]
 

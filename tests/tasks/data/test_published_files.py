@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from own_data import Folder
 
-from depthrate.tasks.data import datasets, reviews
-from depthrate.tasks.data.datasets import DATASETS, check_dataset, cut_into_patches, load_dataset
-from depthrate.tasks.data.image_files import read_cifar_binary, read_cifar_python, read_stl10_binary
+from depthrate.tasks.data import published, reviews
+from depthrate.tasks.data.formats import read_cifar_binary, read_cifar_python, read_stl10_binary
+from depthrate.tasks.data.published import PUBLISHED, check_dataset, load_dataset
 from depthrate.tasks.data.reviews import build_corpus, tokenize
 from depthrate.tasks.data.sources import DatasetError, IncompleteDatasetError
 
@@ -25,9 +25,9 @@ CIFAR_FILES = [f"data_batch_{batch}.bin" for batch in range(1, 6)]
 @pytest.fixture(autouse=True)
 def small_sets(monkeypatch, tmp_path):
     """Expect twenty images where the real sets have thousands, and keep the token cache out of the user's home."""
-    monkeypatch.setattr(datasets, "CIFAR_BATCH", BATCH)
-    monkeypatch.setattr(datasets, "CIFAR100_TRAINING", BATCH)
-    monkeypatch.setattr(datasets, "STL10_TRAINING", BATCH)
+    monkeypatch.setattr(published, "CIFAR_BATCH", BATCH)
+    monkeypatch.setattr(published, "CIFAR100_TRAINING", BATCH)
+    monkeypatch.setattr(published, "STL10_TRAINING", BATCH)
     monkeypatch.setattr(reviews, "REVIEWS_PER_CLASS", 3)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -84,8 +84,8 @@ def put_cifar10(root, form):
 def test_cifar10_is_read_in_every_form(tmp_path, form, name, batches):
     put_cifar10(tmp_path, form)
     found = load(tmp_path, name)
-    assert np.array_equal(found.x_ND, by_class(np.tile(IMAGES, (batches, 1)), np.tile(LABELS, batches)))
-    assert found.class_counts_K.tolist() == [2 * batches] * 10 and found.x_ND.dtype == np.float32
+    assert np.array_equal(found.x_NI, by_class(np.tile(IMAGES, (batches, 1)), np.tile(LABELS, batches)))
+    assert found.class_counts_K.tolist() == [2 * batches] * 10 and found.x_NI.dtype == np.float32
 
 
 def test_cifar100_takes_the_fine_label(tmp_path):
@@ -99,7 +99,7 @@ def test_cifar100_takes_the_fine_label(tmp_path):
     put(tmp_path, "p/cifar-100-python.tar.gz", tar({"cifar-100-python/train": pickle.dumps(batch, protocol=3)}))
     for form in ("b", "p"):
         found = load(tmp_path / form, "cifar100")
-        assert np.array_equal(found.x_ND, by_class(IMAGES, fine)) and len(found.class_counts_K) == 100
+        assert np.array_equal(found.x_NI, by_class(IMAGES, fine)) and len(found.class_counts_K) == 100
         assert set(found.labels_N) == set(fine)
 
 
@@ -111,7 +111,7 @@ def test_stl10_labels_start_at_one_and_channels_go_by_columns(tmp_path):
     }
     put(tmp_path, "stl10_binary.tar.gz", tar(members))
     found = load(tmp_path, "stl10")
-    assert np.array_equal(found.x_ND, by_class(images_NCYX.reshape(BATCH, -1), LABELS))
+    assert np.array_equal(found.x_NI, by_class(images_NCYX.reshape(BATCH, -1), LABELS))
 
 
 @pytest.mark.parametrize(
@@ -179,11 +179,11 @@ def test_a_part_of_the_files_is_named_and_never_passes_for_the_whole(tmp_path):
     assert check_dataset("cifar10", Folder(str(tmp_path))).archive == "cifar-10-binary.tar.gz"
 
 
-@pytest.mark.parametrize("name", [name for name, info in DATASETS.items() if info.layouts])
+@pytest.mark.parametrize("name", [name for name, info in PUBLISHED.items() if info.layouts])
 def test_a_missing_set_says_what_to_put_where(tmp_path, name):
     with pytest.raises(DatasetError) as caught:
         check_dataset(name, Folder(str(tmp_path)))
-    layout = DATASETS[name].layouts[0]
+    layout = PUBLISHED[name].layouts[0]
     for part in (layout.describe(), str(tmp_path), "http", f"depthrate data fetch {name}", "DEPTHRATE_DATA"):
         assert part in str(caught.value)
 
@@ -261,7 +261,7 @@ def test_tokens_are_lower_case_words():
 
 def test_reviews_become_their_last_tokens_numbered_by_frequency(tmp_path):
     found = reviews_loaded(tmp_path, REVIEWS)
-    assert words(found.x_ND) == [
+    assert words(found.x_NI) == [
         "- bad bad film",
         "it isn't a film",
         "- na ve bad",
@@ -273,15 +273,15 @@ def test_reviews_become_their_last_tokens_numbered_by_frequency(tmp_path):
 
 
 def test_a_smaller_vocabulary_is_a_prefix(tmp_path):
-    large, small = reviews_loaded(tmp_path, REVIEWS).x_ND, reviews_loaded(tmp_path, REVIEWS, size=4).x_ND
+    large, small = reviews_loaded(tmp_path, REVIEWS).x_NI, reviews_loaded(tmp_path, REVIEWS, size=4).x_NI
     assert np.array_equal(small, np.where(large < 4, large, 1)) and small.max() == 3
 
 
 def test_the_order_in_the_archive_does_not_matter_nor_does_the_draw(tmp_path):
-    first = reviews_loaded(tmp_path, REVIEWS).x_ND
-    assert np.array_equal(reviews_loaded(tmp_path, dict(reversed(REVIEWS.items()))).x_ND, first)
+    first = reviews_loaded(tmp_path, REVIEWS).x_NI
+    assert np.array_equal(reviews_loaded(tmp_path, dict(reversed(REVIEWS.items()))).x_NI, first)
     drawn = reviews_loaded(tmp_path, REVIEWS, samples_per_class=2)
-    assert {tuple(row) for row in drawn.x_ND} <= {tuple(row) for row in first} and drawn.class_counts_K.tolist() == [
+    assert {tuple(row) for row in drawn.x_NI} <= {tuple(row) for row in first} and drawn.class_counts_K.tolist() == [
         2,
         2,
     ]
@@ -290,23 +290,23 @@ def test_the_order_in_the_archive_does_not_matter_nor_does_the_draw(tmp_path):
 def test_a_corpus_is_tokenised_once_and_a_damaged_cache_is_not_believed(tmp_path, monkeypatch, caplog):
     built = []
     monkeypatch.setattr(reviews, "build_corpus", lambda found: built.append(1) or build_corpus(found))
-    first = reviews_loaded(tmp_path, REVIEWS).x_ND
-    assert np.array_equal(reviews_loaded(tmp_path, REVIEWS).x_ND, first) and len(built) == 1
+    first = reviews_loaded(tmp_path, REVIEWS).x_NI
+    assert np.array_equal(reviews_loaded(tmp_path, REVIEWS).x_NI, first) and len(built) == 1
     (cached,) = (tmp_path / "cache/depthrate/tokens").iterdir()
     content = bytearray(cached.read_bytes())
     content[len(content) // 2] ^= 1
     cached.write_bytes(content)
-    assert np.array_equal(reviews_loaded(tmp_path, REVIEWS).x_ND, first) and len(built) == 2
+    assert np.array_equal(reviews_loaded(tmp_path, REVIEWS).x_NI, first) and len(built) == 2
     assert "cannot be used" in caplog.text
-    assert np.array_equal(reviews_loaded(tmp_path, REVIEWS).x_ND, first) and len(built) == 2
+    assert np.array_equal(reviews_loaded(tmp_path, REVIEWS).x_NI, first) and len(built) == 2
     changed = {**REVIEWS, "aclImdb/train/neg/0_1.txt": b"good"}
-    assert not np.array_equal(reviews_loaded(tmp_path, changed).x_ND, first) and len(built) == 3
+    assert not np.array_equal(reviews_loaded(tmp_path, changed).x_NI, first) and len(built) == 3
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path, monkeypatch, caplog):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert reviews_loaded(tmp_path, REVIEWS).x_ND.shape == (6, 4) and "cannot be kept" in caplog.text
+    assert reviews_loaded(tmp_path, REVIEWS).x_NI.shape == (6, 4) and "cannot be kept" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -334,18 +334,10 @@ def test_what_an_archive_holds_outside_of_its_folder_is_not_read(tmp_path):
         "aclImdb/train/pos/x/7_9.txt": b"evil",
     }
     found = reviews_loaded(tmp_path, {**strangers, **REVIEWS})
-    assert np.array_equal(found.x_ND, reviews_loaded(tmp_path, REVIEWS).x_ND)
+    assert np.array_equal(found.x_NI, reviews_loaded(tmp_path, REVIEWS).x_NI)
     assert not [path for path in tmp_path.rglob("*9.txt")]  # nothing is ever unpacked
     with pytest.raises(DatasetError, match="0 reviews in aclImdb/train/neg; expected 3"):
         reviews_loaded(tmp_path, strangers)
-
-
-def test_patches_are_squares_of_the_image_in_reading_order():
-    image_CYX = np.arange(2 * 4 * 6).reshape(2, 4, 6)
-    cut = cut_into_patches(image_CYX.reshape(1, -1), (2, 4, 6), 2).reshape(6, 2, 2, 2)
-    for patch in range(6):
-        row, column = 2 * (patch // 3), 2 * (patch % 3)
-        assert np.array_equal(cut[patch], image_CYX[:, row : row + 2, column : column + 2])
 
 
 def real(name):
@@ -357,11 +349,11 @@ def real(name):
 
 
 def test_the_real_cifar_batch_is_read(monkeypatch):
-    monkeypatch.setattr(datasets, "CIFAR_BATCH", 10_000)
+    monkeypatch.setattr(published, "CIFAR_BATCH", 10_000)
     source = real("cifar10_batch1") or pytest.skip("DEPTHRATE_DATA is not set, or holds no CIFAR-10 batch")
     found = load(source.url, "cifar10_batch1", normalize="global")
-    assert found.x_ND.shape == (10_000, 3072) and found.class_counts_K.sum() == 10_000
-    assert abs(found.x_ND.mean()) < 1e-3 and found.x_ND.std() == pytest.approx(1, abs=1e-3)
+    assert found.x_NI.shape == (10_000, 3072) and found.class_counts_K.sum() == 10_000
+    assert abs(found.x_NI.mean()) < 1e-3 and found.x_NI.std() == pytest.approx(1, abs=1e-3)
     assert found.class_counts_K.min() > 900
 
 
@@ -369,5 +361,5 @@ def test_the_real_reviews_are_read(monkeypatch):
     monkeypatch.setattr(reviews, "REVIEWS_PER_CLASS", 12_500)
     source = real("imdb") or pytest.skip("DEPTHRATE_DATA is not set, or holds no IMDB")
     found = load(source.url, "imdb", context_length=8, vocabulary_size=50, samples_per_class=100)
-    assert found.x_ND.shape == (200, 8) and found.x_ND.max() < 50 and found.class_counts_K.tolist() == [100, 100]
-    assert (found.x_ND[:, -1] != 0).all()  # every review ends with a word
+    assert found.x_NI.shape == (200, 8) and found.x_NI.max() < 50 and found.class_counts_K.tolist() == [100, 100]
+    assert (found.x_NI[:, -1] != 0).all()  # every review ends with a word

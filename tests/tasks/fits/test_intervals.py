@@ -11,18 +11,13 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from depthrate.tasks.fits.intervals import CLIP_AT, clip_outliers, f_tail, spread_weights
-from depthrate.tasks.fits.rates import (
-    MODELS,
-    FitError,
-    _lack_of_fit,
-    common_exponent,
-    cutoff,
-    fit_many,
-    fit_rates,
-    predict,
-    sensitivity,
-)
+from depthrate.tasks.fits.common_exponent import common_exponent
+from depthrate.tasks.fits.cutoffs import _lack_of_fit, cutoff, sensitivity
+from depthrate.tasks.fits.intervals import f_tail
+from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.fits.points import FitError
+from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
+from depthrate.tasks.fits.weights import CLIP_AT, clip_outliers, spread_weights
 
 statsmodels = pytest.importorskip("statsmodels.api", reason="needs pip install statsmodels")
 

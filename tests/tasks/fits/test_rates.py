@@ -9,7 +9,10 @@ import pytest
 from scipy import optimize, stats
 
 from depthrate.tasks.fits.intervals import bca_interval, draw, effective_freedom, t_quantile
-from depthrate.tasks.fits.rates import MODELS, FitError, RateFit, _gather, fit_many, fit_rates, predict
+from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.fits.points import FitError, gather
+from depthrate.tasks.fits.rate_fit import RateFit
+from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
 
 DEPTHS = np.array([2.0, 3, 5, 8, 13, 21])
 TRUE_CURVES = {
@@ -39,8 +42,8 @@ def test_recovers_a_noise_free_curve_and_ranks_it_first(model, num_seeds):
     curve, exponent, prefactor, floor = TRUE_CURVES[model]
     x = np.repeat(np.append(DEPTHS, 34.0 if model == "power_log" else 1.5), num_seeds)
     fits = fit_rates(x, curve(x), num_resamples=50)
-    assert tuple(f.model for f in fits) == MODELS
-    fit = fits[MODELS.index(model)]
+    assert [f.model for f in fits] == list(MODELS)
+    fit = fits[list(MODELS).index(model)]
     assert (fit.exponent, fit.prefactor) == pytest.approx((exponent, prefactor), rel=1e-7)
     assert fit.floor == (floor if floor is None else pytest.approx(floor, rel=1e-7))
     assert fit.log_power == (pytest.approx(1.5) if model == "power_log" else None)
@@ -142,7 +145,7 @@ def test_bootstrap_spread_is_unbiased():
     # two values a depth: the plain bootstrap's variance would be half of sigma^2 / 2
     rng = np.random.default_rng(0)
     y = np.exp(0.2 * rng.standard_normal((200, 12)))
-    means = resampled_means(_gather(np.repeat(DEPTHS, 2), y, "equal"), 200, 0)
+    means = resampled_means(gather(np.repeat(DEPTHS, 2), y, "equal"), 200, 0)
     assert means.var(2).mean() == pytest.approx(0.2**2 / 2, rel=0.1)
 
 
@@ -150,7 +153,7 @@ def test_bootstrap_spread_is_unbiased():
 def test_resamples_fitted_together_equal_resamples_fitted_alone(model):
     # some resamples have a floor and others have none: the rows of one batch end at the bound and inside
     x, y = noisy(lambda x: x**-1.0, DEPTHS, 3, 0.1, seed=1)
-    points = _gather(x, y[None], "equal")
+    points = gather(x, y[None], "equal")
     alone = [one(DEPTHS, y, model) for y in np.exp(resampled_means(points, 40, 0)[:, 0].T)]
     if model == "power_floor":
         assert 4 < sum(fit.floor == 0 for fit in alone) < 36

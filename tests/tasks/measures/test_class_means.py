@@ -5,7 +5,9 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from depthrate.tasks.measures.class_means import class_geometry, weight_alignment
+from depthrate.tasks.measures.alignment import weight_alignment
+from depthrate.tasks.measures.class_means import class_collapse, class_means
+from depthrate.tasks.measures.spectra import spectrum
 
 RANK_TOL = 1e-2
 BALANCED, UNBALANCED = [7, 7, 7, 7], [3, 9, 1, 5]
@@ -15,13 +17,15 @@ FEATURES_ONLY = ["nc1", "nc1_pinv", "pfc2", "ncc_accuracy"]
 def measured(h_ND, counts, w_KD, rank_tol=RANK_TOL):
     """Every column of one trial, as numpy."""
     h_1ND, counts_K = torch.as_tensor(h_ND).unsqueeze(0), torch.as_tensor(counts)
-    geometry = class_geometry(h_1ND, counts_K, rank_tol)
-    alignment = weight_alignment(h_1ND, counts_K, torch.as_tensor(w_KD).unsqueeze(0))
-    columns = {name: value.item() for name, value in (geometry.scalars | alignment).items()}
-    return columns | {
-        "singular_values": geometry.singular_values[0].numpy(),
-        "class_gram": geometry.class_gram[0].numpy(),
-    }
+    columns = measured_of_all(h_1ND, counts_K, torch.as_tensor(w_KD).unsqueeze(0), rank_tol)
+    return {name: value.item() if value.ndim == 1 else value[0].numpy() for name, value in columns.items()}
+
+
+def measured_of_all(h_TND, counts_K, w_TKD, rank_tol=RANK_TOL):
+    """Every column of T trials, as tensors."""
+    means_TKD = class_means(h_TND, counts_K)
+    columns = class_collapse(h_TND, counts_K, means_TKD) | spectrum(means_TKD, rank_tol)
+    return columns | weight_alignment(h_TND, counts_K, w_TKD)
 
 
 def random_layer(counts, dim=6, seed=0, spread=1.0):
@@ -136,7 +140,8 @@ def test_permuting_classes_and_samples_changes_no_column():
 def test_gaussian_noise_has_the_known_nc1():
     n, num_classes = 50, 10
     h_ND = np.random.default_rng(5).normal(size=(n * num_classes, 4000))
-    nc1 = class_geometry(torch.from_numpy(h_ND[None]), torch.full((num_classes,), n), RANK_TOL).scalars["nc1"].item()
+    h_1ND, counts_K = torch.from_numpy(h_ND[None]), torch.full((num_classes,), n)
+    nc1 = class_collapse(h_1ND, counts_K, class_means(h_1ND, counts_K))["nc1"].item()
     assert nc1 == pytest.approx((n - 1) * num_classes / (num_classes - 1), rel=0.03)  # 54.4
 
 
@@ -194,10 +199,8 @@ def test_trials_are_measured_apart():
     layers = [random_layer(UNBALANCED, seed=seed) for seed in range(3)]
     h_TND = torch.from_numpy(np.stack([h for h, _ in layers]))
     w_TKD = torch.from_numpy(np.stack([w for _, w in layers]))
-    geometry = class_geometry(h_TND, torch.tensor(UNBALANCED), RANK_TOL).scalars
-    together = geometry | weight_alignment(h_TND, torch.tensor(UNBALANCED), w_TKD)
+    together = measured_of_all(h_TND, torch.tensor(UNBALANCED), w_TKD)
     for trial, (h_ND, w_KD) in enumerate(layers):
         alone = measured(h_ND, UNBALANCED, w_KD)
-        assert {name: value[trial].item() for name, value in together.items()} == pytest.approx(
-            {name: alone[name] for name in together}, rel=1e-12
-        )
+        for name, value in together.items():
+            np.testing.assert_allclose(value[trial].numpy(), alone[name], rtol=1e-12, err_msg=name)

@@ -8,7 +8,8 @@ import torch
 from depthrate.tasks.networks import residual, transformer
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.networks.transformer import Transformer
-from depthrate.tasks.training.trainer import FusedTrainer, Hyperparameters, TrainingPlan
+from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
+from depthrate.tasks.training.trainer import FusedTrainer
 
 WIDTH, POSITIONS, PATCH, CLASSES, SAMPLES, DEPTH = 6, 5, 3, 4, 8, 3
 RESIDUAL, TRANSFORMERS = ("rn1", "rn2"), ("t11", "t12", "t21", "t22")
@@ -202,7 +203,8 @@ def test_the_objective_grows_with_the_scale_of_exactly_the_weights_that_the_pape
         loss="ce", optimizer="sgd", schedule="constant", num_steps=1, batch_size=None, init="uniform", clip_norm=None,
         dtype=torch.float64,
     )  # fmt: skip
-    trial = Hyperparameters(seed=1, lr=0.1, momentum=0.9, weight_decay=hidden_decay, weight_decay_last=last_decay)
+    decays = {"hidden": hidden_decay, "last": last_decay}
+    trial = Hyperparameters(seed=1, lr=0.1, momentum=0.9, weight_decays=decays)
     labels_N = torch.arange(SAMPLES) % CLASSES
     trainer = FusedTrainer(network_of(arch, pre_norm), plan, [trial], inputs()[0], labels_N)
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from depthrate.tasks.networks.residual import ResidualNetwork, initial_parameters, split_parameters
-from depthrate.tasks.training.trainer import FusedTrainer, Hyperparameters, TrainingPlan
+from depthrate.tasks.networks.flat_parameters import initial_parameters, split_parameters
+from depthrate.tasks.networks.residual import ResidualNetwork
+from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
+from depthrate.tasks.training.trainer import FusedTrainer
 
 INPUTS, WIDTH, CLASSES, SAMPLES, TRIALS = 5, 7, 4, 9, 3
 SHAPES = [(linear, pre, depth) for linear in (1, 2) for pre in (False, True) for depth in (1, 2, 5)]
@@ -103,7 +105,7 @@ def test_depth_counts_the_embedding_and_its_residual_blocks(linear_layers, matri
 @every_shape
 def test_all_weights_but_the_embedding_are_regularised(linear_layers, pre_norm, depth):
     decays = {spec.name: spec.decay for spec in network_of(linear_layers, pre_norm, depth).parameter_specs()}
-    assert {name for name, decay in decays.items() if decay == "none"} == {
+    assert {name for name, decay in decays.items() if decay is None} == {
         name for name in decays if name.startswith("b_") or name == "W_0"
     }
     assert [name for name, decay in decays.items() if decay == "last"] == ["W_L"]
@@ -123,7 +125,7 @@ def test_objective_is_loss_plus_half_lambda_squares(linear_layers, pre_norm, dep
         dtype=torch.float64,
     )
     trials = [
-        Hyperparameters(seed=s, lr=0.1, momentum=0.9, weight_decay=0.3 * s, weight_decay_last=0.7) for s in (1, 2)
+        Hyperparameters(seed=s, lr=0.1, momentum=0.9, weight_decays={"hidden": 0.3 * s, "last": 0.7}) for s in (1, 2)
     ]
     labels_N = torch.arange(SAMPLES) % CLASSES
     trainer = FusedTrainer(network_of(linear_layers, pre_norm, depth), plan, trials, inputs()[0], labels_N)
@@ -131,7 +133,7 @@ def test_objective_is_loss_plus_half_lambda_squares(linear_layers, pre_norm, dep
     for trial, h in enumerate(trials):
         theta = {name: p[trial].numpy() for name, p in trainer.parameters().items()}
         hidden = sum((w**2).sum() for name, w in theta.items() if name[0] == "W" and name not in ("W_0", "W_L"))
-        penalty = (h.weight_decay * hidden + h.weight_decay_last * (theta["W_L"] ** 2).sum()) / 2
+        penalty = (h.weight_decays["hidden"] * hidden + h.weight_decays["last"] * (theta["W_L"] ** 2).sum()) / 2
         assert (found.objective - found.loss)[trial].item() == pytest.approx(penalty, rel=1e-10)
         outputs = np.array([reference(theta, x.numpy(), linear_layers, pre_norm, depth)[1] for x in inputs()[0]])
         assert found.loss[trial].item() == pytest.approx(data_term(loss, outputs, labels_N.numpy()), rel=1e-10)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from depthrate.tasks.collapse.schema import EVALUATION_ROWS
-from depthrate.tasks.networks.transformer import Transformer
-from depthrate.tasks.training.trainer import FusedTrainer, Hyperparameters, TrainingPlan
+from depthrate.tasks.networks.transformer import Transformer, cut_into_patches
+from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters, TrainingPlan
+from depthrate.tasks.training.trainer import FusedTrainer
 
 PATCH, POSITIONS, VOCABULARY, WIDTH, CLASSES, SAMPLES, TRIALS = 3, 4, 11, 7, 3, 6, 3
 ARCHITECTURES = [(x, y, pre) for x in (1, 2) for y in (1, 2) for pre in (False, True)]
@@ -169,7 +169,7 @@ def test_depth_counts_blocks_of_attention_and_mlp(attention_layers, mlp_layers, 
 def test_all_weights_but_the_embeddings_are_regularised(attention_layers, mlp_layers, pre_norm, is_text):
     network = network_of(attention_layers, mlp_layers, pre_norm, is_text=is_text)
     decays = {spec.name: spec.decay for spec in network.parameter_specs()}
-    assert {name for name, decay in decays.items() if decay == "none"} == {
+    assert {name for name, decay in decays.items() if decay is None} == {
         name for name in decays if name.startswith("b_") or name in ("W_e", "W_p")
     }
     assert [name for name, decay in decays.items() if decay == "last"] == ["W_L"]
@@ -187,7 +187,7 @@ def trainer_of(network, seeds, is_text, dtype=torch.float64, optimizer="sgd", nu
         dtype=dtype,
     )
     trials = [
-        Hyperparameters(seed=s, lr=0.01 * (s + 1), momentum=0.9, weight_decay=0.3 * s, weight_decay_last=0.7)
+        Hyperparameters(seed=s, lr=0.01 * (s + 1), momentum=0.9, weight_decays={"hidden": 0.3 * s, "last": 0.7})
         for s in seeds
     ]
     x_NI = inputs(is_text, trials=-(-num_samples // SAMPLES)).flatten(0, 1)[:num_samples]
@@ -203,7 +203,7 @@ def test_objective_is_cross_entropy_plus_half_lambda_squares(attention_layers, m
     for trial, h in enumerate(trainer.hyperparameters):
         theta = {name: p[trial].numpy() for name, p in trainer.parameters().items()}
         hidden = sum((w**2).sum() for name, w in theta.items() if name[0] == "W" and name[2:] not in ("e", "p", "L"))
-        penalty = (h.weight_decay * hidden + h.weight_decay_last * (theta["W_L"] ** 2).sum()) / 2
+        penalty = (h.weight_decays["hidden"] * hidden + h.weight_decays["last"] * (theta["W_L"] ** 2).sum()) / 2
         assert (found.objective - found.loss)[trial].item() == pytest.approx(penalty, rel=1e-10)
         loss = 0.0
         for sample, label in zip(trainer.x_NI.numpy(), trainer.labels_N.tolist(), strict=True):
@@ -248,3 +248,11 @@ def test_initial_embeddings_of_tokens_do_not_shrink_with_the_vocabulary():
     for name in ("W_e", "W_p"):
         assert 0.5 < parameters[name].abs().max().item() <= 1
     assert parameters["W_1,QK"].abs().max().item() <= 1 / math.sqrt(WIDTH)
+
+
+def test_patches_are_squares_of_the_image_in_reading_order():
+    image_CYX = np.arange(2 * 4 * 6).reshape(2, 4, 6)
+    cut = cut_into_patches(image_CYX.reshape(1, -1), (2, 4, 6), 2).reshape(6, 2, 2, 2)
+    for patch in range(6):
+        row, column = 2 * (patch // 3), 2 * (patch % 3)
+        assert np.array_equal(cut[patch], image_CYX[:, row : row + 2, column : column + 2])

@@ -4,18 +4,17 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from training_context import Context
 
-from depthrate.tasks.collapse.cost import memory_bytes, num_parameters
-from depthrate.tasks.collapse.pack import _network, run_pack
-from depthrate.tasks.collapse.schema import context_length
+from depthrate.tasks.collapse.pack import run_pack
+from depthrate.tasks.collapse.schema import pack_shape
 from depthrate.tasks.collapse.task import COLLAPSE
-from depthrate.tasks.data.datasets import DATASETS, Dataset
+from depthrate.tasks.data.published import PUBLISHED
 
 PACKS_ON_THE_CPU = {
     "deep": ({"arch": "rn2", "depth": 21, "width": 128, "samples_per_class": 60, "optimizer": "adam"}, 6),
@@ -48,29 +47,6 @@ for name, (params, num_trials) in json.loads(sys.argv[1]).items():
 """
 
 
-@dataclass(frozen=True)
-class Context:
-    """Runs from the start to the end, on a device."""
-
-    device: str
-    data: None = None
-
-    def progress(self, step, num_steps):
-        pass
-
-    def report(self, step, values):
-        return set()
-
-    def should_stop(self):
-        return False
-
-    def checkpoint_due(self):
-        return False
-
-    def load_checkpoint(self):
-        return None
-
-
 def trials_of(changes, num_trials):
     return [COLLAPSE.schema.fill({**changes, "seed": seed}) for seed in range(num_trials)]
 
@@ -87,14 +63,23 @@ def shapes():
                 yield {"arch": arch, "dataset": dataset, "depth": 5, "width": 16, "loss": "mse", "norm": "pre"}
 
 
+def parameters_by_formula(params):
+    """The matrices and biases of the definitions (science page, section 1), counted by hand."""
+    info, width = PUBLISHED[params["dataset"]], params["width"]
+    last = info.num_classes * width + (info.num_classes if params["loss"] == "ce" else 0)
+    inputs = 0 if info.image_shape is None else int(np.prod(info.image_shape))
+    if params["arch"] in ("rn1", "rn2"):
+        return (inputs + 1) * width + (params["depth"] - 1) * int(params["arch"][2]) * (width + 1) * width + last
+    attention, mlp = (int(digit) for digit in params["arch"][1:])
+    positions, columns = (64, 5000) if info.image_shape is None else (16, inputs // 16)
+    block = 2 * attention * width**2 + mlp * (width + 1) * width
+    return (columns + positions) * width + params["depth"] * block + last
+
+
 @pytest.mark.parametrize("shape", list(shapes()), ids=str)
-def test_the_number_of_parameters_is_that_of_the_network(shape):
+def test_the_number_of_parameters_is_that_of_the_definition(shape):
     params = params_of(**shape)
-    info = DATASETS[params["dataset"]]
-    inputs = context_length(params) if info.image_shape is None else int(np.prod(info.image_shape))
-    nothing = Dataset(np.zeros((0, inputs)), np.zeros(0), np.zeros(info.num_classes))
-    specs = _network(params, nothing).parameter_specs()
-    assert num_parameters(params) == sum(int(np.prod(spec.shape)) for spec in specs)
+    assert pack_shape(params).network.num_parameters == parameters_by_formula(params)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +100,7 @@ def peaks_of_processes():
 @pytest.mark.parametrize("pack", PACKS_ON_THE_CPU)
 def test_the_peak_of_a_process_is_predicted_within_a_quarter(pack, peaks_of_processes):
     changes, num_trials = PACKS_ON_THE_CPU[pack]
-    predicted = memory_bytes(params_of(**changes), num_trials, "cpu")
+    predicted = COLLAPSE.memory_bytes(params_of(**changes), num_trials, "cpu")
     assert predicted == pytest.approx(peaks_of_processes[pack], rel=0.25)
 
 
@@ -133,11 +118,11 @@ def test_what_tensors_hold_is_predicted_within_a_quarter(changes, num_trials):
     """What a GPU would hold, counted on the CPU: every allocation of torch's, and the training set that numpy allocated."""
     trials = trials_of({**changes, "steps": 1, "measure_steps": [1]}, num_trials)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        list(run_pack(trials, Context("cpu")))
+        list(run_pack(trials, Context()))
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
     changes_in_order = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
     measured = int(np.cumsum(changes_in_order).max())
-    assert memory_bytes(trials[0], num_trials, "cuda") == pytest.approx(measured, rel=0.25)
+    assert COLLAPSE.memory_bytes(trials[0], num_trials, "cuda") == pytest.approx(measured, rel=0.25)
 
 
 @pytest.mark.gpu
@@ -154,12 +139,14 @@ def test_what_tensors_hold_is_predicted_within_a_quarter(changes, num_trials):
 def test_the_peak_on_a_gpu_is_predicted_within_a_quarter(changes, num_trials):
     trials = trials_of({**changes, "steps": 2, "measure_steps": [0]}, num_trials)
     torch.cuda.empty_cache()
-    results = list(run_pack(trials, Context("cuda")))
-    assert memory_bytes(trials[0], num_trials, "cuda") == pytest.approx(results[0].peak_memory_gb * 1e9, rel=0.25)
+    results = list(run_pack(trials, Context(device="cuda")))
+    assert COLLAPSE.memory_bytes(trials[0], num_trials, "cuda") == pytest.approx(
+        results[0].peak_memory_gb * 1e9, rel=0.25
+    )
 
 
 def test_a_gpu_holds_the_tensors_only_and_more_trials_need_more():
     params = params_of(dataset="mnist")
-    on_gpu, on_cpu = (memory_bytes(params, 1, device) for device in ("cuda", "cpu"))
+    on_gpu, on_cpu = (COLLAPSE.memory_bytes(params, 1, device) for device in ("cuda", "cpu"))
     assert on_cpu > on_gpu > 60_000 * 784 * 4
-    assert memory_bytes(params, 2, "cuda") > on_gpu
+    assert COLLAPSE.memory_bytes(params, 2, "cuda") > on_gpu

@@ -8,8 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from depthrate.tasks.networks.network import NO_STATE
 from depthrate.tasks.networks.residual import ResidualNetwork
-from depthrate.tasks.training.trainer import FusedTrainer, Hyperparameters, TrainingPlan, learning_rate_factor, stream
+from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan, learning_rate_factor
+from depthrate.tasks.training.trainer import FusedTrainer, stream
 
 INPUTS, CLASSES, SAMPLES = 11, 5, 43
 OPTIMIZERS = ["sgd", "adam"]
@@ -53,8 +55,7 @@ def trial(seed, **changes):
         seed=seed,
         lr=0.02 / (1 + seed),
         momentum=0.9 - 0.1 * seed,
-        weight_decay=0.005 * (1 + seed),
-        weight_decay_last=0.01,
+        weight_decays={"hidden": 0.005 * (1 + seed), "last": 0.01},
     )
     return dataclasses.replace(base, **changes)
 
@@ -83,9 +84,9 @@ def reference_of(trainer, index, num_steps, learning_rate):
         {"params": [p for n, p in leaves.items() if n[0] == "b" or n == "W_0"], "weight_decay": 0.0},
         {
             "params": [p for n, p in leaves.items() if n[0] == "W" and n not in ("W_0", "W_L")],
-            "weight_decay": h.weight_decay,
+            "weight_decay": h.weight_decays["hidden"],
         },
-        {"params": [leaves["W_L"]], "weight_decay": h.weight_decay_last},
+        {"params": [leaves["W_L"]], "weight_decay": h.weight_decays["last"]},
     ]
     is_adam = trainer.plan.optimizer == "adam"
     optimizer = torch.optim.Adam(groups, lr=h.lr) if is_adam else torch.optim.SGD(groups, lr=h.lr, momentum=h.momentum)
@@ -195,9 +196,9 @@ class Spy(ResidualNetwork):
 
     seen: list = dataclasses.field(default_factory=list)
 
-    def logits(self, parameters, x_TNI):
+    def logits(self, parameters, x_TNI, state=NO_STATE):
         self.seen.append(x_TNI[..., 0].long())
-        return super().logits(parameters, x_TNI)
+        return super().logits(parameters, x_TNI, state)
 
 
 def batches_seen(batch_size, num_steps, seeds):
@@ -226,7 +227,10 @@ def test_a_full_batch_is_the_whole_set_in_order(batch_size):
 
 def test_clipping_bounds_the_gradient_of_each_trial_alone():
     """One step of plain gradient descent at lr 1 moves by the gradient."""
-    trials = [trial(s, lr=1.0, momentum=0.0, weight_decay=decay) for s, decay in ((0, 50.0), (1, 0.005), (2, 0.0))]
+    trials = [
+        trial(s, lr=1.0, momentum=0.0, weight_decays={"hidden": decay, "last": 0.01})
+        for s, decay in ((0, 50.0), (1, 0.005), (2, 0.0))
+    ]
 
     def moved(clip_norm):
         trainer = trainer_of(plan_of(clip_norm=clip_norm, dtype=torch.float64), trials)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from depthrate.orchestrator.plan import CheckedSweep, check_sweep
-from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.orchestrator.usage import UsageError
-from depthrate.storage.specs import newest_specs
+from depthrate.storage.specs import LaunchedSpec, newest_specs
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep import Sweep, load_sweep, sweep_of_spec
+
+# what expands a sweep is imported where one is expanded: status reads what was written down at the launch
+if TYPE_CHECKING:
+    from depthrate.orchestrator.plan import CheckedSweep
+    from depthrate.orchestrator.search.proposals import SearchView
+    from depthrate.sweeps.sweep import Sweep
 
 
-def chosen_sweep(given: str, store: Store) -> tuple[CheckedSweep, SearchView | None]:
+def find_sweep(given: str, store: Store) -> tuple[CheckedSweep, SearchView | None]:
     """Return the sweep that is meant, a file, the last launch under a name, or a shipped one, and its search.
 
     Raises:
@@ -21,8 +25,7 @@ def chosen_sweep(given: str, store: Store) -> tuple[CheckedSweep, SearchView | N
     """
     launched = newest_specs(store)
     is_launch = given in launched and not Path(given).is_file()
-    sweep = sweep_of_spec(launched[given].spec) if is_launch else load_sweep(given)
-    return with_search(check_sweep(sweep), store)
+    return _checked(_sweep_of(launched[given]) if is_launch else _load(given), store)
 
 
 def planned_trials(given: str | None, store: Store) -> dict[str, list[str]]:
@@ -35,14 +38,14 @@ def planned_trials(given: str | None, store: Store) -> dict[str, list[str]]:
     if given is None and not launched:
         raise UsageError(f"store {store.url} has no sweep yet; run one: depthrate run quickstart")
     if given is not None and (given not in launched or Path(given).is_file()):
-        sweep = load_sweep(given)
+        sweep = _load(given)
         return {sweep.name: _expanded(sweep, store)}
     planned = {}
     for spec in launched.values() if given is None else [launched[given]]:
         try:
             # a search that was killed knows more trials than were written down with its spec
             trial_ids = None if "search" in spec.spec else spec.trial_ids(store)
-            planned[spec.sweep] = _expanded(sweep_of_spec(spec.spec), store) if trial_ids is None else trial_ids
+            planned[spec.sweep] = _expanded(_sweep_of(spec), store) if trial_ids is None else trial_ids
         except ValueError as error:
             if given is not None:
                 raise
@@ -51,5 +54,24 @@ def planned_trials(given: str | None, store: Store) -> dict[str, list[str]]:
 
 
 def _expanded(sweep: Sweep, store: Store) -> list[str]:
-    checked, _ = with_search(check_sweep(sweep), store)
+    checked, _ = _checked(sweep, store)
     return [trial.trial_id for trial in checked.trials]
+
+
+def _checked(sweep: Sweep, store: Store) -> tuple[CheckedSweep, SearchView | None]:
+    from depthrate.orchestrator.plan import check_sweep
+    from depthrate.orchestrator.search.proposals import with_search
+
+    return with_search(check_sweep(sweep), store)
+
+
+def _load(given: str) -> Sweep:
+    from depthrate.sweeps.sweep_file import load_sweep
+
+    return load_sweep(given)
+
+
+def _sweep_of(launched: LaunchedSpec) -> Sweep:
+    from depthrate.sweeps.sweep_file import sweep_of_spec
+
+    return sweep_of_spec(launched.spec)

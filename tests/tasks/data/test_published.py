@@ -15,11 +15,11 @@ import pytest
 import sklearn.datasets
 from own_data import Folder
 
-from depthrate.tasks.data.datasets import DATASETS, _load_digits, check_contents, check_dataset, load_dataset
-from depthrate.tasks.data.image_files import read_idx
+from depthrate.tasks.data.formats import read_idx
+from depthrate.tasks.data.published import PUBLISHED, _load_digits, check_contents, check_dataset, load_dataset
 from depthrate.tasks.data.sources import DatasetError
 
-REAL_MNIST = DATASETS["mnist"]
+REAL_MNIST = PUBLISHED["mnist"]
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
 
@@ -37,8 +37,8 @@ def images_and_labels(samples=30):
 def small_mnist(monkeypatch):
     """Expect thirty images of 4 x 3 where the real set has sixty thousand."""
     for name in ("mnist", "fashion_mnist", "kmnist"):
-        small = dataclasses.replace(DATASETS[name], num_samples=30, smallest_class=3, image_shape=(1, 4, 3))
-        monkeypatch.setitem(DATASETS, name, small)
+        small = dataclasses.replace(PUBLISHED[name], num_samples=30, smallest_class=3, image_shape=(1, 4, 3))
+        monkeypatch.setitem(PUBLISHED, name, small)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def load(source=None, name="mnist", per_class=None, data_seed=0, normalize="none
 
 def test_digits_are_all_there():
     digits = load(name="digits")
-    assert digits.x_ND.shape == (1797, 64) and digits.x_ND.dtype == np.float64
+    assert digits.x_NI.shape == (1797, 64) and digits.x_NI.dtype == np.float64
     assert digits.class_counts_K.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     assert not digits.is_balanced
 
@@ -67,34 +67,34 @@ def test_digits_are_those_of_scikit_learn_and_read_without_it(monkeypatch):
     ours = _load_digits()
     assert np.array_equal(ours[0], images) and np.array_equal(ours[1], labels)
     monkeypatch.setattr(
-        "depthrate.tasks.data.datasets.find_spec", lambda name: SimpleNamespace(submodule_search_locations=["moved"])
+        "depthrate.tasks.data.published.find_spec", lambda name: SimpleNamespace(submodule_search_locations=["moved"])
     )
     moved = _load_digits.__wrapped__()
     assert np.array_equal(ours[0], moved[0]) and np.array_equal(ours[1], moved[1])
-    code = "import sys; from depthrate.tasks.data import datasets; datasets._load_digits(); "
+    code = "import sys; from depthrate.tasks.data import published; published._load_digits(); "
     code += "assert 'sklearn' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
 
 
 def test_a_draw_is_balanced_and_sorted_by_class():
     digits = load(name="digits", per_class=20)
-    assert digits.is_balanced and digits.x_ND.shape == (200, 64)
+    assert digits.is_balanced and digits.x_NI.shape == (200, 64)
     assert digits.labels_N.tolist() == np.repeat(np.arange(10), 20).tolist()
 
 
 def test_the_draw_depends_on_the_data_seed_alone():
     first, again, other = (load(name="digits", per_class=5, data_seed=seed) for seed in (3, 3, 4))
-    assert np.array_equal(first.x_ND, again.x_ND) and not np.array_equal(first.x_ND, other.x_ND)
+    assert np.array_equal(first.x_NI, again.x_NI) and not np.array_equal(first.x_NI, other.x_NI)
 
 
 def test_a_smaller_draw_is_a_prefix_of_a_larger_one():
-    small, large = (load(name="digits", per_class=n).x_ND.reshape(10, n, 64) for n in (5, 12))
+    small, large = (load(name="digits", per_class=n).x_NI.reshape(10, n, 64) for n in (5, 12))
     assert np.array_equal(small, large[:, :5])
 
 
 def test_a_draw_takes_different_images_that_exist():
-    drawn = {row.tobytes() for row in load(name="digits", per_class=100).x_ND}
-    everything = {row.tobytes() for row in load(name="digits").x_ND}
+    drawn = {row.tobytes() for row in load(name="digits", per_class=100).x_NI}
+    everything = {row.tobytes() for row in load(name="digits").x_NI}
     assert len(drawn) == 1000 and drawn <= everything
 
 
@@ -104,17 +104,17 @@ def test_too_few_samples_name_class_and_number(source):
 
 
 def test_global_normalisation_has_one_mean_and_deviation():
-    x_ND = load(name="digits", per_class=9, normalize="global").x_ND
-    raw_ND = load(name="digits", per_class=9).x_ND
-    np.testing.assert_allclose(x_ND, (raw_ND - raw_ND.mean()) / raw_ND.std(), atol=1e-12)
+    x_NI = load(name="digits", per_class=9, normalize="global").x_NI
+    raw_ND = load(name="digits", per_class=9).x_NI
+    np.testing.assert_allclose(x_NI, (raw_ND - raw_ND.mean()) / raw_ND.std(), atol=1e-12)
 
 
 def test_per_feature_normalisation_leaves_dark_pixels_at_zero():
-    x_ND = load(name="digits", normalize="per_feature").x_ND
-    deviations_D = x_ND.std(0)
-    np.testing.assert_allclose(x_ND.mean(0), 0, atol=1e-12)
+    x_NI = load(name="digits", normalize="per_feature").x_NI
+    deviations_D = x_NI.std(0)
+    np.testing.assert_allclose(x_NI.mean(0), 0, atol=1e-12)
     np.testing.assert_allclose(deviations_D[deviations_D > 0], 1)
-    assert (deviations_D == 0).sum() == 3 and np.isfinite(x_ND).all()  # three pixels of digits never light up
+    assert (deviations_D == 0).sum() == 3 and np.isfinite(x_NI).all()  # three pixels of digits never light up
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -127,7 +127,7 @@ def test_idx_files_are_read_plain_and_compressed(tmp_path, stems, suffix):
         (tmp_path / "kmnist" / (stem + suffix)).write_bytes(gzip.compress(content) if suffix else content)
     found = load(Folder(str(tmp_path)), "kmnist")
     order = np.argsort(labels, kind="stable")
-    assert np.array_equal(found.x_ND, images.reshape(30, 12)[order].astype(float))
+    assert np.array_equal(found.x_NI, images.reshape(30, 12)[order].astype(float))
     assert np.array_equal(found.labels_N, labels[order])
 
 
@@ -221,10 +221,10 @@ def test_negative_labels_are_refused(source):
 
 
 def test_real_mnist_has_its_published_class_counts(monkeypatch):
-    monkeypatch.setitem(DATASETS, "mnist", REAL_MNIST)
+    monkeypatch.setitem(PUBLISHED, "mnist", REAL_MNIST)
     root = os.environ.get("DEPTHRATE_DATA")
     if root is None or Folder(root).find("mnist", [IMAGES, IMAGES + ".gz"]) is None:
         pytest.skip("DEPTHRATE_DATA is not set, or holds no mnist")
     mnist = load(Folder(root))
-    assert mnist.x_ND.shape == (60_000, 784)
+    assert mnist.x_NI.shape == (60_000, 784)
     assert mnist.class_counts_K.tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from depthrate.storage.json_file import read_object
 from depthrate.storage.layout import identity, is_job_folder, submission_path, submissions_folder
 from depthrate.storage.store import Store
 
 if TYPE_CHECKING:
+    from depthrate.slurm.profile import Profile
     from depthrate.slurm.states import JobState
 
 
@@ -51,6 +52,19 @@ class Submission:
     def jobs(self) -> list[tuple[str, list[SubmittedPack]]]:
         """Return (job, packs)."""
         return list(zip(self.job_ids, self.packs, strict=True)) if self.job_ids else []
+
+    @property
+    def is_launch(self) -> bool:
+        """Whether its job runs a whole launch, which has packs of its own."""
+        return not any(self.packs)
+
+    def printed_by(self, job_id: str) -> str:
+        """Return the end of what a job printed to its error output."""
+        try:
+            paths = sorted(Path(self.folder).glob(f"{job_id}_*log.err"))
+            return "".join(path.read_text(errors="replace")[-20_000:] for path in paths)
+        except OSError:
+            return ""
 
 
 def read_submissions(store: Store, sweeps: Sequence[str]) -> list[Submission]:
@@ -111,21 +125,13 @@ def jobs_of_sweep(store: Store, sweep: str, cluster: str) -> tuple[list[Submissi
     return submissions, squeue_states(arrays) if arrays else {}
 
 
-def job_counts(store: Store, sweep: str) -> dict[str, Any] | None:
-    """Return how many of a sweep's SLURM jobs wait and run, and why they wait; None where it has none or SLURM is silent."""
-    if not read_submissions(store, [sweep]):
-        return None
-    from depthrate.slurm.command import SlurmError
-    from depthrate.slurm.limits import read_limits
+def is_alive(state: JobState | None) -> bool:
+    """Whether a job waits or runs, as far as the controller knows."""
+    return state is not None and state.phase != "over"
 
-    try:
-        submissions, states = jobs_of_sweep(store, sweep, read_limits().cluster)
-    except SlurmError:
-        return None
-    ours = {job_id for each in submissions for job_id in each.job_ids}
-    known = [states[job_id] for job_id in ours if job_id in states]
-    return {
-        "waiting": sum(state.phase == "waiting" for state in known),
-        "running": sum(state.phase == "running" for state in known),
-        "reasons": dict(Counter(state.reason for state in known if state.phase == "waiting").most_common()),
-    }
+
+def jobs_folder(profile: Profile, store: Store, sweep: str) -> Path:
+    """Return the folder of what jobs are made of and print; all nodes must see it."""
+    if profile.folder:
+        return Path(profile.folder).expanduser() / sweep
+    return Path(store.root) / "slurm" / sweep if store.is_local else Path.home() / ".depthrate" / "slurm" / sweep

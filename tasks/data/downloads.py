@@ -1,4 +1,4 @@
-"""Where data sets are published: addresses and checksums of the files that training reads. Importable without torch."""
+"""Where data sets are downloaded from: addresses and checksums of the files that training reads. Importable without torch."""
 
 from __future__ import annotations
 

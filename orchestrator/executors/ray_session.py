@@ -1,0 +1,191 @@
+"""A connection to Ray, one of our own on this machine or a cluster's, and what its nodes have."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import logging
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import depthrate.orchestrator.executors.ray_settings  # noqa: F401 - first: ray reads the environment
+
+# isort: split
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from depthrate.orchestrator.executors.local import WORKER_ENVIRONMENT
+from depthrate.orchestrator.executors.ray_errors import RayError
+
+START_WAIT_S = 120.0
+"""Longest wait for a node to say what is installed on it."""
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+
+
+class Session:
+    """A connection to Ray: one of our own on this machine, or a cluster's."""
+
+    def __init__(self, *, address: str | None, workers: int | None = None, gpus: int = 0):
+        self._address, self._workers, self._gpus = address, workers, gpus
+        self._folder: str | None = None
+        self.is_ours = False
+        """Whether it was started here, and ends with `close`."""
+
+    def connect(self) -> Session:
+        """Connect, or start what is asked for, and return this session; nothing happens where Ray is connected already.
+
+        Raises:
+            RayError: the cluster cannot be reached.
+        """
+        if ray.is_initialized():
+            return self
+        environment = {**WORKER_ENVIRONMENT, "DEPTHRATE_DRIVER_PID": "", "RAY_USAGE_STATS_ENABLED": "0"}
+        try:
+            if self._address is None:
+                self._start(environment)
+            else:
+                self._folder = tempfile.mkdtemp(prefix="dr-code-")
+                code = {"py_modules": [our_code(self._folder)]}
+                ray.init(address=self._address, runtime_env={"env_vars": environment, **code}, **_QUIET)
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            self._remove_folder()
+            where = "no Ray could be started here" if self._address is None else f"no Ray cluster at {self._address!r}"
+            raise RayError(f"{where}: {error}; `ray status` shows what is there") from error
+        self.is_ours = True
+        return self
+
+    def _start(self, environment: dict[str, str]) -> None:
+        # short, because Ray's socket paths below it may have 107 bytes; our own, because /tmp/ray may be another user's
+        self._folder = tempfile.mkdtemp(prefix="dr-ray-")
+        with _sheltered():
+            ray.init(
+                address="local",
+                num_cpus=self._workers,
+                num_gpus=self._gpus,
+                include_dashboard=False,
+                _temp_dir=self._folder,
+                object_store_memory=100 * 2**20,  # nothing passes through it
+                runtime_env={"env_vars": environment},
+                **_QUIET,
+            )
+
+    def resources(self) -> dict[str, float]:
+        """Return what the nodes have together: CPU, GPU."""
+        return dict(ray.cluster_resources())
+
+    def memory_per_cpu(self) -> float | None:
+        """Return the bytes that each CPU's packs may use on the node with the least, as Ray knows it."""
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        shares = [node["memory"] / node["CPU"] for node in nodes if node.get("memory")]
+        return min(shares, default=None)
+
+    def close(self) -> None:
+        """Disconnect, and end what was started."""
+        if not self.is_ours:
+            return
+        try:
+            ray.shutdown()
+        finally:
+            self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _sheltered() -> Iterator[None]:
+    """Start processes that outlive a closed terminal, and of which none leaves gigabytes of core file if it aborts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN) if is_main else None
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+        if is_main:
+            signal.signal(signal.SIGHUP, before)
+
+
+def count_nodes(address: str, wanted: int, wait_s: float) -> int:
+    """Wait until a cluster has as many nodes as wanted, and return how many it has."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            ray.init(address=address, **_QUIET)
+            break
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1.0)
+    try:
+        while True:
+            there = sum(node["Alive"] for node in ray.nodes())
+            if there >= wanted or time.monotonic() > deadline:
+                return there
+            time.sleep(0.5)
+    finally:
+        ray.shutdown()
+
+
+def our_code(folder: str) -> str:
+    """Copy our package into a folder, to be sent to nodes on which it may not be installed, and return where it is.
+
+    Ray follows no links, and in a checkout the package consists of them.
+    """
+    copy = Path(folder) / "depthrate"
+    with as_file(files("depthrate")) as package:
+        shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return str(copy)
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions on which numbers and file formats depend."""
+    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in ("ray", "torch", "numpy", "pyarrow"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+def check_versions() -> list[str]:
+    """Compare what is installed on each node with what is installed here, and return the differences in words.
+
+    Raises:
+        RayError: a node lacks what every pack needs.
+    """
+    here = installed_versions()
+    asked = {
+        node["NodeID"]: ray.remote(installed_versions)
+        .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
+        .remote()
+        for node in ray.nodes()
+        if node["Alive"]
+    }
+    differences = []
+    for node_id, answer in asked.items():
+        try:
+            there = ray.get(answer, timeout=START_WAIT_S)
+        except ray.exceptions.RayError as error:
+            raise RayError(f"Ray node {node_id[:8]} does not run our code: {error}") from error
+        missing = [name for name in ("numpy", "pyarrow") if there[name] == "not installed"]
+        if missing:
+            raise RayError(f"Ray node {node_id[:8]} lacks {', '.join(missing)}; install there what is installed here")
+        differences += [
+            f"node {node_id[:8]} has {name} {there[name]}, here it is {here[name]}"
+            for name in here
+            if there[name] != here[name]
+        ]
+    return differences

@@ -1,0 +1,114 @@
+"""The executor `slurm`, as it is declared: its options, and what they open; and what becomes of jobs without a launch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from depthrate.orchestrator.executors.executor import (
+    CancelledJobs,
+    ExecutorEntry,
+    ExecutorError,
+    ExecutorRequest,
+    JobCounts,
+    Machines,
+    Option,
+    Scheduler,
+)
+
+if TYPE_CHECKING:
+    from depthrate.slurm.profile import Profile
+    from depthrate.storage.store import Store
+
+CLUSTER = Option("cluster", str, "A cluster file (TOML): what each SLURM job asks for; see the README.")
+
+
+def chosen_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Profile, str]:
+    """Return what each job asks for, and the device that packs compute on.
+
+    Raises:
+        ValueError: `SlurmError`, `MachineError` or `ExecutorError` for a file or an option that does not fit.
+    """
+    from depthrate.orchestrator.executors.machine import MachineError
+    from depthrate.slurm.profile import load_profile
+
+    profile = load_profile(cluster)
+    if request.workers is not None:
+        if request.workers < 1:
+            raise MachineError(f"workers is {request.workers}; give at least 1")
+        profile = replace(profile, array_parallelism=request.workers)
+    if request.device not in ("auto", "cpu", "cuda"):
+        raise MachineError(f"device {request.device!r} is unknown; allowed: auto, cpu, cuda")
+    if request.device == "cuda" and not profile.gpus:
+        raise ExecutorError("device is cuda, but the cluster file asks for no GPU; set gpus = 1 in it")
+    return profile, "cuda" if profile.gpus and request.device != "cpu" else "cpu"
+
+
+def _open(request: ExecutorRequest) -> Machines:
+    """Return the cluster, and the jobs of earlier launches that it still has.
+
+    Raises:
+        ValueError: `SlurmError`, `MachineError` or `ExecutorError` for what is not there or does not fit.
+    """
+    from depthrate.orchestrator.executors.slurm_executor import SlurmExecutor
+    from depthrate.orchestrator.executors.slurm_submissions import jobs_of_sweep
+    from depthrate.slurm.limits import read_limits
+
+    profile, device = chosen_profile(request, request.options[CLUSTER.name])
+    limits = read_limits()
+    limits.check(profile, 0)
+    executor = SlurmExecutor(profile, limits, request.store, request.sweep.name, device)
+    executor.adopt(*jobs_of_sweep(request.store, request.sweep.name, limits.cluster))
+    return executor
+
+
+def _count_jobs(store: Store, sweep: str) -> JobCounts | None:
+    from depthrate.orchestrator.executors.slurm_submissions import jobs_of_sweep, read_submissions
+
+    if not read_submissions(store, [sweep]):
+        return None
+    from depthrate.slurm.command import SlurmError
+    from depthrate.slurm.limits import read_limits
+
+    try:
+        submissions, states = jobs_of_sweep(store, sweep, read_limits().cluster)
+    except SlurmError:
+        return None
+    ours = {job_id for each in submissions for job_id in each.job_ids}
+    known = [states[job_id] for job_id in ours if job_id in states]
+    waiting = [state.reason for state in known if state.phase == "waiting"]
+    running = sum(state.phase == "running" for state in known)
+    return JobCounts(len(waiting), running, dict(Counter(waiting).most_common()))
+
+
+def _cancel_jobs(store: Store, sweep: str) -> CancelledJobs | None:
+    """Cancel all jobs of a sweep on the cluster that can be reached from here.
+
+    Raises:
+        SlurmError: the controller does not answer.
+    """
+    from depthrate.orchestrator.executors.slurm_submissions import is_alive, jobs_of_sweep, read_submissions
+
+    everywhere = read_submissions(store, [sweep])
+    if not everywhere:
+        return None
+    from depthrate.slurm.limits import read_limits
+    from depthrate.slurm.submit import cancel_jobs
+
+    cluster = read_limits().cluster
+    submissions, states = jobs_of_sweep(store, sweep, cluster)
+    alive = [job_id for each in submissions for job_id, _ in each.jobs() if is_alive(states.get(job_id))]
+    cancel_jobs(alive)
+    return CancelledJobs(
+        len(alive), list(dict.fromkeys(each.cluster for each in everywhere if each.cluster != cluster))
+    )
+
+
+SLURM = ExecutorEntry(
+    name="slurm",
+    open=_open,
+    options=(CLUSTER,),
+    detach="slurm",
+    scheduler=Scheduler("SLURM", _count_jobs, _cancel_jobs),
+)

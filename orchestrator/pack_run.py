@@ -1,0 +1,219 @@
+"""One attempt of a pack, from its record to its commit: train, turn what came of it into tables, commit, say how it ended."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import logging
+import resource
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from depthrate.orchestrator.attempt import Attempt
+from depthrate.orchestrator.executors.executor import PackJob
+from depthrate.orchestrator.heartbeat import Heartbeat, captured_output
+from depthrate.orchestrator.measurements import columns_of
+from depthrate.orchestrator.pruning import Judge, Pruning
+from depthrate.orchestrator.worker_context import StopFlag, WorkerContext
+from depthrate.storage.commit import commit_trials
+from depthrate.storage.data_folder import DataFolder
+from depthrate.storage.layout import DATA_TABLES, checkpoint_folder
+from depthrate.storage.schema import TableError
+from depthrate.storage.states import AttemptState, FailureKind
+from depthrate.storage.store import Store
+from depthrate.storage.task_tables import task_table
+from depthrate.tasks.loading import load_task
+from depthrate.tasks.task import Interrupted, ResultStatus, Task, TrialResult
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COMMIT_EVERY_S = 20.0
+"""Longest a finished trial of a pack that runs in turn waits for its commit."""
+log = logging.getLogger("depthrate")
+
+
+class CommitError(Exception):
+    """The store refused a commit: nothing of it is visible, and it is worth trying again."""
+
+
+class PackRun:
+    """One attempt of a pack, from its record to its commit."""
+
+    def __init__(
+        self, job: PackJob, task: Task, store: Store, attempt: Attempt, stop: StopFlag, judge: Judge | None = None
+    ):
+        self.job, self.task, self.store, self.attempt, self.stop = job, task, store, attempt, stop
+        self._params = [task.schema.completed(params) for params in job.params]  # a job may be older than the task
+        self._pruning = Pruning(job, judge)
+        self._finished: list[tuple[TrialResult, dict[str, pa.Table], float]] = []
+        self._oldest_finished = 0.0
+        self._part = -1
+        self._lock = threading.Lock()  # the heartbeat commits finished trials while the next one trains
+
+    def run(self) -> None:
+        """Train and commit the pack.
+
+        Raises:
+            Interrupted: asked to stop; a checkpoint is saved and trials that had finished are committed.
+        """
+        data = DataFolder(self.job.options.data)
+        context = WorkerContext(self.store, self.job, data, self.attempt, self.stop, self.job.trial_ids, self._pruning)
+        started = time.monotonic()
+        try:
+            for result in self.task.run(self._params, context):
+                wall_s = time.monotonic() - started
+                tables = self._arrow_tables(result)
+                with self._lock:
+                    self._oldest_finished = self._oldest_finished or time.monotonic()
+                    self._finished.append((result, tables, wall_s))
+                    self.attempt.trials_done += 1
+                if not self.task.fused:
+                    started = time.monotonic()
+                    self.commit_if_due()
+        finally:
+            if not self.task.fused:
+                self._commit()
+        if self.task.fused:
+            share_s = (time.monotonic() - started + context.wall_s_before) / len(self.job.trial_ids)
+            self._finished = [(result, tables, share_s) for result, tables, _ in self._finished]
+            self._commit()
+        self.store.delete(checkpoint_folder(self.job.pack_id))
+
+    def commit_if_due(self) -> None:
+        """Commit the finished trials of a pack that runs in turn, if they waited long enough."""
+        waited = self._finished and time.monotonic() - self._oldest_finished >= COMMIT_EVERY_S
+        if waited and not self.task.fused:
+            self._commit()
+
+    def _commit(self) -> None:
+        with self._lock:
+            if not self._finished:
+                return
+            self._part += 1  # before: what a failed write has stored, nobody knows, and it must not be written over
+            self._write_commit()
+            self._finished, self._oldest_finished = [], 0.0
+
+    def _write_commit(self) -> None:
+        try:
+            self._pruning.write(self.store)
+            finished = [each for each in self._finished if each[0].status is not ResultStatus.PRUNED]
+            if not finished:
+                return
+            commit_trials(
+                self.store,
+                sweep=self.job.sweep,
+                attempt_id=self.job.attempt_id,
+                part=None if self.task.fused else self._part,
+                trials=[self._trial_row(result, wall_s) for result, _, wall_s in finished],
+                tables={name: [tables[name] for _, tables, _ in finished if name in tables] for name in DATA_TABLES},
+                columns=columns_of(self.task),
+            )
+        except TableError:
+            raise
+        except Exception as error:
+            raise CommitError(f"{type(error).__name__}: {error}") from error
+
+    def _arrow_tables(self, result: TrialResult) -> dict[str, pa.Table]:
+        if not isinstance(result.tables, Mapping):
+            raise TableError(
+                f"task returned {type(result.tables).__name__} for a trial; "
+                "return a mapping from table to rows, such as {'metrics': [...]}"
+            )
+        trial_id, attempt_id = self.job.trial_ids[result.index], self.job.attempt_id
+        columns = columns_of(self.task)
+        return {
+            name: task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id)
+            for name, content in result.tables.items()
+        }
+
+    def _trial_row(self, result: TrialResult, wall_s: float) -> dict[str, Any]:
+        peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        return {
+            "trial_id": self.job.trial_ids[result.index],
+            "sweep": self.job.sweep,
+            "task": self.task.name,
+            "task_version": self.task.version,
+            "attempt_id": self.job.attempt_id,
+            "pack_id": self.job.pack_id,
+            "status": result.status.value,
+            "wall_s": wall_s,
+            "steps": result.num_steps,
+            "device": self.job.options.device,
+            "peak_memory_gb": peak_gb if result.peak_memory_gb is None else result.peak_memory_gb,
+            "git_sha": self.job.options.git_sha,
+            "git_dirty": self.job.options.git_dirty,
+            "versions": json.dumps(_versions()),
+            "host": self.attempt.host,
+            "job_id": self.attempt.job_id,
+            "params": json.dumps(self._params[result.index], sort_keys=True),
+        }
+
+
+def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt:
+    """Run one attempt and return its record, which also stands in the store whatever happened."""
+    store = Store(job.options.store)
+    attempt = Attempt(
+        attempt_id=job.attempt_id,
+        sweep=job.sweep,
+        pack_id=job.pack_id,
+        trial_ids=job.trial_ids,
+        device=job.options.device,
+    )
+    with captured_output() as output:
+        try:
+            _begin(attempt, store)
+            run = PackRun(job, load_task(job.task), store, attempt, stop, judge)
+            with Heartbeat(run, output, stop):
+                run.run()
+            attempt.state = AttemptState.DONE
+        except Interrupted:
+            attempt.state, attempt.error = AttemptState.INTERRUPTED, stop.reason or None
+        except (Exception, SystemExit) as error:
+            log.exception("attempt %s failed", job.attempt_id)
+            attempt.state = AttemptState.FAILED
+            attempt.error_kind = failure_kind(error)
+            attempt.error = f"{type(error).__name__}: {error}"
+            attempt.traceback = traceback.format_exc()
+    attempt.ended_at = time.time()
+    try:
+        attempt.beat(store)
+    except OSError as error:  # the driver takes an attempt without a last word for lost, and tries again
+        log.warning("end of attempt %s not written: %s", job.attempt_id, error)
+    return attempt
+
+
+def _begin(attempt: Attempt, store: Store) -> None:
+    try:
+        attempt.beat(store)
+    except OSError as error:
+        raise CommitError(f"{type(error).__name__}: {error}") from error
+
+
+def failure_kind(error: BaseException) -> FailureKind:
+    """Return the kind of failure that decides about a retry."""
+    if isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "ArrowMemoryError"):
+        return FailureKind.OUT_OF_MEMORY
+    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
+        return FailureKind.OUT_OF_MEMORY  # torch's CPU allocator has no type of its own
+    if isinstance(error, CommitError):
+        return FailureKind.STORE
+    if isinstance(error, TableError):
+        return FailureKind.TABLE
+    return FailureKind.TASK
+
+
+@functools.cache  # reading them takes as long as all the rest of a small pack
+def _versions() -> dict[str, str]:
+    versions = {"python": sys.version.split()[0]}
+    for name in ("depthrate", "torch", "numpy", "pyarrow"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"  # depthrate itself, where its code came with the job
+    return versions

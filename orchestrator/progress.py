@@ -1,0 +1,70 @@
+"""What a launch tells those who watch it, how it ended, and what may give it more to do while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from depthrate.storage.records import Record
+from depthrate.sweeps.packing import Pack
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a watcher sees of a launch."""
+
+    trials_done: int
+    packs_running: list[tuple[Pack, Record]]
+    """With the records of their attempts, empty where there is none yet."""
+    packs_queued: list[Pack]
+    packs_submitted: list[Pack]
+    """On their way to a machine, as far as we know."""
+    waiting_for_others: int
+    """Queued packs that another launch is running."""
+    packs_added: list[Pack] = field(default_factory=list)
+    """By a search, since the launch began."""
+
+
+class Watcher(Protocol):
+    """Is told now and then how a launch is getting on."""
+
+    def __call__(self, progress: Progress) -> None: ...
+
+
+@dataclass(frozen=True)
+class PackFailure:
+    """A pack that was given up."""
+
+    pack: Pack
+    attempt_id: str
+    error: str
+
+
+@dataclass
+class Outcome:
+    """How a launch ended."""
+
+    failures: list[PackFailure]
+    interrupted: bool
+    """Asked to stop, by a signal or by `depthrate cancel`."""
+    stopped_early: bool
+    cancelled: bool = False
+    """By `depthrate cancel`."""
+
+
+class Feed(Protocol):
+    """Gives a launch more packs as results come in: a search."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        ...
+
+    def next_packs(self, given_up: Collection[str]) -> list[Pack]:
+        """Return packs that are new to the launch, given what is committed and which trials it gave up."""
+        ...
+
+    def pruning(self, trial_id: str) -> Mapping[str, Any] | None:
+        """Return when a trial leaves its pack, for `PackJob.pruning`."""
+        ...

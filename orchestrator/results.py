@@ -1,0 +1,25 @@
+"""A store opened for reading, with what tasks declare: their columns, and what they gained after their first trials."""
+
+from __future__ import annotations
+
+from depthrate.orchestrator.measurements import builtin_columns, columns_of
+from depthrate.storage.query import Results
+from depthrate.storage.store import Store, existing_store
+from depthrate.tasks.builtin import builtin_tasks
+from depthrate.tasks.task import Task, added_parameters
+
+
+def open_results(url: str | None = None) -> Results:
+    """Open a store for reading.
+
+    Raises:
+        StoreError: there is no store at `url`.
+    """
+    return results_of(existing_store(url))
+
+
+def results_of(store: Store, task: Task | None = None) -> Results:
+    """Return a store's results: the columns that every file has, the task's, and those that tasks added to this store."""
+    tasks = [*builtin_tasks().values(), *([] if task is None else [task])]
+    columns = builtin_columns() if task is None else columns_of(task)
+    return Results(store, columns, added_parameters(*tasks))

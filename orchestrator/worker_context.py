@@ -1,0 +1,103 @@
+"""What a task is given beside its parameters: where to compute, when to stop, its checkpoints, and whom to tell."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from depthrate.orchestrator.attempt import Attempt
+from depthrate.orchestrator.executors.executor import PackJob
+from depthrate.orchestrator.pruning import Pruning
+from depthrate.storage.data_folder import DataFolder
+from depthrate.storage.layout import checkpoint_path, checkpoint_trials_path
+from depthrate.storage.store import Store
+
+log = logging.getLogger("depthrate")
+
+
+class StopFlag:
+    """Set by a signal or by the death of the driver; tasks look at it between steps."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self.reason = ""
+
+    def set(self, reason: str) -> None:
+        """Ask whatever runs to save a checkpoint and end."""
+        self.is_set, self.reason = True, reason
+
+
+@dataclass
+class WorkerContext:
+    """What a running task may ask of the outside (`tasks.task.TaskContext`)."""
+
+    store: Store
+    job: PackJob
+    data: DataFolder
+    attempt: Attempt
+    stop: StopFlag
+    trial_ids: Sequence[str]
+    pruning: Pruning
+    first: int = 0
+    """Position in the pack of the first of `trial_ids`."""
+    name: str = "pack"
+    wall_s_before: float = 0.0
+    """Training time of earlier attempts that the checkpoint stands for."""
+
+    def __post_init__(self) -> None:
+        self.last_checkpoint = time.monotonic()
+
+    @property
+    def device(self) -> str:
+        """Where to compute."""
+        return self.job.options.device
+
+    def should_stop(self) -> bool:
+        """Whether to save a checkpoint now and raise `Interrupted`."""
+        return self.stop.is_set
+
+    def progress(self, step: int, num_steps: int) -> None:
+        """Note how far the pack has come."""
+        self.attempt.step, self.attempt.num_steps = step, num_steps
+
+    def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
+        """Tell what trials measure while they train; return the positions of those to leave out."""
+        left_out = self.pruning.report(step, {self.first + index: row for index, row in values.items()})
+        return {position - self.first for position in left_out}
+
+    def checkpoint_due(self) -> bool:
+        """Whether the last checkpoint is old enough."""
+        return time.monotonic() - self.last_checkpoint >= self.job.options.checkpoint_s
+
+    def save_checkpoint(self, content: bytes) -> None:
+        """Keep `content` until the commit; a store that refuses it costs time after a crash, not results."""
+        self.last_checkpoint = time.monotonic()
+        pack_id = self.job.pack_id
+        wall_s = self.wall_s_before + time.time() - self.attempt.started_at
+        try:
+            self.pruning.write(self.store)
+            self.store.write(checkpoint_path(pack_id, self.name), content)
+            members = {"trial_ids": self.job.trial_ids, "wall_s": wall_s}
+            self.store.write(checkpoint_trials_path(pack_id), json.dumps(members).encode())
+            self.attempt.checkpoints += 1
+        except OSError as error:
+            log.warning("checkpoint not written: %s", error)
+
+    def load_checkpoint(self) -> bytes | None:
+        """Return what an earlier attempt saved, or None."""
+        try:
+            content = self.store.read(checkpoint_path(self.job.pack_id, self.name))
+            self.wall_s_before = float(json.loads(self.store.read(checkpoint_trials_path(self.job.pack_id)))["wall_s"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return content
+
+    def for_trial(self, index: int) -> WorkerContext:
+        """Return this context narrowed to one trial, with a checkpoint of its own."""
+        trial_id = self.trial_ids[index]
+        return WorkerContext(
+            self.store, self.job, self.data, self.attempt, self.stop, [trial_id], self.pruning, index, trial_id
+        )

@@ -1,0 +1,38 @@
+"""What a record of an attempt may say: how it stands, and the kinds of failure by which it is decided what comes next."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class AttemptState(StrEnum):
+    """How an attempt stands, as the `state` of its record."""
+
+    RUNNING = "running"
+    DONE = "done"
+    INTERRUPTED = "interrupted"
+    """Asked to end, it saved a checkpoint and did."""
+    FAILED = "failed"
+    """It wrote down its own error."""
+    LOST = "lost"
+    """It died without a word, which somebody else wrote down."""
+
+
+class FailureKind(StrEnum):
+    """Why an attempt did not do its work, as the `error_kind` of its record."""
+
+    TASK = "task"
+    """An exception in the task."""
+    TABLE = "table"
+    """The task returned what is no table."""
+    STORE = "store"
+    """The store could not be written: a full disk, a server that was away."""
+    WORKER_LOST = "worker_lost"
+    """Its process died."""
+    NODE_LOST = "node_lost"
+    """Its machine failed or was taken away."""
+    TIMEOUT = "timeout"
+    """Its job's time limit came before anything was saved."""
+    CANCELLED = "cancelled"
+    """Its job was cancelled by hand."""
+    OUT_OF_MEMORY = "out_of_memory"

@@ -1,0 +1,207 @@
+"""The axes of a sweep: which combinations of parameters it names, counted before any is formed, and which seeds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from depthrate.sweeps.content import kind_of, mapping_of, require_keys
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.limits import counted
+from depthrate.tasks.schema import shown
+from depthrate.tasks.task import Task
+
+if TYPE_CHECKING:
+    from depthrate.sweeps.sweep import Sweep
+
+Combination = dict[str, Any]
+_GRID_KEYS = ("params", "grid", "zip")
+_RANGES = ("range", "linspace", "logspace")
+
+
+class Combinations:
+    """What a sweep says of its trials, one mapping for each combination of its axes, seeds left out."""
+
+    def __init__(self, sweep: Sweep, task: Task):
+        """Read the axes, and check them as far as their names and lengths go.
+
+        Raises:
+            SweepError, ParameterError: an axis is not understood, or a parameter is unknown or given twice.
+        """
+        self._base = dict(sweep.params)
+        outer = _Grid(sweep.grid, sweep.zip, self._base, "", task, sweep.max_trials)
+        self._parts: list[tuple[_Grid, Combination, _Grid | None]] = []
+        if not sweep.grids and not (sweep.include and not outer.names):
+            self._parts.append((outer, {}, None))
+        for number, part in enumerate(sweep.grids):
+            inner, own = _read_part(part, number, task, sweep.max_trials)
+            refuse_twice(outer.names, inner.names | own.keys(), "grid", f"grids[{number}]")
+            self._parts.append((outer, own, inner))
+        for number, part in enumerate(sweep.include):
+            check_names(part, f"include[{number}]", task)
+        self._include = sweep.include
+        named = [outer.names | own.keys() | (inner.names if inner else set()) for outer, own, inner in self._parts]
+        for names in (*named, *(part.keys() for part in sweep.include)):
+            refuse_twice(sweep.derive, names, "derive", "grids or include")
+            if sweep.seeds is not None:
+                refuse_twice({"seed"}, names, "seeds", "grids or include")
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum(outer.count * (inner.count if inner else 1) for outer, _, inner in self._parts) + len(self._include)
+
+    def __iter__(self) -> Iterator[Combination]:
+        """Yield the fixed parameters with each combination of the axes; the values that come again are the same objects."""
+        for outer, own, inner in self._parts:
+            for first, second in itertools.product(outer.combinations, inner.combinations if inner else [{}]):
+                yield self._base | first | own | second
+        for part in self._include:
+            yield {**self._base, **part}
+
+
+class _Grid:
+    """The axes of a `grid:` and of the `zip:` beside it."""
+
+    def __init__(
+        self, grid: Mapping[str, Any], zipped: Mapping[str, Any], fixed: Combination, where: str, task: Task, most: int
+    ):
+        check_names(grid, where + "grid", task)
+        check_names(zipped, where + "zip", task)
+        refuse_twice(grid, fixed, where + "grid", where + "params")
+        refuse_twice(zipped, fixed, where + "zip", where + "params")
+        refuse_twice(grid, zipped, where + "grid", where + "zip")
+        self._axes = {name: _axis(name, values, where + "grid", most) for name, values in grid.items()}
+        self._rows = {name: _axis(name, values, where + "zip", most) for name, values in zipped.items()}
+        self.names = self._axes.keys() | self._rows.keys()
+        lengths = {name: len(values) for name, values in self._rows.items()}
+        if len(set(lengths.values())) > 1:
+            raise SweepError(f"axes in {where}zip move together and need one length; given: {lengths}")
+        self.count = math.prod(map(len, self._axes.values())) * next(iter(lengths.values()), 1)
+        if self.count > most:
+            raise SweepError(
+                f"{where or 'the '}grid has {counted(self.count)} combinations; at most {most:,} are allowed (max_trials)"
+            )
+
+    @cached_property
+    def combinations(self) -> list[Combination]:
+        axes, rows = self._axes, self._rows
+        together = (
+            [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)] if rows else [{}]
+        )
+        return [
+            dict(zip(axes, values, strict=True)) | part
+            for values in itertools.product(*axes.values())
+            for part in together
+        ]
+
+
+def _read_part(part: Mapping[str, Any], number: int, task: Task, most: int) -> tuple[_Grid, Combination]:
+    """Return the axes and the fixed parameters of an entry of `grids:`."""
+    where = f"grids[{number}]."
+    require_keys(part, _GRID_KEYS, f"grids[{number}]")
+    own = mapping_of(part.get("params"), where + "params")
+    check_names(own, where + "params", task)
+    grid, zipped = (mapping_of(part.get(key), where + key) for key in ("grid", "zip"))
+    return _Grid(grid, zipped, own, where, task, most), own
+
+
+def _axis(name: str, values: Any, where: str, most: int) -> Sequence[Any]:
+    """Return an axis's values: a list, or a range such as {logspace: [1e-4, 1e-2, 5]}."""
+    if isinstance(values, Mapping):
+        values = _range(name, values, where, most)
+    if not isinstance(values, list | tuple | range | _Points):
+        raise SweepError(f"axis {name!r} in {where} is {kind_of(values)}; give a list or one of {', '.join(_RANGES)}")
+    if not values:
+        raise SweepError(f"axis {name!r} in {where} is empty; give at least one value")
+    return values
+
+
+def _range(name: str, values: Mapping[str, Any], where: str, most: int) -> Sequence[Any]:
+    axis = f"axis {name!r} in {where}"
+    if len(values) != 1 or next(iter(values)) not in _RANGES:
+        raise SweepError(f"{axis} has the keys {list(values)}; give one of {', '.join(_RANGES)}")
+    ((kind, numbers),) = values.items()
+    if not isinstance(numbers, list) or any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
+        raise SweepError(f"{axis}: {kind} is {kind_of(numbers)}; it takes a list of numbers")
+    if kind == "range":
+        if not 1 <= len(numbers) <= 3 or any(not isinstance(n, int) for n in numbers) or numbers[2:] == [0]:
+            raise SweepError(f"{axis}: range takes whole numbers [stop], [start, stop] or [start, stop, step]")
+        first, last, step = [0, *numbers, 1][-3:] if len(numbers) == 1 else [*numbers, 1][:3]
+        _check_length(max(0, -((first - last) // step)), axis, most)
+        return range(first, last, step)
+    if len(numbers) != 3 or not isinstance(numbers[2], int) or numbers[2] < 1:
+        raise SweepError(f"{axis}: {kind} takes [first, last, count]; given {shown(numbers)}")
+    if kind == "logspace" and (numbers[0] <= 0 or numbers[1] <= 0):
+        raise SweepError(f"{axis}: logspace needs positive ends; given {shown(numbers)}")
+    _check_length(numbers[2], axis, most)
+    return _Points(numbers[0], numbers[1], numbers[2], is_log=kind == "logspace")
+
+
+def _check_length(length: int, axis: str, most: int) -> None:
+    if length > most:
+        raise SweepError(f"{axis} has {counted(length)} values; at most {most:,} are allowed (max_trials)")
+
+
+class _Points(Sequence[float]):
+    """So many numbers from first to last, evenly spaced or with even ratios."""
+
+    def __init__(self, first: float, last: float, count: int, is_log: bool):
+        self._first, self._last, self._count, self._is_log = first, last, count, is_log
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < self._count:
+            raise IndexError(index)
+        share = index / (self._count - 1) if self._count > 1 else 0.0
+        if self._is_log:
+            point = math.exp(math.log(self._first) + (math.log(self._last) - math.log(self._first)) * share)
+        else:
+            point = self._first + (self._last - self._first) * share
+        return float(f"{point:.12g}")  # the last bits differ between machines; identities must not
+
+
+def seed_values(seeds: Any, where: str, most: int) -> list[int | None]:
+    """Return the seeds that a count, a list or null stands for; None is the task's default.
+
+    Raises:
+        SweepError: it is none of these.
+    """
+    if seeds is None:
+        return [None]
+    is_count = isinstance(seeds, int) and not isinstance(seeds, bool) and 1 <= seeds <= most
+    is_list = isinstance(seeds, list) and seeds and all(isinstance(s, int) and not isinstance(s, bool) for s in seeds)
+    if not is_count and not is_list:
+        raise SweepError(f"{where} is {shown(seeds)}; give a count from 1 to {most:,}, or a list of whole numbers")
+    return list(range(seeds)) if is_count else list(seeds)
+
+
+def with_seed(given: Combination, seed: int | None) -> Combination:
+    """Return the parameters with a seed, or as they are for the task's default."""
+    return given if seed is None else {**given, "seed": seed}
+
+
+def check_names(given: Iterable[str], where: str, task: Task) -> None:
+    """Check that these are parameters of the task.
+
+    Raises:
+        ParameterError: one is not; the message names the place and the nearest known one.
+    """
+    for name in given:
+        task.schema.require_known(name, where)
+
+
+def refuse_twice(first: Iterable[str], second: Container[str], first_place: str, second_place: str) -> None:
+    """Check that no parameter is given in two places.
+
+    Raises:
+        SweepError: one is, and in which.
+    """
+    twice = [name for name in first if name in second]
+    if twice:
+        raise SweepError(f"parameter {twice[0]!r} is given in {first_place} and in {second_place}; keep one")

@@ -1,0 +1,108 @@
+"""`fit:` in a sweep: which rates the aggregation stage fits, and to which trials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from depthrate.sweeps.content import kind_of, require_keys
+from depthrate.sweeps.errors import SweepError
+from depthrate.tasks.measurement import scalars
+from depthrate.tasks.schema import ParameterError, nearest, shown
+from depthrate.tasks.task import Task
+
+if TYPE_CHECKING:
+    from depthrate.sweeps.sweep import Sweep
+
+_WORDS = {"weights": ("equal", "spread", "robust"), "unconverged": ("keep", "drop")}
+_ALLOWED = {
+    "layer": "a whole number, counted from the last where it is negative",
+    "where": "an SQL condition, as in 'weight_decay > 0'",
+    "weights": ", ".join(_WORDS["weights"]),
+    "x_min": "a number above zero, or auto",
+    "unconverged": ", ".join(_WORDS["unconverged"]),
+    "target": "a number above zero",
+}
+"""Option -> what it accepts."""
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """A rate to fit: `metric` against `x`, one curve for each combination of `by`."""
+
+    metric: str
+    x: str = "depth"
+    by: tuple[str, ...] = ()
+    layer: int | None = None
+    """Null for the last; -2 is the one before it."""
+    where: str | None = None
+    """SQL over the trial's row in `results`: which trials the curve is made of."""
+    weights: str = "equal"
+    """equal, spread (the variance may follow a power of x), robust (values far from their seeds are pulled in)."""
+    x_min: float | str | None = None
+    """The lower cut-off: a number, or auto (the smallest x that passes the lack-of-fit test at 5 %)."""
+    unconverged: str = "keep"
+    """keep (and count) or drop trials whose objective still falls."""
+    target: float | None = None
+    """A value of the metric: at which x is it reached?"""
+
+    def spec(self) -> dict[str, Any]:
+        """Return the request as a sweep file would hold it: what differs from the defaults."""
+        extra = {name: getattr(self, name) for name in _ALLOWED}
+        defaults = {name: getattr(FitRequest, name) for name in _ALLOWED}
+        content = {"metric": self.metric, "x": self.x, "by": list(self.by)}
+        return content | {name: value for name, value in extra.items() if value != defaults[name]}
+
+
+def fit_request(part: Mapping[str, Any]) -> FitRequest:
+    """Build a request from an entry of `fit:`.
+
+    Raises:
+        SweepError: a key is unknown or has the wrong form.
+    """
+    require_keys(part, ("metric", "x", "by", *_ALLOWED), "fit")
+    by = part.get("by", [])
+    if not isinstance(part.get("metric"), str) or not isinstance(part.get("x", "depth"), str):
+        raise SweepError(f"fit entry {shown(dict(part))}: metric and x are names, as in {{metric: nc1, x: depth}}")
+    if not isinstance(by, list) or not all(isinstance(name, str) for name in by):
+        raise SweepError(f"fit entry {shown(dict(part))}: by is a list of parameter names")
+    options = {name: part[name] for name in _ALLOWED if part.get(name) is not None}
+    for name, value in options.items():
+        if not _is_allowed(name, value):
+            raise SweepError(f"fit entry {shown(dict(part))}: {name} is {kind_of(value)}; allowed: {_ALLOWED[name]}")
+    return FitRequest(part["metric"], part.get("x", "depth"), tuple(by), **options)
+
+
+def _is_allowed(name: str, value: Any) -> bool:
+    if name in _WORDS:
+        return value in _WORDS[name]
+    if name == "where":
+        return isinstance(value, str)
+    if isinstance(value, bool):
+        return False
+    if name == "layer":
+        return isinstance(value, int)
+    return (name == "x_min" and value == "auto") or (isinstance(value, int | float) and 0 < value < math.inf)
+
+
+def check_fits(sweep: Sweep, task: Task) -> None:
+    """Check that what `fit:` asks for can exist.
+
+    Raises:
+        SweepError: an unknown parameter or metric, with the nearest known one.
+    """
+    for request in sweep.fit:
+        known = sorted(scalars(task.measurements))  # a task that declares none may measure anything
+        if known and request.metric not in known:
+            raise SweepError(
+                f"unknown metric {request.metric!r} in fit{nearest(request.metric, known)} (known: {', '.join(known)})"
+            )
+        for name in (request.x, *request.by):
+            try:
+                parameter = task.schema.require_known(name, "fit")
+            except ParameterError as error:
+                raise SweepError(str(error)) from None
+            if name == request.x and parameter.kind not in ("int", "float"):
+                raise SweepError(f"fit over x: {name!r}, which is {parameter.allowed}; x must be a number")

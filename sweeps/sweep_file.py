@@ -1,0 +1,151 @@
+"""From a sweep file, a Python file or a spec to a sweep, with `--set` overrides."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from depthrate.sweeps.content import kind_of, mapping_of, mappings_of, require_keys
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.fit_requests import fit_request
+from depthrate.sweeps.limits import MAX_TRIALS
+from depthrate.sweeps.search import search_of_spec
+from depthrate.sweeps.sweep import Sweep
+from depthrate.tasks.loading import absolute_task_name
+from depthrate.tasks.schema import nearest, shown
+
+SHIPPED = Path(__file__).parent
+_PARTS = ("params", "grid", "zip", "grids", "include", "exclude", "derive")
+_KEYS = ("name", "task", *_PARTS, "seeds", "search", "fit", "max_trials")
+_OVERRIDDEN = ("params", "grid", "zip", "grids", "include", "derive")
+"""Where --set takes out what the file says of a parameter."""
+
+
+def parse_yaml(text: str) -> Any:
+    """Read YAML the way sweep files are read.
+
+    Raises:
+        SweepError: the text is not YAML, a key stands twice, or its aliases stand for more than memory should hold.
+    """
+    from depthrate.sweeps.strict_yaml import (
+        read_yaml,  # here: half of this module's start-up, and most commands read no YAML
+    )
+
+    return read_yaml(text)
+
+
+def find_sweep_file(given: str) -> Path:
+    """Return the sweep file: a path, or the name of one that comes with depthrate.
+
+    Raises:
+        SweepError: there is no such file; the message lists the shipped ones.
+    """
+    path = Path(given)
+    if path.is_file():
+        return path
+    shipped = {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in SHIPPED.rglob("*.yaml")}
+    if given in shipped:
+        return shipped[given]
+    if path.is_dir():
+        raise SweepError(f"{given} is a folder; give a sweep file in it")
+    raise SweepError(
+        f"sweep file {given!r} does not exist (looked in {Path.cwd()}){nearest(given, shipped)}; "
+        f"shipped sweeps: {', '.join(sorted(shipped))}"
+    )
+
+
+def load_sweep(given: str, overrides: Mapping[str, Any] | None = None) -> Sweep:
+    """Read a sweep file, or call `file.py:function` for a Sweep, and apply `--set` overrides.
+
+    Raises:
+        SweepError: the file is missing, is not YAML, or does not describe a sweep.
+    """
+    path_text, _, function = given.partition(".py:")
+    path = find_sweep_file(path_text + ".py" if function else given)
+    try:
+        content = _spec_of_function(path, function) if function else parse_yaml(path.read_text(encoding="utf-8"))
+        return sweep_of_spec(_override(content, overrides or {}), folder=path.parent)
+    except (SweepError, UnicodeDecodeError) as error:
+        raise SweepError(f"{path}: {error}") from None
+
+
+def sweep_of_spec(content: Any, folder: Path | None = None) -> Sweep:
+    """Build a sweep from the mapping a sweep file holds; a task file is looked up in `folder`.
+
+    Raises:
+        SweepError: a key is unknown or has the wrong form.
+    """
+    if not isinstance(content, Mapping):
+        raise SweepError(f"a sweep is a mapping with the keys {', '.join(_KEYS)}; this is {kind_of(content)}")
+    require_keys(content, _KEYS, "the sweep")
+    for key in ("name", "task"):
+        if not isinstance(content.get(key), str):
+            raise SweepError(f"key {key!r} is {kind_of(content.get(key))}; a sweep needs a text there")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", content["name"]):
+        raise SweepError(
+            f"name {shown(content['name'])} cannot name a folder; allowed: letters, digits, '_', '-', '.', at most 100"
+        )
+    max_trials = MAX_TRIALS if content.get("max_trials") is None else content["max_trials"]
+    if isinstance(max_trials, bool) or not isinstance(max_trials, int) or max_trials < 1:
+        raise SweepError(f"max_trials is {kind_of(max_trials)}; give a whole number from 1 on")
+    return Sweep(
+        name=content["name"],
+        task=absolute_task_name(content["task"], folder or Path.cwd()),
+        params=mapping_of(content.get("params"), "params"),
+        grid=mapping_of(content.get("grid"), "grid"),
+        zip=mapping_of(content.get("zip"), "zip"),
+        grids=mappings_of(content.get("grids"), "grids"),
+        include=mappings_of(content.get("include"), "include"),
+        exclude=mappings_of(content.get("exclude"), "exclude"),
+        derive=mapping_of(content.get("derive"), "derive"),
+        seeds=content.get("seeds"),
+        search=search_of_spec(content.get("search"), most=max_trials),
+        fit=tuple(fit_request(part) for part in mappings_of(content.get("fit"), "fit")),
+        max_trials=max_trials,
+    )
+
+
+def _spec_of_function(path: Path, name: str) -> dict[str, Any]:
+    """Call a function in a Python file that returns a Sweep, and return its spec."""
+    try:
+        function = runpy.run_path(str(path)).get(name)
+        made = function() if callable(function) else None
+    except SweepError:
+        raise
+    except Exception as error:
+        raise SweepError(f"{type(error).__name__}: {error}") from error
+    if not isinstance(made, Sweep):
+        raise SweepError(f"{name!r} is not a function that returns a depthrate.Sweep")
+    return made.spec()
+
+
+def _override(content: Any, overrides: Mapping[str, Any]) -> Any:
+    """Apply --set: a list becomes an axis of the grid, anything else a fixed parameter; it replaces what the file says."""
+    if not overrides or not isinstance(content, Mapping):
+        return content
+    content = {key: dict(value) if isinstance(value, Mapping) else value for key, value in content.items()}
+    for name, value in overrides.items():
+        if name in ("name", "seeds", "max_trials"):
+            content[name] = value
+            continue
+        key = name.removeprefix("search.")
+        if key != name and isinstance(content.get("search"), Mapping):
+            content["search"] = {**content["search"], key: value}
+            continue
+        content = {key: _without(name, part) if key in _OVERRIDDEN else part for key, part in content.items()}
+        if isinstance(content.get("search"), Mapping):
+            content["search"] = {**content["search"], "params": _without(name, content["search"].get("params"))}
+        place = "grid" if isinstance(value, list | Mapping) else "params"
+        if isinstance(content.get(place) or {}, Mapping):
+            content[place] = {**(content.get(place) or {}), name: value}
+    return content
+
+
+def _without(name: str, part: Any) -> Any:
+    """Return a part of a sweep file without what it says of one parameter, at any depth."""
+    if isinstance(part, Mapping):
+        return {key: _without(name, value) for key, value in part.items() if key != name}
+    return [_without(name, value) for value in part] if isinstance(part, list) else part

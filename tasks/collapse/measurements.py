@@ -1,0 +1,127 @@
+"""What the task `collapse` measures. P1 is Neural Collapse is Globally Optimal in Deep Regularized ResNets and
+Transformers, P2 Neural Collapse versus Low-Rank Bias, P3 Progressive Feedforward Collapse of ResNet Training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from depthrate.tasks.collapse.theory import construction_cost
+from depthrate.tasks.measurement import Measurement
+
+CONSTRUCTED = {"rn1": 1, "rn2": 2}
+"""Architectures whose collapsing construction is known -> weight matrices in a block."""
+
+
+def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | None:
+    """Return the construction's cost at each trial's depth and decay for a total change of one (its change is one factor)."""
+    archs = {params.get("arch") for params in trials}
+    matrices = CONSTRUCTED.get(str(archs.pop())) if len(archs) == 1 else None
+    if matrices is None or any(params["depth"] < 2 or "weight_decay" not in params for params in trials):
+        return None
+    return [
+        construction_cost(params["depth"] - 1, params["weight_decay"], matrices=matrices, total_change=1.0)
+        for params in trials
+    ]
+
+
+_PER_LAYER = (
+    Measurement(
+        "nc1", "NC1", "tr Sigma_W / tr Sigma_B: spread within classes over spread of their means (P1, Def. 3.4)"
+    ),
+    Measurement(
+        "nc1_pinv",
+        "NC1 (pseudo-inverse)",
+        "tr(Sigma_W pinv(Sigma_B)) / K (Papyan, Han and Donoho 2020; DNC1 of P2)",
+        panel="fitted",
+    ),
+    Measurement(
+        "nc2a",
+        "NC2A",
+        "distance of W W^T, over its norm, from the nearest multiple of I - 1 1^T / K, a simplex (P1, Def. 3.4)",
+        panel="fitted",
+    ),
+    Measurement(
+        "nc2b",
+        "NC2B",
+        "distance of W W^T, over its norm, from the nearest multiple of the identity (P1, Def. 3.4)",
+        panel="fitted",
+    ),
+    Measurement(
+        "nc3",
+        "NC3",
+        "1 - mean cosine between a sample's features and its class's row of W (P1, Def. 3.4)",
+        panel="fitted",
+    ),
+    Measurement(
+        "ncc_accuracy",
+        "NCC accuracy",
+        "share of samples whose nearest class mean is their own (NC4; PFC3 of P3, (9))",
+        panel="fitted",
+    ),
+    Measurement(
+        "pfc2",
+        "PFC2",
+        "distance of the centred class means' Gram matrix from a simplex's, both of norm 1 (P3, (8))",
+        panel="fitted",
+    ),
+    Measurement(
+        "rank",
+        doc="singular values of the class means above rank_tol times the largest (P2)",
+        panel="fitted",
+    ),
+    Measurement(
+        "stable_rank",
+        doc="sum of the class means' squared singular values over the largest square (P2)",
+        panel="fitted",
+    ),
+    Measurement(
+        "condition_number",
+        doc="largest over smallest singular value of the class means (DNC2 of P2, section 6)",
+        panel="fitted",
+    ),
+    Measurement(
+        "relative_position",
+        doc="length of the features' path from the first measured layer to here, over the whole path's (P3, section IV)",
+        panel="fitted",
+    ),
+    Measurement(
+        "singular_values",
+        "Singular values of the class means",
+        "singular values of the matrix of class means (P2)",
+        kind="vector",
+        panel="spectrum",
+        entry="Singular value",
+    ),
+    Measurement(
+        "class_gram",
+        "Cosines between class means",
+        "Gram matrix of the class means, row by row (P2); drawn as cosines, once the means' mean is taken away",
+        kind="matrix",
+        panel="cosines",
+        entry="Class",
+    ),
+)
+_PER_STEP = (
+    Measurement("loss", "Loss", "training loss, without regularisation", per="step"),
+    Measurement(
+        "objective",
+        "Objective",
+        "loss and regularisation together: what training minimises (P1)",
+        per="step",
+        gap="objective_gap",
+        excess=construction_excess,
+    ),
+    Measurement(
+        "objective_gap",
+        "Objective gap",
+        "objective minus its limit as depth grows, the unconstrained model's optimum (P1, Lemma 4.2)",
+        per="step",
+        panel="fitted",
+    ),
+    Measurement("accuracy", "Accuracy", "share of training samples classified right", axis="linear", per="step"),
+    Measurement("grad_norm", "Gradient norm", "norm of the objective's gradient", per="step"),
+    Measurement("lr", doc="learning rate of the step", per="step", panel="fitted"),
+)
+MEASUREMENTS = (*_PER_LAYER, *_PER_STEP)

@@ -1,0 +1,122 @@
+"""A data set as training takes it, whoever provides it: a published one, a task of its own, or a user's arrays.
+
+Importable without torch. Shapes: N samples, I numbers of a sample, K classes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from depthrate.tasks.data.sources import DatasetError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataShape:
+    """What is known of a data set before it is read: networks are made for it, and memory is predicted from it."""
+
+    num_samples: int
+    sample_shape: tuple[int, ...]
+    """Channels, rows, columns of an image; (tokens,) of a text; (I,) of a plain vector."""
+    num_classes: int
+    vocabulary_size: int | None = None
+    """Tokens that are told apart, where samples are texts; null: samples are numbers."""
+    reading_bytes: float = 0
+    """Memory that reading it takes, the arrays that it gives included."""
+
+    @property
+    def num_inputs(self) -> int:
+        """Numbers (or tokens) of one sample."""
+        return math.prod(self.sample_shape)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Inputs and labels sorted by class, so that each class is one contiguous segment."""
+
+    x_NI: np.ndarray
+    """Numbers, or of a text its token numbers, flat; `sample_shape` says how they lie."""
+    labels_N: np.ndarray
+    class_counts_K: np.ndarray
+    sample_shape: tuple[int, ...] = ()
+    """Of one sample; (): a plain vector."""
+    vocabulary_size: int | None = None
+    """Tokens that are told apart, where samples are texts."""
+    test: Dataset | None = None
+    """Samples that are not trained on, where there are any."""
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: np.ndarray,
+        labels: np.ndarray,
+        *,
+        vocabulary_size: int | None = None,
+        test: Dataset | None = None,
+    ) -> Dataset:
+        """Return samples [N, *sample shape] with labels [N], 0 to K - 1, as a data set; the order within a class stays.
+
+        Raises:
+            DatasetError: the arrays do not fit together, a class is empty, or a number is not finite.
+        """
+        x, labels_N = np.asarray(x), np.asarray(labels)
+        _check_arrays(x, labels_N, vocabulary_size)
+        order = np.argsort(labels_N, kind="stable")
+        flat_NI = np.ascontiguousarray(x.reshape(len(x), -1)[order])
+        if vocabulary_size is not None:
+            flat_NI = flat_NI.astype(np.int64)
+        elif flat_NI.dtype.kind != "f":
+            flat_NI = flat_NI.astype(np.float64)
+        counts_K = np.bincount(labels_N)
+        return cls(flat_NI, labels_N[order].astype(np.int64), counts_K, x.shape[1:], vocabulary_size, test)
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether every class has the same number of samples."""
+        return bool((self.class_counts_K == self.class_counts_K[0]).all())
+
+    @property
+    def shape(self) -> DataShape:
+        """What networks are made for."""
+        return DataShape(
+            num_samples=len(self.x_NI),
+            sample_shape=self.sample_shape or self.x_NI.shape[1:],
+            num_classes=len(self.class_counts_K),
+            vocabulary_size=self.vocabulary_size,
+            reading_bytes=self.x_NI.nbytes,
+        )
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Hexadecimal SHA-256 of samples, labels and shape, test set included: what a trial on it depends on."""
+        digest = hashlib.sha256(
+            repr((self.x_NI.shape, self.x_NI.dtype.str, self.sample_shape, self.vocabulary_size)).encode()
+        )
+        digest.update(np.ascontiguousarray(self.x_NI).data)
+        digest.update(np.ascontiguousarray(self.labels_N, dtype="<i8").data)
+        if self.test is not None:
+            digest.update(self.test.content_hash.encode())
+        return digest.hexdigest()
+
+
+def _check_arrays(x: np.ndarray, labels_N: np.ndarray, vocabulary_size: int | None) -> None:
+    if x.ndim < 2 or labels_N.ndim != 1 or len(x) != len(labels_N) or not len(x):
+        raise DatasetError(
+            f"samples have shape {x.shape} and labels {labels_N.shape}; give [N, numbers of a sample ...] and [N]"
+        )
+    if labels_N.dtype.kind not in "iu" or labels_N.min() < 0:
+        raise DatasetError(f"labels are {labels_N.dtype} from {labels_N.min()} on; give whole numbers 0 to K - 1")
+    empty = np.flatnonzero(np.bincount(labels_N) == 0)
+    if empty.size:
+        raise DatasetError(f"class {empty[0]} has no samples, class {labels_N.max()} has; number classes without gaps")
+    if vocabulary_size is not None:
+        if x.dtype.kind not in "iu" or x.min() < 0 or x.max() >= vocabulary_size:
+            raise DatasetError(
+                f"tokens are {x.dtype}, {x.min()} to {x.max()}; give whole numbers 0 to {vocabulary_size - 1}"
+            )
+    elif x.dtype.kind not in "iuf" or not np.isfinite(x).all():
+        raise DatasetError(f"samples are {x.dtype}, not all finite; give finite numbers")

@@ -1,0 +1,68 @@
+"""From all images or texts of a set to those that a trial trains on: the draw, and the normalisation.
+
+Shapes: N images, I numbers of an image, K classes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from depthrate.tasks.data.sources import DatasetError
+
+ROWS_AT_ONCE = 4096
+
+
+def drawn(
+    name: str, labels_N: np.ndarray, num_classes: int, samples_per_class: int | None, data_seed: int
+) -> np.ndarray:
+    """Return the indices of `samples_per_class` samples of each class, class after class; of all where it is null.
+
+    Raises:
+        DatasetError: a class has too few.
+    """
+    segments = []
+    for label in range(num_classes):
+        members = np.flatnonzero(labels_N == label)
+        if samples_per_class is not None:
+            if len(members) < samples_per_class:
+                raise DatasetError(
+                    f"data set {name!r} has {len(members)} samples of class {label}, "
+                    f"but samples_per_class is {samples_per_class}; give at most {len(members)}, or null for all"
+                )
+            rng = np.random.default_rng([data_seed, label])
+            members = rng.permutation(members)[:samples_per_class]
+        segments.append(members)
+    return np.concatenate(segments)
+
+
+def normalized(images_NI: np.ndarray, normalize: str, dtype: np.dtype) -> np.ndarray:
+    """Return images in `dtype`, normalised `global`, `per_feature` or not (`none`).
+
+    Pixels are whole numbers, so that their sums are exact and the same on every machine.
+    """
+    mean, std = _moments(images_NI, normalize)
+    x_NI = np.empty(images_NI.shape, dtype)
+    for start in range(
+        0, len(images_NI), ROWS_AT_ONCE
+    ):  # in parts: a whole set in float64 would be eight times its file
+        rows = slice(start, start + ROWS_AT_ONCE)
+        x_NI[rows] = (images_NI[rows].astype(np.float64) - mean) / std
+    return x_NI
+
+
+def _moments(images_NI: np.ndarray, normalize: str) -> tuple[np.ndarray | float, np.ndarray | float]:
+    if normalize == "none":
+        return 0.0, 1.0
+    sum_I = np.zeros(images_NI.shape[1], np.int64)
+    squares_I = np.zeros_like(sum_I)
+    for start in range(0, len(images_NI), ROWS_AT_ONCE):
+        block = images_NI[start : start + ROWS_AT_ONCE].astype(np.int64)
+        sum_I += block.sum(0)
+        squares_I += (block * block).sum(0)
+    if normalize == "per_feature":
+        count = len(images_NI)
+        std_I = np.sqrt(count * squares_I - sum_I**2) / count
+        return sum_I / count, np.where(std_I > 0, std_I, 1.0)  # a pixel that is always dark stays 0
+    count, total, squares = images_NI.size, int(sum_I.sum()), int(squares_I.sum())
+    std = (count * squares - total**2) ** 0.5 / count  # whole numbers too large for numpy's, not for Python's
+    return total / count, std if std > 0 else 1.0

@@ -1,0 +1,289 @@
+"""The table of published data sets, and how each is read from its files. Importable without torch.
+
+Shapes: N samples, I numbers of an image (channels x rows x columns) or tokens of a text, K classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from depthrate.tasks.data import formats
+from depthrate.tasks.data.dataset import Dataset, DataShape
+from depthrate.tasks.data.preparation import drawn, normalized
+from depthrate.tasks.data.reviews import Corpus, load_corpus
+from depthrate.tasks.data.sources import DatasetError, DataSource, Layout, Located, locate, opened_archive, read_files
+
+CIFAR_BATCH = 10_000
+CIFAR100_TRAINING = 50_000
+STL10_TRAINING = 5000
+READING_TEXT_BYTES = 60e6
+"""Memory that the reviews' tokens take while they are read (measured)."""
+Files = Mapping[str, tuple[bytes, str]]
+"""File -> (its content, its place for messages)."""
+Decoded = tuple[np.ndarray, np.ndarray]
+"""Images [N, I] and labels [N]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedDataset:
+    """What is known of a data set before it is read."""
+
+    num_samples: int
+    smallest_class: int
+    num_classes: int = 10
+    image_shape: tuple[int, int, int] | None = None
+    """Channels, rows, columns; null for a text."""
+    homepage: str = ""
+    layouts: tuple[Layout, ...] = ()
+    """Forms in which it is read, the first one preferred; none for what comes with scikit-learn."""
+    read: Callable[[PublishedDataset, Layout, Files], Decoded] | None = None
+    """Decodes the files of a form; null for texts, and for what comes with scikit-learn."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its samples are texts."""
+        return self.image_shape is None
+
+    def shape(
+        self, *, samples_per_class: int | None, context_length: int, vocabulary_size: int, dtype: str
+    ) -> DataShape:
+        """Return the shape of what `load_dataset` gives for the same arguments."""
+        num_samples = self.num_samples if samples_per_class is None else samples_per_class * self.num_classes
+        if self.image_shape is None:
+            return DataShape(
+                num_samples=num_samples,
+                sample_shape=(context_length,),
+                num_classes=self.num_classes,
+                vocabulary_size=vocabulary_size,
+                reading_bytes=READING_TEXT_BYTES,
+            )
+        inputs = math.prod(self.image_shape)
+        return DataShape(
+            num_samples=num_samples,
+            sample_shape=self.image_shape,
+            num_classes=self.num_classes,
+            reading_bytes=2 * self.num_samples * inputs + num_samples * inputs * np.dtype(dtype).itemsize,
+        )
+
+
+def _read_cifar10(info: PublishedDataset, layout: Layout, files: Files) -> Decoded:
+    decoded = [
+        formats.read_cifar_python(*files[file], num_images=CIFAR_BATCH, labels=b"labels")
+        if layout.is_python
+        else formats.read_cifar_binary(*files[file], num_images=CIFAR_BATCH)
+        for file in layout.files
+    ]
+    images, labels = zip(*decoded, strict=True)
+    return np.concatenate(images), np.concatenate(labels)
+
+
+def _read_cifar100(info: PublishedDataset, layout: Layout, files: Files) -> Decoded:
+    content = files[layout.files[0]]
+    if layout.is_python:
+        return formats.read_cifar_python(*content, num_images=CIFAR100_TRAINING, labels=b"fine_labels")
+    return formats.read_cifar_binary(*content, num_images=CIFAR100_TRAINING, label_bytes=2)
+
+
+def _read_stl10(info: PublishedDataset, layout: Layout, files: Files) -> Decoded:
+    images, labels = (files[file] for file in layout.files)
+    return formats.read_stl10_binary(images, labels, num_images=STL10_TRAINING)
+
+
+def _read_idx(info: PublishedDataset, layout: Layout, files: Files) -> Decoded:
+    assert info.image_shape is not None
+    _, rows, columns = info.image_shape
+    images, labels = (files[file] for file in layout.files)
+    return formats.read_idx_pair(images, labels, num_images=info.num_samples, rows=rows, columns=columns)
+
+
+def _idx(name: str) -> tuple[Layout, ...]:
+    return (
+        Layout(name, ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")),
+        Layout(name, ("train-images.idx3-ubyte", "train-labels.idx1-ubyte")),
+    )
+
+
+_CIFAR_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
+_CIFAR10_BINARY = Layout(
+    "cifar-10-batches-bin", tuple(f"data_batch_{batch}.bin" for batch in range(1, 6)), "cifar-10-binary.tar.gz"
+)
+_CIFAR10_PYTHON = Layout(
+    "cifar-10-batches-py",
+    tuple(f"data_batch_{batch}" for batch in range(1, 6)),
+    "cifar-10-python.tar.gz",
+    is_python=True,
+)
+PUBLISHED = {
+    "digits": PublishedDataset(num_samples=1797, smallest_class=174, image_shape=(1, 8, 8)),
+    "mnist": PublishedDataset(
+        num_samples=60_000,
+        smallest_class=5421,
+        image_shape=(1, 28, 28),
+        homepage="http://yann.lecun.com/exdb/mnist/",
+        layouts=_idx("mnist"),
+        read=_read_idx,
+    ),
+    "fashion_mnist": PublishedDataset(
+        num_samples=60_000,
+        smallest_class=6000,
+        image_shape=(1, 28, 28),
+        homepage="https://github.com/zalandoresearch/fashion-mnist",
+        layouts=_idx("fashion_mnist"),
+        read=_read_idx,
+    ),
+    "kmnist": PublishedDataset(
+        num_samples=60_000,
+        smallest_class=6000,
+        image_shape=(1, 28, 28),
+        homepage="http://codh.rois.ac.jp/kmnist/",
+        layouts=_idx("kmnist"),
+        read=_read_idx,
+    ),
+    "cifar10": PublishedDataset(
+        num_samples=50_000,
+        smallest_class=5000,
+        image_shape=(3, 32, 32),
+        homepage=_CIFAR_PAGE,
+        layouts=(_CIFAR10_BINARY, _CIFAR10_PYTHON),
+        read=_read_cifar10,
+    ),
+    "cifar10_batch1": PublishedDataset(  # a data set of its own, so that a part never passes for the whole
+        num_samples=CIFAR_BATCH,
+        smallest_class=937,
+        image_shape=(3, 32, 32),
+        homepage=_CIFAR_PAGE,
+        layouts=(
+            dataclasses.replace(_CIFAR10_BINARY, files=_CIFAR10_BINARY.files[:1]),
+            dataclasses.replace(_CIFAR10_PYTHON, files=_CIFAR10_PYTHON.files[:1]),
+        ),
+        read=_read_cifar10,
+    ),
+    "cifar100": PublishedDataset(
+        num_samples=CIFAR100_TRAINING,
+        smallest_class=500,
+        num_classes=100,
+        image_shape=(3, 32, 32),
+        homepage=_CIFAR_PAGE,
+        layouts=(
+            Layout("cifar-100-binary", ("train.bin",), "cifar-100-binary.tar.gz"),
+            Layout("cifar-100-python", ("train",), "cifar-100-python.tar.gz", is_python=True),
+        ),
+        read=_read_cifar100,
+    ),
+    "stl10": PublishedDataset(
+        num_samples=STL10_TRAINING,
+        smallest_class=500,
+        image_shape=(3, 96, 96),
+        homepage="https://cs.stanford.edu/~acoates/stl10/",
+        layouts=(Layout("stl10_binary", ("train_X.bin", "train_y.bin"), "stl10_binary.tar.gz"),),
+        read=_read_stl10,
+    ),
+    "imdb": PublishedDataset(
+        num_samples=25_000,
+        smallest_class=12_500,
+        num_classes=2,
+        homepage="https://ai.stanford.edu/~amaas/data/sentiment/",
+        layouts=(Layout("aclImdb", (), "aclImdb_v1.tar.gz"),),
+    ),
+}
+
+
+def check_dataset(name: str, source: DataSource) -> Located | None:
+    """Return where the files of a data set lie; null for one that comes with scikit-learn.
+
+    Raises:
+        DatasetError: a file is missing; the message says where it was looked for and how to get it.
+    """
+    info = PUBLISHED[name]
+    return locate(name, info.layouts, source, info.homepage) if info.layouts else None
+
+
+def check_contents(name: str, source: DataSource) -> None:
+    """Read all of a data set as a trial would; reviews are tokenised, and kept for the trials.
+
+    Raises:
+        DatasetError: a file is missing or damaged.
+    """
+    located = check_dataset(name, source)
+    if PUBLISHED[name].is_text:
+        _load_corpus(located, source)
+    elif located is not None:
+        _load_images(name, located, source)
+
+
+def load_dataset(
+    name: str,
+    source: DataSource,
+    *,
+    samples_per_class: int | None,
+    data_seed: int,
+    normalize: str,
+    context_length: int = 0,
+    vocabulary_size: int = 0,
+    dtype: str = "float64",
+) -> Dataset:
+    """Load a data set, draw `samples_per_class` samples of each class, normalise, and sort by class.
+
+    The draw depends on `data_seed` alone, and a smaller draw is a prefix of a larger one. Images are normalised in
+    float64 and given in `dtype`; of texts the last `context_length` tokens are given.
+
+    Raises:
+        DatasetError: a file is missing or damaged, or a class has too few samples.
+    """
+    info, located = PUBLISHED[name], check_dataset(name, source)
+    if info.is_text:
+        corpus = _load_corpus(located, source)
+        indices = drawn(name, corpus.labels_N, info.num_classes, samples_per_class, data_seed)
+        x_NI, labels_N = corpus.contexts(indices, context_length, vocabulary_size), corpus.labels_N[indices]
+    else:
+        images_NI, all_labels_N = _load_images(name, located, source)
+        indices = drawn(name, all_labels_N, info.num_classes, samples_per_class, data_seed)
+        x_NI, labels_N = normalized(images_NI[indices], normalize, np.dtype(dtype)), all_labels_N[indices]
+    counts_K = np.bincount(labels_N, minlength=info.num_classes)
+    return Dataset(x_NI, labels_N, counts_K, info.image_shape or (), vocabulary_size if info.is_text else None)
+
+
+def _load_corpus(located: Located | None, source: DataSource) -> Corpus:
+    assert located is not None
+    with opened_archive(located, source) as opened:
+        return load_corpus(opened, f"{source.url}/{located.archive}")
+
+
+def _load_images(name: str, located: Located | None, source: DataSource) -> Decoded:
+    if located is None:
+        return _load_digits()
+    info = PUBLISHED[name]
+    assert info.read is not None
+    images_NI, labels_N = info.read(info, located.layout, read_files(located, source))
+    classes = info.num_classes
+    if labels_N.size == 0 or labels_N.min() < 0 or labels_N.max() >= classes:
+        raise DatasetError(f"{', '.join(located.where)} in {source.url}: labels outside 0..{classes - 1}; get it again")
+    if images_NI.dtype.kind not in "iu":
+        raise DatasetError(
+            f"{located.where[0]} in {source.url} holds {images_NI.dtype} pixels; expected bytes; get it again"
+        )
+    return images_NI, labels_N
+
+
+@cache
+def _load_digits() -> Decoded:
+    """Read scikit-learn's file as scikit-learn does, without the second and a half that its import takes."""
+    package = find_spec("sklearn")
+    assert package is not None and package.submodule_search_locations
+    path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    if path.is_file():
+        table = np.loadtxt(path, delimiter=",")
+        images, labels = table[:, :-1], table[:, -1]
+    else:  # a version that keeps it elsewhere
+        from sklearn.datasets import load_digits
+
+        images, labels = load_digits(return_X_y=True)
+    return images.astype(np.uint8), labels.astype(np.int64)

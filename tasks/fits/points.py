@@ -1,0 +1,100 @@
+"""The values of many curves, checked and gathered by their x: all that fitting sees of them.
+
+Shapes: C curves on one design (the same x), N points, G groups (the distinct x, rising). Curves come last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from depthrate.tasks.fits.least_squares import Array
+from depthrate.tasks.fits.weights import WEIGHTS, clip_outliers, spread_weights
+
+ROUNDING = 1e-12
+"""A root mean square in log space below this is rounding: two curves that both hit the points this well are equal."""
+
+
+class FitError(ValueError):
+    """The points can't be fitted: the message says what was given and what is needed."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """C curves through the same x, gathered by x: least squares sees means and masses, `within` is all the rest."""
+
+    x_G: Array
+    count_G: Array
+    group_N: np.ndarray[tuple[int], np.dtype[np.int64]]
+    """The group of each point, rising."""
+    mean_GC: Array
+    """Of log y."""
+    deviation_NC: Array
+    """log y minus its group's mean, rising within a group."""
+    weight_GC: Array
+    """Of one value, its mean over the points 1."""
+    num_noise_parameters: int
+    """How many numbers describe the noise: its size, and with weights of their own how it changes with x."""
+
+    @property
+    def mass_GC(self) -> Array:
+        """Weight of a group's mean."""
+        return self.count_G[:, None] * self.weight_GC
+
+    @property
+    def within_C(self) -> Array:
+        """Weighted squares around the group means: the same for every curve."""
+        return np.asarray((self.deviation_NC**2 * self.weight_GC[self.group_N]).sum(0))
+
+    @property
+    def num_points(self) -> int:
+        """N."""
+        return len(self.group_N)
+
+
+def gather(x_N: Array, y_CN: Array, weights: str) -> Points:
+    """Gather curves by x, the values weighted.
+
+    x_N: [N]; y_CN: [C, N].
+    Raises FitError: see `fit_many`.
+    """
+    _check(x_N, y_CN, weights)
+    order_N = np.argsort(x_N, kind="stable")
+    x_G, group_N, count_G = np.unique(x_N[order_N], return_inverse=True, return_counts=True)
+    members = [np.flatnonzero(group_N == g) for g in range(len(x_G))]
+    # sums and draws then don't depend on the order of the points
+    log_y_NC = np.concatenate([np.sort(np.log(y_CN.T[order_N[own]]), axis=0) for own in members])
+    if weights == "robust":
+        log_y_NC = clip_outliers(log_y_NC, group_N)
+    mean_GC = np.stack([log_y_NC[own].mean(0) for own in members])
+    deviation_NC = log_y_NC - mean_GC[group_N]
+    counts_G = count_G.astype(np.float64)
+    if weights != "spread":
+        return Points(x_G, counts_G, group_N, mean_GC, deviation_NC, np.ones_like(mean_GC), num_noise_parameters=1)
+    weight_GC = spread_weights(x_G, counts_G, group_N, deviation_NC)
+    return Points(x_G, counts_G, group_N, mean_GC, deviation_NC, weight_GC, num_noise_parameters=2)
+
+
+def check_positive(name: str, values: Array) -> None:
+    """Raise FitError unless all values have a logarithm."""
+    bad = values[~(np.isfinite(values) & (values > 0))]
+    if len(bad):
+        raise FitError(
+            f"{name} has {len(bad)} values out of {values.size} that can't be fitted, the first is {bad[0]}; all "
+            "must be finite and above zero (the fit is in log space): leave such points out and say so"
+        )
+
+
+def _check(x_N: Array, y_CN: Array, weights: str) -> None:
+    if weights not in WEIGHTS:
+        raise FitError(f"unknown weights {weights!r}; known are {', '.join(WEIGHTS)}")
+    if x_N.ndim != 1 or y_CN.ndim != 2 or y_CN.shape[1] != len(x_N):
+        raise FitError(f"x has shape {x_N.shape}, y has shape {y_CN.shape[-1:]}; two lists of one length are needed")
+    if not len(y_CN):
+        raise FitError("there is no curve to fit; give y of at least one")
+    check_positive("x", x_N)
+    check_positive("y", y_CN)
+    num_distinct = len(np.unique(x_N))
+    if num_distinct < 2:
+        raise FitError(f"{len(x_N)} points with {num_distinct} distinct x; at least 2 distinct x are needed for a rate")

@@ -1,0 +1,98 @@
+"""What a task measures: one declaration for the store's columns, checks, labels, figures and docs. Importable without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+Axis = Literal["log", "linear"]
+Per = Literal["layer", "step"]
+Kind = Literal["scalar", "vector", "matrix"]
+Panel = Literal["always", "fitted", "spectrum", "cosines"]
+
+Excess = Callable[[Sequence[Mapping[str, Any]]], Sequence[float] | None]
+"""Parameters of some trials -> what theory says of each one's gap, up to one common factor; None where it says nothing."""
+
+
+class MeasurementError(ValueError):
+    """A measurement is declared in a way that cannot be kept or drawn."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One column that a task measures, and how readers see it. A task's measurements are shown in their order."""
+
+    name: str
+    """The column."""
+    label: str = ""
+    """For readers, plain text; empty: the name."""
+    doc: str = ""
+    """One line: what it is, and its source."""
+    axis: Axis = "log"
+    """Of the figures by step and by layer."""
+    per: Per = "layer"
+    """`layer`: a column of the table metrics; `step`: of the table curves."""
+    kind: Kind = "scalar"
+    """A number; or a list of numbers, kept as float64 (vector) or as float32 (matrix, row by row)."""
+    panel: Panel = "always"
+    """What the report draws: always, or only where a fit asks for it; of a vector its shares of the largest entry
+    (spectrum), of a square matrix, a Gram matrix, the cosines between its centred vectors."""
+    entry: str = ""
+    """What one entry of a vector or matrix is called on an axis; empty: the label."""
+    gap: str = ""
+    """The measurement that holds how far this one stands above its limit as depth grows; the report draws the limit."""
+    excess: Excess | None = None
+    """What theory says of that gap, where it says something; the report draws it above the limit."""
+
+    def __post_init__(self) -> None:
+        """Check the declaration.
+
+        Raises:
+            MeasurementError: a word is not one of those allowed, or the name cannot be a column.
+        """
+        if not self.name.isidentifier():
+            raise MeasurementError(
+                f"measurement {self.name!r}: a name has letters, digits and '_' and begins with a letter"
+            )
+        for field, words in (("axis", Axis), ("per", Per), ("kind", Kind), ("panel", Panel)):
+            allowed = get_args(words)
+            if (given := getattr(self, field)) not in allowed:
+                raise MeasurementError(
+                    f"measurement {self.name!r}: {field} is {given!r}; allowed: {', '.join(allowed)}"
+                )
+        wanted = {"spectrum": "vector", "cosines": "matrix"}.get(self.panel, self.kind)
+        if self.kind != wanted:
+            raise MeasurementError(
+                f"measurement {self.name!r}: panel {self.panel!r} is for a {wanted}, not a {self.kind}"
+            )
+        if self.kind != "scalar" and self.per == "step":
+            raise MeasurementError(f"measurement {self.name!r}: a {self.kind} is measured per layer, not per step")
+        if not self.label:
+            object.__setattr__(self, "label", self.name)
+        if not self.entry:
+            object.__setattr__(self, "entry", self.label)
+
+
+def scalars(measurements: Iterable[Measurement], per: Per | None = None) -> list[str]:
+    """Return the names of those that are one number, per layer, per step or both: what can be fitted and searched for."""
+    return [each.name for each in measurements if each.kind == "scalar" and per in (None, each.per)]
+
+
+def by_name(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
+    """Return name -> measurement.
+
+    Raises:
+        MeasurementError: two have one name, or a gap is not a number among them.
+    """
+    found: dict[str, Measurement] = {}
+    for each in measurements:
+        if each.name in found:
+            raise MeasurementError(f"measurement {each.name!r} is declared twice; give one of them another name")
+        found[each.name] = each
+    for each in found.values():
+        if each.gap and each.gap not in scalars(found.values()):
+            raise MeasurementError(
+                f"measurement {each.name!r}: its gap {each.gap!r} is no number that the task measures; declare it too"
+            )
+    return found

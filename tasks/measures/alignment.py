@@ -1,0 +1,40 @@
+"""The last layer's weight against a simplex, a basis and the features (NC2, NC3), in float64.
+
+Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
+Source: P1 Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, Definition 3.4.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def weight_alignment(h_TND: Tensor, class_counts_K: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
+    """Measure the last layer's weight W against a simplex, a basis and the features, each [T] (P1 Def. 3.4).
+
+    nc2a = min over c >= 0 of ||W W^T - c E||_F / ||W W^T||_F with E = I - (1/K) 1 1^T; nc2b the same with I in place of E;
+    nc3 = 1 - mean over samples of cos(x, W_k) with k the sample's class.
+    """
+    weight_TKD = weight_TKD.double()
+    labels_N = torch.repeat_interleave(class_counts_K)
+    num_classes = weight_TKD.shape[1]
+    identity_KK = torch.eye(num_classes, dtype=torch.float64, device=weight_TKD.device)
+    gram_TKK = weight_TKD @ weight_TKD.mT
+    # cos is formed from unit vectors, and 1 - cos as half their squared distance: no cancellation near collapse
+    unit_h_TND = _unit(h_TND.double())
+    unit_w_TKD = _unit(weight_TKD)
+    return {
+        "nc2a": _distance_to_ray(gram_TKK, identity_KK - 1 / num_classes),
+        "nc2b": _distance_to_ray(gram_TKK, identity_KK),
+        "nc3": (unit_h_TND - unit_w_TKD[:, labels_N]).square().sum(-1).mean(1) / 2,
+    }
+
+
+def _unit(x_TND: Tensor) -> Tensor:
+    return x_TND / x_TND.norm(dim=-1, keepdim=True)
+
+
+def _distance_to_ray(gram_TKK: Tensor, basis_KK: Tensor) -> Tensor:
+    scale_T11 = ((gram_TKK * basis_KK).sum((1, 2), keepdim=True) / basis_KK.square().sum()).clamp(min=0)
+    return (gram_TKK - scale_T11 * basis_KK).norm(dim=(1, 2)) / gram_TKK.norm(dim=(1, 2))

@@ -1,0 +1,33 @@
+"""The singular values of the class-mean matrix, in float64.
+
+Shapes: T trials, D feature dimensions, K classes.
+Source: P2 Neural Collapse versus Low-Rank Bias, section 6.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+ZERO_SHARE = 1e-14
+"""Singular values below this share of the largest are zero to rounding."""
+
+
+def spectrum(means_TKD: Tensor, rank_tol: float) -> dict[str, Tensor]:
+    """Measure the class-mean matrix M (D x K), uncentred; NaN or infinite where not defined.
+
+    singular_values, falling [T, min(D, K)]; class_gram = M^T M, [T, K, K]; and, each [T], rank = number of singular values
+    above rank_tol x the largest, stable_rank = ||M||_F^2 / ||M||_2^2, condition_number = largest over smallest singular
+    value, not defined when the smallest is zero to rounding.
+    """
+    # on a GPU a decomposition of so small a matrix costs more than bringing it over
+    singular_values = torch.linalg.svdvals(means_TKD.mT.cpu()).to(means_TKD.device)
+    largest_T, smallest_T = singular_values[:, 0], singular_values[:, -1]
+    smallest_T = torch.where(smallest_T > ZERO_SHARE * largest_T, smallest_T, 0.0)
+    return {
+        "rank": (singular_values > rank_tol * largest_T.unsqueeze(1)).double().sum(1),
+        "stable_rank": singular_values.square().sum(1) / largest_T.square(),
+        "condition_number": largest_T / smallest_T,
+        "singular_values": singular_values,
+        "class_gram": means_TKD @ means_TKD.mT,
+    }

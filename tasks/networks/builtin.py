@@ -1,0 +1,96 @@
+"""The one table of architectures: what a trial may name in `arch`, and how its network is made. Importable without torch.
+
+A further one is a class below `Network` in a file of its own and an entry here; nothing else knows the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from depthrate.tasks.data.dataset import DataShape
+from depthrate.tasks.networks.network import Network
+from depthrate.tasks.networks.residual import ResidualNetwork
+from depthrate.tasks.networks.transformer import Transformer
+from depthrate.tasks.task import Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A kind of network, and what a trial's parameters may ask of it."""
+
+    make: Callable[[Params, DataShape], Network]
+    """Makes the network of a trial for data of a shape."""
+    reads_tokens: bool = False
+    """Whether it takes texts."""
+    reads_patches: bool = False
+    """Whether it cuts images into patches, so that `patch_size` means something."""
+    construction_matrices: int | None = None
+    """Weight matrices in a block of the explicit construction that reaches collapse; null where none is known."""
+
+
+def has_last_bias(params: Params) -> bool:
+    """Return whether the last layer has a bias: as the trial says, else with cross-entropy and not with squares."""
+    return bool(params["loss"] == "ce" if params["last_bias"] is None else params["last_bias"])
+
+
+def _residual(params: Params, data: DataShape, *, linear_layers: int) -> Network:
+    return ResidualNetwork(
+        linear_layers=linear_layers,
+        pre_norm=params["norm"] == "pre",
+        depth=params["depth"],
+        width=params["width"],
+        input_dimensions=data.num_inputs,
+        num_classes=data.num_classes,
+        last_bias=has_last_bias(params),
+    )
+
+
+def _transformer(params: Params, data: DataShape, *, attention_layers: int, mlp_layers: int) -> Network:
+    is_text = data.vocabulary_size is not None
+    positions = data.num_inputs if is_text else _num_patches(params, data)
+    return Transformer(
+        attention_layers=attention_layers,
+        mlp_layers=mlp_layers,
+        pre_norm=params["norm"] == "pre",
+        depth=params["depth"],
+        width=params["width"],
+        positions=positions,
+        patch_dimensions=None if is_text else data.num_inputs // positions,
+        vocabulary_size=data.vocabulary_size,
+        num_classes=data.num_classes,
+        last_bias=has_last_bias(params),
+        image_shape=None if is_text else _image_shape(data),
+    )
+
+
+def _image_shape(data: DataShape) -> tuple[int, int, int]:
+    if len(data.sample_shape) != 3:
+        raise ValueError(
+            f"samples have shape {data.sample_shape}; a transformer reads tokens, or images of channels, rows and columns"
+        )
+    channels, rows, columns = data.sample_shape
+    return channels, rows, columns
+
+
+def _num_patches(params: Params, data: DataShape) -> int:
+    """Return how many square patches an image is cut into; their side is what is given, else a quarter of the image's."""
+    _, rows, columns = _image_shape(data)
+    side = params["patch_size"] or columns // 4
+    return (rows // side) * (columns // side)
+
+
+def _attention(attention_layers: int, mlp_layers: int) -> Architecture:
+    make = partial(_transformer, attention_layers=attention_layers, mlp_layers=mlp_layers)
+    return Architecture(make=make, reads_tokens=True, reads_patches=True)
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "rn1": Architecture(make=partial(_residual, linear_layers=1), construction_matrices=1),
+    "rn2": Architecture(make=partial(_residual, linear_layers=2), construction_matrices=2),
+    "t11": _attention(1, 1),
+    "t12": _attention(1, 2),
+    "t21": _attention(2, 1),
+    "t22": _attention(2, 2),
+}

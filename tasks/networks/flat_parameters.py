@@ -1,0 +1,53 @@
+"""The parameters of T trials as rows of one tensor [T, P]: drawn, and seen by name.
+
+Flat, because an update is then a handful of operations however many tensors a network has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.networks.network import ParameterSpec, StateSpec
+
+
+def initial_parameters(
+    specs: Sequence[ParameterSpec], init: str, generator: torch.Generator, dtype: torch.dtype
+) -> Tensor:
+    """Draw one trial's parameters [P], flat and in order; on the CPU and in float64, so that devices and dtypes agree.
+
+    uniform: U(-1, 1)/sqrt(fan_in) for weights and biases (what torch.nn.Linear does); normal: N(0, 1/fan_in);
+    he: N(0, 2/fan_in); the last two with biases at zero. A parameter that says how it starts does so in all three.
+    """
+    pieces = []
+    for spec in specs:
+        if spec.initial is not None:
+            piece = torch.full((spec.size,), spec.initial, dtype=torch.float64)
+        elif init == "uniform":
+            bound = 1 / math.sqrt(spec.fan_in)
+            piece = torch.empty(spec.size, dtype=torch.float64).uniform_(-bound, bound, generator=generator)
+        elif len(spec.shape) == 1:
+            piece = torch.zeros(spec.size, dtype=torch.float64)
+        else:
+            std = math.sqrt((2 if init == "he" else 1) / spec.fan_in)
+            piece = torch.empty(spec.size, dtype=torch.float64).normal_(0, std, generator=generator)
+        pieces.append(piece)
+    return torch.cat(pieces).to(dtype)
+
+
+def split_parameters(theta_TP: Tensor, specs: Sequence[ParameterSpec]) -> dict[str, Tensor]:
+    """Return views of the flat parameters by name, each [T, *shape]."""
+    pieces = torch.split(theta_TP, [spec.size for spec in specs], dim=1)
+    return {spec.name: piece.view(-1, *spec.shape) for spec, piece in zip(specs, pieces, strict=True)}
+
+
+def initial_state(
+    specs: Sequence[StateSpec], num_trials: int, dtype: torch.dtype, device: torch.device
+) -> dict[str, Tensor]:
+    """Return the untrained state of so many trials by name, each [T, *shape]."""
+    return {
+        spec.name: torch.full((num_trials, *spec.shape), spec.initial, dtype=dtype, device=device) for spec in specs
+    }

@@ -1,0 +1,154 @@
+"""What every network fulfils: a report that plans read, and forward methods that workers call.
+
+How to add one: a frozen dataclass below `Network` in a file of its own, and a line in `builtin.py` that makes it. The report
+(parameters, layers, untrained state, cost of a step) says all that predictions of memory and time, checks and tables need, so
+that nothing outside the class knows its name. Both halves stand in one class, because they must agree; yet `depthrate plan`
+imports it without torch: the forward half calls methods of the tensors it is given, and the functions of `operations.py`,
+which import torch when they are called.
+
+A network holds shapes only. Its parameters come as tensors with a trial axis in front, [T, ...]: T networks of one shape, each
+computed exactly as if it were alone. So products are batched over T (never merged), and nothing is summed across T.
+
+Shapes: T trials, N samples, I numbers of a sample as the data set gives them, K classes, D numbers of a feature.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Tensors = Mapping[str, "Tensor"]
+"""Name -> tensor [T, *shape]."""
+NO_STATE: Tensors = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class ParameterSpec:
+    """One parameter tensor of a network: its name, its shape without the trial axis, how it starts and is regularised."""
+
+    name: str
+    shape: tuple[int, ...]
+    fan_in: int
+    """Inputs that one output of it sums over: the scale of a random start."""
+    decay: str | None
+    """Its decay group, any name: trials give each group a weight decay. Null: never regularised."""
+    initial: float | None = None
+    """The value that all its numbers start with; null: drawn as the trial's `init` says."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """One tensor that a network carries without training it, such as a running mean: its name, its shape, how it starts."""
+
+    name: str
+    shape: tuple[int, ...]
+    initial: float
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer whose features are measured: its number and the shape of one sample's feature, (D,) or a map's."""
+
+    number: int
+    shape: tuple[int, ...]
+    name: str | None = None
+
+    @property
+    def width(self) -> int:
+        """Numbers in one sample's feature."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What one training step takes, for one row (a sample, or a position of it); a rough report is better than none."""
+
+    products: float
+    """Matrix products that follow each other: each takes a fixed time beside its arithmetic."""
+    multiply_adds: float
+    """Of all those products, for one row."""
+    kept: float
+    """Numbers of one row that the backward pass needs from the forward pass."""
+    kept_by_process: float | None = None
+    """The same as a CPU process grows by it, with what its allocator keeps (measured); null: a third more than `kept`."""
+
+
+class Network(ABC):
+    """A network of one shape: the report first, then the forward pass over a trial axis."""
+
+    last_weight: ClassVar[str | None] = None
+    """Name of the last linear map [K, D], with which nc2a, nc2b and nc3 compare features; null where there is none."""
+
+    @abstractmethod
+    def parameter_specs(self) -> list[ParameterSpec]:
+        """Return the parameters in the order in which they are drawn and stored."""
+
+    @abstractmethod
+    def layers(self) -> list[Layer]:
+        """Return the layers whose features `features` yields, in its order, numbered upwards."""
+
+    @abstractmethod
+    def step_cost(self) -> StepCost:
+        """Return what a training step takes for one row: predictions of memory and time rest on it."""
+
+    @property
+    def rows_per_sample(self) -> int:
+        """Rows that one sample adds to a matrix product: 1, or the positions of a sequence."""
+        return 1
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """Numbers that one trial trains."""
+        return sum(spec.size for spec in self.parameter_specs())
+
+    def state_specs(self) -> list[StateSpec]:
+        """Return what the network carries without training it (running statistics, say); none by default."""
+        return []
+
+    @property
+    def input_layer(self) -> Layer | None:
+        """The input as a layer, where it is measured too; null by default."""
+        return None
+
+    def measured_layers(self) -> list[Layer]:
+        """Return all layers that have measurements: the input where it is one, and those of `layers`."""
+        return [*([] if self.input_layer is None else [self.input_layer]), *self.layers()]
+
+    def arranged(self, x_NI: np.ndarray) -> np.ndarray:
+        """Return a data set's samples in the order in which the network reads them; done once, before training."""
+        return x_NI
+
+    @abstractmethod
+    def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
+        """Return the output [T, N, K] in evaluation mode: samples do not influence each other, the state stays as it is."""
+
+    def training_logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
+        """Return the output [T, N, K] for a training step, and the state after it; by default as in evaluation mode."""
+        return self.logits(parameters, x_TNI, state), state
+
+    @abstractmethod
+    def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
+        """Yield the features [T, N, *shape] layer by layer, in evaluation mode, as `layers` reports them.
+
+        One layer at a time is held by who reads them, so a network should hold no other.
+        """

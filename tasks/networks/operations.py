@@ -1,0 +1,49 @@
+"""What networks of several families compute, over a trial axis. Importable without torch: it is imported at the first call.
+
+Shapes: T trials, N samples, S positions, I inputs, D = width, V tokens in the vocabulary.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from depthrate.tasks.networks.network import Tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LAYER_NORM_EPS = 1e-12
+"""Only keeps a constant feature vector from dividing by zero: the definition has none."""
+
+
+def last(layers: Iterator[Tensor]) -> Tensor:
+    """Return the last of them, holding no other."""
+    return collections.deque(layers, maxlen=1).pop()
+
+
+def linear(parameters: Tensors, suffix: str, x_TNI: Tensor) -> Tensor:
+    """Return W x + b of each trial, or W x where there is no such bias, [T, N, D]."""
+    weight_TID = parameters[f"W_{suffix}"].mT
+    if f"b_{suffix}" not in parameters:
+        return x_TNI.bmm(weight_TID)
+    return parameters[f"b_{suffix}"].unsqueeze(1).baddbmm(x_TNI, weight_TID)
+
+
+def layer_norm(x_TND: Tensor) -> Tensor:
+    """Subtract the mean over the last axis and divide by the standard deviation; there are no parameters."""
+    from torch.nn import functional
+
+    return functional.layer_norm(x_TND, x_TND.shape[-1:], eps=LAYER_NORM_EPS)
+
+
+def embedding(tokens_TNS: Tensor, table_TVD: Tensor) -> Tensor:
+    """Return the rows of each trial's own table that its tokens name, [T, N, S, D]."""
+    import torch
+    from torch.nn import functional
+
+    # one table for all trials, each with its own stretch of rows
+    num_trials, vocabulary_size, width = table_TVD.shape
+    starts_T11 = torch.arange(num_trials, device=tokens_TNS.device).view(-1, 1, 1) * vocabulary_size
+    return functional.embedding(tokens_TNS + starts_T11, table_TVD.reshape(-1, width))

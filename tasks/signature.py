@@ -1,0 +1,76 @@
+"""The parameter schema of a user's task, read off its function's keyword arguments. Importable without torch."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Literal
+
+from depthrate.tasks.schema import REQUIRED, Kind, Parameter, ParameterError, ParameterSchema
+
+
+def schema_of_function(
+    function: Callable[..., Any], fusible: Iterable[str] = ("seed",), added: Iterable[str] = ()
+) -> ParameterSchema:
+    """Read a parameter schema off the keyword arguments of a user's task function.
+
+    Annotations may be int, float, str, bool, list[int], list[float], Literal[...] and any of these `| None`.
+
+    Raises:
+        ParameterError: an argument has no annotation or one that is not understood, or an added one has no default.
+    """
+    hints = typing.get_type_hints(function)
+    fusible, added = set(fusible), set(added)
+    parameters = []
+    for argument in inspect.signature(function).parameters.values():
+        if argument.name == "context":
+            continue
+        if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
+            raise ParameterError(
+                f"task {function.__name__!r} takes *{argument.name}; every parameter needs a name and a type, "
+                "as in `depth: int`"
+            )
+        kind, nullable, choices = _kind_of_hint(hints.get(argument.name), argument.name, function.__name__)
+        parameter = Parameter(
+            name=argument.name,
+            kind=kind,
+            nullable=nullable,
+            choices=choices,
+            fusible=argument.name in fusible,
+        )
+        default = REQUIRED if argument.default is argument.empty else parameter.check(argument.default)
+        parameters.append(replace(parameter, default=default, added=argument.name in added))
+    return ParameterSchema(parameters)
+
+
+def _kind_of_hint(hint: Any, name: str, function_name: str) -> tuple[Kind, bool, tuple[Any, ...] | None]:
+    nullable = False
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        options = [option for option in typing.get_args(hint) if option is not type(None)]
+        nullable = len(options) < len(typing.get_args(hint))
+        hint = options[0] if len(options) == 1 else hint
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        kinds = {type(choice).__name__ for choice in choices}
+        if len(kinds) == 1 and kinds <= {"int", "float", "str", "bool"}:
+            return typing.cast(Kind, kinds.pop()), nullable, choices
+    for kind, python_type in _PYTHON_TYPES.items():
+        if hint == python_type:
+            return kind, nullable, None
+    raise ParameterError(
+        f"task {function_name!r}: argument {name!r} is annotated {hint!r}; allowed: int, float, str, bool, "
+        "list[int], list[float], Literal[...], each also '| None'"
+    )
+
+
+_PYTHON_TYPES: dict[Kind, Any] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "list[int]": list[int],
+    "list[float]": list[float],
+}

@@ -1,0 +1,106 @@
+"""The folder of a task file on the import path: what lies beside the file is imported as beside a script.
+
+It comes after the standard library and before everything else, also before what PYTHONPATH and the working folder have, so
+that the driver and every worker see the same modules. Two task files in two folders may each have a `model.py`: the modules
+of one folder are put aside while the other's is active, and are there again when it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import sysconfig
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, NamespaceLoader, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+
+class _TaskFolder(MetaPathFinder):
+    """Finds modules in the folder that is active; `sys.path` has it too, for processes that a task starts."""
+
+    def __init__(self) -> None:
+        self.active: Path | None = None
+        self._is_added = False
+        """Whether the active folder was not in `sys.path` before."""
+        self._found: set[str] = set()
+        """Top-level names that were found in the active folder."""
+        self._aside: dict[Path, dict[str, ModuleType]] = {}
+        """Of each folder that was active before, its modules."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a module at the top of the folder; what is inside a package is found by the package."""
+        if path is not None or self.active is None or fullname in sys.stdlib_module_names:
+            return None
+        spec = PathFinder.find_spec(fullname, [str(self.active)])
+        if spec is None or spec.loader is None:
+            return None  # a folder without code: an installed module of that name, if there is one, is what is meant
+        self._found.add(fullname)
+        return spec
+
+    def activate(self, folder: Path | None) -> None:
+        """Import from this folder from now on, and no longer from the one before."""
+        if folder == self.active:
+            return
+        if self.active is not None:
+            self._put_aside(self.active)
+        self.active = folder
+        if folder is not None:
+            self._take_up(folder)
+        importlib.invalidate_caches()
+
+    def _put_aside(self, folder: Path) -> None:
+        sys.meta_path.remove(self)
+        mine = [name for name in sys.modules if self._is_found_here(name)]
+        self._aside[folder] = {name: sys.modules.pop(name) for name in mine}
+        if self._is_added and str(folder) in sys.path:
+            sys.path.remove(str(folder))
+
+    def _take_up(self, folder: Path) -> None:
+        sys.meta_path.insert(_position_of_path_finder(), self)
+        again = self._aside.pop(folder, {})
+        sys.modules.update(again)
+        self._found = {name for name in again if "." not in name}
+        self._is_added = str(folder) not in sys.path
+        if self._is_added:
+            sys.path.insert(_end_of_standard_library(), str(folder))
+
+    def _is_found_here(self, name: str) -> bool:
+        top = name.partition(".")[0]
+        return top in self._found or self._is_code_folder(sys.modules.get(top))
+
+    def _is_code_folder(self, module: ModuleType | None) -> bool:
+        """Whether it is a package without `__init__.py` in the folder, which `sys.path` has found."""
+        spec = getattr(module, "__spec__", None)
+        if not isinstance(getattr(spec, "loader", None), NamespaceLoader):
+            return False
+        return any(Path(place).parent == self.active for place in module.__path__) if module is not None else False
+
+
+_TASK_FOLDER = _TaskFolder()
+
+
+def import_beside(folder: Path | None) -> None:
+    """Let what is imported from now on be looked for in a task file's folder; null: in that of no task file."""
+    _TASK_FOLDER.activate(folder)
+
+
+def module_names(folder: Path) -> list[str]:
+    """Return the names under which what lies in a folder can be imported."""
+    packages = [path.parent.name for path in folder.glob("*/__init__.py")]
+    return sorted({path.stem for path in folder.glob("*.py")}.union(packages))
+
+
+def _position_of_path_finder() -> int:
+    """Return where in `sys.meta_path` a finder comes before what searches `sys.path`."""
+    return next((i for i, finder in enumerate(sys.meta_path) if finder is PathFinder), len(sys.meta_path))
+
+
+def _end_of_standard_library() -> int:
+    """Return the position in `sys.path` after the standard library, which is before what is installed."""
+    standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    standard |= {f"{path}/lib-dynload" for path in standard}
+    return max((i + 1 for i, entry in enumerate(sys.path) if entry in standard), default=0)

@@ -1,0 +1,43 @@
+"""The size and the time of a pack, predicted from what its network reports. Importable without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from depthrate.tasks.data.dataset import DataShape
+from depthrate.tasks.networks.network import Network
+
+SECONDS_PER_UNIT = 2.5e-10
+"""Measured on the quickstart's packs; plans correct it by what the store's trials took."""
+FIXED_UNITS = 1e5
+"""Of one matrix product, however small."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackShape:
+    """All that the memory and the time of a pack depend on, but the number of its trials."""
+
+    network: Network
+    data: DataShape
+    batch_size: int | None
+    num_steps: int
+    num_measured_steps: int
+    optimizer: str
+    dtype: str
+
+    @property
+    def rows(self) -> int:
+        """Rows of one step of one trial: samples x positions."""
+        return (self.batch_size or self.data.num_samples) * self.network.rows_per_sample
+
+
+def max_pack_size(shape: PackShape, device: str) -> int:
+    """Return how many trials of a shape to fuse for speed: on a CPU up to 16 while a step has some 4,000 rows (measured)."""
+    most, step_rows = (128, 2_000_000) if device == "cuda" else (16, 4096)
+    return int(max(1, min(most, step_rows // shape.rows)))
+
+
+def estimate_s(shape: PackShape) -> float:
+    """Return the rough seconds of a trial on one core: steps x (a fixed part a product + what grows with the rows)."""
+    cost = shape.network.step_cost()
+    return SECONDS_PER_UNIT * shape.num_steps * (cost.products * FIXED_UNITS + shape.rows * cost.multiply_adds)

@@ -1,0 +1,78 @@
+"""The memory of a pack, predicted from what its network reports. Importable without torch."""
+
+from __future__ import annotations
+
+from depthrate.tasks.training.cost import PackShape
+from depthrate.tasks.training.plan import EVALUATION_ROWS
+
+PROCESS_BYTES = 315e6
+"""Of a worker that has imported torch and trained something."""
+
+
+def memory_bytes(shape: PackShape, num_trials: int, device: str) -> float:
+    """Return the peak memory of a pack: of the process on a CPU, of torch's tensors on a GPU.
+
+    What a process holds is more than its tensors, by what the allocator keeps: those counts were fitted to measured peaks.
+    """
+    if device == "cuda":
+        return _tensor_bytes(shape, num_trials)
+    network, cost, samples, number = (
+        shape.network,
+        shape.network.step_cost(),
+        shape.data.num_samples,
+        _number_bytes(shape),
+    )
+    parameters = num_trials * network.num_parameters
+    rows = num_trials * max(shape.rows, min(samples * network.rows_per_sample, EVALUATION_ROWS))
+    kept = 4 / 3 * cost.kept if cost.kept_by_process is None else cost.kept_by_process
+    # of a step, its gradients twice and what each block keeps for the backward pass
+    step = 2 * number * parameters + number * rows * kept
+    # of an evaluation: gradient, weights, decay and products in float64; of a measurement: features three times
+    layers = network.measured_layers()
+    peak = _steady_bytes(shape, num_trials) + step + 5 * 8 * parameters
+    peak += 3 * 8 * samples * max(layer.width for layer in layers)
+    # what was measured is there as rows, as tables and as files at the end; Gram matrices of classes outweigh the rest
+    peak += 3 * num_trials * shape.num_measured_steps * len(layers) * 4 * shape.data.num_classes**2
+    return float(PROCESS_BYTES + max(peak, shape.data.reading_bytes))
+
+
+def _tensor_bytes(shape: PackShape, num_trials: int) -> float:
+    """Return the peak of what torch's tensors hold: the largest of a step, an evaluation and a measurement."""
+    network, samples, number = shape.network, shape.data.num_samples, _number_bytes(shape)
+    parameters = num_trials * network.num_parameters
+    kept = number * num_trials * network.step_cost().kept
+    step = max(kept * shape.rows, number * parameters)
+    # gradients in float64 while the network runs; then gradient and two products in float64, and copies of weights and decay
+    evaluated = min(samples * network.rows_per_sample, EVALUATION_ROWS)
+    in_float64 = 8 * (3 if number == 8 else 5)
+    evaluation = max(kept * evaluated + (8 + number) * parameters, (in_float64 + number) * parameters)
+    # of one trial: features, deviations and their squares in float64, scores, and the layers that are held at once
+    widest = max(layer.width for layer in network.measured_layers())
+    per_sample = 3 * 8 * widest + 2 * 8 * shape.data.num_classes + number * _held_of_features(shape)
+    return float(_steady_bytes(shape, num_trials) + max(step, evaluation, samples * per_sample))
+
+
+def _held_of_features(shape: PackShape) -> int:
+    """Return the numbers of one sample's features that are held at once: all layers where samples have several rows."""
+    widths = [layer.width for layer in shape.network.layers()]
+    return sum(widths) + 2 * max(widths) if shape.network.rows_per_sample > 1 else 4 * max(widths)
+
+
+def _number_bytes(shape: PackShape) -> int:
+    return 8 if shape.dtype == "float64" else 4
+
+
+def _steady_bytes(shape: PackShape, num_trials: int) -> float:
+    """Return what lives between steps: the training set, and of the parameters weights, moments, decay and two buffers."""
+    tensors = 6 if shape.optimizer == "adam" else 5
+    state = sum(spec.size for spec in shape.network.state_specs())
+    numbers = num_trials * (tensors * shape.network.num_parameters + state)
+    return _data_bytes(shape, num_trials) + _number_bytes(shape) * numbers
+
+
+def _data_bytes(shape: PackShape, num_trials: int) -> int:
+    """Return what the training set takes, with a drawn batch and the order in which each trial draws."""
+    data, batch = shape.data, shape.batch_size or 0
+    number = _number_bytes(shape) if data.vocabulary_size is None else 8
+    drawn = num_trials * (batch * data.num_inputs * number + 8 * data.num_samples) if batch else 0
+    return data.num_samples * (data.num_inputs * number + 8) + drawn

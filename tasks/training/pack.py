@@ -1,0 +1,273 @@
+"""The life of a pack, whatever its task: resume, train, measure on the way, prune, checkpoint, and give the results.
+
+A task hands in a `Training`: its network, its data, its hyper-parameters, and functions that measure. Shapes: T trials.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import logging
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.data.dataset import Dataset
+from depthrate.tasks.networks.network import Network
+from depthrate.tasks.task import Interrupted, Params, ResultStatus, TaskContext, TrialResult
+from depthrate.tasks.training.layers import defined, kept_features
+from depthrate.tasks.training.parameters import log_spaced_steps
+from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
+from depthrate.tasks.training.trainer import FusedTrainer
+
+CHECKPOINT_FORMAT = 2
+DIVERGENCE_CHECK_STEPS = 10
+"""Steps between two looks for losses that are not finite; fixed, so that a trial's record does not depend on its pack."""
+CURVES = ("loss", "objective", "accuracy", "grad_norm")
+
+Measure = Callable[[FusedTrainer, int, int], list[dict[str, Any]]]
+"""From the trainer, a trial's position in it and the step to that trial's rows of metrics."""
+OwnCurves = Callable[[int, Mapping[str, float]], dict[str, float | None]]
+"""From a trial's index in the pack and a row of its curves to the columns that the task adds to that row."""
+
+
+def _none(index: int, row: Mapping[str, float]) -> dict[str, float | None]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What the trials of a pack train on, how, and what is measured of them."""
+
+    network: Network
+    dataset: Dataset
+    """Arranged as the network reads it (`Network.arranged`)."""
+    plan: TrainingPlan
+    hyperparameters: Sequence[Hyperparameters]
+    """One a trial."""
+    measured_steps: Collection[int]
+    """Steps at which `measure` is called, the last among them."""
+    measure: Measure
+    own_curves: OwnCurves = _none
+    kept: Sequence[tuple[str, str]] | None = None
+    """Of each trial which features it keeps at the end (none, class_means, all, sample:<n>) and in which dtype; null: none."""
+
+
+def training_plan(params: Params, num_steps: int) -> TrainingPlan:
+    """Return the plan that the parameters of `tasks.training.parameters` ask for."""
+    return TrainingPlan(
+        loss=params["loss"],
+        optimizer=params["optimizer"],
+        schedule=params["schedule"],
+        num_steps=num_steps,
+        batch_size=params["batch_size"],
+        init=params["init"],
+        clip_norm=params["clip_norm"],
+        dtype=getattr(torch, params["dtype"]),
+    )
+
+
+def run_training(training: Training, context: TaskContext) -> Iterator[TrialResult]:
+    """Train and measure a pack of trials of one shape; results come when the whole pack is done.
+
+    Raises:
+        Interrupted: it was asked to stop and has saved a checkpoint.
+    """
+    torch.set_num_threads(1)  # bitwise results need one thread, and packs run one a core anyway
+    if context.device == "cuda":
+        if not torch.cuda.is_available():
+            raise RuntimeError("device is cuda, but torch sees no GPU; run with --device cpu")
+        torch.cuda.reset_peak_memory_stats()
+    with _denormals_flushed():
+        pack = _TrainingPack(training, context)
+        pack.resume()
+        pack.train()
+        yield from pack.results()
+
+
+@contextlib.contextmanager
+def _denormals_flushed() -> Iterator[None]:
+    """Take numbers too small for a normal float for zero: they make matrix products up to 180 times slower."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)  # the processor's mode is the whole thread's, and others rely on it
+
+
+class _TrainingPack:
+    """A pack on its way through training: the trainer, which trials are left, and what was measured."""
+
+    def __init__(self, training: Training, context: TaskContext):
+        self.training, self.context = training, context
+        dataset, plan = training.dataset, training.plan
+        x_NI = torch.from_numpy(dataset.x_NI).to(context.device)
+        self.trainer = FusedTrainer(
+            training.network,
+            plan,
+            training.hyperparameters,
+            x_NI.to(plan.dtype) if x_NI.is_floating_point() else x_NI,
+            torch.from_numpy(dataset.labels_N).to(context.device),
+        )
+        self.num_steps = plan.num_steps
+        self.measured_steps = {*training.measured_steps, self.num_steps}
+        self.curve_steps = self.measured_steps | set(_curve_steps(self.num_steps))
+        num_trials = len(training.hyperparameters)
+        self.alive = list(range(num_trials))
+        self.diverged_at: dict[int, int] = {}
+        self.pruned_at: dict[int, int] = {}
+        self.metrics: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
+        self.curves: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
+
+    def train(self) -> None:
+        """Train to the end, measuring on the way."""
+        trainer, context = self.trainer, self.context
+        while True:
+            step = trainer.step_count
+            if step in self.curve_steps:
+                self._record(step)
+            if step == self.num_steps or not self.alive:
+                return
+            loss_T = trainer.step()
+            if trainer.step_count % DIVERGENCE_CHECK_STEPS == 0:
+                self._drop_diverged(loss_T, step)
+            context.progress(trainer.step_count, self.num_steps)
+            if context.should_stop():
+                self._save()
+                raise Interrupted
+            if context.checkpoint_due():
+                self._save()
+
+    def results(self) -> Iterator[TrialResult]:
+        """Yield each trial's tables, features included where asked for."""
+        on_gpu = self.trainer.device.type == "cuda"
+        peak_memory_gb = torch.cuda.max_memory_allocated() / 1e9 if on_gpu else None
+        for index in range(len(self.metrics)):
+            if index in self.pruned_at:
+                yield TrialResult(index, {}, status=ResultStatus.PRUNED, num_steps=self.pruned_at[index])
+                continue
+            yield TrialResult(
+                index,
+                self._tables(index),
+                status=ResultStatus.DIVERGED if index in self.diverged_at else ResultStatus.OK,
+                num_steps=self.diverged_at.get(index, self.num_steps),
+                peak_memory_gb=peak_memory_gb,
+            )
+
+    def _tables(self, index: int) -> dict[str, Any]:
+        metrics = [
+            {name: value.numpy() if isinstance(value, Tensor) else value for name, value in row.items()}
+            for row in self.metrics[index]
+        ]
+        tables: dict[str, Any] = {"metrics": metrics, "curves": self.curves[index]}
+        kept, dtype = ("none", "") if self.training.kept is None else self.training.kept[index]
+        if kept != "none" and index in self.alive:
+            counts_K = self.training.dataset.class_counts_K
+            tables["features"] = kept_features(
+                self.trainer, self.alive.index(index), counts_K, self.num_steps, kept, dtype
+            )
+        return tables
+
+    def resume(self) -> None:
+        """Go on from the checkpoint of an earlier attempt, if there is one that holds all these trials."""
+        content = self.context.load_checkpoint()
+        if content is None:
+            return
+        try:
+            saved = _unpack(content)
+        except Exception as error:  # damaged in any way: training anew costs time, never results
+            logging.getLogger(__name__).warning("checkpoint cannot be read (%s); training starts anew", error)
+            return
+        order = {trial_id: position for position, trial_id in enumerate(saved["trial_ids"])}
+        if not all(trial_id in order for trial_id in self.context.trial_ids):
+            return
+        positions = [order[trial_id] for trial_id in self.context.trial_ids]
+        self.metrics = [saved["metrics"][position] for position in positions]
+        self.curves = [saved["curves"][position] for position in positions]
+        self.diverged_at = _at_positions(saved["diverged_at"], positions)
+        self.pruned_at = _at_positions(saved.get("pruned_at", {}), positions)
+        gone = self.diverged_at.keys() | self.pruned_at.keys()
+        alive = [index for index in range(len(positions)) if index not in gone]
+        self._keep([self.alive.index(index) for index in alive])
+        rows = [saved["alive"].index(positions[index]) for index in alive]
+        self.trainer.load_state(saved["trainer"], rows)
+
+    def _save(self) -> None:
+        buffer = io.BytesIO()
+        torch.save(
+            {
+                "format": CHECKPOINT_FORMAT,
+                "trial_ids": list(self.context.trial_ids),
+                "trainer": self.trainer.state(),
+                "alive": self.alive,
+                "diverged_at": self.diverged_at,
+                "pruned_at": self.pruned_at,
+                "metrics": self.metrics,
+                "curves": self.curves,
+            },
+            buffer,
+        )
+        payload = buffer.getvalue()
+        self.context.save_checkpoint(hashlib.sha256(payload).digest() + payload)
+
+    def _keep(self, positions: list[int]) -> None:
+        if len(positions) < len(self.alive):
+            self.trainer.keep(positions)
+            self.alive = [self.alive[position] for position in positions]
+
+    def _drop_pruned(self, step: int, reported: dict[int, dict[str, float | None]]) -> None:
+        """Tell how the trials do, and leave out those that their search has seen enough of."""
+        left_out = self.context.report(step, reported)
+        self.pruned_at |= {index: step for index in left_out}
+        self._keep([position for position, index in enumerate(self.alive) if index not in left_out])
+
+    def _drop_diverged(self, loss_T: Tensor, step: int) -> None:
+        finite = torch.isfinite(loss_T).tolist()
+        if all(finite):
+            return
+        self.diverged_at |= {index: step for index, good in zip(self.alive, finite, strict=True) if not good}
+        self._keep([position for position, good in enumerate(finite) if good])
+
+    def _record(self, step: int) -> None:
+        """Append the curves at this step, and every layer's measurements if it is one of the measured steps."""
+        evaluation = self.trainer.evaluate()
+        finite = torch.isfinite(evaluation.loss)
+        self._drop_diverged(evaluation.loss, step)
+        columns = {name: getattr(evaluation, name)[finite].tolist() for name in CURVES}
+        rates = self.trainer.lr_at(step)
+        reported = {}
+        for position, index in enumerate(self.alive):
+            row = {name: values[position] for name, values in columns.items()}
+            reported[index] = defined({**row, **self.training.own_curves(index, row), "lr": rates[position]})
+            self.curves[index].append({"step": step, "split": "train", **reported[index]})
+            if step in self.measured_steps:
+                self.metrics[index] += self.training.measure(self.trainer, position, step)
+        if 0 < step < self.num_steps:
+            self._drop_pruned(step, reported)
+
+
+def _at_positions(saved: Mapping[int, int], positions: Sequence[int]) -> dict[int, int]:
+    """Return what was saved by position in another pack, by index in this one."""
+    return {index: saved[position] for index, position in enumerate(positions) if position in saved}
+
+
+def _unpack(content: bytes) -> dict[str, Any]:
+    """Return what `_save` wrote; torch notices most damage itself, but not a changed bit in a tensor."""
+    digest, payload = content[:32], content[32:]
+    if hashlib.sha256(payload).digest() != digest:
+        raise ValueError("its checksum is wrong")
+    saved: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    if saved["format"] != CHECKPOINT_FORMAT:
+        raise ValueError(f"its format is {saved['format']}, this version writes {CHECKPOINT_FORMAT}")
+    return saved
+
+
+def _curve_steps(last: int) -> list[int]:
+    """Return some eight steps a decade, 0 and the last among them."""
+    exponents = range(int(8 * math.log10(last)) + 1) if last > 1 else range(1)
+    return sorted({0, last, *(round(10 ** (exponent / 8)) for exponent in exponents), *log_spaced_steps(last)})

@@ -1,0 +1,159 @@
+"""The parameters of training that tasks share, declared once, and what follows from them. Importable without torch.
+
+A task lists those it takes in its schema, in the order it likes; where its default is another one, it says so with
+`dataclasses.replace(LR, default=0.5, doc=...)`.
+"""
+
+from __future__ import annotations
+
+from depthrate.tasks.schema import Parameter, ParameterError
+from depthrate.tasks.task import Params
+
+DEFAULT_STEPS = 12_000
+
+LOSS = Parameter(name="loss", kind="str", choices=("ce", "mse"), default="ce", doc="cross-entropy or (1/2N)||f - Y||^2")
+OPTIMIZER = Parameter(name="optimizer", kind="str", choices=("sgd", "adam"), default="sgd", doc="optimiser")
+LR = Parameter(
+    name="lr",
+    kind="float",
+    minimum=0,
+    exclusive_minimum=True,
+    nullable=True,
+    default=None,
+    fusible=True,
+    doc="learning rate; null: 0.2 for sgd with ce, 0.02 for sgd with mse, 0.005 for adam",
+)
+MOMENTUM = Parameter(
+    name="momentum",
+    kind="float",
+    minimum=0,
+    maximum=1,
+    default=0.9,
+    fusible=True,
+    doc="momentum of sgd (adam uses 0.9 and 0.999)",
+)
+SCHEDULE = Parameter(
+    name="schedule",
+    kind="str",
+    choices=("constant", "step", "cosine"),
+    default="cosine",
+    doc="learning rate over time; step divides it by 10 at 1/3 and 2/3, cosine goes to 0",
+)
+STEPS = Parameter(
+    name="steps",
+    kind="int",
+    minimum=1,
+    nullable=True,
+    default=None,
+    doc=f"training steps; null: by epochs, or {DEFAULT_STEPS:,} when epochs is null too",
+)
+EPOCHS = Parameter(
+    name="epochs",
+    kind="int",
+    minimum=1,
+    nullable=True,
+    default=None,
+    doc="passes over the training set, instead of steps",
+)
+BATCH_SIZE = Parameter(
+    name="batch_size",
+    kind="int",
+    minimum=1,
+    nullable=True,
+    default=None,
+    doc="samples in a step, shuffled anew each epoch, an incomplete last batch left out; null: full batch",
+)
+CLIP_NORM = Parameter(
+    name="clip_norm",
+    kind="float",
+    minimum=0,
+    exclusive_minimum=True,
+    nullable=True,
+    default=None,
+    doc="largest norm of a trial's gradient of the objective, decay included; null: no clipping",
+)
+INIT = Parameter(
+    name="init",
+    kind="str",
+    choices=("uniform", "normal", "he"),
+    default="uniform",
+    doc="U(-1,1)/sqrt(fan_in) with biases, N(0, 1/fan_in), or N(0, 2/fan_in)",
+)
+DTYPE = Parameter(name="dtype", kind="str", choices=("float32", "float64"), default="float32", doc="of the training")
+SEED = Parameter(
+    name="seed", kind="int", minimum=0, default=0, fusible=True, doc="seed of initialisation and data order"
+)
+FEATURES = Parameter(
+    name="features",
+    kind="str",
+    pattern="none|class_means|all|sample:[1-9][0-9]*",
+    default="none",
+    doc="features kept at the end, of every layer of width d: none, class_means, all, sample:<n per class>",
+)
+FEATURE_DTYPE = Parameter(
+    name="feature_dtype",
+    kind="str",
+    choices=("float32", "float16"),
+    default="float32",
+    doc="of the kept features",
+)
+MEASURE_STEPS = Parameter(
+    name="measure_steps",
+    kind="list[int]",
+    minimum=0,
+    nullable=True,
+    default=None,
+    doc="steps measured besides the last; null: 0, 1, 2, 5, 10, 20, 50, ...",
+)
+
+
+def num_steps(params: Params, num_samples: int) -> int:
+    """Return the number of training steps on a training set of so many samples."""
+    if params["epochs"] is None:
+        return params["steps"] or DEFAULT_STEPS
+    batch = params["batch_size"] or num_samples
+    return int(params["epochs"] * max(1, num_samples // batch))
+
+
+def learning_rate(params: Params) -> float:
+    """Return the learning rate, with the default of the optimiser and loss filled in."""
+    if params["lr"] is not None:
+        return float(params["lr"])
+    if params["optimizer"] == "adam":
+        return 0.005
+    return 0.2 if params["loss"] == "ce" else 0.02
+
+
+def log_spaced_steps(last: int) -> list[int]:
+    """Return 0, 1, 2, 5, 10, 20, 50, ... below `last`, and `last`."""
+    steps, decade = [0], 1
+    while decade < last:
+        steps += [factor * decade for factor in (1, 2, 5) if factor * decade < last]
+        decade *= 10
+    return [*steps, last]
+
+
+def measured_steps(params: Params, last: int) -> list[int]:
+    """Return the steps up to `last` at which every layer is measured, the last among them."""
+    if params["measure_steps"] is None:
+        return log_spaced_steps(last)
+    return sorted({*(step for step in params["measure_steps"] if step < last), last})
+
+
+def check_training(params: Params, num_samples: int) -> None:
+    """Refuse training parameters that exclude each other, or do not fit a training set of so many samples.
+
+    Raises:
+        ParameterError: naming them.
+    """
+    if params["steps"] is not None and params["epochs"] is not None:
+        raise ParameterError(f"steps is {params['steps']} and epochs is {params['epochs']}; give one of them")
+    if params["batch_size"] is not None and params["batch_size"] > num_samples:
+        raise ParameterError(
+            f"batch_size is {params['batch_size']}, but the training set has {num_samples} samples; "
+            "give at most that, or null for full batch"
+        )
+    last = num_steps(params, num_samples)
+    late = [step for step in params["measure_steps"] or () if step > last]
+    if late:
+        raise ParameterError(f"measure_steps has {late[0]}, but training ends at step {last}")

@@ -1,0 +1,50 @@
+"""What a pack's training is told: what its trials share, and what may differ between them. Importable without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+EVALUATION_ROWS = 8192
+"""Rows (samples x positions) evaluated at once: a bound on memory, and the same for every pack so that sums round alike."""
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """What may differ between the trials of a pack."""
+
+    seed: int
+    lr: float
+    momentum: float
+    weight_decays: Mapping[str, float]
+    """Decay group (as the network names them) -> lambda of (lambda/2)||theta||^2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """What all trials of a pack share."""
+
+    loss: str
+    optimizer: str
+    schedule: str
+    num_steps: int
+    batch_size: int | None
+    init: str
+    clip_norm: float | None
+    dtype: torch.dtype
+    adam_betas: tuple[float, float] = (0.9, 0.999)
+    adam_eps: float = 1e-8
+
+
+def learning_rate_factor(schedule: str, step: int, num_steps: int) -> float:
+    """Return the factor on the learning rate at a step: cosine falls to 0; step divides by 10 at 1/3 and 2/3."""
+    if schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * step / num_steps))
+    if schedule == "step":
+        return 0.1 ** min(2, 3 * step // num_steps)
+    return 1.0

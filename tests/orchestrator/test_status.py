@@ -1,0 +1,121 @@
+"""What attempts say of themselves is a hint: whatever stands in their records, a sweep's status is told, and right."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from tests_rows import commit
+
+from depthrate.orchestrator.attempt import Attempt, is_live, read_attempt, write_lost
+from depthrate.orchestrator.other_launches import OtherLaunches
+from depthrate.orchestrator.status import TrialState, sweep_status
+from depthrate.storage.layout import attempt_path
+from depthrate.storage.records import parse_record, read_records
+from depthrate.storage.snapshot import take_snapshot
+from depthrate.storage.states import AttemptState, FailureKind
+from depthrate.storage.store import Store
+
+SOUND: dict[str, Any] = {
+    "attempt_id": "a",
+    "sweep": "s",
+    "pack_id": "p",
+    "trial_ids": ["t1"],
+    "state": "running",
+    "started_at": 1.0,
+    "heartbeat_at": 2e9,
+    "host": "elsewhere",
+    "pid": 7,
+    "device": "cpu",
+}
+NO_RECORDS: dict[str, bytes] = {
+    "nothing": b"",
+    "torn": b'{"attempt_id": "a", "sw',
+    "not text": b"\xff\xfe\x00",
+    "deep": b"[" * 100_000,
+    "a list": b"[1]",
+    "null": b"null",
+    **{
+        name: json.dumps(SOUND | change).encode()
+        for name, change in {
+            "no state": {"state": None},
+            "unknown state": {"state": "runing"},
+            "state of another type": {"state": ["running"]},
+            "no start": {"started_at": None},
+            "start in words": {"started_at": "now"},
+            "start that is no number": {"started_at": float("nan")},
+            "start too large": {"started_at": 10**400},
+            "trials of another type": {"trial_ids": "t1"},
+            "trials that are no texts": {"trial_ids": [1, None]},
+            "another attempt": {"attempt_id": "b"},
+            "no attempt": {"attempt_id": None},
+            "another sweep": {"sweep": "../../x"},
+        }.items()
+    },
+}
+ODD: dict[str, dict[str, Any]] = {
+    "nulls": dict.fromkeys(SOUND.keys() - {"attempt_id", "sweep", "state", "started_at", "trial_ids", "heartbeat_at"}),
+    "no heartbeat": {"heartbeat_at": None},
+    "heartbeat in words": {"heartbeat_at": "soon"},
+    "host of another type": {"host": 3},
+    "pid in words": {"pid": "seven"},
+    "pid too large": {"pid": 10**30},
+    "unknown kind": {"state": "failed", "error_kind": "tsak", "error": ["x"]},
+    "half a surrogate": {"state": "failed", "error": "\ud800", "error_kind": "task"},
+    "steps of another type": {"step": "3", "num_steps": [4], "trials_done": None, "checkpoints": "no"},
+    "no trials": {"trial_ids": None},
+}
+
+
+@pytest.mark.parametrize("content", NO_RECORDS.values(), ids=NO_RECORDS)
+def test_what_is_no_record_is_ignored_and_named(folder: Store, content: bytes) -> None:
+    path = attempt_path("s", "a")
+    folder.write(path, content)
+    commit(folder, "20260101T000000_000000000001", ["t2"])
+    snapshot = take_snapshot(folder)
+    assert parse_record(content, path) is None and read_attempt(folder, "s", "a") is None
+    assert [record["attempt_id"] for record in read_records(folder, snapshot)] == ["20260101T000000_000000000001"]
+    status = sweep_status("s", ["t1", "t2"], snapshot, folder)
+    assert status.states == {"t1": TrialState.PENDING, "t2": TrialState.OK}
+    assert [str(problem) for problem in status.problems] == [f"{path}: is no record of an attempt; it is ignored"]
+    others = OtherLaunches(folder)
+    others.look()
+    assert not others.running and folder.read(path) == content, "what we cannot read we do not write over"
+
+
+@pytest.mark.parametrize("change", ODD.values(), ids=ODD)
+def test_odd_details_of_a_record_count_as_unknown(folder: Store, change: dict[str, Any]) -> None:
+    path = attempt_path("s", "a")
+    folder.write(path, json.dumps(SOUND | change).encode())
+    record = read_attempt(folder, "s", "a")
+    assert record is not None and isinstance(record["state"], AttemptState)
+    assert record["error_kind"] in (None, FailureKind.TASK)
+    is_live(record, time.time())
+    status = sweep_status("s", ["t1"], take_snapshot(folder), folder)
+    status.to_json()
+    expected = {"failed": TrialState.FAILED}.get(change.get("state", ""), TrialState.RUNNING)
+    assert status.states["t1"] in (expected, TrialState.PENDING) and not status.problems
+    OtherLaunches(folder).look()
+    write_lost(folder, {"pack_id": "", "device": ""}, record, kind=FailureKind.NODE_LOST, error="gone")
+    again = read_attempt(folder, "s", "a")
+    assert again is not None and (again["state"], again["error_kind"]) == (AttemptState.LOST, FailureKind.NODE_LOST)
+
+
+def test_the_stored_words_are_what_they_were(folder: Store) -> None:
+    attempt = Attempt(attempt_id="a", sweep="s", pack_id="p", trial_ids=["t"], device="cpu")
+    attempt.state, attempt.error_kind = AttemptState.FAILED, FailureKind.OUT_OF_MEMORY
+    attempt.write(folder)
+    written = folder.read(attempt_path("s", "a"))
+    assert b'"state": "failed"' in written and b'"error_kind": "out_of_memory"' in written
+    assert [*AttemptState] == ["running", "done", "interrupted", "failed", "lost"]
+    assert [*TrialState] == ["ok", "diverged", "running", "failed", "pending"]
+
+
+def test_a_status_of_a_later_version_is_done_all_the_same(folder: Store) -> None:
+    commit(folder, "20260101T000000_000000000001", ["t1"])
+    snapshot = take_snapshot(folder)
+    column = snapshot.trials.column_names.index("status")
+    snapshot.__dict__["trials"] = snapshot.trials.set_column(column, "status", [["splendid"]])  # a cached property
+    assert sweep_status("s", ["t1"], snapshot, folder).counts()["ok"] == 1

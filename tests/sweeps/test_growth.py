@@ -1,0 +1,180 @@
+"""A task that gains a parameter keeps its trials: they are the trials of before wherever its value is what was before."""
+
+import dataclasses
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli import app
+from depthrate.sweeps.packing import pack_trials
+from depthrate.sweeps.studies import make_studies
+from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
+from depthrate.sweeps.trial import TrialMaker, trial_id_of
+from depthrate.tasks.builtin import builtin_tasks
+from depthrate.tasks.loading import load_task
+from depthrate.tasks.schema import Parameter, ParameterError, ParameterSchema
+
+COLLAPSE = builtin_tasks()["collapse"]
+LN_EPS = Parameter(name="ln_eps", kind="float", default=1e-5, minimum=0, added=True)
+POLISH = Parameter(name="polish", kind="list[int]", default=None, nullable=True, added=True)
+
+
+def grown(*parameters, task=COLLAPSE):
+    """The task with more parameters, placed as they might be: not only at the end."""
+    own = list(task.schema.values())
+    return dataclasses.replace(task, schema=ParameterSchema([*own[:3], *parameters, *own[3:]]))
+
+
+def ids(task, **spec):
+    return [trial.trial_id for trial in sweep_of_spec({"name": "x", "task": "collapse", **spec}).expand(task)]
+
+
+def fixed(**params):
+    return {"params": {"arch": "rn2", "depth": 3, **params}}
+
+
+@pytest.mark.parametrize("name", ["quickstart", "papers/mnist-rn1"])
+def test_a_parameter_that_collapse_gains_leaves_every_trial_what_it_was(name):
+    sweep = load_sweep(name)
+    before, after = sweep.expand(COLLAPSE), sweep.expand(grown(LN_EPS, POLISH))
+    assert [trial.trial_id for trial in after] == [trial.trial_id for trial in before]
+    assert all(trial.params["ln_eps"] == 1e-5 and trial.params["polish"] is None for trial in after)
+    assert [trial.trial_id for trial in sweep.expand(COLLAPSE)] == [trial.trial_id for trial in before]
+
+
+def test_golden_ids_of_a_grown_task():
+    """If this fails, results with such parameters in every store lose their trials."""
+    task = grown(LN_EPS, POLISH)
+    assert ids(task, **fixed()) == ids(task, **fixed(ln_eps=1e-5, polish=None)) == ["7903ba70e113546d"]
+    assert ids(task, **fixed(ln_eps=1e-3)) == ["43634ab02804dbfc"]
+    assert ids(task, **fixed(ln_eps=0)) == ids(task, **fixed(ln_eps=-0.0)) == ["19f9df4ed415bbed"]
+    assert ids(task, **fixed(polish=[1, 2])) == ["314b571c915d4448"]
+    assert ids(grown(LN_EPS), **fixed(ln_eps=1e-3)) == ["43634ab02804dbfc"], "whatever else the task gains"
+
+
+def test_other_values_are_other_trials():
+    task = grown(LN_EPS, POLISH)
+    found = ids(task, **fixed(), grid={"ln_eps": [1e-5, 1e-4, 0], "polish": [None, [], [1], [2]]}, seeds=3)
+    assert len(found) == len(set(found)) == 36 and len(set(found) & set(ids(COLLAPSE, **fixed(), seeds=3))) == 3
+
+
+def test_a_derived_value_counts_like_a_given_one():
+    task = grown(LN_EPS)
+    assert ids(task, **fixed(), derive={"ln_eps": "0.00003 / depth"}) == ids(COLLAPSE, **fixed())
+
+
+def test_many_are_named_as_one_is():
+    params = [{"b": b, "a": a, "n": n} for n in (1, 2) for a in (0.0, 0.5, 0.0, 1) for b in ([], [1], [], None)]
+    added = {"a": 0.0, "b": []}
+    maker = TrialMaker("law", 1, ["a", "b", "n"], added)
+    for each in params:
+        left = {name: value for name, value in each.items() if name == "n" or value != added[name]}
+        assert maker.make(each).trial_id == trial_id_of("law", 1, each, added) == trial_id_of("law", 1, left)
+
+
+def test_equal_is_not_the_same():
+    assert trial_id_of("law", 1, {"a": True}, {"a": 1}) == trial_id_of("law", 1, {"a": True})
+    assert trial_id_of("law", 1, {"a": 1}, {"a": 1}) == trial_id_of("law", 1, {})
+
+
+def test_studies_are_those_of_before():
+    search = {"objective": "nc1", "params": {"lr": {"low": 0.01, "high": 1, "log": True}}}
+
+    def study_ids(task, **params):
+        sweep = sweep_of_spec({"name": "x", "task": "collapse", **fixed(**params), "search": search})
+        return [study.study_id for study in make_studies(sweep, task)]
+
+    assert study_ids(COLLAPSE) == study_ids(grown(LN_EPS)) == study_ids(grown(LN_EPS), ln_eps=1e-5)
+    assert study_ids(grown(LN_EPS), ln_eps=1e-4) != study_ids(COLLAPSE)
+
+
+def test_packs_hold_one_value_unless_the_parameter_is_fusible():
+    spec = {**fixed(samples_per_class=5), "grid": {"ln_eps": [1e-5, 1e-4]}, "seeds": 2}
+    fusible = dataclasses.replace(LN_EPS, fusible=True)
+    for parameter, sizes in ((LN_EPS, [2, 2]), (fusible, [4])):
+        task = grown(parameter)
+        trials = sweep_of_spec({"name": "x", "task": "collapse", **spec}).expand(task)
+        assert [len(pack.trials) for pack in pack_trials(trials, task)] == sizes
+
+
+def test_an_added_parameter_has_the_default_that_was_before():
+    with pytest.raises(ParameterError, match="'eps' is added and has no default; give the value that reproduces"):
+        Parameter(name="eps", kind="float", added=True)
+    with pytest.raises(ParameterError, match="'eps' is -1; allowed: a number >= 0"):
+        Parameter(name="eps", kind="float", default=-1, minimum=0, added=True)
+    assert repr(Parameter(name="eps", kind="float", default=1, added=True).default) == "1.0"
+
+
+LAW = """
+import depthrate
+
+@depthrate.task(version=1{added})
+def law(*, depth: int{eps}, seed: int = 0):
+    return {{"metrics": [{{"layer": depth, "nc1": depth**-1.0{use}}}]}}
+"""
+
+
+@pytest.fixture
+def law(tmp_path):
+    """Writes a user's task, as it was before or as it is with a parameter more."""
+
+    def write(is_grown, added=', added=["eps"]', eps=", eps: float = 0"):
+        parts = {"added": added, "eps": eps, "use": " + eps"} if is_grown else {"added": "", "eps": "", "use": ""}
+        (tmp_path / "law.py").write_text(LAW.format(**parts))
+        return f"{tmp_path / 'law.py'}:law"
+
+    return write
+
+
+def test_a_users_task_declares_what_it_gained(law):
+    before = {"name": "x", "task": law(False), "grid": {"depth": [2, 3]}}
+    old = [trial.trial_id for trial in sweep_of_spec(before).expand()]
+    law(True)
+    assert [trial.trial_id for trial in sweep_of_spec(before).expand()] == old
+    both = sweep_of_spec(before | {"grid": {"depth": [2, 3], "eps": [0, 0.5]}}).expand()
+    assert [t.trial_id for t in both if t.params["eps"] == 0] == old and len({t.trial_id for t in both}) == 4
+    law(True, added="")
+    assert not set(old) & {trial.trial_id for trial in sweep_of_spec(before).expand()}, "undeclared, it is another task"
+
+
+@pytest.mark.parametrize(
+    ("added", "eps", "message"),
+    [
+        (', added=["eps"]', ", eps: float", "'eps' is added and has no default; give the value that reproduces"),
+        (', added=["esp"]', ", eps: float = 0", "unknown parameter 'esp' in added of task 'law'; did you mean 'eps'"),
+        (', added=["eps"]', ", eps: float = 'none'", "parameter 'eps' is 'none'; allowed: a number"),
+    ],
+)
+def test_what_is_declared_wrongly_is_refused(law, added, eps, message):
+    with pytest.raises(ParameterError, match=message):
+        load_task(law(True, added, eps))
+
+
+def invoke(*arguments):
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.slow
+def test_committed_trials_are_found_and_only_new_ones_run(law, tmp_path):
+    sweep, store = tmp_path / "s.yaml", ["--store", str(tmp_path / "store")]
+
+    def run(task, grid, *fit):
+        sweep.write_text(json.dumps({"name": "s", "task": task, "grid": grid, "fit": fit}))
+        invoke("run", str(sweep), *store)
+        query = "select depth, nc1, attempt_id from results join trials using (trial_id, depth) order by nc1"
+        return json.loads(invoke("query", query, *store, "--json"))
+
+    depths = [2, 3, 5]
+    before = run(law(False), {"depth": depths})
+    grown_task = law(True)
+    assert run(grown_task, {"depth": depths}) == before, "nothing ran again"
+    requests = {"metric": "nc1", "by": ["eps"]}, {"metric": "nc1", "where": "eps = 0"}
+    after = run(grown_task, {"depth": depths, "eps": [0, 1]}, *requests)
+    assert [row for row in after if row["nc1"] < 1] == before and len(after) == 6
+    fits = json.loads(invoke("fit", str(sweep), *store, "--json"))
+    assert {row["by"]: row["n_trials"] for row in fits} == {'{"eps": 0.0}': 3, '{"eps": 1.0}': 3, "{}": 3}
+    shown = json.loads(invoke("query", "select distinct eps from results", *store, "--json"))
+    assert {row["eps"] for row in shown} == {None, 1.0}, "who asks without the task sees what was stored"

@@ -1,0 +1,149 @@
+"""Sweep files that ask for more than any machine has are refused at once, and in little memory."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.studies import make_studies
+from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
+
+LAUGHS = "\n".join(f"  - &a{n} [{', '.join(f'*a{n - 1}' for _ in range(9))}]" for n in range(1, 12))
+BILLION = "fit:\n  - &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n" + LAUGHS + "\n"
+BODY = "name: bomb\ntask: collapse\nparams: {arch: rn1, depth: 2}\n"
+
+
+def search(option, range_option):
+    return BODY + f"search: {{objective: nc1, {option}, params: {{lr: {{low: 0.1, high: 1, {range_option}}}}}}}\n"
+
+
+HUGE = "9" * 5000
+BIG = "{range: [1000000]}"
+
+BOMBS = {
+    "aliases in fit": (BILLION + BODY, "line 1: with its aliases written out it has .* values, 100,000 more"),
+    "aliases in name": (BILLION.replace("fit:", "x:") + "name: *a11\ntask: collapse\n", "aliases written out"),
+    "aliases in params": (
+        BILLION.replace("fit:", "include:") + "name: b\nparams: {width: *a11}\n",
+        "aliases written out",
+    ),
+    "aliases in exclude": (BILLION.replace("fit:", "exclude:") + BODY, "aliases written out"),
+    "aliases in seeds": (BILLION.replace("fit:", "seeds:") + BODY, "aliases written out"),
+    "a long text, often": (f"fit: [&a {'x' * 100_000}, {', '.join(['*a'] * 9000)}]\n" + BODY, "aliases written out"),
+    "merged mappings": (
+        "m0: &m0 {a: 1}\n" + "".join(f"m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 9)}]}}\n" for n in range(1, 12)),
+        "aliases written out",
+    ),
+    "an alias of itself": ("name: &a [*a]\n" + BODY[11:], "line 1: an alias refers to what it stands in"),
+    "tiny steps": (
+        search("sampler: grid", "step: 1e-300"),
+        "step is 1e-300, which makes more than 10\\^15 values",
+    ),
+    "tiny steps for tpe": (
+        search("sampler: tpe", "step: 1e-300"),
+        "more than 10\\^15 values; give a larger step",
+    ),
+    "small steps": (search("sampler: grid", "step: 1e-9"), "has 900,000,001 combinations for sampler grid"),
+    "a wide grid search": (
+        BODY + "search: {objective: nc1, sampler: grid, params: {steps: {low: 1, high: 1000000000000000}}}\n",
+        "has more than 10\\^15 combinations for sampler grid",
+    ),
+    "many proposals, a float": (
+        search("trials: 1e11", "log: true"),
+        "search.trials is 100000000000.0; give a whole",
+    ),
+    "many proposals": (search("trials: 100000000000", "log: true"), "search.trials is 100,000,000,000; at most"),
+    "large batches": (search("batch: 100000000000", "log: true"), "search.batch is 100,000,000,000; at most"),
+    "studies of many proposals": (
+        search("trials: 1000000", "log: true") + "grid: {width: [2, 4]}\n",
+        "more than 1,000,000 trials.*it has 2,000,000",
+    ),
+    "many seeds": (BODY + "grid: {width: [2, 4, 8]}\nseeds: 1000000\n", "more than 1,000,000 trials.*it has 3,000,000"),
+    "more seeds": (BODY + "seeds: 100000000000\n", "seeds is 100000000000; give a count from 1 to 1,000,000"),
+    "many digits": (BODY + f"seeds: {HUGE}\n", "line 4: a whole number of 5,000 digits; at most 300"),
+    "many digits in a range": (BODY + f"grid: {{width: {{range: [{HUGE}]}}}}\n", "line 4: a whole number of 5,000"),
+    "a huge range": (
+        BODY + f"grid: {{width: {{range: [{'9' * 99}]}}}}\n",
+        "'width' in grid has more than 10\\^15 values; at most 1,000,000",
+    ),
+    "a huge linspace": (
+        BODY + "grid: {lr: {linspace: [0, 1, 1000000000000]}}\n",
+        "has 1,000,000,000,000 values; at most",
+    ),
+    "a huge logspace": (BODY + f"grid: {{lr: {{logspace: [1, 2, {'9' * 99}]}}}}\n", "has more than 10\\^15 values"),
+    "many large axes": (
+        BODY + f"grid: {{width: {BIG}, steps: {BIG}, batch_size: {BIG}, momentum: {BIG}}}\n",
+        "grid has more than 10\\^15 combinations; at most 1,000,000",
+    ),
+    "grids of grids": (
+        BODY + f"grid: {{width: {BIG}}}\ngrids: [{{grid: {{steps: {BIG}}}}}]\n",
+        "more than 1,000,000 trials.*it has 1,000,000,000,000",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BOMBS.values(), ids=BOMBS)
+def test_a_file_that_asks_for_too_much_is_refused_at_once(tmp_path, text, message):
+    path = tmp_path / "bomb.yaml"
+    path.write_text(text)
+    started = time.process_time()
+    with pytest.raises(SweepError, match=message) as refused:
+        sweep = load_sweep(str(path))
+        task = sweep.load_task()
+        sweep.expand(task)
+        make_studies(sweep, task)
+    assert time.process_time() - started < 1.0 and len(str(refused.value)) < 1000
+
+
+def test_refusals_take_little_memory(tmp_path):
+    """In a process of its own, limited to 200 MB more than it has once everything is imported."""
+    for number, (text, _) in enumerate(BOMBS.values()):
+        (tmp_path / f"{number}.yaml").write_text(text)
+    code = (
+        "import resource, sys\n"
+        "from depthrate.sweeps import strict_yaml, studies, sweep_file\n"
+        "pages = int(open('/proc/self/statm').read().split()[0])\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 200_000_000,) * 2)\n"
+        "for path in sys.argv[1:]:\n"
+        "    try:\n"
+        "        sweep = sweep_file.load_sweep(path)\n"
+        "        task = sweep.load_task()\n"
+        "        sweep.expand(task), studies.make_studies(sweep, task)\n"
+        "    except sweep_file.SweepError:\n"
+        "        print('refused')\n"
+    )
+    files = sorted(str(path) for path in tmp_path.glob("*.yaml"))
+    done = subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True)
+    assert done.stdout.split() == ["refused"] * len(BOMBS), done.stderr
+
+
+def test_more_is_allowed_where_it_is_asked_for(tmp_path):
+    path = tmp_path / "many.yaml"
+    path.write_text(BODY + "seeds: [0, 1, 2]\ngrid: {width: {range: [2, 6]}}\nmax_trials: 11\n")
+    with pytest.raises(SweepError, match="more than 11 trials; split the sweep, or allow more with max_trials"):
+        load_sweep(str(path)).expand()
+    sweep = load_sweep(str(path), {"max_trials": 12})
+    assert len(sweep.expand()) == 12 and sweep_of_spec(sweep.spec()) == sweep
+    with pytest.raises(SweepError, match="max_trials is the value 0; give a whole number from 1 on"):
+        load_sweep(str(path), {"max_trials": 0})
+
+
+def test_aliases_of_ordinary_size_are_understood(tmp_path):
+    path = tmp_path / "alias.yaml"
+    path.write_text(
+        "name: x\ntask: collapse\ngrids:\n  - {params: &p {arch: rn1, depth: 2}}\n  - {params: {<<: *p, width: 8}}\n"
+    )
+    assert [trial.params["width"] for trial in load_sweep(str(path)).expand()] == [64, 8]
+
+
+def test_a_number_that_python_does_not_print_is_refused_in_words():
+    with pytest.raises(SweepError, match="seeds is a value with a whole number of thousands of digits"):
+        sweep_of_spec(
+            {"name": "x", "task": "collapse", "params": {"arch": "rn1", "depth": 2}, "seeds": 10**5000}
+        ).expand()
+    with pytest.raises(SweepError, match="'width' is a value with a whole number of thousands of digits; allowed"):
+        sweep_of_spec(
+            {"name": "x", "task": "collapse", "params": {"arch": "rn1", "depth": 2, "width": 10**5000}}
+        ).expand()

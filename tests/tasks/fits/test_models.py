@@ -1,0 +1,204 @@
+"""A fit model is one object: those we have say the same of themselves everywhere, and one from outside needs nothing more."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from depthrate.orchestrator.aggregate import FittedCurve, fit_curves
+from depthrate.orchestrator.report.tables import fit_table
+from depthrate.orchestrator.report.words import fit_sentence
+from depthrate.orchestrator.terminal import make_console, print_fits
+from depthrate.storage.commit import commit_trials
+from depthrate.storage.fits import write_fits
+from depthrate.storage.query import Results
+from depthrate.storage.schema import task_table
+from depthrate.storage.store import Store
+from depthrate.sweeps.sweep import FitRequest
+from depthrate.sweeps.trial import Trial
+from depthrate.tasks.fits.least_squares import Array
+from depthrate.tasks.fits.model import CurveFamily, LinearModel, Mask, Model, Parameter, last_above, never_unless
+from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.fits.points import Points, gather
+from depthrate.tasks.fits.rates import fit_rates, predict
+
+DEPTHS = np.array([2.0, 3, 5, 8, 13, 21])
+X = np.repeat(DEPTHS, 4)
+BUILT_IN = tuple(MODELS.values())
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+class PowerExponential(LinearModel):
+    """y = c x^-a exp(-b x)."""
+
+    name = "power_exponential"
+    words = "power law with exponential cut-off"
+    formula = "c x^{-a} e^{-b x}"
+    parameters = (Parameter("decay", "decay b"),)
+    values_are_told = True
+
+    def basis(self, x_G: Array) -> Array:
+        return np.stack([-np.log(x_G), -x_G], axis=1)
+
+    def value(self, x_N: Array, prefactor: float, exponent: float, others: Mapping[str, float]) -> Array:
+        return prefactor * x_N**-exponent * np.exp(-others["decay"] * x_N)
+
+    def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
+        (a_R, b_R), drop_R = theta_PR, level_R - log_target
+
+        def above(v_R: Array) -> Mask:
+            return drop_R - a_R * v_R - b_R * np.exp(v_R) > 0
+
+        falls_R = (a_R > 0) & (b_R > 0)
+        return never_unless(falls_R, last_above(above, np.full_like(a_R, -20.0), np.full_like(a_R, 20.0)))
+
+
+class Stretched(Model):
+    """y = c exp(-(x / s)^a), found by iteration."""
+
+    name = "stretched"
+    words = "stretched exponential"
+    formula = "c e^{-(x / s)^a}"
+    parameters = (Parameter("scale", "s"),)
+
+    def family(self, points: Points) -> CurveFamily:
+        log_x_G1 = np.log(points.x_G)[:, None]
+
+        def shape(theta_PR: Array, ref_R: Array) -> tuple[Array, Array]:
+            v_GR = log_x_G1 - theta_PR[1]
+            power_GR = np.exp(theta_PR[0] * v_GR)
+            return -power_GR, np.stack([-power_GR * v_GR, power_GR * theta_PR[0]])
+
+        ones_C = np.ones(points.mean_GC.shape[1])
+        theta_PC = np.stack([ones_C, ones_C * log_x_G1.mean()])
+        lower_PC, upper_PC = np.stack([0.01 * ones_C, -5 * ones_C]), np.stack([5 * ones_C, 10 * ones_C])
+        return CurveFamily(self, shape, None, theta_PC[None], lower_PC, upper_PC, np.zeros_like(ones_C))
+
+    def value(self, x_N: Array, prefactor: float, exponent: float, others: Mapping[str, float]) -> Array:
+        return prefactor * np.exp(-((x_N / others["scale"]) ** exponent))
+
+    def log_x_at(self, theta_PR: Array, level_R: Array, ref_R: Array, log_target: float) -> Array:
+        return theta_PR[1] + np.log(level_R - log_target) / theta_PR[0]
+
+    def others(self, theta_PR: Array, level_R: Array, ref_R: Array) -> dict[str, Array]:
+        return {"scale": np.exp(theta_PR[1])}
+
+
+TRUE_CURVES = {
+    "power_exponential": (lambda x: 3 * x**-0.5 * np.exp(-0.1 * x), {"decay": 0.1}),
+    "stretched": (lambda x: 3 * np.exp(-((x / 8) ** 0.5)), {"scale": 8.0}),
+}
+
+
+@pytest.fixture(params=[PowerExponential(), Stretched()], ids=lambda model: model.name)
+def added(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Model:
+    """A model from outside, and the only thing to do for it: a line in the table."""
+    monkeypatch.setitem(MODELS, request.param.name, request.param)
+    return request.param
+
+
+def noisy(curve, sigma: float) -> Array:
+    return curve(X) * np.exp(sigma * np.random.default_rng(0).standard_normal(len(X)))
+
+
+def text(markup: str) -> str:
+    return html.unescape(re.sub(r"<[^>]*>", "", markup.replace("<sup>", "^")))
+
+
+def test_a_model_from_outside_is_fitted_weighed_and_drawn(added: Model) -> None:
+    curve, others = TRUE_CURVES[added.name]
+    target = float(curve(np.array(15.0)))
+    fits = fit_rates(X, noisy(curve, 1e-4), num_resamples=200, target=target)
+    assert [fit.model for fit in fits] == [*(model.name for model in BUILT_IN), added.name]
+    fit = fits[-1]
+    assert fit.others == pytest.approx(others, rel=1e-2)
+    assert fit.exponent == pytest.approx(0.5, rel=1e-2) and fit.prefactor == pytest.approx(3, rel=1e-2)
+    assert fit.ci_low is not None and fit.ci_high is not None and fit.ci_low < fit.exponent < fit.ci_high
+    assert fit.profile_low is not None and fit.profile_high is not None
+    assert fit.weight == pytest.approx(1) and sum(fit.weight or 0 for fit in fits) == pytest.approx(1)
+    assert fit.p_half is None  # no theorem speaks of its exponent
+    assert predict(fit, DEPTHS) == pytest.approx(curve(DEPTHS), rel=1e-3)
+    assert fit.x_at_target == pytest.approx(15, rel=1e-2)
+    assert fit.x_at_low is not None and fit.x_at_high is not None and fit.x_at_low < 15.1 and fit.x_at_high > 14.9
+
+
+def committed(store: Store, values: Array) -> list[Trial]:
+    """A trial a value, as a sweep would leave them."""
+    trials = [
+        Trial(f"t{n}", "task", 1, {"depth": depth, "seed": n % 4, "y": value})
+        for n, (depth, value) in enumerate(zip(X, values, strict=True))
+    ]
+    store.write("attempts/sweep=s/a.json", b"{}")
+    rows = [{"trial_id": t.trial_id, "attempt_id": "a", "status": "ok", "params": json.dumps(t.params)} for t in trials]
+    metrics = [
+        task_table("metrics", [{"layer": t.params["depth"], "nc1": t.params["y"]}], trial_id=t.trial_id, attempt_id="a")
+        for t in trials
+    ]
+    commit_trials(store, sweep="s", attempt_id="a", part=None, trials=rows, tables={"metrics": metrics})
+    return trials
+
+
+def test_a_model_from_outside_is_kept_and_printed(
+    added: Model, folder: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trials = committed(folder, noisy(TRUE_CURVES[added.name][0], 0.01))
+    curves = fit_curves(Results(folder), [FitRequest("nc1")], trials)
+    rows = [row for curve in curves for row in curve.table_rows("s")]
+    assert {name: value for name, value in rows[-1].items() if name in curves[0].fits[-1].others} == (
+        pytest.approx(TRUE_CURVES[added.name][1], rel=0.3)
+    )
+    write_fits(folder, "s", rows)
+    kept = Results(folder).sql("select model from fits order by weight desc limit 1").fetchall()
+    assert kept == [(added.name,)]
+    print_fits(make_console(), curves)
+    assert f"{added.name} (" in capsys.readouterr().out
+    assert_told(added, curves[0])
+
+
+def assert_told(added: Model, curve: FittedCurve) -> None:
+    """The report's sentence and its table say the model's words, formula and parameters."""
+    sentence, table = text(fit_sentence(curve)), text(fit_table([curve]))
+    told = r" \(exponent 0\.\d+, decay b 0\.\d+\)" if added.values_are_told else ""
+    assert re.search(f"but {added.words}{told} is preferred over the power law by ΔAICc", sentence), sentence
+    formula = added.formula.replace("{", "").replace("}", "").replace("-", "−")
+    assert f"{added.words}: {formula}" in table
+    assert all(parameter.symbol in table for parameter in added.parameters)
+
+
+@pytest.mark.parametrize("model", BUILT_IN, ids=lambda model: model.name)
+def test_a_model_s_value_is_its_shape(model: Model) -> None:
+    # what least squares fits and what predict draws are two formulas: they must be one curve
+    points = gather(DEPTHS, (3 * DEPTHS**-0.5 + 0.01 * DEPTHS)[None], "equal")
+    family = model.family(points)
+    assert family is not None
+    theta_PC = np.array([[0.2], [0.7]])[: family.starts_SPC.shape[1]]
+    shape_G, level_C = family.shape(theta_PC, family.ref_C)[0][:, 0], np.array([1.1])
+    others = {name: float(value[0]) for name, value in model.others(theta_PC, level_C, family.ref_C).items()}
+    assert list(others) == [parameter.name for parameter in model.parameters]
+    y = model.value(DEPTHS, float(np.exp(1.1)), 0.2, others)
+    assert np.log(y) - shape_G == pytest.approx(1.1)
+    h = 1e-6  # and the Jacobian is its slope, up to a constant over x
+    for p, jacobian_G in enumerate(family.shape(theta_PC, family.ref_C)[1][..., 0]):
+        step = h * (np.arange(len(theta_PC)) == p)[:, None]
+        moved_G = [family.shape(theta_PC + sign * step, family.ref_C)[0][:, 0] for sign in (-1, 1)]
+        slope_G = (moved_G[1] - moved_G[0]) / (2 * h)
+        assert np.ptp(slope_G - jacobian_G) == pytest.approx(0, abs=1e-8)
+
+
+def test_models_are_told_apart() -> None:
+    for texts in ([model.words for model in BUILT_IN], [model.formula for model in BUILT_IN]):
+        assert len(set(texts)) == len(texts)
+    assert [model.name for model in BUILT_IN if model.has_theory] == ["power", "power_floor", "power_log"]
+    assert {model.name: model.num_parameters for model in BUILT_IN} == {
+        "power": 2,
+        "power_floor": 3,
+        "power_log": 3,
+        "exponential": 2,
+        "log_linear": 2,
+    }

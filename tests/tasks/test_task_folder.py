@@ -1,0 +1,151 @@
+"""What lies beside a task file is imported as beside a script, and two folders do not mix."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from depthrate.tasks import task_folder
+from depthrate.tasks.loading import load_task
+from depthrate.tasks.task import TaskError
+
+TASK = """
+import depthrate
+from model import WIDTH
+
+@depthrate.task(version=1)
+def law(*, depth: int):
+    return {"metrics": [{"layer": depth, "nc1": float(WIDTH)}]}
+
+@depthrate.task(version=1)
+def late(*, depth: int):
+    from helpers.more import VALUE
+    return {"metrics": [{"layer": depth, "nc1": float(VALUE)}]}
+"""
+
+
+@pytest.fixture(autouse=True)
+def clean_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave the import path and the modules of the other tests as they were."""
+    folder = task_folder._TaskFolder()
+    monkeypatch.setattr(task_folder, "_TASK_FOLDER", folder)
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    folder.activate(None)
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+class Context:
+    """Never stops."""
+
+    def should_stop(self):
+        return False
+
+    def for_trial(self, index):
+        return self
+
+
+def make(folder: Path, width: int) -> Path:
+    """Write a task file, and what it imports, beside it."""
+    (folder / "helpers").mkdir(parents=True)
+    (folder / "my_task.py").write_text(TASK)
+    (folder / "model.py").write_text(f"WIDTH = {width}\nwith open(__file__ + '.log', 'a') as log: log.write('x')\n")
+    (folder / "helpers" / "more.py").write_text(f"VALUE = {10 * width}\n")  # no __init__.py
+    return folder / "my_task.py"
+
+
+def measured(path: Path, function: str = "law") -> float:
+    task = load_task(f"{path}:{function}")
+    (result,) = task.run([{"depth": 1}], Context())
+    return float(result.tables["metrics"][0]["nc1"])
+
+
+def test_two_folders_with_modules_of_one_name_do_not_mix(tmp_path: Path) -> None:
+    first, second = make(tmp_path / "first", 1), make(tmp_path / "second", 2)
+    assert [measured(path) for path in (first, second, first, second)] == [1, 2, 1, 2]
+    assert [measured(path, "late") for path in (first, second, first)] == [10, 20, 10], "imported while it runs"
+    assert (tmp_path / "first" / "model.py.log").read_text() == "x", "executed once"
+    assert str(tmp_path / "first") in sys.path and str(tmp_path / "second") not in sys.path
+
+
+def test_the_folder_comes_after_the_standard_library_and_before_what_is_installed(tmp_path: Path) -> None:
+    path = make(tmp_path / "task", 1)
+    for name, content in {"random": "raise OSError", "model_zoo": "HERE = 1", "yaml_of_mine": "HERE = 1"}.items():
+        (path.parent / f"{name}.py").write_text(content)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "model_zoo.py").write_text("HERE = 0")
+    (elsewhere / "plain").mkdir()
+    (elsewhere / "plain" / "__init__.py").write_text("HERE = 0")
+    (path.parent / "plain").mkdir()  # a folder of pictures, say
+    sys.path.insert(0, str(elsewhere))  # as PYTHONPATH does
+    path.write_text("import random, model_zoo, plain\n" + TASK + "assert model_zoo.HERE and not plain.HERE\n")
+    assert measured(path) == 1
+    position = {entry: index for index, entry in enumerate(sys.path)}
+    assert position[os.path.dirname(os.__file__)] < position[str(path.parent)] < position[purelib()]
+
+
+def purelib() -> str:
+    return str(Path(pytest.__file__).parents[1])
+
+
+def test_a_folder_that_was_on_the_path_before_stays_there(tmp_path: Path) -> None:
+    first, second = make(tmp_path / "first", 1), make(tmp_path / "second", 2)
+    sys.path.append(str(first.parent))
+    assert [measured(first), measured(second)] == [1, 2] and str(first.parent) in sys.path
+
+
+@pytest.mark.parametrize(
+    ("files", "parts"),
+    [
+        (
+            {"my_task": "import depthrate\n\nfrom modle import MLP\n", "model": "MLP = 1"},
+            [
+                "my_task.py, line 3: `from modle import MLP`: no module named 'modle'; did you mean 'model'?",
+                "looked in {folder} (the task file's folder) and in what is installed for",
+                "put modle.py beside the task file, or install it",
+            ],
+        ),
+        (
+            {"my_task": "import model\n", "model": "x = 1\nimport nowhere.at_all\n"},
+            ["model.py, line 2: `import nowhere.at_all`: no module named 'nowhere'", "put nowhere.py beside"],
+        ),
+        (
+            {"my_task": "from model import MPL\n", "model": "MLP = 1"},
+            ["my_task.py, line 1: `from model import MPL`: cannot import name 'MPL' from 'model' ({folder}/model.py)"],
+        ),
+        (
+            {"my_task": "from profile import MLP\n", "profile": "MLP = 1"},
+            ["line 1: `from profile import MLP`", "'profile' is a name of the standard library, which comes first"],
+        ),
+        ({"my_task": "import model\n", "model": "\n1 / 0\n"}, ["model.py, line 2: `1 / 0`: ZeroDivisionError"]),
+        (
+            {"my_task": "import model\n", "model": "def f(:"},
+            ["line 1: `import model`: SyntaxError", "(model.py, line 1)"],
+        ),
+    ],
+)
+def test_what_cannot_be_imported_is_said_with_line_path_and_remedy(
+    files: dict[str, str], parts: list[str], tmp_path: Path
+) -> None:
+    for name, content in files.items():
+        (tmp_path / f"{name}.py").write_text(content)
+    with pytest.raises(TaskError) as caught:
+        load_task(f"{tmp_path}/my_task.py:law")
+    for part in parts:
+        assert part.format(folder=tmp_path) in str(caught.value)
+
+
+def test_depthrate_is_imported_in_a_folder_with_modules_of_the_same_names(tmp_path: Path) -> None:
+    for name in ("storage", "tasks", "slurm", "sweeps", "orchestrator"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong one')")
+    code = "import depthrate; depthrate.open, depthrate.load_sweep, depthrate.task, depthrate.fit_rates"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
