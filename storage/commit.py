@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -62,11 +62,29 @@ def commit_trials(
     # stamped when the data are there: readers decide by it which of several commits came first
     stamped = [{"committed_at": datetime.now(UTC), **row} for row in trials]
     schema = TRIALS.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
+    _check_still_there(store, written.values(), began)
     write_table(store, commit_path, "trials", pa.Table.from_pylist(stamped, schema=schema))
+    try:
+        _check_still_there(store, written.values(), began)
+    except FileNotFoundError:
+        store.delete_many(
+            [commit_path]
+        )  # a repair looks once more after it moved a file: one of the two sees the other
+        raise
+
+
+def _check_still_there(store: Store, written: Iterable[DataFile], began: float) -> None:
+    """Check that nobody took this attempt for a dead one while it stood still, and moved aside what it had written.
+
+    Raises:
+        FileNotFoundError: somebody did.
+    """
     if time.time() - began > SUSPENDED_S:
-        gone = [file.path for file in written.values() if store.size(file.path) != file.size]
-        if gone:  # taken for a dead attempt's, they were moved away before they were committed
-            raise FileNotFoundError(f"{gone[0]} vanished before it was committed: this process stood still too long")
+        for file in written:
+            if store.size(file.path) != file.size:
+                raise FileNotFoundError(
+                    f"{file.path} vanished before it was committed: this process stood still too long"
+                )
 
 
 def read_commit(content: bytes, columns: Sequence[str] = TRIALS.names) -> tuple[pa.Table, dict[str, DataFile]]:

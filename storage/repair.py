@@ -66,6 +66,9 @@ def repair(store: Store, found: Verification) -> Repair:
         elif finding.kind in STRAY:
             if finding.path not in named_now and not _is_committed_now(store, finding.path):
                 _move(store, done, finding.path)
+                if _is_committed_now(store, finding.path):  # its attempt had only stood still
+                    store.move(f"{done.quarantine}/{finding.path}", finding.path)
+                    done.moved.remove(finding.path)
         elif finding.path not in needed or finding.kind == "damaged":
             _move(store, done, finding.path)
     return done

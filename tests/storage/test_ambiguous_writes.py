@@ -18,7 +18,7 @@ from depthrate.storage.compact import compact
 from depthrate.storage.layout import is_compacted
 from depthrate.storage.store import Store
 
-A = "20260101T000000_aaaaaaaaaaaa"
+A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 
 
 def job(store: Store, depths: list[int]) -> PackJob:
@@ -87,6 +87,17 @@ def test_parts_go_on_after_a_failure_within_an_attempt(folder: Store, monkeypatc
     run_job(job(folder, [1, 2]), StopFlag())
     assert len(written) == len(set(written)) == 2, "the same trial in two parts; one of them counts"
     assert results_of(folder).sql("select trial_id, count(*) from trials group by 1").fetchall() == [("t1", 1)]
+
+
+def test_parts_of_one_attempt_may_hold_the_same_trial(store: Store) -> None:
+    """Each of them also holds a trial that another attempt committed earlier, so that none of them counts as a whole."""
+    commit(store, B, ["t0", "t3"], hour=1)
+    commit(store, A, ["t0", "t1"], hour=2, part=0)
+    commit(store, A, ["t3", "t1", "t2"], hour=3, part=1)
+    for _ in range(2):
+        rows = results_of(store).sql("select trial_id, count(*) from metrics group by 1 order by 1").fetchall()
+        assert rows == [("t0", 6), ("t1", 6), ("t2", 6), ("t3", 6)]
+        compact(store, grace_s=0)
 
 
 def test_a_commit_is_never_written_over(store: Store) -> None:
