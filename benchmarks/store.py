@@ -1,8 +1,8 @@
 """The store at scale: writing it, planning against it, asking it, compacting it; beside S3 and what users do today.
 
-    python benchmarks/store.py --trials 1000 10000 100000 --place /some/folder
-    python benchmarks/store.py --trials 1000 10000 --place /some/folder --s3         # needs moto[server] and s3fs
-    python benchmarks/store.py --trials 1000 10000 --place /some/folder --rivals     # what is missing is skipped
+    python -m benchmarks.store --trials 1000 10000 100000 --place /some/folder
+    python -m benchmarks.store --trials 1000 10000 --place /some/folder --s3         # needs moto[server] and s3fs
+    python -m benchmarks.store --trials 1000 10000 --place /some/folder --rivals     # what is missing is skipped
     pip install tensorboard mlflow-skinny sqlalchemy alembic                         # the rivals besides pandas
 
 The store is synthetic (store_synthetic.py): invented numbers, but real trials, packs of up to 16, tables of 35 layers
@@ -22,60 +22,36 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import math
 import os
-import platform
 import shutil
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.store_processes import (
+    ROOT,
+    drop_from_page_cache,
+    machine,
+    run_depthrate,
+    run_module,
+    run_process,
+)
+from benchmarks.store_rows import RIVALS, Row, print_table, relate
+
 GROUP_BY = "select weight_decay, avg(nc1) as nc1 from results group by 1 order by 1"
 IN_PROCESS = ("diff", "driver", "query:group by, results", "query:group by, metrics", "query:one trial's rows")
 S3_MOST_TRIALS = 10_000
 """moto keeps all objects in one Python process, so larger stores would measure moto."""
-RIVALS = {"csv": 10_000, "tensorboard": 1_000, "mlflow": 1_000}
-"""The most trials at which a rival answers within minutes."""
 QUESTIONS = {
     "group_by": "rivals: group by",
     "one_trial": "rivals: one trial's rows",
     "done": "rivals: which trials are done",
 }
-
-
-@dataclass
-class Row:
-    """One measure of one store."""
-
-    trials: int
-    place: str
-    state: str
-    """uncompacted, compacted, settled, or the rival's name."""
-    measure: str
-    unit: str
-    values: list[float]
-    growth: float | None = None
-    """Median over that of the next smaller size."""
-    ratios: dict[str, float] = field(default_factory=dict)
-    """What is divided by what -> the quotient of their medians."""
-
-    @property
-    def median(self) -> float:
-        """Return the figure to quote."""
-        return statistics.median(self.values)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the row for programs."""
-        return {**asdict(self), "median": self.median, "min": min(self.values), "max": max(self.values)}
 
 
 @dataclass(frozen=True)
@@ -86,7 +62,7 @@ class Place:
     root: str
     environment: Mapping[str, str]
     server: Any = None
-    """Of tests/s3_server.py; null for a folder."""
+    """Of tests/support/s3_server.py; null for a folder."""
 
     def store(self, trials: int, suffix: str = "") -> str:
         """Return the URL of the store of this size."""
@@ -95,15 +71,6 @@ class Place:
     def num_requests(self) -> int:
         """Return how many requests the server has had; 0 for a folder."""
         return 0 if self.server is None else int(sum(self.server.counts().values()))
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A process that ran."""
-
-    output: str
-    seconds: float
-    peak_mb: float
 
 
 @dataclass
@@ -140,7 +107,7 @@ class Bench:
                 "import json, sys; from benchmarks.store_synthetic import synthetic_sweep; "
                 "print(json.dumps(synthetic_sweep(int(sys.argv[1])).spec(), indent=1))"
             )
-            path.write_text(_run([sys.executable, "-c", code, str(trials)]).output)
+            path.write_text(run_process([sys.executable, "-c", code, str(trials)]).output)
         return path
 
     def write(self, place: Place, trials: int) -> None:
@@ -151,7 +118,7 @@ class Bench:
         aside = store if place.server else f"{store}.part"  # an interrupted one is not taken for whole
         if place.server is None:
             shutil.rmtree(aside, ignore_errors=True)
-        ended = _module("store_synthetic", ["--store", aside, "--trials", str(trials)], place.environment)
+        ended = run_module("store_synthetic", ["--store", aside, "--trials", str(trials)], place.environment)
         if place.server is None:
             os.replace(aside, store)
         took = json.loads(ended.output)
@@ -169,7 +136,7 @@ class Bench:
 
             def run(arguments: list[str] = arguments) -> None:
                 before = place.num_requests()
-                ended.append(_depthrate([*arguments, "--store", store], place.environment))
+                ended.append(run_depthrate([*arguments, "--store", store], place.environment))
                 requests.append(place.num_requests() - before)
 
             self.repeat(run)
@@ -197,7 +164,7 @@ class Bench:
             seconds: list[float] = []
 
             def run(measure: str = measure, name: str = name) -> None:
-                _drop_from_page_cache(Path(store))
+                drop_from_page_cache(Path(store))
                 answer = self._answer(measure, place, trials, store)["seconds"]
                 seconds.append(answer[name] + answer.get("open", 0.0))
 
@@ -208,7 +175,7 @@ class Bench:
     def compact(self, place: Place, trials: int, store: str) -> bool:
         """Compact a store and measure it; false where this depthrate cannot."""
         try:
-            ended = _depthrate(["compact", "--store", store], place.environment)
+            ended = run_depthrate(["compact", "--store", store], place.environment)
         except subprocess.CalledProcessError as error:
             print(f"no figures for compacted stores: depthrate compact: {error.stderr.strip()[-300:]}", file=sys.stderr)
             return False
@@ -218,7 +185,7 @@ class Bench:
 
     def settle(self, place: Place, trials: int, store: str) -> None:
         """Bring a compacted store to where the next compaction would an hour later."""
-        ended = _depthrate(["compact", "--grace", "0", "--store", store], place.environment)
+        ended = run_depthrate(["compact", "--grace", "0", "--store", store], place.environment)
         self.add(trials, place.name, "settled", "command compact --grace 0", "s", [ended.seconds])
 
     def size(self, place: Place, trials: int, state: str, store: str) -> None:
@@ -254,7 +221,7 @@ class Bench:
 
     def _answer(self, measure: str, place: Place, trials: int, store: str) -> dict[str, Any]:
         arguments = [measure, "--store", store, "--sweep-file", str(self.sweep_file(trials))]
-        answer: dict[str, Any] = json.loads(_module("store_measures", arguments, place.environment).output)
+        answer: dict[str, Any] = json.loads(run_module("store_measures", arguments, place.environment).output)
         return answer
 
     def _rival_folder(self, rival: str, trials: int) -> Path:
@@ -262,7 +229,7 @@ class Bench:
 
     def _write_rival(self, rival: str, trials: int) -> bool:
         """Write a rival's folder unless it is there; false where the rival is not installed."""
-        missing = json.loads(_module("store_rivals", ["missing", "--rival", rival]).output)
+        missing = json.loads(run_module("store_rivals", ["missing", "--rival", rival]).output)
         if missing:
             print(f"{rival} is left out: pip install {' '.join(missing)}", file=sys.stderr)
             return False
@@ -271,7 +238,7 @@ class Bench:
             aside = folder.with_suffix(".part")
             shutil.rmtree(aside, ignore_errors=True)
             arguments = ["write", "--rival", rival, "--folder", str(aside), "--trials", str(trials)]
-            (seconds,) = json.loads(_module("store_rivals", arguments).output)
+            (seconds,) = json.loads(run_module("store_rivals", arguments).output)
             os.replace(aside, folder)
             self.add(trials, "folder", rival, "write", "trials/s", [trials / seconds])
         return True
@@ -280,7 +247,7 @@ class Bench:
         arguments = [question, "--rival", rival, "--folder", folder, "--trials", str(trials)]
         seconds: list[float] = []
         # the last time of a process has its imports behind it, on every side
-        self.repeat(lambda: seconds.append(json.loads(_module("store_rivals", arguments).output)[-1]))
+        self.repeat(lambda: seconds.append(json.loads(run_module("store_rivals", arguments).output)[-1]))
         self.add(trials, "folder", state, name, "s", seconds)
 
 
@@ -300,7 +267,7 @@ def main() -> None:
     sizes = sorted(arguments.trials)
     if arguments.s3:
         sizes = [trials for trials in sizes if trials <= S3_MOST_TRIALS]
-        sys.path.insert(0, str(ROOT / "tests"))  # its server counts requests
+        sys.path.insert(0, str(ROOT / "tests" / "support"))  # its server counts requests
         with importlib.import_module("s3_server").s3_server() as server:
             _measure_s3(bench, Place("s3", server.new_url(), server.environment, server), sizes)
     elif arguments.rivals:
@@ -308,9 +275,9 @@ def main() -> None:
     else:
         _measure_folder(bench, Place("folder", str(bench.folder), {}), sizes)
     relate(bench.rows)
-    _print_table(bench.rows)
+    print_table(bench.rows)
     if arguments.output:
-        content = {"machine": _machine(), "rows": [row.to_json() for row in bench.rows]}
+        content = {"machine": machine(), "rows": [row.to_json() for row in bench.rows]}
         arguments.output.write_text(json.dumps(content, indent=1))
 
 
@@ -358,124 +325,8 @@ def _compacted_copy(bench: Bench, place: Place, trials: int) -> Iterator[str | N
         shutil.rmtree(copy)
 
 
-def relate(rows: Sequence[Row]) -> None:
-    """Fill in growths and ratios."""
-    for row in rows:
-        smaller = [other for other in rows if _series(other) == _series(row) and other.trials < row.trials]
-        if smaller:
-            row.growth = _quotient(row.median, max(smaller, key=lambda other: other.trials).median)
-        for other in rows:
-            if (other.trials, other.place, other.measure) != (row.trials, row.place, row.measure):
-                continue
-            if row.state in RIVALS and other.state not in RIVALS:
-                row.ratios[f"ours {other.state} : {row.state}"] = _quotient(other.median, row.median)
-            elif row.state != other.state == "uncompacted":
-                row.ratios[f"{row.state} : uncompacted"] = _quotient(row.median, other.median)
-
-
-def _series(row: Row) -> tuple[str, str, str]:
-    return row.place, row.state, row.measure
-
-
-def _quotient(above: float, below: float) -> float:
-    return above / below if below else math.nan
-
-
-def _print_table(rows: Sequence[Row]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    heads = ("trials", "place", "state", "measure", "median", "min", "max", "unit", "runs", "growth", "ratio")
-    table = Table(*heads, title="growth: over the next smaller store; ratio: to the uncompacted store, or ours : rival")
-    for row in rows:
-        ratios = [
-            f"{_number(value)} ({name.partition(' : ')[0]})" if row.state in RIVALS else _number(value)
-            for name, value in row.ratios.items()
-        ]
-        table.add_row(
-            f"{row.trials:,}",
-            row.place,
-            row.state,
-            row.measure,
-            *(_number(value) for value in (row.median, min(row.values), max(row.values))),
-            row.unit,
-            str(len(row.values)),
-            _number(row.growth),
-            "\n".join(ratios),
-        )
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
 def _label(trials: int) -> str:
     return f"{trials // 1000}k" if trials % 1000 == 0 else str(trials)
-
-
-def _depthrate(arguments: Sequence[str], environment: Mapping[str, str]) -> Ended:
-    return _run([sys.executable, "-m", "depthrate", *arguments], environment)
-
-
-def _module(name: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Ended:
-    return _run([sys.executable, "-m", f"benchmarks.{name}", *arguments], environment)
-
-
-def _run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Ended:
-    """Run a process to its end.
-
-    Its peak memory counts ours at the moment it is born: this process must stay small.
-
-    Raises:
-        subprocess.CalledProcessError: it failed; its last words are in the error.
-    """
-    python_path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    variables = {**os.environ, "PYTHONPATH": python_path, **(environment or {})}
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        started = time.perf_counter()
-        process = subprocess.Popen(command, stdout=output, stderr=errors, env=variables)
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
-        output.seek(0)
-        errors.seek(0)
-        if process.returncode:
-            error = subprocess.CalledProcessError(process.returncode, command, output.read(), errors.read())
-            error.add_note(error.stderr[-2000:])
-            raise error
-        return Ended(output.read(), seconds, usage.ru_maxrss * _maxrss_bytes() / 1e6)
-
-
-def _maxrss_bytes() -> int:
-    return 1 if sys.platform == "darwin" else 1024
-
-
-def _drop_from_page_cache(folder: Path) -> None:
-    os.sync()  # only clean pages can be dropped
-    for path in folder.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
-
-
-def _machine() -> dict[str, Any]:
-    def git(*arguments: str) -> str | None:
-        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    return {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "load": os.getloadavg(),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "git_sha": git("rev-parse", "HEAD"),
-        "git_dirty": bool(git("status", "--porcelain")),
-    }
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from depthrate.orchestrator.plan import check_sweep, make_plan
-from depthrate.storage.snapshot import SnapshotCache, take_snapshot
+from depthrate.storage.cache import SnapshotCache
+from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
 from depthrate.sweeps.sweep_file import load_sweep
 

@@ -23,9 +23,10 @@ from depthrate.orchestrator.other_launches import OtherLaunches
 from depthrate.orchestrator.plan import Plan, halved
 from depthrate.orchestrator.progress import Feed, Outcome, PackFailure, Progress, Watcher
 from depthrate.orchestrator.retry import STOP_AFTER_PACKS, Decision, decide
+from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.layout import checkpoint_folder
 from depthrate.storage.records import Record
-from depthrate.storage.snapshot import Snapshot, SnapshotCache, take_snapshot
+from depthrate.storage.snapshot import Snapshot, take_snapshot
 from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store, StoreError
 from depthrate.sweeps.packing import Pack

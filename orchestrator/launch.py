@@ -18,6 +18,7 @@ from depthrate.orchestrator.plan import CheckedSweep, Plan
 from depthrate.orchestrator.progress import Feed, Outcome
 from depthrate.orchestrator.upkeep import Upkeep
 from depthrate.orchestrator.watch import JobWatcher, LaunchWatcher
+from depthrate.storage.lag import await_commits
 from depthrate.storage.layout import checkpoint_folder
 from depthrate.storage.snapshot import Snapshot, take_snapshot
 from depthrate.storage.specs import write_spec
@@ -38,6 +39,8 @@ class LaunchEnd:
     """In which a launch ran that was sent away."""
     job_end: str = ""
     """How that job ended, in words."""
+    unseen: int = 0
+    """Trials that it has committed and that the store's listing does not show."""
 
 
 def launch(
@@ -68,14 +71,24 @@ def launch(
             finally:
                 executor.close()
                 upkeep.close(wait=False)
-    snapshot = take_snapshot(store)
+    done = _done(plan, outcome) if feed is None else set()  # a search leaves out trials that it prunes
+    snapshot = await_commits(store, done)
     if not outcome.interrupted:
         if upkeep.look(snapshot):
             console.print("putting small files together, as depthrate compact does")
         upkeep.close(wait=True)
     committed = snapshot.trial_ids()
     _delete_checkpoints([pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)], store)
-    return LaunchEnd(snapshot, outcome)
+    return LaunchEnd(snapshot, outcome, unseen=len(done - committed))
+
+
+def _done(plan: Plan, outcome: Outcome) -> set[str]:
+    """Return the trials that a launch which went to its end has committed: all but those that it gave up."""
+    if outcome.stopped_early or outcome.interrupted:
+        return set()
+    given_up = {trial_id for failure in outcome.failures for trial_id in failure.pack.trial_ids}
+    packs = (*plan.packs, *plan.underway.values())
+    return {trial_id for pack in packs for trial_id in pack.trial_ids} - given_up
 
 
 def submit(

@@ -53,7 +53,7 @@ class PackRun:
         self._pruning = Pruning(job, judge)
         self._finished: list[tuple[TrialResult, dict[str, pa.Table], float]] = []
         self._oldest_finished = 0.0
-        self._part = 0
+        self._part = -1
         self._lock = threading.Lock()  # the heartbeat commits finished trials while the next one trains
 
     def run(self) -> None:
@@ -95,9 +95,9 @@ class PackRun:
         with self._lock:
             if not self._finished:
                 return
+            self._part += 1  # before: what a failed write has stored, nobody knows, and it must not be written over
             self._write_commit()
             self._finished, self._oldest_finished = [], 0.0
-            self._part += 1
 
     def _write_commit(self) -> None:
         try:

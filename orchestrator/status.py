@@ -12,7 +12,8 @@ from typing import Any
 
 from depthrate.orchestrator.attempt import is_live
 from depthrate.storage.records import Record, read_records
-from depthrate.storage.snapshot import Problem, Snapshot
+from depthrate.storage.snapshot import Snapshot
+from depthrate.storage.source import Problem
 from depthrate.storage.states import AttemptState
 from depthrate.storage.store import Store
 from depthrate.sweeps.trial import Trial

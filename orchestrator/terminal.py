@@ -16,7 +16,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from depthrate.orchestrator.aggregate import FittedCurve
     from depthrate.orchestrator.search.proposals import SearchView
-    from depthrate.storage.snapshot import Problem
+    from depthrate.storage.source import Problem
     from depthrate.tasks.fits.rate_fit import RateFit
 
 

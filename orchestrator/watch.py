@@ -10,8 +10,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from depthrate.orchestrator.plan import CheckedSweep, Plan
 from depthrate.orchestrator.progress import Progress as LaunchProgress
+from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.records import Record
-from depthrate.storage.snapshot import SnapshotCache, take_snapshot
+from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store, StoreError
 from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import varying_parameters

@@ -7,7 +7,8 @@ reader knows from one listing whether a committed trial is whole.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +21,8 @@ from depthrate.storage.schema import SCHEMA_VERSION, TRIALS, Columns, TableError
 from depthrate.storage.store import Store
 
 METADATA_KEY = b"depthrate"
+SUSPENDED_S = 60.0
+"""A commit that takes longer looks whether its files are still there."""
 
 
 def commit_trials(
@@ -37,9 +40,13 @@ def commit_trials(
     Killed or failed at any point before its last write, it leaves nothing that a reader sees.
 
     Raises:
-        OSError: the store refused a write (a full disk, say); nothing became visible.
+        OSError: the store refused a write (a full disk, say), or the answer to it was lost: then it may be visible all the
+            same, and trying again takes a new `part`.
         TableError: a column has different types in these trials, or another one in this store.
     """
+    began, commit_path = time.time(), table_path("trials", sweep, attempt_id, part)
+    if store.size(commit_path) is not None:
+        raise FileExistsError(f"{commit_path} is committed already; a commit is never written over")
     joined = {name: joined_rows(name, parts) for name in DATA_TABLES if (parts := _with_rows(tables.get(name, ())))}
     own = {name: columns.not_standard(name, table.schema) for name, table in joined.items()}
     for name in joined:
@@ -55,9 +62,29 @@ def commit_trials(
     # stamped when the data are there: readers decide by it which of several commits came first
     stamped = [{"committed_at": datetime.now(UTC), **row} for row in trials]
     schema = TRIALS.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
-    write_table(
-        store, table_path("trials", sweep, attempt_id, part), "trials", pa.Table.from_pylist(stamped, schema=schema)
-    )
+    _check_still_there(store, written.values(), began)
+    write_table(store, commit_path, "trials", pa.Table.from_pylist(stamped, schema=schema))
+    try:
+        _check_still_there(store, written.values(), began)
+    except FileNotFoundError:
+        store.delete_many(
+            [commit_path]
+        )  # a repair looks once more after it moved a file: one of the two sees the other
+        raise
+
+
+def _check_still_there(store: Store, written: Iterable[DataFile], began: float) -> None:
+    """Check that nobody took this attempt for a dead one while it stood still, and moved aside what it had written.
+
+    Raises:
+        FileNotFoundError: somebody did.
+    """
+    if time.time() - began > SUSPENDED_S:
+        for file in written:
+            if store.size(file.path) != file.size:
+                raise FileNotFoundError(
+                    f"{file.path} vanished before it was committed: this process stood still too long"
+                )
 
 
 def read_commit(content: bytes, columns: Sequence[str] = TRIALS.names) -> tuple[pa.Table, dict[str, DataFile]]:

@@ -13,6 +13,9 @@ searches/sweep=<sweep>/<study>/<batch>-<digest>.json                what a searc
 searches/sweep=<sweep>/reports/<attempt>.json                       what trials that may be pruned reported, and which were
 fits/sweep=<sweep>/fits.parquet                                     the newest fits of a sweep
 quarantine/<when>/<path>                                            what `verify --repair` moved out of the way
+
+A store is shared, so what stands in its files never chooses a path: a path comes from a listing, or is made here from
+identities that pass `identity`, the one pattern for all of them.
 """
 
 from __future__ import annotations
@@ -27,77 +30,128 @@ FOLDERS = ("manifest", "trials", *DATA_TABLES, "attempts")
 """What a reader lists."""
 _COMPACTED = "compact_"
 _ATTEMPT_ID = re.compile(r"\d{8}T\d{6}_[0-9a-f]{12}")
+_IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,249}")
+_UNSAFE = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
+
+
+class ForeignNameError(ValueError):
+    """A name from a store that cannot be part of a path of it."""
+
+
+def identity(name: object) -> str:
+    """Return a sweep's, an attempt's, a pack's, a compaction's or any other name that becomes part of a path.
+
+    Raises:
+        ForeignNameError: it could lead elsewhere.
+    """
+    if not isinstance(name, str) or _IDENTITY.fullmatch(name) is None:
+        raise ForeignNameError(f"{name!r:.200} is no name of ours (letters, digits and _.+-, the first no sign)")
+    return name
+
+
+def is_identity(name: object) -> bool:
+    """Whether `identity` accepts this name."""
+    return isinstance(name, str) and _IDENTITY.fullmatch(name) is not None
+
+
+def is_safe(path: str) -> bool:
+    """Whether a path stays below where it begins, whoever resolves it."""
+    return _UNSAFE.search(path) is None
+
+
+def is_table_path(path: str, table: str, sweep: str) -> bool:
+    """Whether `table_path` can have made this path, for a table of a sweep."""
+    folder, _, name = path.rpartition("/")
+    return folder == f"{table}/sweep={sweep}" and name.endswith(".parquet") and is_identity(name[:-8])
+
+
+def is_job_folder(folder: object, sweep: str, submission: str) -> bool:
+    """Whether this is a folder as a launch makes it for its jobs: `<anywhere>/<sweep>/<submission>`, written out."""
+    if not isinstance(folder, str) or not is_safe(folder.removeprefix("/")):
+        return False
+    named = submission.removeprefix(f"depthrate-{sweep}-")
+    return named != submission and is_attempt_id(named) and folder.endswith(f"/{sweep}/{submission}")
 
 
 def spec_path(sweep: str, spec_hash: str) -> str:
     """Return where a launched spec is kept."""
-    return f"sweeps/{sweep}/{spec_hash}.json"
+    return f"sweeps/{identity(sweep)}/{identity(spec_hash)}.json"
 
 
 def table_path(table: str, sweep: str, attempt_id: str, part: int | None) -> str:
     """Return where an attempt writes its rows of a table."""
     suffix = "" if part is None else f"-{part:04d}"
-    return f"{table}/sweep={sweep}/{attempt_id}{suffix}.parquet"
+    return f"{table}/sweep={identity(sweep)}/{identity(attempt_id)}{suffix}.parquet"
+
+
+def data_path(commit: str, table: str) -> str:
+    """Return where the rows of a table stand that were committed with this trials file."""
+    return f"{table}/{commit.partition('/')[2]}"
 
 
 def attempt_path(sweep: str, attempt_id: str) -> str:
     """Return where an attempt keeps its state."""
-    return f"attempts/sweep={sweep}/{attempt_id}.json"
+    return f"attempts/sweep={identity(sweep)}/{identity(attempt_id)}.json"
 
 
 def log_path(sweep: str, attempt_id: str) -> str:
     """Return where the end of an attempt's output is kept."""
-    return f"attempts/sweep={sweep}/{attempt_id}.log"
+    return f"attempts/sweep={identity(sweep)}/{identity(attempt_id)}.log"
 
 
 def checkpoint_folder(pack_id: str) -> str:
     """Return the folder of a pack's checkpoints."""
-    return f"checkpoints/{pack_id}"
+    return f"checkpoints/{identity(pack_id)}"
 
 
 def checkpoint_path(pack_id: str, name: str) -> str:
     """Return where a pack keeps the checkpoint called `name`."""
-    return f"checkpoints/{pack_id}/{name}.ckpt"
+    return f"{checkpoint_folder(pack_id)}/{identity(name)}.ckpt"
 
 
 def checkpoint_trials_path(pack_id: str) -> str:
     """Return where it is written which trials a checkpointed pack holds."""
-    return f"checkpoints/{pack_id}/pack.json"
+    return f"{checkpoint_folder(pack_id)}/pack.json"
 
 
 def fits_path(sweep: str) -> str:
     """Return where a sweep's newest fits are kept."""
-    return f"fits/sweep={sweep}/fits.parquet"
+    return f"fits/sweep={identity(sweep)}/fits.parquet"
 
 
 def searches_folder(sweep: str) -> str:
     """Return the folder of what a sweep's searches proposed."""
-    return f"searches/sweep={sweep}"
+    return f"searches/sweep={identity(sweep)}"
 
 
 def batch_path(sweep: str, study_id: str, batch: int, digest: str) -> str:
     """Return where a study keeps what it proposed at once."""
-    return f"{searches_folder(sweep)}/{study_id}/{batch:06d}-{digest}.json"
+    return f"{searches_folder(sweep)}/{identity(study_id)}/{batch:06d}-{identity(digest)}.json"
 
 
 def reports_path(sweep: str, attempt_id: str) -> str:
     """Return where an attempt keeps what trials that may be pruned have reported."""
-    return f"{searches_folder(sweep)}/reports/{attempt_id}.json"
+    return f"{searches_folder(sweep)}/reports/{identity(attempt_id)}.json"
 
 
 def cancel_path(sweep: str) -> str:
     """Return where it is written that a sweep's launches are to stop."""
-    return f"sweeps/{sweep}/cancel"
+    return f"sweeps/{identity(sweep)}/cancel"
+
+
+def submissions_folder(sweep: str) -> str:
+    """Return the folder of what was given to a scheduler for a sweep."""
+    return f"jobs/sweep={identity(sweep)}"
 
 
 def submission_path(sweep: str, name: str) -> str:
     """Return where a launch writes which jobs it has given to a scheduler."""
-    return f"jobs/sweep={sweep}/{name}.json"
+    return f"{submissions_folder(sweep)}/{identity(name)}.json"
 
 
 def trial_ids_path(sweep: str, spec_hash: str) -> str:
     """Return where the identities of a launched spec's trials are kept."""
-    return f"sweeps/{sweep}/{spec_hash}.trials"
+    return f"sweeps/{identity(sweep)}/{identity(spec_hash)}.trials"
 
 
 def compacted_path(table: str, sweep: str, compaction_id: str, part: int | None = None) -> str:
@@ -117,7 +171,7 @@ def compaction_of_path(path: str) -> str:
 
 def manifest_path(sweep: str, compaction_id: str) -> str:
     """Return where a compaction says what it wrote and what that replaces."""
-    return f"manifest/sweep={sweep}/{compaction_id}.json"
+    return f"manifest/sweep={identity(sweep)}/{identity(compaction_id)}.json"
 
 
 def column_path(table: str, column: str, type_name: str) -> str:

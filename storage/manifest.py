@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from depthrate.storage.layout import DATA_TABLES, attempt_path, log_path, manifest_path, table_path
+from depthrate.storage.json_file import read_object
+from depthrate.storage.layout import (
+    DATA_TABLES,
+    attempt_path,
+    compaction_of_path,
+    identity,
+    is_compacted,
+    is_table_path,
+    log_path,
+    manifest_path,
+    table_path,
+)
 from depthrate.storage.parquet import DataFile
 from depthrate.storage.store import Store
+
+_TABLES = ("trials", *DATA_TABLES, "attempts")
+
+
+def _digest(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -60,7 +81,7 @@ class Manifest:
 
     def write(self, store: Store) -> None:
         """Make the compaction count."""
-        content = {
+        content: dict[str, Any] = {
             "compaction_id": self.compaction_id,
             "sweep": self.sweep,
             "created_at": self.created_at,
@@ -72,24 +93,48 @@ class Manifest:
                 "logs": self.logs,
             },
         }
+        content["sha256"] = _digest(content)
         store.write(self.path, json.dumps(content).encode(), durable=True)
 
     @staticmethod
-    def of(content: bytes) -> Manifest:
+    def of(path: str, content: bytes) -> Manifest:
         """Return the manifest that a file holds.
 
         Raises:
-            ValueError, KeyError, TypeError, AttributeError: it holds none.
+            ValueError, KeyError, TypeError, AttributeError: it holds none, or one that speaks of what is not its own.
         """
-        fields = json.loads(content)
+        fields = read_object(content)
+        digest = fields.pop("sha256", None)  # manifests of older versions have none
+        if digest not in (None, _digest(fields)):
+            raise ValueError("was changed after it was written")
         replaces = fields["replaces"]
-        return Manifest(
-            str(fields["compaction_id"]),
-            str(fields["sweep"]),
+        manifest = Manifest(
+            identity(fields["compaction_id"]),
+            identity(fields["sweep"]),
             float(fields["created_at"]),
             {table: [DataFile.of(file) for file in named] for table, named in fields["files"].items()},
-            list(replaces["commits"]),
-            list(replaces["compactions"]),
-            {str(attempt): int(size) for attempt, size in replaces["attempts"].items()},
-            list(replaces["logs"]),
+            [identity(name) for name in replaces["commits"]],
+            [identity(name) for name in replaces["compactions"]],
+            {identity(attempt): int(size) for attempt, size in replaces["attempts"].items()},
+            [identity(name) for name in replaces["logs"]],
         )
+        manifest.check(path)
+        return manifest
+
+    def check(self, path: str) -> None:
+        """Check that it stands at `path` and names files of its own, and else only features that it keeps.
+
+        Raises:
+            ValueError: it does not.
+        """
+        if self.path != path:
+            raise ValueError(f"says that it is {self.path}")
+        if not math.isfinite(self.created_at):
+            raise ValueError(f"was made at {self.created_at}")
+        for table, named in self.files.items():
+            for file in named:
+                is_own = is_compacted(file.path) and compaction_of_path(file.path) == self.compaction_id
+                if table not in _TABLES or not is_table_path(file.path, table, self.sweep):
+                    raise ValueError(f"names {file.path!r:.200}, which is no file of table {table!r:.50}")
+                if not is_own and table != "features":
+                    raise ValueError(f"names {file.path}, which is not its own")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from types import MappingProxyType
@@ -12,23 +13,16 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 
+from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.columns import OWN_TYPES
 from depthrate.storage.fits import fits_of
-from depthrate.storage.layout import DATA_TABLES
+from depthrate.storage.layout import DATA_TABLES, attempt_of_path
 from depthrate.storage.parameters import Added, with_parameter_columns
 from depthrate.storage.parquet import open_parquet
 from depthrate.storage.records import read_records
 from depthrate.storage.schema import ATTEMPTS, FITS, MEASURED, TRIALS, Columns
-from depthrate.storage.snapshot import (
-    LOOKS,
-    Problem,
-    Snapshot,
-    SnapshotCache,
-    Source,
-    find_broken_files,
-    first_line,
-    take_snapshot,
-)
+from depthrate.storage.snapshot import LOOKS, Snapshot, take_snapshot
+from depthrate.storage.source import Problem, Source, find_broken_files, first_line
 from depthrate.storage.store import Store
 
 if TYPE_CHECKING:
@@ -131,7 +125,7 @@ class Results:
 
     def _look_again(self, query: str) -> bool:
         """See why a query could not read a file: replaced by a compaction, or damaged; False if neither is the case."""
-        named = [file for table in self._tables(query) for file in self.snapshot.store(table)]
+        named = [file for table in self._tables(query) for file in self.snapshot.files(table)]
         before = {source.path for source in self.snapshot.sources}
         self.refresh()
         if before != {source.path for source in self.snapshot.sources}:
@@ -197,9 +191,16 @@ class Results:
         sources = self.snapshot.sources
         whole = [index for index, source in enumerate(sources) if source.is_whole]
         rest = [index for index, source in enumerate(sources) if not source.is_whole]
-        # an attempt's name tells its rows apart in many files at once; compactions may hold copies of the same rows
-        partial = [[index for index in rest if sources[index].manifest is None]]
-        partial += [[index] for index in rest if sources[index].manifest is not None]
+        # an attempt's name tells its rows apart in many files at once, but not in two parts of its own, which hold the
+        # same trial where the answer to a commit was lost; and compactions may hold copies of the same rows
+        partial = [[index] for index in rest if sources[index].manifest is not None]
+        parts_of = Counter[str]()
+        loose: dict[int, list[int]] = {}
+        for index in (index for index in rest if sources[index].manifest is None):
+            attempt_id = attempt_of_path(sources[index].path)
+            loose.setdefault(parts_of[attempt_id], []).append(index)
+            parts_of[attempt_id] += 1
+        partial += loose.values()
         connection.register(f"whole_{name}", self._dataset(name, whole))
         parts = [f"select * from whole_{name}"]
         for index, group in enumerate(group for group in partial if group):
@@ -227,7 +228,7 @@ class Results:
         One with two types in two tasks is left out and reported.
         """
         types: dict[str, set[str]] = {}
-        for file in self.snapshot.store(name):
+        for file in self.snapshot.files(name):
             for column, text in file.own_columns.items():
                 types.setdefault(column, set()).add(text)
         for column, texts in types.items():

@@ -6,14 +6,15 @@ A record is a hint, never the truth: one that cannot be read is left out, and a 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from depthrate.storage.layout import attempt_of_path, attempt_path
+from depthrate.storage.clocks import heartbeat_of
+from depthrate.storage.json_file import read_object
+from depthrate.storage.layout import attempt_of_path, is_identity, sweep_of_path
 from depthrate.storage.parquet import read_parquet
 from depthrate.storage.schema import ATTEMPTS
 from depthrate.storage.snapshot import Snapshot
@@ -53,16 +54,20 @@ def read_loose_records(
         if record is None:
             ignored(path)
         else:
-            yield path, record
+            yield path, record | {"heartbeat_at": heartbeat_of(store, path, record)}
 
 
 def parse_record(content: bytes, path: str) -> Record | None:
     """Return the record in a file at `path`; None where it is none, or that of another attempt."""
     try:
-        record = _typed(json.loads(content))
-    except (ValueError, RecursionError):
+        record = _typed(read_object(content, surrogates=True))
+    except ValueError:
         return None
-    return record if record is not None and path == attempt_path(record["sweep"], record["attempt_id"]) else None
+    is_its_own = record is not None and (record["sweep"], record["attempt_id"]) == (
+        sweep_of_path(path),
+        attempt_of_path(path),
+    )
+    return record if is_its_own else None
 
 
 def compacted_log(store: Store, snapshot: Snapshot, attempt_id: str) -> bytes | None:
@@ -111,6 +116,8 @@ def _typed(fields: object) -> Record | None:
         return None
     record: Record = {name: read(fields.get(name)) for name, read in _READERS.items()}
     if any(record[name] is None for name in ("attempt_id", "sweep", "trial_ids", "state", "started_at")):
+        return None
+    if not is_identity(record["attempt_id"]) or not is_identity(record["sweep"]):
         return None
     return record
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from depthrate.storage.json_file import read_object
 from depthrate.storage.layout import batch_path, searches_folder
 from depthrate.storage.store import Store
 
@@ -30,6 +31,11 @@ class Batch:
     """Step -> the value that a trial must reach there to go on."""
     exhausted: bool = False
     """Whether there was nothing left to propose."""
+
+
+def is_batch(path: str, content: bytes) -> bool:
+    """Whether a file holds what its name says, which is made from its content."""
+    return path.rpartition("-")[2] == f"{hashlib.sha256(content).hexdigest()[:8]}.json"
 
 
 @dataclass
@@ -79,9 +85,11 @@ class SearchRecords:
 
     def _take(self, path: str, content: bytes) -> None:
         try:
-            fields = json.loads(content)
+            fields = read_object(content)
             if "reports" in fields:
                 self._take_reports(fields["reports"])
+                return
+            if not is_batch(path, content):
                 return
             self._batches[path] = Batch(
                 study_id=str(fields["study_id"]),
@@ -91,7 +99,7 @@ class SearchRecords:
                 thresholds=dict(fields["thresholds"]),
                 exhausted=bool(fields["exhausted"]),
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return  # damaged or foreign: the same results lead to the same proposals again
 
     def _take_reports(self, reports: Mapping[str, Any]) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from depthrate.storage.layout import spec_path, trial_ids_path
+from depthrate.storage.json_file import read_object
+from depthrate.storage.layout import is_identity, spec_path, trial_ids_path
 from depthrate.storage.store import Store
+
+MOST_LAUNCHES = 10**9
+"""Of one sweep: a larger number was never counted."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +25,18 @@ class LaunchedSpec:
     spec_hash: str
     spec: dict[str, Any]
     launched_at: str
+    number: int = 0
+    """Of the launch among those of its sweep: unlike a time it does not depend on a clock; 0 where it was not counted."""
+    trials_sha256: str | None = None
+    """Of the file with its trials' identities."""
 
     def trial_ids(self, store: Store) -> list[str] | None:
-        """Return the identities of its trials, or None where an older version did not write them down."""
+        """Return the identities of its trials, or None where they are not there as they were written."""
         try:
-            return store.read(trial_ids_path(self.sweep, self.spec_hash)).decode("ascii").split()
+            content = store.read(trial_ids_path(self.sweep, self.spec_hash))
+            if self.trials_sha256 not in (None, hashlib.sha256(content).hexdigest()):
+                return None
+            return content.decode("ascii").split()
         except (FileNotFoundError, UnicodeDecodeError):
             return None
 
@@ -36,25 +48,49 @@ def write_spec(
 
     Expanding a large sweep takes seconds; whoever only asks how far it is reads the identities that stand beside it.
     """
+    content: dict[str, Any] = {"spec": dict(spec), "launched_at": datetime.now(UTC).isoformat()}
+    content["number"] = 1 + max((known.number for known in read_specs(store, sweep)), default=0)
     if trial_ids is not None:
-        store.write(trial_ids_path(sweep, spec_hash), "\n".join(trial_ids).encode())
-    content = {"spec": dict(spec), "launched_at": datetime.now(UTC).isoformat()}
+        listed = "\n".join(trial_ids).encode()
+        store.write(trial_ids_path(sweep, spec_hash), listed)
+        content["trials_sha256"] = hashlib.sha256(listed).hexdigest()
     store.write(spec_path(sweep, spec_hash), json.dumps(content, indent=1).encode())
 
 
 def newest_specs(store: Store) -> dict[str, LaunchedSpec]:
     """Return the spec each sweep was launched with last; files that cannot be read are passed over."""
     newest: dict[str, LaunchedSpec] = {}
-    paths = [path for path in store.list("sweeps") if path.count("/") == 2 and path.endswith(".json")]
+    for found in read_specs(store):
+        known = newest.get(found.sweep)
+        if known is None or (found.number, found.launched_at) > (known.number, known.launched_at):
+            newest[found.sweep] = found
+    return newest
+
+
+def read_specs(store: Store, sweep: str | None = None) -> Iterator[LaunchedSpec]:
+    """Yield all specs that were launched, of all sweeps or one; files that cannot be read are passed over."""
+    listed = store.list("sweeps" if sweep is None else f"sweeps/{sweep}")
+    paths = [path for path in listed if path.count("/") == 2 and path.endswith(".json")]
     for path, content in store.read_many(paths):
-        _, sweep, name = path.split("/")
         try:
-            if isinstance(content, OSError):
-                continue
-            fields = json.loads(content)
-            found = LaunchedSpec(sweep, name.removesuffix(".json"), dict(fields["spec"]), str(fields["launched_at"]))
+            if not isinstance(content, OSError):
+                yield parse_spec(path, content)
         except (ValueError, KeyError, TypeError):
             continue
-        if sweep not in newest or found.launched_at > newest[sweep].launched_at:
-            newest[sweep] = found
-    return newest
+
+
+def parse_spec(path: str, content: bytes) -> LaunchedSpec:
+    """Return the spec in a file.
+
+    Raises:
+        ValueError, KeyError, TypeError: it holds none, or that of another sweep.
+    """
+    _, sweep, name = path.split("/")
+    fields = read_object(content)
+    spec, spec_hash = dict(fields["spec"]), name.removesuffix(".json")
+    if not is_identity(sweep) or not is_identity(spec_hash) or spec.get("name", sweep) != sweep:
+        raise ValueError(f"says that it is of sweep {spec.get('name')!r:.200}")
+    number = fields.get("number", 0)
+    if not isinstance(number, int) or not 0 <= number < MOST_LAUNCHES:
+        raise ValueError(f"says that it is launch {number!r:.50}")
+    return LaunchedSpec(sweep, spec_hash, spec, str(fields["launched_at"]), number, fields.get("trials_sha256"))

@@ -1,24 +1,27 @@
-"""Store below one fsspec URL: whole reads, whole writes that are never seen half done, one listing."""
+"""Files below one fsspec URL: whole reads, whole writes that are never seen half done, one listing."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
+from depthrate.storage.client import as_os_error, client_options
+from depthrate.storage.layout import is_safe
+from depthrate.storage.local_files import is_hidden, walk, write_whole
+
+log = logging.getLogger("depthrate")
 IN_FLIGHT = 24
 """Requests that are under way at once when many files of a remote store are read."""
-_UPLOAD = "?uploadId="
-"""Between a key and the identity of a multipart upload to it that was never completed."""
 
 
 class StoreError(ValueError):
@@ -45,16 +48,18 @@ class Store:
         """
         self.url = url
         try:
-            self.fs, root = url_to_fs(os.path.expanduser(url), **_options(url))
+            self.fs, root = url_to_fs(os.path.expanduser(url), **client_options(url))
         except (ValueError, ImportError) as error:
             raise StoreError(
                 f"cannot open {url!r}: {error}; give a folder or an fsspec URL such as s3://bucket/store "
                 "(S3 needs pip install 'depthrate[s3]')"
             ) from None
         self.root = root.rstrip("/")
+        self.clock_ahead_s = 0.0
+        """By how much this machine's clock is ahead of the store's, since `check_writable` looked."""
         self.is_local = isinstance(self.fs, LocalFileSystem)
-        self._is_s3 = url.startswith(("s3://", "s3a://"))
-        if self._is_s3:
+        self.is_s3 = url.startswith(("s3://", "s3a://"))
+        if self.is_s3:
             self.fs.retries = 2  # s3fs's own rounds, each of all the attempts that botocore makes
 
     @property
@@ -72,7 +77,7 @@ class Store:
             return
         bucket = self.root.partition("/")[0]
         try:
-            if self._is_s3:
+            if self.is_s3:
                 self.fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=self.root.partition("/")[2], MaxKeys=1)
             else:
                 self.fs.exists(self.root)
@@ -88,9 +93,10 @@ class Store:
         Raises:
             FileNotFoundError: there is no such file.
         """
-        options = {"max_concurrency": 1} if self._is_s3 else {}  # else s3fs asks for the size first
-        with _as_os_error(self.url):
-            content: bytes = self.fs.cat_file(self.full_path(path), **options)
+        options = {"max_concurrency": 1} if self.is_s3 else {}  # else s3fs asks for the size first
+        full = self.full_path(path)
+        with as_os_error(self.url):
+            content: bytes = self.fs.cat_file(full, **options)
         return content
 
     def read_many(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes | OSError]]:
@@ -127,37 +133,31 @@ class Store:
         Raises:
             OSError: it could not be written; the old content is still there.
         """
-        full = self.full_path(path)
+        full = self._own_path(path)
         if not self.is_local:
-            with _as_os_error(self.url):
+            with as_os_error(self.url):
                 self.fs.pipe_file(
                     full, content
                 )  # object stores show an object when its one PUT, or its last part, is in
             return
-        folder, name = os.path.split(full)
-        os.makedirs(folder, exist_ok=True)
-        aside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
-        try:
-            with open(aside, "wb") as file:
-                file.write(content)
-                if durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-            os.replace(aside, full)
-        except BaseException:
-            Path(aside).unlink(missing_ok=True)
-            raise
+        write_whole(full, content, durable=durable)
 
     def list(self, folder: str = "") -> dict[str, int]:
         """Return path -> bytes of all files in a folder and below it; files being written are not among them."""
+        return {path: size for path, size in self._list(folder).items() if not is_hidden(path) and is_safe(path)}
+
+    def list_foreign(self) -> Sequence[str]:
+        """Return the files of the whole store whose paths no store makes: they would lead elsewhere."""
+        return [path for path in self._list("") if not is_safe(path)]
+
+    def _list(self, folder: str) -> dict[str, int]:
         if self.is_local:
-            return {
-                path: size for path, size in _walk(self.full_path(folder), len(self.root) + 1) if not _is_hidden(path)
-            }
+            return dict(walk(self.full_path(folder), len(self.root) + 1))
         self.fs.invalidate_cache()
-        with _as_os_error(self.url):
+        full = self.full_path(folder)
+        with as_os_error(self.url):
             try:
-                found = self.fs.find(self.full_path(folder), detail=True)
+                found = self.fs.find(full, detail=True)
             except FileNotFoundError:
                 return {}
         start = len(self.root) + 1
@@ -165,7 +165,7 @@ class Store:
             full[start:]: info["size"]
             for full, info in sorted(found.items())
             # folders may be among them: empty objects that web consoles make, and what fills while s3fs looks
-            if info["type"] == "file" and not full.endswith("/") and not _is_hidden(full)
+            if info["type"] == "file" and not full.endswith("/")
         }
 
     def list_many(self, folders: Sequence[str]) -> dict[str, int]:
@@ -180,7 +180,7 @@ class Store:
     def size(self, path: str) -> int | None:
         """Return a file's size in bytes, asked for anew, or None if there is no such file."""
         self.fs.invalidate_cache()
-        with _as_os_error(self.url):
+        with as_os_error(self.url):
             try:
                 return int(self.fs.info(self.full_path(path))["size"])
             except FileNotFoundError as error:
@@ -199,18 +199,20 @@ class Store:
 
     def delete(self, path: str) -> None:
         """Delete a file or a folder with all in it; what is not there is no error."""
-        with _as_os_error(self.url), contextlib.suppress(FileNotFoundError):
-            self.fs.rm(self.full_path(path), recursive=True)
+        full = self._own_path(path)
+        with as_os_error(self.url), contextlib.suppress(FileNotFoundError):
+            self.fs.rm(full, recursive=True)
 
     def delete_many(self, paths: Sequence[str]) -> None:
         """Delete files; what is not there is no error."""
-        if self._is_s3 and paths:
-            with _as_os_error(self.url):
-                self.fs.rm([self.full_path(path) for path in paths])  # a thousand a request
+        full_paths = [self._own_path(path) for path in paths]
+        if self.is_s3 and paths:
+            with as_os_error(self.url):
+                self.fs.rm(full_paths)  # a thousand a request
             return
-        for path in paths:
+        for full in full_paths:
             with contextlib.suppress(FileNotFoundError):
-                self.fs.rm_file(self.full_path(path))
+                self.fs.rm_file(full)
 
     def move(self, path: str, to: str) -> None:
         """Give a file another path; it is never missing from both.
@@ -218,48 +220,14 @@ class Store:
         Raises:
             FileNotFoundError: there is no such file.
         """
+        source, target = self._own_path(path), self._own_path(to)
         if self.is_local:
-            os.makedirs(os.path.dirname(self.full_path(to)), exist_ok=True)
-            os.replace(self.full_path(path), self.full_path(to))
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.replace(source, target)
             return
-        with _as_os_error(self.url):
-            self.fs.cp_file(self.full_path(path), self.full_path(to))
-            self.fs.rm_file(self.full_path(path))
-
-    def unfinished_writes(self, older_than_s: float) -> Sequence[str]:
-        """Return what killed writers left: temporary files, or multipart uploads that still cost storage.
-
-        Only ones older than `older_than_s`: younger ones may be under way.
-        """
-        before = time.time() - older_than_s
-        if self.is_local:
-            left = [path for path, _ in _walk(self.root, len(self.root) + 1) if self.is_unfinished(path)]
-            return [path for path in left if (self.modified(path) or before) < before]
-        if not self._is_s3:
-            return []
-        bucket, _, prefix = self.root.partition("/")
-        with _as_os_error(self.url):
-            answer = self.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/" if prefix else "")
-        return [
-            f"{upload['Key'][len(prefix) :].lstrip('/')}{_UPLOAD}{upload['UploadId']}"
-            for upload in answer.get("Uploads", [])
-            if upload["Initiated"].timestamp() < before
-        ]
-
-    @staticmethod
-    def is_unfinished(path: str) -> bool:
-        """Whether this is such a path as `unfinished_writes` returns."""
-        return _UPLOAD in path or (_is_hidden(path) and path.endswith(".tmp"))
-
-    def remove_unfinished(self, path: str) -> None:
-        """Remove what `unfinished_writes` returned."""
-        key, _, upload = path.partition(_UPLOAD)
-        if not upload:
-            Path(self.full_path(path)).unlink(missing_ok=True)
-            return
-        bucket, _, full = self.full_path(key).partition("/")
-        with _as_os_error(self.url), contextlib.suppress(FileNotFoundError):
-            self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=full, UploadId=upload)
+        with as_os_error(self.url):
+            self.fs.cp_file(source, target)
+            self.fs.rm_file(source)
 
     def check_writable(self) -> None:
         """Write and delete a small file.
@@ -270,54 +238,54 @@ class Store:
         probe = f"sweeps/.probe-{uuid.uuid4().hex}"
         try:
             self.write(probe, b"depthrate")
+            self._compare_clocks(probe)
             self.delete_many([probe])
         except Exception as error:
             raise StoreError(
                 f"store {self.url!r} cannot be written: {error}; give a place you may write to with --store or DEPTHRATE_STORE"
             ) from error
 
+    def _compare_clocks(self, probe: str) -> None:
+        """See what the store says when a file was written that we wrote just now."""
+        now, received = time.time(), self.modified(probe)
+        self.clock_ahead_s = 0.0 if received is None else now - received
+        if abs(self.clock_ahead_s) > 60:
+            ahead = "ahead of" if self.clock_ahead_s > 0 else "behind"
+            log.warning(
+                "the clock of this machine is %.0f s %s that of store %s; set it right: of several commits of one trial "
+                "the one counts that says it is the earliest",
+                abs(self.clock_ahead_s),
+                ahead,
+                self.url,
+            )
+        else:
+            self.clock_ahead_s = 0.0
+
     def full_path(self, path: str) -> str:
-        """Return the path in its filesystem."""
+        """Return the path in its filesystem.
+
+        Raises:
+            StoreError: it leads out of the store.
+        """
+        if path and not is_safe(path):
+            raise StoreError(f"path {path!r:.200} leads out of store {self.url}; nothing was done")
         return f"{self.root}/{path}" if path else self.root
 
+    def _own_path(self, path: str) -> str:
+        """Return the path in its filesystem for writing, moving or deleting: also through links it stays in the store.
 
-def _options(url: str) -> dict[str, Any]:
-    """Return what a kind of store is opened with; what users set in their environment stays theirs to set."""
-    if not url.startswith(("s3://", "s3a://")):
-        return {}
-    config: dict[str, Any] = {"connect_timeout": 10, "read_timeout": 60}
-    if not {"AWS_RETRY_MODE", "AWS_MAX_ATTEMPTS"} & os.environ.keys():
-        config["retries"] = {"mode": "standard", "max_attempts": 6}  # back-off with jitter on throttling and 5xx
-    return {"use_listings_cache": False, "config_kwargs": config}
-
-
-@contextlib.contextmanager
-def _as_os_error(url: str) -> Iterator[None]:
-    """Turn what a store's client raises into OSError, which callers know: it names the store."""
-    try:
-        yield
-    except (OSError, KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except Exception as error:
-        raise OSError(f"store {url}: {type(error).__name__}: {error}") from error
-
-
-def _is_hidden(path: str) -> bool:
-    return path.rpartition("/")[2].startswith(".")
-
-
-def _walk(folder: str, start: int) -> Iterator[tuple[str, int]]:
-    """Yield (path, bytes) of the files below a local folder in order; what vanishes meanwhile is no error."""
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in entries:
-        with contextlib.suppress(FileNotFoundError):
-            if entry.is_dir():
-                yield from _walk(entry.path, start)
-            else:
-                yield entry.path[start:], entry.stat().st_size
+        Raises:
+            StoreError, OSError: it leads out of the store.
+        """
+        full = self.full_path(path)
+        if self.is_local and path:
+            root, folder = os.path.realpath(self.root), os.path.realpath(os.path.dirname(full))
+            if os.path.commonpath([root, folder]) != root:
+                raise OSError(
+                    f"{path} leads out of store {self.url} through a link, to {folder}; nothing was written, moved or "
+                    "deleted there: give the place itself with --store, or remove the link"
+                )
+        return full
 
 
 def open_store(url: str | None = None) -> Store:

@@ -1,78 +1,47 @@
 """Read a store whole: is every file what was written, is every committed trial complete, is anything there that belongs
-to nothing? And move aside what is wrong, so that the trials it held are pending again; nothing is ever deleted.
+to nothing?
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
-from depthrate.storage.columns import OWN_TYPES
-from depthrate.storage.commit import read_commit
-from depthrate.storage.compact import ABANDONED_S, new_compaction_id, write_tables
+from depthrate.storage.cache import SnapshotCache
+from depthrate.storage.damage import BROKEN, diagnose, rows_left, wrong_columns
+from depthrate.storage.findings import STRAY, Finding, Verification
+from depthrate.storage.json_file import read_object
 from depthrate.storage.layout import (
     DATA_TABLES,
     attempt_of_path,
-    checkpoint_trials_path,
-    compacted_path,
     compaction_of_path,
     is_compacted,
+    is_identity,
     manifest_path,
     name_of_path,
-    quarantine_folder,
     sweep_of_path,
     table_path,
 )
-from depthrate.storage.manifest import Manifest
-from depthrate.storage.parquet import DataFile, open_parquet, read_parquet, write_table
+from depthrate.storage.parquet import DataFile, open_parquet, read_parquet
 from depthrate.storage.records import Record, read_records
-from depthrate.storage.schema import ATTEMPTS, FITS, TRIALS, Columns, as_trials, no_rows
-from depthrate.storage.snapshot import Snapshot, SnapshotCache, Source, counting_rows, first_line, take_snapshot
+from depthrate.storage.replaced import ABANDONED_S
+from depthrate.storage.schema import TRIALS, Columns, as_trials, no_rows
+from depthrate.storage.small_files import HashOf, check_small_files
+from depthrate.storage.snapshot import named_files, replaced_files, take_snapshot
+from depthrate.storage.source import Source, first_line, parse_commit
 from depthrate.storage.states import AttemptState
 from depthrate.storage.store import Store
 
+YOUNG_S = 900.0
+"""What no commit names is left alone while it is younger: it may be on its way to one."""
 LIVE_S = 300.0
 """What an attempt wrote is taken to be on its way to a commit while its last heartbeat is younger than this."""
-_BROKEN = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
 
 Measured = Callable[[Mapping[str, Any]], tuple[Sequence[int], Sequence[int]] | None]
 """Row of the trials table -> (steps, layers) that its task says it measures, None where it does not say."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that is not as it should be."""
-
-    path: str
-    kind: str
-    """damaged, missing, wrong schema, incomplete, miscounted, foreign, leftover."""
-    what: str
-    trial_ids: tuple[str, ...] = ()
-    """Trials that do not count because of it, or may not."""
-
-    def __str__(self) -> str:
-        lost = f" ({len(self.trial_ids)} trials)" if self.trial_ids else ""
-        return f"{self.path}: {self.kind}: {self.what}{lost}"
-
-
-@dataclass
-class Verification:
-    """What was looked at and found."""
-
-    num_files: int = 0
-    num_bytes: int = 0
-    num_trials: int = 0
-    findings: list[Finding] = field(default_factory=list)
-    lost: dict[str, set[str]] = field(default_factory=dict)
-    """Commit or manifest with something wrong -> those of its trials that cannot be used."""
-    sources: dict[str, Source] = field(default_factory=dict)
-    """The same commits, with the trials that can be read from them."""
 
 
 def verify(
@@ -80,6 +49,7 @@ def verify(
     columns: Columns,
     *,
     measured: Measured = lambda row: None,
+    hash_of: HashOf = lambda spec: None,
     tell: Callable[[int, int], None] = lambda done, of: None,
 ) -> Verification:
     """Read every file of a store and compare it with what was committed; `tell` hears how many of how many are read.
@@ -87,28 +57,24 @@ def verify(
     Raises:
         StoreError, OSError: the store cannot be read just now.
     """
-    snapshot = take_snapshot(store, cache=SnapshotCache(columns=TRIALS.names))
-    check = _Check(store, snapshot, columns, measured, tell)
+    check = _Check(store, columns, measured, hash_of, tell)
     check.commits()
     check.strays()
     check.small_files()
+    check.look_again()
     return check.result
 
 
 class _Check:
     def __init__(
-        self,
-        store: Store,
-        snapshot: Snapshot,
-        columns: Columns,
-        measured: Measured,
-        tell: Callable[[int, int], None],
+        self, store: Store, columns: Columns, measured: Measured, hash_of: HashOf, tell: Callable[[int, int], None]
     ):
-        self.store, self.snapshot, self.columns, self.measured, self.tell = store, snapshot, columns, measured, tell
+        self.store, self.columns, self.measured, self.hash_of, self.tell = store, columns, measured, hash_of, tell
+        self.snapshot_cache = SnapshotCache(columns=TRIALS.names)
+        self.snapshot = snapshot = take_snapshot(store, cache=self.snapshot_cache)
         self.result = Verification(num_trials=snapshot.trials.num_rows)
         self.records: dict[str, Record] = {r["attempt_id"]: r for r in read_records(store, snapshot)}
         self._known: set[str] = set()
-        self._checked: set[str] = set()
 
     def find(self, path: str, kind: str, what: str, trial_ids: Sequence[str] = ()) -> None:
         self.result.findings.append(Finding(path, kind, what, tuple(trial_ids)))
@@ -137,18 +103,18 @@ class _Check:
             if not is_commit or path in counted or path in replaced:
                 continue
             try:
-                trials, data = read_commit(self.store.read(path))
+                commit = parse_commit(path, self.store.read(path))
             except FileNotFoundError:
                 continue
-            except _BROKEN as error:
+            except BROKEN as error:
                 self._unreadable_commit(path, error)
                 continue
-            yield Source(path, trials, trials, True, {name: [file] for name, file in data.items()})
+            yield Source(path, commit.trials, commit.trials, True, commit.files)
 
     def _what_is_left(self, file: DataFile) -> pa.Table:
         try:
             return as_trials(rows_left(self.store.read(file.path)))
-        except _BROKEN:
+        except BROKEN:
             return no_rows()
 
     def _unreadable_commit(self, path: str, error: Exception) -> None:
@@ -183,6 +149,7 @@ class _Check:
                 self.tell(self.result.num_files, total)
         if source.path.startswith("trials/"):
             self.result.num_files += 1
+        lost |= self._check_rows(source)
         return lost | self._check_complete(source, lost, steps_and_layers)
 
     def _check_file(
@@ -195,13 +162,13 @@ class _Check:
             return counting
         self.result.num_bytes += len(content)
         if not file.has_content(content):
-            kind, what, lost = _diagnose(name, content, file, counting, self.columns)
+            kind, what, lost = diagnose(name, content, file, counting, self.columns)
             self.find(file.path, kind, what, sorted(lost))
             return lost
         if name == "attempts":
             return set()
         with open_parquet(content) as parquet:
-            wrong = _wrong_columns(name, parquet.schema_arrow, self.columns)
+            wrong = wrong_columns(name, parquet.schema_arrow, self.columns)
             rows = parquet.read(columns=["trial_id", "step", "layer"] if name == "metrics" else ["trial_id"])
         if wrong:
             self.find(file.path, "wrong schema", wrong, sorted(counting))
@@ -214,6 +181,21 @@ class _Check:
         if name == "metrics":
             steps_and_layers.append(rows)
         return set()
+
+    def _check_rows(self, source: Source) -> set[str]:
+        """Return the trials whose parameters cannot be read, or that say that they are of another sweep."""
+        strange, sweep = set(), sweep_of_path(source.path)
+        for row in source.trials.select(["trial_id", "sweep", "params"]).to_pylist():
+            try:
+                read_object((row["params"] or "").encode())
+                if row["sweep"] == sweep and is_identity(row["trial_id"]):
+                    continue
+                what = f"says that it is {row['trial_id']!r:.80} of sweep {row['sweep']!r:.80}"
+            except ValueError as error:
+                what = f"has parameters that cannot be read ({first_line(error)})"
+            self.find(source.path, "damaged", f"trial {row['trial_id']!r:.80} {what}", [row["trial_id"]])
+            strange.add(row["trial_id"])
+        return strange
 
     def _check_complete(self, source: Source, lost: set[str], tables: list[pa.Table]) -> set[str]:
         """Return the trials that lack something their task says it measures."""
@@ -260,14 +242,42 @@ class _Check:
             self.find(path, "leftover", "a compaction was killed before its manifest")
 
     def _check_orphan(self, path: str) -> None:
+        modified = self.store.modified(path)
+        if modified is None or time.time() - self.store.clock_ahead_s - modified < YOUNG_S:
+            return
         attempt = self.records.get(attempt_of_path(path))
         if attempt is None:
             self.find(path, "foreign", "was not written by depthrate: no commit and no attempt knows it")
         elif attempt["state"] is not AttemptState.RUNNING or time.time() - (attempt["heartbeat_at"] or 0.0) > LIVE_S:
             self.find(path, "leftover", f"attempt {attempt_of_path(path)} ended before its commit")
 
+    def look_again(self) -> None:
+        """Leave out what was found only because commits and compactions went on while this looked.
+
+        What is absent can only be told from what was seen later: a file may be committed after the commits were listed,
+        and a commit that lacks its files may have been replaced, with them, by a compaction.
+        """
+        if not self.result.findings:
+            return
+        now = take_snapshot(self.store, cache=self.snapshot_cache)
+        named = named_files(now)
+        vanished = {
+            p for p in self.snapshot.listing if p.startswith(("attempts/", "manifest/")) and p not in now.listing
+        }
+        gone = {path for path in self.result.lost if path not in now.listing or path in replaced_files(now)}
+        self.result.lost = {path: lost for path, lost in self.result.lost.items() if path not in gone}
+        of_gone = {file.path for path in gone & self.result.sources.keys() for file in self._files_of(path)}
+        left = self.result.lost.keys() & self.result.sources.keys()
+        of_left = {file.path for path in left for file in self._files_of(path)}
+        over = gone | vanished | (of_gone - of_left)
+        found = [finding for finding in self.result.findings if finding.path not in over]
+        self.result.findings = [each for each in found if each.kind not in STRAY or each.path not in named]
+
+    def _files_of(self, path: str) -> list[DataFile]:
+        return [file for named in self.result.sources[path].files.values() for file in named]
+
     def small_files(self) -> None:
-        """Check what is not Parquet of a commit: manifests, records, specs, fits, checkpoints, unfinished writes."""
+        """Check what is not Parquet of a commit."""
         for path in self.snapshot.listing:
             if path.startswith("manifest/") and path not in self._known:
                 self.find(path, "damaged", "is no manifest; what it compacted does not count")
@@ -278,92 +288,11 @@ class _Check:
                     self._check_abandoned(path)
                 else:
                     self.find(path, "foreign", "was not written by depthrate")
-        for path in self.store.list("sweeps"):
-            if path.endswith(".json") and not _is_json(self.store, path):
-                self.find(path, "damaged", "is no spec of a sweep; launch the sweep again")
-        for path in self.store.list("fits"):
-            if not _is_parquet(self.store, path, FITS):
-                self.find(path, "damaged", "holds no fits; fit the sweep again")
-        committed = self.snapshot.trial_ids()
-        for path in self.store.list("checkpoints"):
-            pack_id = path.split("/")[1]
-            if path == checkpoint_trials_path(pack_id) and _members(self.store, path) <= committed:
-                self.find(path, "leftover", f"all trials of pack {pack_id} are committed; its checkpoint is not needed")
-        for path in self.store.unfinished_writes(ABANDONED_S):
-            self.find(path, "leftover", "a writer was killed before this was written")
+        for finding in check_small_files(self.store, self.snapshot.trial_ids(), self.hash_of):
+            self.result.findings.append(finding)
 
     def _is_record(self, path: str) -> bool:
         return attempt_of_path(path) in self.records or path not in self.snapshot.attempts
-
-
-def _diagnose(
-    name: str, content: bytes, file: DataFile, counting: set[str], columns: Columns
-) -> tuple[str, str, set[str]]:
-    """Return (kind, what, trials) of a file that does not hold what was committed."""
-    if not content:
-        return "damaged", "is empty", counting
-    size = "" if len(content) == file.size else f"; it has {len(content)} bytes of {file.size}"
-    try:
-        with open_parquet(content) as parquet:
-            if wrong := _wrong_columns(name, parquet.schema_arrow, columns):
-                return "wrong schema", wrong, counting
-            bad = _bad_groups(parquet)
-            if bad and not size:
-                what = f"{len(bad)} of {parquet.num_row_groups} row groups cannot be read"
-                return "damaged", what, _trials_in(parquet, bad, counting)
-    except _BROKEN as error:
-        return "damaged", f"cannot be read ({first_line(error)}){size}", counting
-    return "damaged", f"is not what was committed: its sha256 differs{size}", counting
-
-
-def _wrong_columns(name: str, schema: pa.Schema, columns: Columns) -> str | None:
-    """Return how a file's columns are not those of its table; later versions may have more of them."""
-    if name not in columns.schemas:
-        return None
-    known = {each.name: each.type for each in columns.schemas[name]}
-    for field_ in schema:
-        standard = known.get(field_.name)
-        is_feature = name == "features" and field_.name == "feature" and pa.types.is_fixed_size_list(field_.type)
-        if (standard is None and str(field_.type) not in OWN_TYPES) or (
-            standard not in (None, field_.type) and not is_feature
-        ):
-            return f"column {field_.name!r} is {field_.type}" + (f" instead of {standard}" if standard else "")
-    lacking = [column for column in ("trial_id", "attempt_id", "step") if column not in schema.names]
-    return f"lacks the columns {', '.join(lacking)}" if lacking and name in DATA_TABLES else None
-
-
-def _bad_groups(parquet: Any) -> list[int]:
-    """Return the row groups that cannot be read."""
-    bad = []
-    for group in range(parquet.num_row_groups):
-        try:
-            parquet.read_row_group(group)
-        except (pa.ArrowException, OSError):
-            bad.append(group)
-    return bad
-
-
-def _trials_in(parquet: Any, groups: list[int], counting: set[str]) -> set[str]:
-    """Return the trials that can have rows in these row groups, by their statistics."""
-    column = parquet.schema_arrow.names.index("trial_id")
-    lost: set[str] = set()
-    for group in groups:
-        statistics = parquet.metadata.row_group(group).column(column).statistics
-        if statistics is None or not statistics.has_min_max:
-            return counting
-        lost |= {trial_id for trial_id in counting if statistics.min <= trial_id <= statistics.max}
-    return lost
-
-
-def rows_left(content: bytes) -> pa.Table:
-    """Return the rows of a damaged file's row groups that can still be read.
-
-    Raises:
-        pa.ArrowException, OSError: none can.
-    """
-    with open_parquet(content) as parquet:
-        bad = _bad_groups(parquet)
-        return parquet.read_row_groups([group for group in range(parquet.num_row_groups) if group not in bad])
 
 
 def _measurements(tables: list[pa.Table]) -> dict[str, set[tuple[int, int]]]:
@@ -380,103 +309,5 @@ def _is_parquet(store: Store, path: str, schema: pa.Schema | None = None) -> boo
     try:
         table = read_parquet(store.read(path))
         return schema is None or table.select(schema.names).schema.equals(schema)
-    except _BROKEN:
+    except BROKEN:
         return False
-
-
-def _is_json(store: Store, path: str) -> bool:
-    try:
-        return isinstance(json.loads(store.read(path)), dict)
-    except (OSError, ValueError):
-        return False
-
-
-def _members(store: Store, path: str) -> set[str]:
-    try:
-        return set(json.loads(store.read(path))["trial_ids"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {path}  # no trial is called so: what is not understood is left alone
-
-
-@dataclass
-class Repair:
-    """What a repair did."""
-
-    quarantine: str
-    """Folder of the store into which files were moved."""
-    moved: list[str] = field(default_factory=list)
-    saved: int = 0
-    """Trials beside damaged ones that were written anew and still count."""
-    pending: set[str] = field(default_factory=set)
-    """Trials that were committed and have to run again."""
-
-
-def repair(store: Store, found: Verification) -> Repair:
-    """Move aside what `verify` found, and write anew what can be read beside it; nothing is deleted.
-
-    Raises:
-        OSError: the store refused; run `verify` and `repair` again.
-    """
-    done = Repair(quarantine_folder(f"{datetime.now(UTC):%Y%m%dT%H%M%S}"))
-    rest = take_snapshot(store, ignore=found.lost)
-    elsewhere = rest.trial_ids()
-    needed = {file.path for manifest in (*rest.manifests, *rest.superseded) for file in manifest.all_files()}
-    for path, lost in found.lost.items():
-        source = found.sources.get(path)
-        named = [] if source is None else [file.path for tables in source.files.values() for file in tables]
-        if source is not None:
-            done.saved += _save(store, source, lost | elsewhere)
-        done.pending |= lost - elsewhere
-        _move(store, done, path)  # the commit first: what it was committed with counts for nothing after that
-        for data in (each for each in named if each not in needed):
-            _move(store, done, data)
-    for finding in found.findings:
-        if finding.path.startswith("checkpoints/"):
-            for path in store.list(finding.path.rpartition("/")[0]):
-                _move(store, done, path)
-        elif finding.path not in needed or finding.kind == "damaged":
-            _move(store, done, finding.path)
-    return done
-
-
-def _save(store: Store, source: Source, without: set[str]) -> int:
-    """Write those trials of a damaged commit anew that are whole and stand nowhere else, and return how many."""
-    keep = [trial_id not in without for trial_id in source.trial_ids()]
-    if not any(keep):
-        return 0
-    sweep, compaction_id = sweep_of_path(source.path), new_compaction_id()
-    # counted as partial, so that rows of other trials in its files are left behind
-    whole = replace(source, trials=source.trials.filter(pa.array(keep)), is_whole=False)
-    written = write_tables(store, sweep, [whole], compaction_id, _read_what_is_left)
-    records = [table for file in source.files.get("attempts", ()) if (table := _records_left(store, file)) is not None]
-    if records:
-        path = compacted_path("attempts", sweep, compaction_id)
-        written["attempts"] = [write_table(store, path, "attempts", pa.concat_tables(records))]
-    logs = source.manifest.logs if source.manifest is not None and records else []
-    Manifest(compaction_id, sweep, time.time(), written, logs=logs).write(store)
-    return sum(keep)
-
-
-def _read_what_is_left(store: Store, source: Source, file: DataFile) -> pa.Table:
-    try:
-        return counting_rows(source, rows_left(store.read(file.path)))
-    except _BROKEN:
-        return no_rows()  # all of its trials are among the lost ones
-
-
-def _records_left(store: Store, file: DataFile) -> pa.Table | None:
-    try:
-        table = read_parquet(store.read(file.path))
-    except _BROKEN:
-        return None
-    return table if set(ATTEMPTS.names) <= set(table.column_names) else None
-
-
-def _move(store: Store, done: Repair, path: str) -> None:
-    if store.is_unfinished(path):
-        store.remove_unfinished(path)
-    elif store.size(path) is None:
-        return
-    else:
-        store.move(path, f"{done.quarantine}/{path}")
-    done.moved.append(path)

@@ -26,7 +26,7 @@ LONGEST_FIRST = (
     "tasks/fits/test_intervals.py",
     "orchestrator/report/test_report.py",
 )
-"""Store that take a minute or more: a process that began one of them last would keep the others waiting."""
+"""Files that take a minute or more: a process that began one of them last would keep the others waiting."""
 
 
 LANES = ("slow", "ray", "slurm", "s3", "browser", "gpu")

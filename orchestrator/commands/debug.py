@@ -10,9 +10,10 @@ from depthrate.orchestrator.measurements import columns_of
 from depthrate.orchestrator.plan import check_sweep
 from depthrate.orchestrator.status import find_params
 from depthrate.orchestrator.terminal import make_console, print_table
+from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.data_folder import DataFolder, open_data_folder
 from depthrate.storage.schema import TRIALS
-from depthrate.storage.snapshot import SnapshotCache, take_snapshot
+from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.specs import newest_specs
 from depthrate.storage.store import StoreError, existing_store, open_store
 from depthrate.storage.task_tables import task_table

@@ -17,7 +17,7 @@ from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
 from depthrate.orchestrator.terminal import make_console, print_fits, print_json, print_warnings
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.fits import write_fits
-from depthrate.storage.snapshot import Problem
+from depthrate.storage.source import Problem
 from depthrate.storage.store import Store
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.fit_requests import check_fits, fit_request

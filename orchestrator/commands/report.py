@@ -21,7 +21,7 @@ from depthrate.orchestrator.status import sweep_status
 from depthrate.orchestrator.terminal import print_warnings
 from depthrate.orchestrator.usage import UsageError, next_call
 from depthrate.storage.query import Results
-from depthrate.storage.snapshot import Problem
+from depthrate.storage.source import Problem
 from depthrate.storage.store import Store, existing_store
 
 

@@ -215,12 +215,18 @@ def _say_what_is_left(run: _Run, end: LaunchEnd | None, left: int) -> int:
         if goes_on:
             run.say(f"the jobs go on; end them: {run.next('cancel')}")
     if outcome.failures or not outcome.interrupted:
-        _print_failures(outcome, left, run.arguments)
+        _print_failures(outcome, left, end.unseen if end else 0, run.arguments)
     return 130 if outcome.interrupted else 1
 
 
-def _print_failures(outcome: Outcome, left: int, arguments: LaunchArguments) -> None:
+def _print_failures(outcome: Outcome, left: int, unseen: int, arguments: LaunchArguments) -> None:
     print(f"depthrate: {left} trials are not done", file=sys.stderr)
+    if unseen:
+        print(
+            f"  {unseen} of them this launch has committed: the store's listing lags and does not show them yet; look again "
+            "later, nothing is lost",
+            file=sys.stderr,
+        )
     for failure in outcome.failures[:10]:
         trial_ids = failure.pack.trial_ids
         see = next_call("logs", trial_ids[0] if trial_ids else "?", arguments.store)

@@ -14,7 +14,8 @@ from depthrate.orchestrator.executors.builtin import schedulers
 from depthrate.orchestrator.executors.executor import JobCounts
 from depthrate.orchestrator.status import SweepStatus, TrialState, sweep_status
 from depthrate.orchestrator.terminal import make_console, print_json, print_table, print_warnings
-from depthrate.storage.snapshot import SnapshotCache, take_snapshot
+from depthrate.storage.cache import SnapshotCache
+from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
 
 WATCH_EVERY_S = 2.0

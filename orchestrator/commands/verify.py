@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,11 @@ from rich.progress import Progress
 
 from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.terminal import print_json, print_table
+from depthrate.storage.findings import Verification
+from depthrate.storage.repair import repair
 from depthrate.storage.store import Store
-from depthrate.storage.verify import Verification, repair, verify
+from depthrate.storage.verify import verify
+from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.builtin import builtin_tasks
 
 SHOWN = 40
@@ -28,7 +32,7 @@ def run_verification(store: Store, with_repair: bool, as_json: bool, console: Co
         def tell(done: int, of: int) -> None:
             progress.update(bar, completed=done, total=of)
 
-        found = verify(store, builtin_columns(), measured=_measured, tell=tell)
+        found = verify(store, builtin_columns(), measured=_measured, hash_of=_hash_of, tell=tell)
     done = repair(store, found) if with_repair and found.findings else None
     if as_json:
         print_json(_as_json(found, done))
@@ -72,9 +76,13 @@ def _as_json(found: Verification, done: Any) -> dict[str, Any]:
     return report
 
 
+def _hash_of(spec: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(spec).encode()).hexdigest()[:16]
+
+
 def _measured(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | None:
     """Return the (steps, layers) that a committed trial's task says it measures."""
     task = builtin_tasks().get(row["task"])
     if task is None or task.measured is None or task.version != row["task_version"] or row["steps"] is None:
         return None
-    return task.measured(task.schema.completed(json.loads(row["params"])), row["steps"])
+    return task.measured(json.loads(row["params"]), row["steps"])

@@ -26,7 +26,8 @@ from depthrate.slurm.limits import Limits
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.states import JobState, squeue_states
 from depthrate.slurm.submit import batch_script, submit_array
-from depthrate.storage.snapshot import SnapshotCache, take_snapshot
+from depthrate.storage.cache import SnapshotCache
+from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store, StoreError
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class SlurmExecutor(Executor):
         self._cancelled = CancelledEnds(clock)
         self._finished = _FinishedFolders(store)
         self._adopted: dict[str, tuple[str, list[str]]] = {}
+        self._over: list[Submission] = []
+        """Submissions of earlier launches that are over and still on the books."""
         self._next_look = float("-inf")
         self._pause_s = SOONEST_S
 
@@ -110,7 +113,7 @@ class SlurmExecutor(Executor):
         return bundle(plan.packs, [estimate_s(pack) for pack in plan.packs], self.profile)
 
     def adopt(self, submissions: Sequence[Submission], states: dict[str, JobState]) -> None:
-        """Watch the jobs of earlier launches that are not over, and take those that are off the books."""
+        """Watch the jobs of earlier launches that are not over; those that are leave the books when this is used."""
         for submission in submissions:
             if submission.is_launch:
                 continue
@@ -119,8 +122,12 @@ class SlurmExecutor(Executor):
                 self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(packs), states[job_id])
                 self._adopted |= {pack.attempt_id: (pack.pack_id, pack.trial_ids) for pack in packs}
             if not jobs and submission.job_ids:
-                self._finished.strike_off(submission)
-        self._finished.remove(states)
+                self._over.append(submission)
+
+    def _strike_off_what_is_over(self) -> None:
+        """Take what earlier launches left off the books: not in `adopt`, since to plan is to look only."""
+        while self._over:
+            self._finished.strike_off(self._over.pop())
 
     def submit(self, jobs: Sequence[PackJob]) -> None:
         """Submit packs as arrays, none longer than the cluster allows.
@@ -128,6 +135,7 @@ class SlurmExecutor(Executor):
         Raises:
             SubmitError: sbatch refused.
         """
+        self._strike_off_what_is_over()
         bundles = bundle(jobs, [job.estimated_s for job in jobs], self.profile)
         for start in range(0, len(bundles), self.limits.array_size):
             try:
@@ -195,7 +203,8 @@ class SlurmExecutor(Executor):
 
     def close(self) -> None:
         """Tidy up after the jobs that are over; the others go on, see `stop`."""
-        with suppress(SlurmError):
+        with suppress(SlurmError, OSError):
+            self._strike_off_what_is_over()
             for look in range(CLOSING_LOOKS):
                 if arrays := self._finished.arrays():
                     time.sleep(min(look, 1))  # a job ends a moment after its last commit

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from depthrate.storage.layout import submission_path
+from depthrate.storage.json_file import read_object
+from depthrate.storage.layout import identity, is_job_folder, submission_path, submissions_folder
 from depthrate.storage.store import Store
 
 if TYPE_CHECKING:
@@ -70,17 +71,39 @@ def read_submissions(store: Store, sweeps: Sequence[str]) -> list[Submission]:
     """Return what was submitted for these sweeps and is not known to be over; unreadable files are passed over."""
     if not sweeps:
         return []
-    folders = [submission_path(sweep, "").rpartition("/")[0] for sweep in sweeps]
+    folders = [submissions_folder(sweep) for sweep in sweeps]
     found = []
-    for _, content in store.read_many(path for path in store.list_many(folders) if path.endswith(".json")):
+    for path, content in store.read_many(path for path in store.list_many(folders) if path.endswith(".json")):
         try:
             if not isinstance(content, OSError):
-                fields = json.loads(content)
-                packs = [[SubmittedPack(**pack) for pack in job] for job in fields["packs"]]
-                found.append(Submission(**{**fields, "packs": packs}))
-        except (ValueError, KeyError, TypeError):
+                found.append(parse_submission(path, content))
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return sorted(found, key=lambda submission: submission.name)
+
+
+def parse_submission(path: str, content: bytes) -> Submission:
+    """Return what a file says was submitted; it cannot speak of another sweep, nor of folders that no launch made.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is no such file.
+    """
+    fields = read_object(content)
+    packs = [
+        [
+            SubmittedPack(identity(p["attempt_id"]), identity(p["pack_id"]), [*map(identity, p["trial_ids"])])
+            for p in job
+        ]
+        for job in fields["packs"]
+    ]
+    found = Submission(**{**fields, "packs": packs, "job_ids": [*map(identity, fields["job_ids"])]})
+    if submission_path(found.sweep, found.name) != path or not isinstance(found.cluster, str):
+        raise ValueError("it does not stand where it says")
+    if not is_job_folder(found.folder, found.sweep, found.name):
+        raise ValueError(f"{found.folder!r:.200} is no folder of its jobs")
+    if found.job_ids and len(found.job_ids) != len(packs):
+        raise ValueError(f"it has {len(found.job_ids)} jobs for {len(packs)} bundles")
+    return found
 
 
 def jobs_of_sweep(store: Store, sweep: str, cluster: str) -> tuple[list[Submission], dict[str, JobState]]:

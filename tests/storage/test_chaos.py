@@ -26,4 +26,4 @@ def test_nothing_is_lost_or_doubled_and_no_reader_errs(
     print(counts)
     assert not counts["faults_of_readers"] and not counts["faults_at_the_end"] and not counts["damage_at_the_end"]
     assert counts["trials_at_the_end"] >= counts["committed_trials"] > 20
-    assert counts["kills_of_writers"] > 2 and counts["reads"] > 2 and counts["groups_compacted"] > 0
+    assert counts["kills"]["writer"] > 2 and counts["reads"] > 2 and counts["groups_compacted"] > 0

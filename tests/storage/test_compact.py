@@ -11,8 +11,10 @@ import pytest
 from tests_rows import commit
 
 from depthrate.orchestrator.results import results_of
-from depthrate.storage.compact import Group, compact, plan_groups, write_group
+from depthrate.storage.compact import compact
+from depthrate.storage.groups import Group, plan_groups
 from depthrate.storage.layout import is_compacted
+from depthrate.storage.merge import write_group
 from depthrate.storage.query import VIEWS
 from depthrate.storage.records import compacted_log, read_records
 from depthrate.storage.snapshot import take_snapshot
@@ -95,7 +97,7 @@ def test_groups_keep_to_their_size(folder: Store) -> None:
 
 
 def test_large_features_stay_in_their_files(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depthrate.storage.compact.MERGE_FEATURES_BELOW", 1)
+    monkeypatch.setattr("depthrate.storage.merge.MERGE_FEATURES_BELOW", 1)
     commit(store, "20260101T000000_aaaaaaaaaaaa", ["t0a", "t3a"], hour=1)
     commit(store, "20260101T000001_aaaaaaaaaaaa", ["t3a", "t3b"], hour=2)
     before = answers(store)
@@ -190,7 +192,7 @@ def test_killed_anywhere_it_leaves_the_store_as_it_was_and_can_go_on(
         else:
             assert point > 6
     assert answers(folder) == before
-    monkeypatch.setattr("depthrate.storage.compact.ABANDONED_S", -1.0)
+    monkeypatch.setattr("depthrate.storage.replaced.ABANDONED_S", -1.0)
     compact(folder, grace_s=0)
     compact(folder, grace_s=0)
     assert answers(folder) == before

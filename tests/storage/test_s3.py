@@ -11,6 +11,7 @@ from tests_rows import commit
 
 from depthrate.orchestrator.results import results_of
 from depthrate.storage.store import Store, StoreError
+from depthrate.storage.unfinished import is_unfinished, remove_unfinished, unfinished_writes
 
 
 @pytest.fixture(autouse=True)
@@ -91,10 +92,10 @@ def test_an_upload_that_was_never_completed_is_found_and_removed(s3: S3Server, s
     bucket, _, prefix = store.root.partition("/")
     store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key=f"{prefix}/features/half")
     store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key="somebody/elses")
-    (left,) = store.unfinished_writes(older_than_s=3600)  # moto says that all uploads began in 2010
-    assert left.startswith("features/half?uploadId=") and store.is_unfinished(left)
-    store.remove_unfinished(left)
-    assert store.unfinished_writes(older_than_s=3600) == []
+    (left,) = unfinished_writes(store, older_than_s=3600)  # moto says that all uploads began in 2010
+    assert left.startswith("features/half?uploadId=") and is_unfinished(left)
+    remove_unfinished(store, left)
+    assert unfinished_writes(store, older_than_s=3600) == []
     assert len(store.fs.call_s3("list_multipart_uploads", Bucket=bucket)["Uploads"]) == 1, "not ours"
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from depthrate.storage.data_folder import DataFolder
 from depthrate.storage.store import Store, StoreError
+from depthrate.storage.unfinished import remove_unfinished, unfinished_writes
 
 
 def test_round_trip_replace_list_delete(store: Store) -> None:
@@ -115,11 +116,11 @@ def test_what_a_killed_writer_left_is_found_when_it_is_old(folder: Store) -> Non
     folder.write("metrics/a", b"whole")
     left = Path(folder.root, "metrics", ".b.parquet.0123.tmp")
     left.write_bytes(b"half")
-    assert folder.unfinished_writes(older_than_s=60) == [], "it may be under way"
+    assert unfinished_writes(folder, older_than_s=60) == [], "it may be under way"
     os.utime(left, (1, 1))
-    assert folder.unfinished_writes(older_than_s=60) == ["metrics/.b.parquet.0123.tmp"]
-    folder.remove_unfinished("metrics/.b.parquet.0123.tmp")
-    assert not left.exists() and folder.unfinished_writes(older_than_s=60) == []
+    assert unfinished_writes(folder, older_than_s=60) == ["metrics/.b.parquet.0123.tmp"]
+    remove_unfinished(folder, "metrics/.b.parquet.0123.tmp")
+    assert not left.exists() and unfinished_writes(folder, older_than_s=60) == []
 
 
 def test_data_folder_finds_the_first_name(tmp_path: Path) -> None:

@@ -17,9 +17,11 @@ from tests_rows import commit
 from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.results import results_of
 from depthrate.storage.compact import compact
+from depthrate.storage.findings import Verification
 from depthrate.storage.layout import is_compacted
+from depthrate.storage.repair import repair
 from depthrate.storage.store import Store
-from depthrate.storage.verify import Verification, repair, verify
+from depthrate.storage.verify import verify
 
 
 @pytest.fixture
@@ -27,6 +29,11 @@ def store(store: Store) -> Store:
     commit(store, "20260101T000000_aaaaaaaaaaaa", ["t1", "t2"], hour=1)
     commit(store, "20260101T000000_bbbbbbbbbbbb", ["t3", "t4"], hour=2)
     return store
+
+
+@pytest.fixture(autouse=True)
+def no_file_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depthrate.storage.verify.YOUNG_S", -10.0)
 
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"

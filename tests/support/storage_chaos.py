@@ -1,10 +1,13 @@
-"""Writers, compactions and readers at once, killed at random: nothing committed is lost, nothing doubled, no reader errs.
+"""Writers, compactions, repairs, removals and readers at once, killed and stopped at random: nothing committed is lost,
+nothing doubled, no reader errs.
 
     python tests/support/storage_chaos.py --seconds 600 --seed 1               # in a temporary folder
     python tests/support/storage_chaos.py --seconds 600 --seed 1 --s3          # on a real S3 server on this machine
 
 Every number a writer commits is made from its trial and its attempt, so that a reader sees rows that do not belong
 together. A writer notes each commit that returned in a journal; what stands there must be seen by every later reader.
+One write in twenty fails, half of them after it was stored. Processes are also stopped for longer than the store waits for
+them, and go on then.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ import hashlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -27,7 +32,12 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-WRITERS, COMPACTIONS, READERS = 8, 2, 4
+WRITERS, COMPACTIONS, REPAIRS, REMOVALS, READERS = 6, 2, 1, 1, 3
+IO_ERRORS = 0.05
+YOUNG_S, LIVE_S, SUSPENDED_S = 8.0, 4.0, 2.0
+"""What the store uses minutes for: how long files are left alone, attempts believed, and commits not looked at again."""
+STOPPED_S = (5.0, 15.0)
+"""Between these: how long a process stands still."""
 GRACE_S = 10.0
 """Longer than a reader takes on a machine with fewer cores than this has processes."""
 CHECK = """
@@ -39,7 +49,9 @@ left join (select trial_id, count(*) n, min(nc1) low, max(nc1) high, count(disti
 left join (select trial_id, count(*) n, min(loss) low, max(loss) high, min(attempt_id) attempt_id
            from curves group by all) c using (trial_id)
 left join (select trial_id, count(*) n, min(attempt_id) attempt_id from features group by all) f using (trial_id)
+where t.sweep = 'chaos'
 """
+JOINED = "select count(*), count(nc1), count(distinct trial_id) from results where sweep = 'chaos'"
 
 
 def value_of(trial_id: str, attempt_id: str) -> float:
@@ -47,54 +59,89 @@ def value_of(trial_id: str, attempt_id: str) -> float:
     return float(int(hashlib.sha256(f"{trial_id} {attempt_id}".encode()).hexdigest()[:12], 16))
 
 
-def write(store: str, index: int, seed: int, journal: Path) -> None:
+def be_impatient() -> None:
+    """Have this process use seconds where the store uses minutes."""
+    from depthrate.storage import commit, verify
+
+    verify.YOUNG_S, verify.LIVE_S, commit.SUSPENDED_S = YOUNG_S, LIVE_S, SUSPENDED_S
+
+
+def make_writes_fail(rng: random.Random) -> None:
+    """Make one write in twenty of this process fail, half of them after it has been stored."""
+    from depthrate.storage.store import Store
+
+    plain = Store.write
+
+    def write(store: Store, path: str, content: bytes, *, durable: bool = False) -> None:
+        when = rng.choice(["before", "after"]) if rng.random() < IO_ERRORS else "never"
+        if when == "before":
+            raise OSError("injected before the write")
+        plain(store, path, content, durable=durable)
+        if when == "after":
+            raise OSError("injected after the write")
+
+    Store.write = write  # type: ignore[method-assign]
+
+
+def write(store: str, index: int, seed: int, journal: Path, pause_s: float = 0.25) -> None:
     """Commit small packs until killed; one trial in five is one that other writers commit too."""
     from depthrate.orchestrator.attempt import Attempt, new_attempt_id
-    from depthrate.orchestrator.measurements import builtin_columns
-    from depthrate.storage.commit import commit_trials
+    from depthrate.storage.states import AttemptState
     from depthrate.storage.store import Store
-    from depthrate.storage.task_tables import task_table
 
     store, rng = Store(store), random.Random(f"{seed} writer {index} {time.time_ns()}")
     skew = timedelta(hours=rng.choice([-5, 0, 0, 0, 3]))
+    make_writes_fail(rng)
     while True:
-        time.sleep(rng.uniform(0, 0.5))
+        time.sleep(rng.uniform(0, 2 * pause_s))
         attempt_id = new_attempt_id()
         trial_ids = [f"{rng.getrandbits(64):016x}" for _ in range(rng.randint(1, 4))]
         if rng.random() < 0.3:  # a pack that somebody else runs at the same time
             trial_ids[0] = f"shared{int(time.time()) // 2:010d}"
         state = Attempt(attempt_id=attempt_id, sweep="chaos", pack_id="p", trial_ids=trial_ids, device="cpu")
-        state.write(store)
-        tables: dict[str, list[Any]] = {"metrics": [], "curves": [], "features": []}
-        for trial_id in trial_ids:
-            value = value_of(trial_id, attempt_id)
-            contents = {
-                "metrics": [{"step": s, "layer": k, "nc1": value} for s in (0, 5) for k in range(3)],
-                "curves": [{"step": s, "loss": value} for s in (0, 5)],
-                "features": [{"layer": k, "kind": "sample", "label": k, "feature": [1.0, 2.0]} for k in range(3)],
-            }
-            for name, rows in contents.items():
-                tables[name].append(task_table(name, rows, builtin_columns(), trial_id=trial_id, attempt_id=attempt_id))
-        rows = [
-            {"trial_id": t, "sweep": "chaos", "attempt_id": attempt_id, "status": "ok", "params": json.dumps({"n": n})}
-            | {"committed_at": datetime.now(UTC) + skew}
-            for n, t in enumerate(trial_ids)
-        ]
-        commit_trials(
-            store,
-            sweep="chaos",
-            attempt_id=attempt_id,
-            part=None,
-            trials=rows,
-            tables=tables,
-            columns=builtin_columns(),
-        )
-        with journal.open("a") as file:
-            file.write("".join(f"{trial_id}\n" for trial_id in trial_ids))
-            file.flush()
-            os.fsync(file.fileno())
-        state.state, state.ended_at = "done", time.time() - 3600  # long ago, so that compactions take the record
-        state.write(store)
+        with contextlib.suppress(OSError):
+            state.write(store)
+        for part in range(10):
+            try:
+                commit_pack(store, "chaos", attempt_id, part, trial_ids, skew)
+            except OSError:
+                continue  # what of it was stored, nobody knows: another part, as a worker does
+            with journal.open("a") as file:
+                file.write("".join(f"{trial_id}\n" for trial_id in trial_ids))
+                file.flush()
+                os.fsync(file.fileno())
+            break
+        state.state, state.ended_at = (
+            AttemptState.DONE,
+            time.time() - 3600,
+        )  # long ago, so that compactions take the record
+        with contextlib.suppress(OSError):
+            state.write(store)
+
+
+def commit_pack(store: Any, sweep: str, attempt_id: str, part: int, trial_ids: list[str], skew: timedelta) -> None:
+    """Commit trials whose numbers are all made of their names and the attempt's."""
+    from depthrate.orchestrator.measurements import builtin_columns
+    from depthrate.storage.commit import commit_trials
+    from depthrate.storage.task_tables import task_table
+
+    tables: dict[str, list[Any]] = {"metrics": [], "curves": [], "features": []}
+    columns = builtin_columns()
+    for trial_id in trial_ids:
+        value = value_of(trial_id, attempt_id)
+        contents = {
+            "metrics": [{"step": s, "layer": k, "nc1": value} for s in (0, 5) for k in range(3)],
+            "curves": [{"step": s, "loss": value} for s in (0, 5)],
+            "features": [{"layer": k, "kind": "sample", "label": k, "feature": [1.0, 2.0]} for k in range(3)],
+        }
+        for name, rows in contents.items():
+            tables[name].append(task_table(name, rows, columns, trial_id=trial_id, attempt_id=attempt_id))
+    rows = [
+        {"trial_id": t, "sweep": sweep, "attempt_id": attempt_id, "status": "ok", "params": json.dumps({"n": n})}
+        | {"committed_at": datetime.now(UTC) + skew}
+        for n, t in enumerate(trial_ids)
+    ]
+    commit_trials(store, sweep=sweep, attempt_id=attempt_id, part=part, trials=rows, tables=tables, columns=columns)
 
 
 def compact_on(store: str, journal: Path) -> None:
@@ -117,6 +164,40 @@ def compact_on(store: str, journal: Path) -> None:
         time.sleep(0.2)
 
 
+def repair_on(store: str, journal: Path) -> None:
+    """Verify and repair until killed."""
+    from depthrate.orchestrator.measurements import builtin_columns
+    from depthrate.storage.repair import repair
+    from depthrate.storage.store import Store
+    from depthrate.storage.verify import verify
+
+    store = Store(store)
+    while True:
+        found = verify(store, builtin_columns())
+        moved = repair(store, found).moved if found.findings else []
+        with journal.open("a") as file:
+            file.write(f"repair 1\nmoved {len(moved)}\n")
+        time.sleep(0.5)
+
+
+def remove_on(store: str, journal: Path) -> None:
+    """Commit sweeps of our own and remove them again, as with rm, until killed."""
+    from depthrate.orchestrator.attempt import new_attempt_id
+    from depthrate.storage.store import Store
+
+    store, rng = Store(store), random.Random(time.time_ns())
+    while True:
+        sweep = f"foreign{rng.getrandbits(32):08x}"
+        for _ in range(3):
+            trial_ids = [f"{rng.getrandbits(64):016x}" for _ in range(2)]
+            commit_pack(store, sweep, new_attempt_id(), 0, trial_ids, timedelta(0))
+        time.sleep(rng.uniform(0, 2))
+        for folder in ("manifest", "trials", "metrics", "curves", "features", "attempts"):
+            store.delete(f"{folder}/sweep={sweep}")
+        with journal.open("a") as file:
+            file.write("removed 1\n")
+
+
 def read_on(store: str, index: int, journal: Path) -> None:
     """Ask and check until killed; whatever is wrong goes into the journal."""
     from depthrate.orchestrator.results import open_results
@@ -128,8 +209,12 @@ def read_on(store: str, index: int, journal: Path) -> None:
         try:
             results = results.refresh() if index % 2 else open_results(store)
             rows = results.sql(CHECK).fetchall()
-            faults = list(_faults(rows, before | seen)) + [f"problem: {problem}" for problem in results.problems]
-            (joined,) = results.sql("select count(*), count(nc1), count(distinct trial_id) from results").fetchall()
+            faults = list(faults_in(rows, before | seen)) + [
+                f"problem: {problem}" for problem in results.problems if "sweep=foreign" not in str(problem)
+            ]
+            (joined,) = results.sql(
+                "select count(*), count(nc1), count(distinct trial_id) from results where sweep = 'chaos'"
+            ).fetchall()
             if len(set(joined)) != 1:
                 faults.append(f"results has (rows, values, trials) {joined}")
             seen = {row[0] for row in rows}
@@ -139,7 +224,7 @@ def read_on(store: str, index: int, journal: Path) -> None:
             file.write(f"{len(seen)}\n" if not faults else "".join(f"FAULT {fault}\n" for fault in faults[:5]))
 
 
-def _faults(rows: list[tuple[Any, ...]], expected: set[str]) -> Iterator[str]:
+def faults_in(rows: list[tuple[Any, ...]], expected: set[str]) -> Iterator[str]:
     ids = [row[0] for row in rows]
     if len(set(ids)) != len(ids):
         yield f"{len(ids) - len(set(ids))} trials are doubled"
@@ -169,7 +254,8 @@ class Chaos:
     seed: int
     environment: dict[str, str]
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    kills: dict[str, int] = field(default_factory=lambda: {"writer": 0, "compaction": 0})
+    kills: Counter[str] = field(default_factory=Counter)
+    stops: Counter[str] = field(default_factory=Counter)
 
     def start(self, name: str) -> None:
         """Start a process of the crowd."""
@@ -189,21 +275,38 @@ class Chaos:
         anything.
         """
         rng = random.Random(self.seed)
-        names = [f"writer-{i}" for i in range(WRITERS)] + [f"compaction-{i}" for i in range(COMPACTIONS)]
-        for name in [*names, *(f"reader-{i}" for i in range(READERS))]:
+        counts = {"writer": WRITERS, "compaction": COMPACTIONS, "repair": REPAIRS, "removal": REMOVALS}
+        names = [f"{kind}-{number}" for kind, count in counts.items() for number in range(count)]
+        for name in [*names, *(f"reader-{number}" for number in range(READERS))]:
             self.start(name)
-        start = time.monotonic()
+        start, stopped = time.monotonic(), dict[str, float]()
         while (passed := time.monotonic() - start) < seconds or (passed < 10 * seconds and not self.has_worked()):
             time.sleep(rng.uniform(0.3, 1.7) * pause_s * max(1.0, passed / seconds))
-            name = rng.choice(names[:WRITERS] if rng.random() < 0.8 else names[WRITERS:])
+            self._go_on(stopped)
+            name = rng.choice(names[:WRITERS] if rng.random() < 0.7 else names[WRITERS:])
+            if name in stopped:
+                continue
+            kind = name.partition("-")[0]
+            if rng.random() < 0.3:
+                self.running[name].send_signal(signal.SIGSTOP)
+                stopped[name] = time.monotonic() + rng.uniform(*STOPPED_S)
+                self.stops[kind] += 1
+                continue
             self.kill(name)
-            self.kills[name.partition("-")[0]] += 1
+            self.kills[kind] += 1
             self.start(name)
+        self._go_on(dict.fromkeys(stopped, 0.0))
         for name in names:
             self.kill(name)
         time.sleep(GRACE_S + 2)  # the readers look once more at what is there now
         for name in [name for name in self.running if name.startswith("reader")]:
             self.kill(name)
+
+    def _go_on(self, stopped: dict[str, float]) -> None:
+        """Let those go on that stood still for long enough."""
+        for name in [name for name, until in stopped.items() if time.monotonic() >= until]:
+            self.running[name].send_signal(signal.SIGCONT)
+            del stopped[name]
 
     def has_worked(self) -> bool:
         """Whether there were commits, reads and a compaction."""
@@ -225,10 +328,11 @@ def report(chaos: Chaos) -> dict[str, Any]:
     compact(store, grace_s=0)
     rows = results_of(store).sql(CHECK).fetchall()
     reads = [line for path in chaos.folder.glob("reader-*.log") for line in path.read_text().splitlines()]
-    compacted = {"group": 0, "finished": 0, "deleted": 0}
-    for path in chaos.folder.glob("compaction-*.log"):
-        for kind, count in (line.split() for line in path.read_text().splitlines()):
-            compacted[kind] += int(count)
+    did = Counter[str]()
+    for path in chaos.folder.glob("*.log"):
+        if not path.name.startswith(("writer", "reader")):
+            for kind, count in (line.split() for line in path.read_text().splitlines()):
+                did[kind] += int(count)
     returned = sum(len(path.read_text().splitlines()) for path in chaos.folder.glob("writer-*.log"))
     return {
         "seed": chaos.seed,
@@ -236,15 +340,20 @@ def report(chaos: Chaos) -> dict[str, Any]:
         "committed_trials": len(committed),
         "of_them_committed_more_than_once": returned - len(committed),
         "trials_at_the_end": len(rows),
-        "kills_of_writers": chaos.kills["writer"],
-        "kills_of_compactions": chaos.kills["compaction"],
-        "compactions_finished": compacted["finished"],
-        "groups_compacted": compacted["group"],
-        "files_deleted": compacted["deleted"],
+        "kills": dict(chaos.kills),
+        "stops": dict(chaos.stops),
+        "compactions_finished": did["finished"],
+        "groups_compacted": did["group"],
+        "files_deleted": did["deleted"],
+        "repairs": did["repair"],
+        "files_moved_by_repairs": did["moved"],
+        "sweeps_removed": did["removed"],
         "reads": sum(not line.startswith("FAULT") for line in reads),
         "faults_of_readers": [line for line in reads if line.startswith("FAULT")],
-        "faults_at_the_end": list(_faults(rows, committed)),
-        "damage_at_the_end": [str(finding) for finding in found if finding.kind != "leftover"],
+        "faults_at_the_end": list(faults_in(rows, committed)),
+        "damage_at_the_end": [
+            str(finding) for finding in found if finding.kind != "leftover" and "sweep=foreign" not in finding.path
+        ],
         "files_at_the_end": len(store.list()),
     }
 
@@ -272,16 +381,22 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=1.0, help="mean seconds between two kills")
     parser.add_argument("--store")
     parser.add_argument("--s3", action="store_true")
+    parser.add_argument("--writer-pause", type=float, default=0.25, help=argparse.SUPPRESS)
     parser.add_argument("--role", help=argparse.SUPPRESS)
     parser.add_argument("--journals", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.role:
         kind, _, number = given.role.partition("-")
+        be_impatient()
         journal = given.journals / f"{given.role}.log"
         if kind == "writer":
-            write(given.store, int(number), given.seed, journal)
+            write(given.store, int(number), given.seed, journal, given.writer_pause)
         elif kind == "compaction":
             compact_on(given.store, journal)
+        elif kind == "repair":
+            repair_on(given.store, journal)
+        elif kind == "removal":
+            remove_on(given.store, journal)
         else:
             read_on(given.store, int(number), journal)
         return

@@ -89,7 +89,7 @@ class Simulation:
         attempt = f"20260101T000000_{self._attempts:012d}"
 
         def work() -> None:
-            store = self._files()
+            store = self._store()
             store.write(f"attempts/sweep=s/{attempt}.json", b"{}")
             rows = [
                 {"trial_id": t, "sweep": "s", "attempt_id": attempt, "status": "ok", "params": "{}"}
@@ -110,7 +110,7 @@ class Simulation:
 
         def work() -> None:
             for _ in range(2):
-                compact(self._files(), grace_s=self.grace_s, group_bytes=30_000)
+                compact(self._store(), grace_s=self.grace_s, group_bytes=30_000)
 
         self._add("compaction", work)
 
@@ -120,7 +120,7 @@ class Simulation:
         def work() -> None:
             for _ in range(times):
                 expected = set() if self.lag else set(self.committed)
-                self.check(results_of(self._files()), expected)
+                self.check(results_of(self._store()), expected)
 
         self._add("reader", work, may_die=False)
 
@@ -176,8 +176,8 @@ class Simulation:
         self.trace.append(f"{actor.name}: {what}")
         return actor
 
-    def _files(self) -> Store:
-        return SteppedFiles(self.store.url, self)
+    def _store(self) -> Store:
+        return SteppedStore(self.store.url, self)
 
     def wrote(self, actor: Actor, path: str) -> None:
         """Remember a write that listings may not show yet."""
@@ -191,7 +191,7 @@ class Simulation:
         return {path for who, path in newest if who != actor.name}
 
 
-class SteppedFiles(Store):
+class SteppedStore(Store):
     """A store whose every operation waits for the scheduler."""
 
     def __init__(self, url: str, simulation: Simulation):

@@ -42,7 +42,8 @@ def test_a_cancelled_launch_stops_and_a_later_one_is_not_cancelled(folder: Store
 
 
 def test_submissions_are_read_as_written_and_damaged_ones_passed_over(folder: Store) -> None:
-    made = Submission("n", "s", "lab", "/f", [[SubmittedPack("a", "p", ["t"])]], ["7_0"])
+    name = "depthrate-s-20260101T000000_aaaaaaaaaaaa"
+    made = Submission(name, "s", "lab", f"/f/s/{name}", [[SubmittedPack("a", "p", ["t"])]], ["7_0"])
     made.write(folder)
     folder.write("jobs/sweep=s/torn.json", b"{")
     folder.write("jobs/sweep=s/other.json", b'{"name": "x"}')

@@ -268,6 +268,7 @@ def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Schedule
     other.adopt(read_submissions(folder, ["s"]), scheduler.queue)
     (held,) = other.submitted.values()
     assert held == ("b", ["tb"]), "only what still waits or runs"
+    other.close()
     assert [each.job_ids for each in read_submissions(folder, ["s"])] == [["1_0", "1_1"]], "what is over is forgotten"
 
 
@@ -327,7 +328,9 @@ def test_the_next_launch_removes_the_folders_of_what_was_done_meanwhile(
     scheduler.queue = {}
     other = SlurmExecutor(Profile(), LIMITS, folder, "s")
     other.adopt(read_submissions(folder, ["s"]), {})
-    assert other.submitted == {} and not Path(submission.folder).exists()
+    assert other.submitted == {} and Path(submission.folder).exists(), "to plan is to look only"
+    other.close()
+    assert not Path(submission.folder).exists() and not read_submissions(folder, ["s"])
 
 
 def test_a_job_started_anew_leaves_to_the_driver_what_failed_in_it(

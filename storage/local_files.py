@@ -1,0 +1,52 @@
+"""Files of a folder on this machine: written whole, and listed without those that are being written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def write_whole(path: str, content: bytes, *, durable: bool) -> None:
+    """Write a file so that a reader sees the old content or the new, and a killed writer leaves the old.
+
+    Raises:
+        OSError: it could not be written; the old content is still there.
+    """
+    folder, name = os.path.split(path)
+    os.makedirs(folder, exist_ok=True)
+    aside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with open(aside, "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+
+
+def is_hidden(path: str) -> bool:
+    """Whether a file is one that is being written, or otherwise none of ours."""
+    return path.rpartition("/")[2].startswith(".")
+
+
+def walk(folder: str, start: int) -> Iterator[tuple[str, int]]:
+    """Yield (path, bytes) of the files below a local folder in order; what vanishes meanwhile is no error.
+
+    Folders behind links, devices and pipes are not looked into.
+    """
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        with contextlib.suppress(FileNotFoundError):
+            if entry.is_dir(follow_symlinks=False):
+                yield from walk(entry.path, start)
+            elif entry.is_file():
+                yield entry.path[start:], entry.stat().st_size

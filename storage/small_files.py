@@ -1,0 +1,97 @@
+"""What stands in a store beside the results: specs, submissions, searches, fits, checkpoints; is each what it should be?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Set
+from typing import Any
+
+import pyarrow as pa
+
+from depthrate.storage.damage import BROKEN
+from depthrate.storage.findings import Finding
+from depthrate.storage.json_file import read_object
+from depthrate.storage.layout import checkpoint_trials_path, identity, is_identity, is_job_folder, submission_path
+from depthrate.storage.parquet import read_parquet
+from depthrate.storage.replaced import ABANDONED_S
+from depthrate.storage.schema import FITS
+from depthrate.storage.searches import is_batch
+from depthrate.storage.source import first_line
+from depthrate.storage.specs import parse_spec
+from depthrate.storage.store import Store
+from depthrate.storage.unfinished import unfinished_writes
+
+HashOf = Callable[[Mapping[str, Any]], str | None]
+"""Spec of a sweep -> the hash that is its name, None where that is not known."""
+
+
+def check_small_files(store: Store, committed: Set[str], hash_of: HashOf) -> Iterator[Finding]:
+    """Yield what is wrong with them; `committed` are the trials that need no checkpoint any more."""
+
+    def check_spec(path: str, content: bytes) -> None:
+        _check_spec(store, path, content, hash_of)
+
+    yield from _check_each(store, "sweeps", check_spec)
+    yield from _check_each(store, "jobs", _check_submission)
+    yield from _check_each(store, "searches", _check_search)
+    yield from _check_each(store, "fits", _check_fits)
+    yield from _checkpoints(store, committed)
+    for path in store.list_foreign():
+        yield Finding(path, "foreign", "its path leads elsewhere; it is never read, nor touched by --repair")
+    for path in unfinished_writes(store, ABANDONED_S):
+        yield Finding(path, "leftover", "a writer was killed before this was written")
+
+
+def _check_each(store: Store, folder: str, check: Callable[[str, bytes], None]) -> Iterator[Finding]:
+    """Check the files of a folder; `check` raises what is wrong with one."""
+    for path, content in store.read_many(store.list(folder)):
+        try:
+            if not isinstance(content, OSError):
+                check(path, content)
+        except (*BROKEN, OverflowError) as error:
+            yield Finding(path, "damaged", f"is not what it should be ({first_line(error)}); it is ignored")
+
+
+def _check_spec(store: Store, path: str, content: bytes, hash_of: HashOf) -> None:
+    if path.endswith(".json"):
+        spec = parse_spec(path, content)
+        if hash_of(spec.spec) not in (None, spec.spec_hash):
+            raise ValueError("the spec is not the one whose hash is its name; launch the sweep again")
+        if spec.trials_sha256 is not None and spec.trial_ids(store) is None:
+            raise ValueError("its list of trials is not as it was written; launch the sweep again")
+
+
+def _check_submission(path: str, content: bytes) -> None:
+    fields = read_object(content)
+    if submission_path(fields["sweep"], fields["name"]) != path:
+        raise ValueError("it does not stand where it says")
+    if not is_job_folder(fields["folder"], fields["sweep"], fields["name"]):
+        raise ValueError(f"{fields['folder']!r:.200} is no folder of its jobs")
+
+
+def _check_search(path: str, content: bytes) -> None:
+    fields = read_object(content)
+    if "reports" not in fields and not is_batch(path, content):
+        raise ValueError("it was changed after it was written")
+
+
+def _check_fits(path: str, content: bytes) -> None:
+    if not read_parquet(content).select(FITS.names).schema.equals(FITS):
+        raise pa.ArrowInvalid("its columns are not those of fits")
+
+
+def _checkpoints(store: Store, committed: Set[str]) -> Iterator[Finding]:
+    for path in store.list("checkpoints"):
+        pack_id = path.split("/")[1]
+        if not is_identity(pack_id) or path != checkpoint_trials_path(pack_id):
+            continue
+        try:
+            members = {identity(trial_id) for trial_id in read_object(store.read(path))["trial_ids"]}
+        except FileNotFoundError:
+            continue  # deleted meanwhile
+        except BROKEN as error:
+            what = f"does not say whose checkpoint this is ({first_line(error)}); it is not used"
+            yield Finding(path, "damaged", what)
+            continue
+        if members <= committed:
+            what = f"all trials of pack {pack_id} are committed; its checkpoint is not needed"
+            yield Finding(path, "leftover", what)

@@ -1,0 +1,226 @@
+"""Nothing that stands in a store chooses a path: what would lead elsewhere is named, and nobody follows it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from tests_rows import commit
+
+from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack, read_submissions
+from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.plan import check_sweep, make_plan
+from depthrate.orchestrator.results import results_of
+from depthrate.storage import layout
+from depthrate.storage.commit import METADATA_KEY
+from depthrate.storage.compact import compact
+from depthrate.storage.layout import ForeignNameError, identity, is_job_folder, is_safe
+from depthrate.storage.records import read_records
+from depthrate.storage.repair import repair
+from depthrate.storage.snapshot import take_snapshot
+from depthrate.storage.specs import newest_specs
+from depthrate.storage.store import Store, StoreError
+from depthrate.storage.verify import verify
+from depthrate.sweeps.sweep_file import load_sweep
+
+A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
+ELSEWHERE = ("../x", "..", ".", "", "/etc", "a/b", ".hidden", "a\x00b", "a\nb", "x" * 300, 7, None)
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_no_path_is_made_of_a_name_that_leads_elsewhere(name: Any) -> None:
+    for make in (
+        lambda: layout.spec_path(name, "h"),
+        lambda: layout.table_path("trials", name, A, None),
+        lambda: layout.table_path("trials", "s", name, None),
+        lambda: layout.attempt_path("s", name),
+        lambda: layout.log_path("s", name),
+        lambda: layout.checkpoint_folder(name),
+        lambda: layout.checkpoint_path("p", name),
+        lambda: layout.fits_path(name),
+        lambda: layout.batch_path("s", name, 1, "d"),
+        lambda: layout.reports_path("s", name),
+        lambda: layout.cancel_path(name),
+        lambda: layout.submission_path("s", name),
+        lambda: layout.trial_ids_path("s", name),
+        lambda: layout.manifest_path("s", name),
+    ):
+        with pytest.raises(ForeignNameError, match="is no name of ours"):
+            make()
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../x", "/etc/passwd", "a//b", "./a", "a/.", "a/..", "a\x00"])
+def test_the_store_refuses_paths_that_lead_out_of_it(store: Store, path: str) -> None:
+    assert not is_safe(path)
+    for act in (store.read, store.delete, lambda p: store.write(p, b""), lambda p: store.move(p, "a")):
+        with pytest.raises(StoreError, match="leads out of store"):
+            act(path)
+
+
+@pytest.mark.parametrize("act", ["write", "delete", "move from", "move to", "delete_many"])
+def test_a_link_out_of_the_store_is_never_written_or_deleted_through(folder: Store, act: str, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "p1").mkdir(parents=True)
+    (outside / "p1" / "pack.ckpt").write_bytes(b"mine")
+    Path(folder.root).mkdir()
+    (Path(folder.root) / "checkpoints").symlink_to(outside)
+    folder.write("a", b"a")
+    acts: dict[str, Callable[[], object]] = {
+        "write": lambda: folder.write("checkpoints/p1/pack.ckpt", b"theirs"),
+        "delete": lambda: folder.delete("checkpoints/p1"),
+        "delete_many": lambda: folder.delete_many(["checkpoints/p1/pack.ckpt"]),
+        "move from": lambda: folder.move("checkpoints/p1/pack.ckpt", "b"),
+        "move to": lambda: folder.move("a", "checkpoints/p1/pack.ckpt"),
+    }
+    with pytest.raises(OSError, match="leads out of store .* through a link"):
+        acts[act]()
+    assert (outside / "p1" / "pack.ckpt").read_bytes() == b"mine"
+
+
+def test_links_and_pipes_in_a_store_are_not_looked_into(folder: Store, tmp_path: Path) -> None:
+    commit(folder, A, ["t1"])
+    before = folder.list()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "x.parquet").write_bytes(b"")
+    (Path(folder.root) / "metrics" / "sweep=s" / "away").symlink_to(tmp_path / "outside")
+    (Path(folder.root) / "metrics" / "up").symlink_to(folder.root)
+    os.mkfifo(Path(folder.root) / "curves" / "sweep=s" / "pipe.parquet")
+    assert folder.list() == before and not verify(folder, builtin_columns()).findings
+
+
+def with_metadata(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
+    """Change what a commit says of its files, with everything else as it should be."""
+    table = pq.read_table(io.BytesIO(content))
+    metadata = json.loads(table.schema.metadata[METADATA_KEY])
+    change(metadata["files"])
+    sink = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata({METADATA_KEY: json.dumps(metadata)}), sink)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("named", ["../outside/keys.txt", "{outside}/keys.txt", f"metrics/sweep=s/{B}.parquet"])
+def test_a_commit_that_names_files_of_others_is_damage_and_repair_moves_none_of_them(
+    folder: Store, named: str, tmp_path: Path
+) -> None:
+    commit(folder, A, ["t1"])
+    commit(folder, B, ["t2"])
+    keys = tmp_path / "outside" / "keys.txt"
+    keys.parent.mkdir()
+    keys.write_text("secret")
+    path = f"trials/sweep=s/{A}.parquet"
+
+    def point_elsewhere(files: dict[str, Any]) -> None:
+        files["metrics"]["path"] = named.format(outside=keys.parent)
+
+    folder.write(path, with_metadata(folder.read(path), point_elsewhere))
+    assert take_snapshot(folder).trial_ids() == {"t2"}
+    found = verify(folder, builtin_columns())
+    assert [finding.path for finding in found.findings] == [path] and "not its own" in found.findings[0].what
+    done = repair(folder, found)
+    assert done.moved == [path] and keys.read_text() == "secret" and take_snapshot(folder).trial_ids() == {"t2"}
+
+
+def manifest_of(store: Store) -> tuple[str, dict[str, Any]]:
+    (path,) = store.list("manifest")
+    return path, json.loads(store.read(path))
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a file outside": lambda m: m["files"]["metrics"][0].update(path="../keys.txt"),
+    "an absolute file": lambda m: m["files"]["metrics"][0].update(path="/etc/hostname"),
+    "a file of another table": lambda m: m["files"]["metrics"][0].update(path=m["files"]["curves"][0]["path"]),
+    "commits elsewhere": lambda m: m["replaces"].update(commits=["../../keys"]),
+    "compactions elsewhere": lambda m: m["replaces"].update(compactions=["../x"]),
+    "attempts elsewhere": lambda m: m["replaces"].update(attempts={"../../x": 3}),
+    "logs elsewhere": lambda m: m["replaces"].update(logs=["../../../etc/passwd"]),
+    "another sweep": lambda m: m.update(sweep="../x"),
+    "another compaction": lambda m: m.update(compaction_id="../x"),
+    "no time": lambda m: m.update(created_at=float("-inf")),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_manifest_that_speaks_of_what_is_not_its_own_does_not_count(folder: Store, change: str) -> None:
+    commit(folder, A, ["t1"])
+    commit(folder, B, ["t2"])
+    compact(folder)
+    path, fields = manifest_of(folder)
+    CHANGES[change](fields)
+    fields.pop("sha256")  # as whoever wants to be believed would
+    folder.write(path, json.dumps(fields).encode())
+    assert take_snapshot(folder).trial_ids() == {"t1", "t2"}, "what it replaced is still there"
+    assert path in {finding.path for finding in verify(folder, builtin_columns()).findings}
+    before = folder.list()
+    compact(folder, grace_s=0, at_least=100)
+    assert folder.list() == before, "nothing is deleted on its word"
+
+
+def test_records_speak_of_their_own_attempt_alone(folder: Store) -> None:
+    commit(folder, A, ["t1"])
+    record = {"attempt_id": "../../../../tmp/x", "sweep": "s", "trial_ids": ["t9"], "state": "running", "started_at": 1}
+    folder.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
+    assert [each["attempt_id"] for each in read_records(folder, take_snapshot(folder))] == [A]
+    assert [finding.path for finding in verify(folder, builtin_columns()).findings] == [f"attempts/sweep=s/{B}.json"]
+
+
+def test_a_submission_names_no_folder_but_that_of_its_jobs(folder: Store, tmp_path: Path) -> None:
+    name = f"depthrate-s-{A}"
+    good = Submission(name, "s", "lab", f"/scratch/me/s/{name}", [[SubmittedPack(A, "p", ["t"])]], ["7_0"])
+    good.write(folder)
+    (path,) = folder.list("jobs")
+    assert read_submissions(folder, ["s"]) == [good] and not verify(folder, builtin_columns()).findings
+    for wrong in (
+        {"folder": str(tmp_path)},
+        {"folder": f"/home/me/../you/s/{name}"},
+        {"folder": f"/scratch/me/other/{name}"},
+        {"name": "../x"},
+        {"sweep": "../s"},
+        {"packs": [[{"attempt_id": "../x", "pack_id": "p", "trial_ids": []}]]},
+        {"packs": [[{"attempt_id": A, "pack_id": "../p", "trial_ids": []}]]},
+        {"job_ids": ["7; rm -r ~"]},
+        {"packs": None},
+        {"folder": None},
+    ):
+        folder.write(path, json.dumps(vars(good) | {"packs": [[vars(good.packs[0][0])]]} | wrong).encode())
+        assert read_submissions(folder, ["s"]) == [], wrong
+    assert not is_job_folder("/home/me/s/notes", "s", "notes"), "no launch names its jobs so"
+
+
+def test_a_pack_of_checkpoints_is_named_by_its_folder(folder: Store, tiny_sweep: Path) -> None:
+    folder.write("checkpoints/p1/pack.json", b'{"trial_ids": ["../../x"], "wall_s": 1}')
+    plan = make_plan(check_sweep(load_sweep(str(tiny_sweep))), folder)
+    assert plan.num_pending == 4 and not plan.stale_checkpoints
+    (finding,) = verify(folder, builtin_columns()).findings
+    assert finding.path == "checkpoints/p1/pack.json" and "whose checkpoint" in finding.what
+
+
+def test_a_spec_is_of_the_sweep_in_whose_folder_it_stands(folder: Store) -> None:
+    folder.write("sweeps/s/0123.json", b'{"spec": {"name": "../x"}, "launched_at": "2026"}')
+    assert newest_specs(folder) == {} and [f.path for f in verify(folder, builtin_columns()).findings] == [
+        "sweeps/s/0123.json"
+    ]
+
+
+def test_foreign_keys_of_a_bucket_are_named_and_never_touched() -> None:
+    store = Store("memory://foreign-keys")
+    commit(store, A, ["t1"])
+    store.fs.store["/foreign-keys/checkpoints/../x/pack.json"] = store.fs.store[
+        f"/foreign-keys/trials/sweep=s/{A}.parquet"
+    ]
+    found = verify(store, builtin_columns())
+    assert [f.kind for f in found.findings] == ["foreign"] and "leads elsewhere" in found.findings[0].what
+    before = dict(store.fs.store)
+    assert repair(store, found).moved == [] and dict(store.fs.store) == before
+    assert results_of(store).sql("select count(*) from trials").fetchall() == [(1,)]
+    store.fs.store.clear()
+
+
+def test_what_identities_may_be() -> None:
+    for name in (A, "compact_x", "quick-start.v2", f"depthrate-s-{A}", "0", "7_0"):
+        assert identity(name) == name

@@ -1,0 +1,37 @@
+"""A short form of store_mutations.py; DEPTHRATE_MUTATIONS=2000 makes it the long one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from store_mutations import fuzz, make_store, seen
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.storage.store import Store
+from depthrate.storage.verify import verify
+
+COUNT = int(os.environ.get("DEPTHRATE_MUTATIONS", "100"))
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 10 * COUNT)]
+
+
+def invoke(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def test_whatever_is_changed_in_a_store_nothing_outside_is_touched_and_what_matters_is_named(tmp_path: Path) -> None:
+    counts, faults = fuzz(COUNT, 1, invoke, tmp_path / "place")
+    print(counts)
+    assert not faults, "\n".join(faults)
+    assert counts["matters"] > COUNT / 5
+
+
+def test_the_store_that_is_changed_is_sound(tmp_path: Path) -> None:
+    store, _ = make_store(tmp_path / "place")
+    assert not verify(Store(store.root), builtin_columns()).findings and len(seen(store)["trials"]) == 5

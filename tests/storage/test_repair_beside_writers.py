@@ -1,0 +1,121 @@
+"""A repair beside a running sweep never takes away what is committed, nor what is on its way to a commit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import storage_chaos
+from storage_chaos import CHECK, journalled
+from tests_rows import commit, tables_of
+
+from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.results import results_of
+from depthrate.storage.compact import compact
+from depthrate.storage.parquet import write_table
+from depthrate.storage.repair import repair
+from depthrate.storage.snapshot import take_snapshot
+from depthrate.storage.store import Store
+from depthrate.storage.verify import verify
+
+A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
+
+
+@pytest.fixture
+def no_file_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depthrate.storage.verify.YOUNG_S", -10.0)
+
+
+def test_verify_and_repair_beside_running_writers(
+    folder: Store, tmp_path: Path, no_file_is_young: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short packs, one after another; without a grace for young files, so that what decides is what was looked at when."""
+    journals = tmp_path / "journals"
+    journals.mkdir()
+    command = [
+        sys.executable,
+        storage_chaos.__file__,
+        "--store",
+        folder.url,
+        "--journals",
+        str(journals),
+        "--pause",
+        "0",
+    ]
+    writers = [subprocess.Popen([*command, "--role", f"writer-{number}"]) for number in range(2)]
+    moved, repairs, started = [], 0, time.monotonic()
+    try:
+        while time.monotonic() - started < 8 or repairs < 5 or len(journalled(journals)) < 60:
+            found = verify(folder, builtin_columns())
+            moved += repair(folder, found).moved if found.findings else []
+            repairs += 1
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait()
+    committed = journalled(journals)
+    assert moved == [] and len(committed) >= 60 and repairs >= 5
+    rows = results_of(folder).sql(CHECK).fetchall()
+    assert not list(storage_chaos.faults_in(rows, committed))
+
+
+def test_a_commit_between_two_listings_is_no_leftover(
+    folder: Store, no_file_is_young: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commits are listed, then an attempt commits and ends, then its data are listed."""
+    commit(folder, A, ["t1"])
+    plain, left = Store.list, [1]
+
+    def listing(self: Store, listed: str = "") -> dict[str, int]:
+        if listed == "metrics" and left and left.pop():
+            commit(folder, B, ["t2"])
+        return plain(self, listed)
+
+    monkeypatch.setattr(Store, "list", listing)
+    found = verify(folder, builtin_columns())
+    assert not found.findings and not left
+
+
+def test_what_was_committed_after_it_was_looked_at_stays(folder: Store, no_file_is_young: None) -> None:
+    commit(folder, A, ["t1"])
+    record = {"attempt_id": B, "sweep": "s", "trial_ids": ["t2"], "state": "lost", "started_at": 1}
+    folder.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
+    orphan = f"metrics/sweep=s/{B}.parquet"
+    write_table(folder, orphan, "metrics", tables_of("t2", B)["metrics"])
+    found = verify(folder, builtin_columns())
+    assert [finding.path for finding in found.findings] == [orphan]
+    folder.delete(orphan)
+    commit(folder, B, ["t2"])
+    assert repair(folder, found).moved == [] and take_snapshot(folder).trial_ids() == {"t1", "t2"}
+
+
+def test_what_a_compaction_replaced_meanwhile_is_not_missing(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(folder, A, ["t1"])
+    commit(folder, B, ["t2"])
+    plain, left = Store.read, [1]
+
+    def read(self: Store, path: str) -> bytes:
+        if path.startswith("metrics/") and left and left.pop():
+            compact(folder, grace_s=0)
+        return plain(self, path)
+
+    monkeypatch.setattr(Store, "read", read)
+    found = verify(folder, builtin_columns())
+    assert not found.findings and not found.lost and not left
+    monkeypatch.undo()
+    assert not verify(folder, builtin_columns()).findings
+
+
+def test_young_files_are_left_alone(folder: Store) -> None:
+    record = {"attempt_id": B, "sweep": "s", "trial_ids": ["t2"], "state": "lost", "started_at": 1}
+    folder.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
+    orphan = f"metrics/sweep=s/{B}.parquet"
+    write_table(folder, orphan, "metrics", tables_of("t2", B)["metrics"])
+    assert not verify(folder, builtin_columns()).findings, "its process may only have stood still"
+    os.utime(Path(folder.root, orphan), (time.time() - 3600,) * 2)
+    assert [finding.path for finding in verify(folder, builtin_columns()).findings] == [orphan]
