@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from depthrate.tasks.networks.builtin import ARCHITECTURES
-
 
 def gufm_limit(loss: str, *, num_classes: int, width: int, weight_decay_last: float, last_bias: bool) -> float | None:
     """Return the objective's limit as depth grows: the optimum of the unconstrained model on the LayerNorm sphere.
@@ -73,6 +71,10 @@ def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | No
 
     Null for an architecture whose construction is not known, and for trials of several architectures.
     """
+    from depthrate.tasks.networks.builtin import (
+        ARCHITECTURES,  # here: numpy comes with it, and every command reads this file
+    )
+
     names = {params.get("arch") for params in trials}
     architecture = ARCHITECTURES.get(str(names.pop())) if len(names) == 1 else None
     matrices = None if architecture is None else architecture.construction_matrices
