@@ -21,6 +21,8 @@ from depthrate.tasks.fits.rates import fit_many
 if TYPE_CHECKING:
     import pandas as pd
 
+    from depthrate.tasks.measurement import Measurement
+
 STILL_FALLING = 0.01
 """A trial is unconverged if its objective fell by more than this share over the last quarter of its steps."""
 UNCONVERGED_RULE = "objective fell by more than 1 % over the last quarter of its steps"
@@ -51,6 +53,13 @@ class FittedCurve:
     """The power law without the smallest x, the two smallest, ...: x_min, exponent, ci_low, ci_high, n_points."""
     common: CommonFit | None = None
     """The exponent that all groups of the request share, and the test that they do."""
+    measurement: Measurement | None = None
+    """How the report shows the metric; null: by its name."""
+
+    @property
+    def metric_label(self) -> str:
+        """The metric for readers."""
+        return self.metric if self.measurement is None else self.measurement.label
 
     @property
     def points(self) -> pd.DataFrame:

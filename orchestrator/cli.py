@@ -243,6 +243,7 @@ def report(
     figures: Annotated[
         Path | None, typer.Option("--figures", help="A folder for each figure as SVG and PDF, its data as CSV.")
     ] = None,
+    dark: Annotated[bool, typer.Option("--dark", help="Draw these figures for a dark background.")] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Write it again while the sweep runs, until it is done.")
     ] = False,
@@ -251,7 +252,7 @@ def report(
     """Draw the sweep's report: one HTML file that opens from disk."""
     from depthrate.orchestrator.commands.report import report_sweep
 
-    report_sweep(sweep, store, output, figures, every if watch else None)
+    report_sweep(sweep, store, output, figures, every if watch else None, dark=dark)
 
 
 @app.command()
@@ -271,7 +272,7 @@ def export(
 @app.command()
 @exits
 def tasks(name: Annotated[str | None, typer.Argument(help="A task: its name, or file.py:function.")] = None) -> None:
-    """List the tasks, or the parameters of one."""
+    """List the tasks, or the parameters and measurements of one."""
     from depthrate.orchestrator.commands.tasks import show_tasks
     from depthrate.orchestrator.terminal import make_console
 

@@ -5,8 +5,9 @@ A record is a hint, never the truth: one that cannot be read is left out, and a 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -90,13 +91,23 @@ def _compacted_records(
                 table = read_parquet(store.read(file.path)).select(ATTEMPTS.names)
             except (pa.ArrowException, OSError, KeyError):
                 continue
-            rows = [row for row, attempt in enumerate(table["attempt_id"].to_pylist()) if attempt not in skip]
-            for fields in table.take(pa.array(rows, pa.int64())).to_pylist():
+            wanted = [attempt not in skip for attempt in table["attempt_id"].to_pylist()]
+            for fields in _rows(table, wanted):
                 record = _typed(fields)
                 if record is None:
                     ignored(file.path)
                 else:
                     yield record
+
+
+def _rows(table: pa.Table, wanted: Sequence[bool]) -> Iterator[dict[str, Any]]:
+    """Yield some of a table's rows; by slices, since Arrow imports pandas to be told which rows."""
+    start = 0
+    for is_wanted, run in itertools.groupby(wanted):
+        length = sum(1 for _ in run)
+        if is_wanted:
+            yield from table.slice(start, length).to_pylist()
+        start += length
 
 
 def _typed(fields: object) -> Record | None:

@@ -107,6 +107,9 @@ class TrialResult:
     peak_memory_gb: float | None = None
     """Of the accelerator; null where the process's own peak is meant."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "status", ResultStatus(self.status))  # tasks may say it as text
+
 
 RunPack = Callable[[Sequence[Params], TaskContext], Iterator[TrialResult]]
 

@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Without paths, -m or --all run the fast lane; have xdist hand out files in the order below, not the fullest first."""
     config.option.loadscopereorder = False
     chosen = config.option.all or config.option.markexpr or config.option.keyword
-    if not chosen and config.args_source is not pytest.Config.ArgsSource.ARGS and not hasattr(config, "workerinput"):
+    if not chosen and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.option.markexpr = " and ".join(f"not {lane}" for lane in LANES)
 
 

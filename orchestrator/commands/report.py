@@ -11,9 +11,10 @@ from pathlib import Path
 from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.commands.find_sweep import find_sweep
 from depthrate.orchestrator.plan import CheckedSweep
-from depthrate.orchestrator.report.collect import collect_report
-from depthrate.orchestrator.report.export import export_figures
-from depthrate.orchestrator.report.page import ReportData, all_plots, render_report
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.figure_files import export_figures
+from depthrate.orchestrator.report.page import all_plots, render_report
+from depthrate.orchestrator.report.read_store import read_report
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.search.proposals import fitted_trials, with_search
 from depthrate.orchestrator.status import sweep_status
@@ -31,6 +32,8 @@ class ReportFiles:
     page: Path
     figures: Path | None
     command: list[str]
+    dark: bool = False
+    """Whether the figures are for a dark background; the page is white."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,16 @@ class Written:
     """Trials that are pending or running."""
 
 
-def report_sweep(given: str, url: str | None, page: Path, figures: Path | None, watch_every_s: float | None) -> None:
+def report_sweep(
+    given: str, url: str | None, page: Path, figures: Path | None, watch_every_s: float | None, *, dark: bool = False
+) -> None:
     """Write a sweep's report, again and again with `watch_every_s`, and say where it is.
 
     Raises:
         ValueError: there is no such sweep, it has no trials, or a file cannot be written.
     """
+    if dark and figures is None:
+        raise UsageError("--dark is about the figures of --figures FOLDER; give that, or leave --dark out")
     store = existing_store(url)
     checked, _ = find_sweep(given, store)
     if not checked.trials:
@@ -57,7 +64,7 @@ def report_sweep(given: str, url: str | None, page: Path, figures: Path | None, 
         raise UsageError(f"sweep {checked.sweep.name!r} has proposed nothing yet; run it: {again}")
     if not page.parent.is_dir():
         raise UsageError(f"cannot write {page}: folder {page.parent} does not exist")
-    targets = ReportFiles(page, figures, ["depthrate", "run", given, "--store", store.url])
+    targets = ReportFiles(page, figures, ["depthrate", "run", given, "--store", store.url], dark)
     try:
         if watch_every_s is None:
             written = write_report(checked, store, targets)
@@ -78,7 +85,7 @@ def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refr
         OSError: a file cannot be written.
     """
     results = results_of(store, checked.task)
-    data, num_open = _collect(checked, store, results, targets.command)
+    data, num_open = _read(checked, store, results, targets.command)
     html = render_report(data, refresh_s=refresh_s if num_open else None)
     # a browser that loads the page again must not meet half of it
     aside = targets.page.with_name(f".{targets.page.name}.{os.getpid()}")
@@ -89,7 +96,7 @@ def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refr
         aside.unlink(missing_ok=True)
     num_figures = 0
     if targets.figures is not None:
-        num_figures = export_figures(all_plots(data), targets.figures)
+        num_figures = export_figures(all_plots(data), targets.figures, dark=targets.dark)
     return Written(len(html.encode()) / 1e6, num_figures, results.problems, num_open)
 
 
@@ -112,11 +119,11 @@ def write_reports(
         sleep(every_s)
 
 
-def _collect(checked: CheckedSweep, store: Store, results: Results, command: list[str]) -> tuple[ReportData, int]:
+def _read(checked: CheckedSweep, store: Store, results: Results, command: list[str]) -> tuple[ReportData, int]:
     sweep = checked.sweep
     checked, view = with_search(checked, store)
     state = sweep_status(sweep.name, [trial.trial_id for trial in checked.trials], results.snapshot, store)
     curves = fit_curves(results, sweep.fit, fitted_trials(checked, view))
     counts = state.counts()
-    data = collect_report(sweep, checked.trials, state, results, curves, command, view)
+    data = read_report(checked, state, results, curves, command, view)
     return data, counts["pending"] + counts["running"]

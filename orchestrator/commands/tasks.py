@@ -1,7 +1,8 @@
-"""`depthrate tasks`: the tasks there are, and the parameters of one."""
+"""`depthrate tasks`: the tasks there are, and what one takes and measures."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ from rich.console import Console
 from depthrate.orchestrator.terminal import print_table
 from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.loading import load_task
+from depthrate.tasks.measurement import Measurement
 from depthrate.tasks.schema import REQUIRED
 
 
 def show_tasks(name: str | None, console: Console) -> None:
-    """Print the tasks, or the parameters of one.
+    """Print the tasks, or what one takes and measures.
 
     Raises:
         TaskError: there is no such task.
@@ -22,7 +24,7 @@ def show_tasks(name: str | None, console: Console) -> None:
     if name is None:
         print_tasks(console)
     else:
-        print_parameters(name, console)
+        print_task(name, console)
 
 
 def print_tasks(console: Console) -> None:
@@ -32,8 +34,8 @@ def print_tasks(console: Console) -> None:
     )
 
 
-def print_parameters(name: str, console: Console) -> None:
-    """Print one row a parameter of a task.
+def print_task(name: str, console: Console) -> None:
+    """Print a task: one row a parameter, then one row a measurement.
 
     Raises:
         TaskError: there is no such task.
@@ -45,6 +47,17 @@ def print_parameters(name: str, console: Console) -> None:
         default = "required" if p.default is REQUIRED else _literal(p.default)
         rows.append([p.name, p.allowed, default, "yes" if p.fusible else "", p.doc])
     print_table(console, ["parameter", "allowed", "default", "fusible", "meaning"], rows)
+    if task.measurements:
+        print_measurements(task.measurements, console)
+    else:
+        console.print("It declares no measurements: any column that it returns is kept.", highlight=False)
+
+
+def print_measurements(measurements: Sequence[Measurement], console: Console) -> None:
+    """Print one row a measurement, those of each layer first."""
+    ordered = sorted(measurements, key=lambda each: each.per)
+    rows = [[each.name, each.label, each.per, each.kind, each.axis, each.doc] for each in ordered]
+    print_table(console, ["measurement", "label", "per", "kind", "axis", "meaning"], rows)
 
 
 def _literal(value: Any) -> str:

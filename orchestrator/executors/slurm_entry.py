@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from depthrate.slurm.profile import Profile
     from depthrate.storage.store import Store
 
-CLUSTER = Option("cluster", str, "A cluster file (TOML): what each SLURM job asks for; see the README.")
+CLUSTER = Option("cluster", str, "A cluster file (TOML): what each SLURM job asks for; slurm/example.toml is one.")
 
 
 def chosen_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Profile, str]:

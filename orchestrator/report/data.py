@@ -1,25 +1,33 @@
-"""What the report shows, and how its trials part into groups."""
+"""What the report shows."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.aggregate import FittedCurve
-from depthrate.orchestrator.report.figures.search import SearchContent
-from depthrate.orchestrator.report.words import value_text
-
-T = TypeVar("T")
+from depthrate.orchestrator.report.groups import unique
+from depthrate.orchestrator.report.plot import Plot
+from depthrate.tasks.measurement import Measurement, Per
 
 STATE_COLUMNS = ("trial_id", "state", "wall_s", "steps_done", "device", "host", "committed_at", "error")
 """The columns of `ReportData.trials` that are not parameters (`steps` is one of the task collapse)."""
 STATES = ("failed", "diverged", "running", "pending", "ok")
 """In the order of the table of trials: what needs a look comes first."""
+
+
+@dataclass(frozen=True)
+class SearchContent:
+    """What the report shows of a search."""
+
+    sentence: str
+    columns: list[str]
+    rows: list[list[Any]]
+    """The best proposals, as `SearchView.table` gives them."""
+    plots: list[Plot]
+    """The objective against each searched number."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class ReportData:
     metrics: pd.DataFrame
     """trial_id, step, split, layer, is_last, measurements: all layers at the last step, the last layer at all steps."""
     curves: pd.DataFrame
-    """trial_id, step, split, loss, objective, objective_gap, accuracy, grad_norm, lr."""
+    """trial_id, step, split, measurements."""
     fits: list[FittedCurve]
     store: str
     commands: list[str]
@@ -47,8 +55,10 @@ class ReportData:
     created_at: str
     problems: list[str]
     """Damaged files and the like, shown as a warning."""
-    geometry: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """trial_id, singular_values, class_gram: of the last layer at the last step."""
+    measurements: dict[str, Measurement] = field(default_factory=dict)
+    """Name -> how it is shown, in the order of the figures; a column that none declares is shown by its name."""
+    lists: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """trial_id and the vectors and matrices measured: of the last layer at the last step."""
     device_hours: dict[str, float] = field(default_factory=dict)
     """Kind of device (cpu, cuda) -> hours that attempts held one, failed ones included."""
     search: SearchContent | None = None
@@ -70,48 +80,19 @@ class ReportData:
 
     @property
     def layer_metrics(self) -> list[str]:
-        """The fitted metrics that are measured at layers, NC1 first."""
-        names = unique(["nc1", *(curve.metric for curve in self.fits)])
+        """The measurements that are drawn by layer: those that always are, then the fitted ones."""
+        names = unique([*(each.name for each in self.drawn("layer")), *(curve.metric for curve in self.fits)])
         return [name for name in names if name in self.metrics]
 
+    def drawn(self, per: Per, panels: tuple[str, ...] = ("always",), kind: str = "scalar") -> list[Measurement]:
+        """Return the measurements that have such a panel, those with a known limit first."""
+        chosen = [m for m in self.measurements.values() if m.per == per and m.kind == kind and m.panel in panels]
+        return sorted(chosen, key=lambda each: each.gap == "")
 
-def splits(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Return (suffix, part) for each split; the suffix names it where there are several."""
-    if frame.empty or "split" not in frame:
-        return []
-    parts = list(frame.groupby("split", sort=False))
-    return [(f" ({split})" if len(parts) > 1 else "", part) for split, part in parts]
-
-
-def grouped(trials: pd.DataFrame, frame: pd.DataFrame, by: list[str]) -> list[tuple[tuple[str, ...], pd.DataFrame]]:
-    """Return groups in the order of their parameters' values, keyed by these as text: some are lists or null."""
-    if not by:
-        return [((), frame)]
-    # from the table of trials, as a parameter may have the name of a measurement (loss: ce)
-    values = trials.drop_duplicates("trial_id").set_index("trial_id")[by]
-    texts = [frame["trial_id"].map(values[name].map(value_text)) for name in by]
-    groups = [(tuple(map(str, key)), part) for key, part in frame.groupby(texts)]
-    return sorted(groups, key=lambda group: sort_key(tuple(values.loc[group[1]["trial_id"].iloc[0]])))
-
-
-def sort_key(values: tuple[Any, ...]) -> list[tuple[bool, float, str]]:
-    """Order numbers by size, then everything else by its text."""
-    numeric = [isinstance(value, int | float | np.number) and math.isfinite(value) for value in values]
-    return [(not n, float(v) if n else 0.0, "" if n else str(v)) for n, v in zip(numeric, values, strict=True)]
-
-
-def unique(values: Iterable[T]) -> list[T]:
-    """Return the values without repeats, in their order."""
-    return list(dict.fromkeys(values))
-
-
-def spread(values: list[T], limit: int) -> list[T]:
-    """Return at most `limit` of the values, first and last among them."""
-    return [values[index] for index in thin_indices(len(values), limit)]
-
-
-def thin_indices(length: int, limit: int) -> list[int]:
-    """Return at most `limit` indices, evenly spread, first and last among them."""
-    if length <= limit:
-        return list(range(length))
-    return sorted(set(np.linspace(0, length - 1, max(limit, 2)).round().astype(int).tolist()))
+    def measurement(self, name: str) -> Measurement:
+        """Return how a column is shown; one that none declares has its name, and a log axis where all of it is positive."""
+        if name in self.measurements:
+            return self.measurements[name]
+        values = self.metrics[name] if name in self.metrics else pd.Series(dtype=float)
+        positive = bool((pd.to_numeric(values, errors="coerce").dropna() > 0).all())
+        return Measurement(name, axis="log" if positive else "linear")

@@ -16,13 +16,10 @@ import numpy.typing as npt
 import pandas as pd
 import yaml
 
-from depthrate.orchestrator.report.data import STATES, ReportData
-from depthrate.orchestrator.report.figures.geometry import gram_plots
-from depthrate.orchestrator.report.figures.rates import curve_plots, fit_plots, layer_plots, spectrum_plots
-from depthrate.orchestrator.report.figures.search import SearchContent
-from depthrate.orchestrator.report.figures.theory import limit_plots
-from depthrate.orchestrator.report.plotting import Plot, figure_html, plotly_script
-from depthrate.orchestrator.report.style import SCRIPT, STYLE
+from depthrate.orchestrator.report import figures
+from depthrate.orchestrator.report.data import STATES, ReportData, SearchContent
+from depthrate.orchestrator.report.page_style import SCRIPT, STYLE
+from depthrate.orchestrator.report.plot import Plot, figure_html, plotly_script
 from depthrate.orchestrator.report.tables import (
     failure_table,
     fit_table,
@@ -31,9 +28,9 @@ from depthrate.orchestrator.report.tables import (
     sensitivity_table,
     trial_table,
 )
+from depthrate.orchestrator.report.theme import Theme
 from depthrate.orchestrator.report.words import common_sentence, duration_text, escape, fit_sentence, number_text
-
-__all__ = ["ReportData", "all_plots", "render_report"]
+from depthrate.tasks.measurement import Measurement
 
 
 def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
@@ -43,15 +40,15 @@ def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
     """
     numbers = itertools.count(1)
     search = [] if data.search is None else [_section("Search", _search(data.search, numbers))]
-    parts = {title: _figures(leads, plots, numbers, empty) for title, leads, plots, empty in _figure_parts(data)}
+    first, *others = [_section(title, _figures(themes, data, numbers)) for title, themes in _sections()]
     body = [
         _summary(data),
         _states(data),
         *search,
-        _section("Rates", parts["Rates"]),
+        first,
         _section("All fits", fit_table(data.fits) + sensitivity_table(data.fits)),
         _section("Left out and in doubt", left_out_table(data.fits)) if data.fits else "",
-        *(_section(title, content) for title, content in parts.items() if title != "Rates"),
+        *others,
         _section("Trials", failure_table(data) + trial_table(data)),
         _section("How to reproduce", _reproduce(data)),
     ]
@@ -60,43 +57,13 @@ def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
 
 def all_plots(data: ReportData) -> list[Plot]:
     """Return every figure of the report, in its order."""
-    return [plot for _, _, plots, _ in _figure_parts(data) for plot in plots]
+    return [plot for theme in figures.THEMES for plot in theme.plots(data)]
 
 
-def _figure_parts(data: ReportData) -> list[tuple[str, str, list[Plot], str]]:
-    """Return (title, what is drawn, figures, what to say without any) of each part of the page."""
-    x = escape(data.x_name)
+def _sections() -> list[tuple[str, list[Theme]]]:
+    """Return the headings with the themes below them."""
     return [
-        (
-            "Rates",
-            "At the last step. Small dots: trials (ringed: unconverged; triangles below: left out); large dots and band: "
-            "their mean and one standard deviation, both of log values; thick line: fitted power law, its exponent and "
-            "95 % interval in the legend; dashed: the theory's slopes, through the first mean. Residuals: of "
-            "ln y, so 0.1 is about 10 %; a bend that all seeds follow is a sign of another law, or of too small a start. "
-            "Objective: dashed its limit, dotted the limit plus the cost of the construction that reaches it.",
-            fit_plots(data.fits) + limit_plots(data),
-            "No fit to draw yet.",
-        ),
-        (
-            "Training",
-            f"Strong lines: mean over the trials of one {x} (geometric on log axes); light lines: single trials. "
-            "The axis begins at step 1.",
-            curve_plots(data),
-            "No training curves yet.",
-        ),
-        (
-            "Layer by layer",
-            "At each trial's last step, from the first measured layer (left) to the last (right); lines as above.",
-            layer_plots(data),
-            "No measurements of more than one layer yet.",
-        ),
-        (
-            "Geometry of the class means",
-            "At the last step and layer: the singular values of the matrix of class means, over the largest; and the cosines "
-            "between the class means once their mean is taken away.",
-            spectrum_plots(data) + gram_plots(data),
-            "No singular values or Gram matrices yet.",
-        ),
+        (title, list(themes)) for title, themes in itertools.groupby(figures.THEMES, key=lambda theme: theme.section)
     ]
 
 
@@ -104,10 +71,7 @@ def _summary(data: ReportData) -> str:
     sentences = [f"<li>{fit_sentence(curve)}</li>" for curve in data.fits]
     together = [common_sentence(curve) for curve in data.fits]
     sentences += [f"<li>{sentence}</li>" for sentence in dict.fromkeys(together) if sentence]
-    accuracy = _finite_values(data.results, "accuracy")
-    if accuracy.size:
-        numbers = f"mean {accuracy.mean():.3f}, lowest {accuracy.min():.3f} of {accuracy.size} trials"
-        sentences.append(f"<li>Accuracy at the last step: {numbers}.</li>")
+    sentences += [sentence for each in data.drawn("step") if (sentence := _last_values(data, each))]
     if not data.fits:
         sentences.insert(0, "<li>No fits yet: the sweep asks for none, or no trial has been committed.</li>")
     warning = ""
@@ -120,6 +84,15 @@ def _summary(data: ReportData) -> str:
         f"<header><h1>{escape(data.name)}</h1><p class=meta>depthrate report, {escape(data.created_at)}</p></header>"
         f"{warning}<section class=summary><h2>Summary</h2><ul>{''.join(sentences)}</ul></section>"
     )
+
+
+def _last_values(data: ReportData, each: Measurement) -> str:
+    """Say where a measurement on a linear axis ended; empty where there is none."""
+    values = _finite_values(data.results, each.name)
+    if each.axis == "log" or not values.size:
+        return ""
+    numbers = f"mean {values.mean():.3f}, lowest {values.min():.3f} of {values.size} trials"
+    return f"<li>{escape(each.label)} at the last step: {numbers}.</li>"
 
 
 def _states(data: ReportData) -> str:
@@ -147,9 +120,11 @@ def _states(data: ReportData) -> str:
     return _section("State of the sweep", f"<p class=pills>{pills}</p><p>{sentence}</p>")
 
 
-def _figures(lead: str, plots: list[Plot], numbers: Iterator[int], empty: str) -> str:
+def _figures(themes: list[Theme], data: ReportData, numbers: Iterator[int]) -> str:
+    plots = [plot for theme in themes for plot in theme.plots(data)]
     if not plots:
-        return f"<p>{empty}</p>"
+        return f"<p>{' '.join(filter(None, (theme.empty for theme in themes)))}</p>"
+    lead = " ".join(filter(None, (theme.lead(data) for theme in themes)))
     drawn = "\n".join(figure_html(plot, next(numbers)) for plot in plots)
     return f'<p class=note>{lead}</p><div class="figures">{drawn}</div>'
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from depthrate.orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
-from depthrate.orchestrator.report.data import STATE_COLUMNS, STATES, ReportData
-from depthrate.orchestrator.report.figures.search import SearchContent
+from depthrate.orchestrator.report.data import STATE_COLUMNS, STATES, ReportData, SearchContent
 from depthrate.orchestrator.report.words import (
     curve_label,
     escape,

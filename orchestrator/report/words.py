@@ -12,20 +12,6 @@ from depthrate.orchestrator.aggregate import FittedCurve
 from depthrate.tasks.fits.models import MODELS, POWER
 from depthrate.tasks.fits.rate_fit import RateFit
 
-LABELS = {
-    "nc1": "NC1",
-    "nc1_pinv": "NC1 (pseudo-inverse)",
-    "nc2a": "NC2A",
-    "nc2b": "NC2B",
-    "nc3": "NC3",
-    "ncc_accuracy": "NCC accuracy",
-    "pfc2": "PFC2",
-    "objective_gap": "Objective gap",
-    "objective": "Objective",
-    "loss": "Loss",
-    "accuracy": "Accuracy",
-    "grad_norm": "Gradient norm",
-}
 CLEAR_AICC = 2.0
 """Below this difference of AICc two models count as not told apart (Burnham and Anderson 2002, section 2.6)."""
 MAX_LABEL = 40
@@ -159,16 +145,11 @@ def power_law(curve: FittedCurve) -> RateFit | None:
     return curve.power if curve.power and is_finite(curve.power.exponent) else None
 
 
-def metric_label(metric: str) -> str:
-    """Return the metric's name for readers."""
-    return LABELS.get(metric, metric)
-
-
 def curve_label(curve: FittedCurve) -> str:
     """Name a curve's metric, and what of it is not as usual: its layer, its filter."""
     asked = curve.asked
     layer = "" if asked.layer is None else f", layer {signed_text(asked.layer, 'd')}"
-    return f"{metric_label(curve.metric)}{layer}{f', where {asked.where}' if asked.where else ''}"
+    return f"{curve.metric_label}{layer}{f', where {asked.where}' if asked.where else ''}"
 
 
 def group_text(by: dict[str, Any]) -> str:

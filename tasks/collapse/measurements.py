@@ -4,27 +4,8 @@ Transformers, P2 Neural Collapse versus Low-Rank Bias, P3 Progressive Feedforwar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from depthrate.tasks.collapse.theory import construction_cost
+from depthrate.tasks.collapse.theory import construction_excess
 from depthrate.tasks.measurement import Measurement
-
-CONSTRUCTED = {"rn1": 1, "rn2": 2}
-"""Architectures whose collapsing construction is known -> weight matrices in a block."""
-
-
-def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | None:
-    """Return the construction's cost at each trial's depth and decay for a total change of one (its change is one factor)."""
-    archs = {params.get("arch") for params in trials}
-    matrices = CONSTRUCTED.get(str(archs.pop())) if len(archs) == 1 else None
-    if matrices is None or any(params["depth"] < 2 or "weight_decay" not in params for params in trials):
-        return None
-    return [
-        construction_cost(params["depth"] - 1, params["weight_decay"], matrices=matrices, total_change=1.0)
-        for params in trials
-    ]
-
 
 _PER_LAYER = (
     Measurement(

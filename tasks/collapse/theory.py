@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 
@@ -67,21 +68,16 @@ def construction_cost(num_blocks: int, weight_decay: float, *, matrices: int, to
     return weight_decay / 2 * num_blocks * matrices * share ** (2 / matrices)
 
 
-def construction_line(
-    arch: str, depths: Sequence[int], weight_decays: Sequence[float], deepest_gap: float
-) -> list[float] | None:
-    """Return the construction's cost at each depth, its one constant chosen so that the deepest cost is `deepest_gap`.
+def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | None:
+    """Return the construction's cost at each trial's depth and decay, for a total change of one (which is a common factor).
 
-    Null for an architecture whose construction is not known, and where nothing is regularised.
+    Null for an architecture whose construction is not known, and for trials of several architectures.
     """
-    architecture = ARCHITECTURES.get(arch)
+    names = {params.get("arch") for params in trials}
+    architecture = ARCHITECTURES.get(str(names.pop())) if len(names) == 1 else None
     matrices = None if architecture is None else architecture.construction_matrices
-    if matrices is None:
+    shapes = [(params.get("depth"), params.get("weight_decay")) for params in trials]
+    known = [(depth, decay) for depth, decay in shapes if isinstance(depth, int) and depth > 1 and decay is not None]
+    if matrices is None or len(known) < len(shapes):
         return None
-
-    def costs(total_change: float) -> list[float]:
-        pairs = zip(depths, weight_decays, strict=True)
-        return [construction_cost(L - 1, w, matrices=matrices, total_change=total_change) for L, w in pairs]
-
-    unit = costs(1.0)[-1]
-    return None if unit == 0 else costs((deepest_gap / unit) ** (matrices / 2))
+    return [construction_cost(depth - 1, decay, matrices=matrices, total_change=1.0) for depth, decay in known]

@@ -22,7 +22,7 @@ from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.sweeps.trial import Trial
 
 
-def store(store: Store, trials: list[dict[str, Any]], metrics: Any, status: Any = lambda params: "ok") -> list[Trial]:
+def stored(store: Store, trials: list[dict[str, Any]], metrics: Any, status: Any = lambda params: "ok") -> list[Trial]:
     planned = [Trial(f"t{number}", "task", 1, params) for number, params in enumerate(trials)]
     store.write("attempts/sweep=s/a.json", b"{}")
     tables = [
@@ -41,7 +41,7 @@ def store(store: Store, trials: list[dict[str, Any]], metrics: Any, status: Any 
 
 def test_parameters_named_like_columns_group_and_order(store: Store) -> None:
     grid = [{"depth": d, "steps": s, "loss": "ce"} for d in (2, 4, 8) for s in (5, 6)]
-    trials = store(store, grid, lambda p: [{"layer": p["depth"], "nc1": p["steps"] * p["depth"] ** -0.5}])
+    trials = stored(store, grid, lambda p: [{"layer": p["depth"], "nc1": p["steps"] * p["depth"] ** -0.5}])
     curves = fit_curves(results_of(store), [FitRequest("nc1", by=("steps", "loss"))], trials)
     assert [(c.by, round(c.power.exponent, 6), round(c.power.prefactor, 6)) for c in curves if c.power] == [
         ({"steps": 5, "loss": "ce"}, 0.5, 5.0),
@@ -56,14 +56,14 @@ def test_one_value_a_trial_though_it_has_two_splits(store: Store) -> None:
         depth = params["depth"]
         return [{"split": s, "layer": depth, "nc1": v / depth} for s, v in (("test", 9), ("train", 1))]
 
-    trials = store(store, [{"depth": d} for d in (2, 4, 8)], metrics)
+    trials = stored(store, [{"depth": d} for d in (2, 4, 8)], metrics)
     (curve,) = fit_curves(results_of(store), [FitRequest("nc1")], trials)
     assert [row["y"] for row in curve.rows] == [1 / 2, 1 / 4, 1 / 8]
 
 
 def test_what_is_left_out_is_counted(store: Store) -> None:
     values = {1: 1.0, 2: 0.5, 4: 0.25, 8: 0.0, 16: None, 32: 3.0, 64: "text"}
-    trials = store(
+    trials = stored(
         store,
         [{"depth": d} for d in values if d != 64],
         lambda p: [{"layer": 1, "nc1": values[p["depth"]]}],
@@ -77,14 +77,14 @@ def test_what_is_left_out_is_counted(store: Store) -> None:
 
 
 def test_no_fit_says_why(store: Store) -> None:
-    trials = store(store, [{"depth": 2}], lambda p: [{"layer": 2, "nc1": 1.0}])
+    trials = stored(store, [{"depth": 2}], lambda p: [{"layer": 2, "nc1": 1.0}])
     (curve, missing) = fit_curves(results_of(store), [FitRequest("nc1"), FitRequest("nothing")], trials)
     assert curve.fits == [] and "distinct x" in str(curve.note)
     assert missing.excluded == {"not measured": 1}
 
 
 def test_trials_of_other_sweeps_are_not_used(store: Store) -> None:
-    trials = store(store, [{"depth": d} for d in (2, 4, 8)], lambda p: [{"layer": 1, "nc1": 1 / p["depth"]}])
+    trials = stored(store, [{"depth": d} for d in (2, 4, 8)], lambda p: [{"layer": 1, "nc1": 1 / p["depth"]}])
     (curve,) = fit_curves(results_of(store), [FitRequest("nc1")], trials[:2])
     assert len(curve.rows) == 2
 
@@ -112,7 +112,7 @@ def test_a_layer_counts_from_the_end_or_from_the_input(folder: Store) -> None:
         depth = params["depth"]
         return [{"layer": layer, "nc1": (layer + 1) / depth} for layer in range(depth + 1)]
 
-    trials = store(folder, [{"depth": d} for d in (2, 4, 8)], metrics)
+    trials = stored(folder, [{"depth": d} for d in (2, 4, 8)], metrics)
     requests = [FitRequest("nc1", layer=layer) for layer in (0, -1, -2, 3)]
     first, last, before, third = fit_curves(results_of(folder), requests, trials)
     assert [row["y"] for row in first.rows] == [1 / 2, 1 / 4, 1 / 8]
@@ -124,7 +124,7 @@ def test_a_layer_counts_from_the_end_or_from_the_input(folder: Store) -> None:
 
 def test_a_filter_chooses_trials_and_is_not_an_exclusion(folder: Store) -> None:
     grid = [{"depth": d, "lr": lr} for d in (2, 4, 8) for lr in (0.1, 0.2)]
-    trials = store(folder, grid, lambda p: [{"layer": 1, "nc1": p["lr"] / p["depth"]}])
+    trials = stored(folder, grid, lambda p: [{"layer": 1, "nc1": p["lr"] / p["depth"]}])
     (curve,) = fit_curves(results_of(folder), [FitRequest("nc1", where="lr > 0.15 or depth = 2")], trials)
     assert sorted(row["y"] for row in curve.rows) == pytest.approx([0.025, 0.05, 0.05, 0.1]) and not curve.excluded
     with pytest.raises(QueryError, match="lrr"):
@@ -133,7 +133,7 @@ def test_a_filter_chooses_trials_and_is_not_an_exclusion(folder: Store) -> None:
 
 def test_an_x_of_zero_is_left_out_by_name(folder: Store) -> None:
     grid = [{"weight_decay": w} for w in (0.0, 0.1, 0.2, 0.4)]
-    trials = store(folder, grid, lambda p: [{"layer": 1, "nc1": 1.0 + p["weight_decay"]}])
+    trials = stored(folder, grid, lambda p: [{"layer": 1, "nc1": 1.0 + p["weight_decay"]}])
     (curve,) = fit_curves(results_of(folder), [FitRequest("nc1", x="weight_decay")], trials)
     assert curve.excluded == {"weight_decay not positive": 1} and curve.power is not None
     assert [point["x"] for point in curve.left_out] == [0.0]
@@ -174,7 +174,7 @@ def test_groups_are_tested_for_one_exponent(folder: Store) -> None:
         return [{"layer": 1, "nc1": params["depth"] ** -exponent * (1 + 0.01 * params["seed"])}]
 
     grid = [{"depth": d, "arch": a, "seed": s} for d in (2, 4, 8) for a in "abc" for s in (0, 1)]
-    trials = store(folder, grid, metrics)
+    trials = stored(folder, grid, metrics)
     all_three = fit_curves(results_of(folder), [FitRequest("nc1", by=("arch",))], trials)
     two = fit_curves(results_of(folder), [FitRequest("nc1", by=("arch",), where="arch <> 'c'")], trials)
     assert all_three[0].common is not None and all_three[0].common.p_common < 1e-6
@@ -190,7 +190,7 @@ def test_cut_off_target_and_sensitivity_are_in_the_table(folder: Store) -> None:
         return [{"layer": 1, "nc1": bend / params["depth"] * (1 + 0.01 * params["seed"])}]
 
     grid = [{"depth": d, "seed": s} for d in (2, 4, 8, 16, 32) for s in (0, 1, 2)]
-    trials = store(folder, grid, metrics)
+    trials = stored(folder, grid, metrics)
     (curve,) = fit_curves(results_of(folder), [FitRequest("nc1", x_min="auto", target=0.01)], trials)
     assert curve.excluded == {"below the cut-off": 3} and curve.cutoff is not None and curve.cutoff.x_min == 4
     row = curve.table_rows("s")[0]

@@ -1,1 +1,13 @@
-"""The report's figures, a file a theme."""
+"""The report's figures, a file a theme. To add one: write its file, and its theme into the list here."""
+
+from __future__ import annotations
+
+from depthrate.orchestrator.report.figures.fits import FITS
+from depthrate.orchestrator.report.figures.layers import LAYERS
+from depthrate.orchestrator.report.figures.limits import LIMITS
+from depthrate.orchestrator.report.figures.matrices import MATRICES
+from depthrate.orchestrator.report.figures.training import TRAINING
+from depthrate.orchestrator.report.figures.vectors import VECTORS
+
+THEMES = [FITS, LIMITS, TRAINING, LAYERS, VECTORS, MATRICES]
+"""In the order of the page."""

@@ -8,8 +8,11 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.aggregate import FittedCurve
-from depthrate.orchestrator.report.data import sort_key, spread, thin_indices
-from depthrate.orchestrator.report.plotting import (
+from depthrate.orchestrator.report.groups import sort_key, spread, thin_indices
+from depthrate.orchestrator.report.plot import (
+    GREY,
+    MAX_GROUPS,
+    MAX_POINTS,
     Axes,
     Plot,
     Trace,
@@ -21,9 +24,6 @@ from depthrate.orchestrator.report.plotting import (
 )
 from depthrate.orchestrator.report.words import curve_label, escape_for_plotly, group_text, power_law, shorten
 from depthrate.tasks.fits.rates import predict
-
-MAX_GROUPS = 12
-MAX_POINTS = 20_000
 
 
 def residual_plot(curves: Sequence[FittedCurve]) -> Plot | None:
@@ -38,7 +38,7 @@ def residual_plot(curves: Sequence[FittedCurve]) -> Plot | None:
     x_values = pd.concat([curve.points["x"] for curve in shown]).astype(float)
     label, x = curve_label(shown[0]), shown[0].x
     ends = [float(x_values.min()), float(x_values.max())]
-    traces.append(make_trace(ends, [0, 0], "zero", line={"color": "#777777", "width": 1.2, "dash": "dash"}))
+    traces.append(make_trace(ends, [0, 0], "zero", line={"color": GREY, "width": 1.2, "dash": "dash"}))
     legend_rows = sum(trace["showlegend"] for trace in traces)
     axes = Axes("x", "y", shorten(x), f"ln {label} − fit", x_log=True, y_log=False)
     layout = make_layout(axes, [], max(legend_rows, 1))

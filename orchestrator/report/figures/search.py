@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from depthrate.orchestrator.report.plotting import Axes, Plot, Trace, log_range, make_layout, make_trace, viridis
+from depthrate.orchestrator.report.data import SearchContent
+from depthrate.orchestrator.report.plot import Axes, Plot, Trace, log_range, make_layout, make_trace, viridis
 from depthrate.orchestrator.report.words import escape_for_plotly, shorten
 from depthrate.orchestrator.search.proposals import ProposalState, SearchView, StudyState
 
 MAX_STUDIES = 12
 """Drawn in one figure."""
-
-
-@dataclass(frozen=True)
-class SearchContent:
-    """What the report shows of a search."""
-
-    sentence: str
-    columns: list[str]
-    rows: list[list[Any]]
-    """The best proposals, as `SearchView.table` gives them."""
-    plots: list[Plot]
-    """The objective against each searched number."""
 
 
 def search_content(view: SearchView) -> SearchContent:

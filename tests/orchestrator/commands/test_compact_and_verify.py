@@ -103,17 +103,17 @@ def test_a_failed_answer_leaves_the_file_as_it_was(store: str, tmp_path: Path) -
 
 
 def test_a_launch_compacts_when_there_are_many_commits(store: str) -> None:
-    store = Store(store)
+    opened = Store(store)
     upkeep = Upkeep(store, threshold=5)
-    upkeep.look(take_snapshot(store))
+    upkeep.look(take_snapshot(opened))
     upkeep.close(wait=True)
-    assert not store.list("manifest"), "four commits are few"
+    assert not opened.list("manifest"), "four commits are few"
     upkeep = Upkeep(store, threshold=4)
-    upkeep.look(take_snapshot(store))
-    upkeep.look(take_snapshot(store))
+    upkeep.look(take_snapshot(opened))
+    upkeep.look(take_snapshot(opened))
     upkeep.close(wait=True)
-    assert len(store.list("manifest")) == 1 and take_snapshot(store).num_loose() == {}
-    assert results_of(store).sql("select count(*) from results").fetchall() == [(8,)]
+    assert len(opened.list("manifest")) == 1 and take_snapshot(opened).num_loose() == {}
+    assert results_of(opened).sql("select count(*) from results").fetchall() == [(8,)]
 
 
 @pytest.fixture

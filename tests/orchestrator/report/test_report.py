@@ -19,11 +19,16 @@ import plotly.graph_objects as go
 import pytest
 
 from depthrate.orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
-from depthrate.orchestrator.report.export import draw, export_figures, plot_csv
-from depthrate.orchestrator.report.figures.rates import fit_plots
-from depthrate.orchestrator.report.page import ReportData, all_plots, render_report
+from depthrate.orchestrator.measurements import known_measurements
+from depthrate.orchestrator.report import figures as report_figures
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.figure_files import draw, export_figures, plot_csv
+from depthrate.orchestrator.report.figures.fits import fit_plots
+from depthrate.orchestrator.report.page import all_plots, render_report
+from depthrate.orchestrator.report.theme import Theme
 from depthrate.orchestrator.report.words import common_sentence, fit_sentence
 from depthrate.sweeps.fit_requests import FitRequest
+from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.fits.common_exponent import CommonFit
 from depthrate.tasks.fits.cutoffs import Cutoff
 from depthrate.tasks.fits.rate_fit import RateFit
@@ -33,6 +38,7 @@ DEPTHS = (2, 3, 5, 8, 13)
 STEPS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 12000)
 HOSTILE = "<img src=x onerror=alert(1)>"
 ENDING = "</script><script>alert(2)</script><!--"
+MEASUREMENTS = known_measurements(COLLAPSE)
 EXPONENTS = {"nc1": 0.58, "nc2a": 0.45, "nc3": 0.9, "objective_gap": 0.75}
 
 
@@ -92,7 +98,8 @@ def make_data(
         git="0123abc",
         created_at="2025-11-20T23:50:00Z",
         problems=[],
-        geometry=pd.DataFrame([_geometry(trial) for trial in trials]),
+        measurements=MEASUREMENTS,
+        lists=pd.DataFrame([_geometry(trial) for trial in trials]),
         device_hours={"cpu": 0.31},
     )
 
@@ -169,7 +176,7 @@ def _fitted(results: pd.DataFrame, metric: str, by: dict[str, Any]) -> FittedCur
         {"x": results["depth"], "y": results[metric], "seed": results["seed"], "trial_id": results["trial_id"]}
     )
     fits = fit_rates(points["x"], points["y"], num_resamples=50)
-    return FittedCurve(metric, "depth", by, points.to_dict("records"), fits, {})
+    return FittedCurve(metric, "depth", by, points.to_dict("records"), fits, {}, measurement=MEASUREMENTS[metric])
 
 
 def make_fit(model: str = "power", exponent: float = 0.58, **changes: Any) -> RateFit:
@@ -192,9 +199,8 @@ def make_fit(model: str = "power", exponent: float = 0.58, **changes: Any) -> Ra
 
 def make_curve(*fits: RateFit, excluded: dict[str, int] | None = None, by: dict[str, Any] | None = None) -> FittedCurve:
     rows = [{"x": 2, "y": 0.2, "seed": 0, "trial_id": "a"}, {"x": 3, "y": 0.1, "seed": 0, "trial_id": "b"}]
-    return FittedCurve(
-        "nc1", "depth", by or {}, rows, list(fits), excluded or {}, None if fits else "2 points with 1 x"
-    )
+    note, shown = None if fits else "2 points with 1 x", MEASUREMENTS["nc1"]
+    return FittedCurve("nc1", "depth", by or {}, rows, list(fits), excluded or {}, note, measurement=shown)
 
 
 def words(markup: str) -> str:
@@ -315,7 +321,7 @@ def test_many_groups_and_points_are_thinned_and_said() -> None:
 
 def test_groups_of_one_metric_share_a_figure() -> None:
     data = make_data(by={"weight_decay": [0.0025, 0.005]}, seeds=2)
-    names = [trace.get("name", "") for trace in fit_plots(data.fits)[0].traces if trace.get("meta") == "fit"]
+    names = [trace.get("name", "") for trace in fit_plots(data)[0].traces if trace.get("meta") == "fit"]
     assert [name.split(":")[0] for name in names] == ["weight_decay = 0.0025", "weight_decay = 0.005"]
 
 
@@ -544,7 +550,7 @@ def test_browser_saves_data_as_csv(clicked: tuple[str, str]) -> None:
     body, log = clicked
     saved = html.unescape(re.findall(r'data-csv="(.*?)"', body, re.DOTALL)[0])
     assert "CONSOLE" not in log and saved.startswith("trace,name,x,y,z\n")
-    assert saved.count("\n") == plot_csv(fit_plots(plain_data().fits)[0]).count("\n")
+    assert saved.count("\n") == plot_csv(fit_plots(plain_data())[0]).count("\n")
 
 
 @pytest.mark.browser
@@ -657,10 +663,25 @@ def test_figures_are_exported_with_their_data(tmp_path: Path) -> None:
     assert sorted(dots["y"]) == pytest.approx(sorted(plain_data().fits[0].points["y"]), rel=1e-5)
 
 
+def test_figures_for_a_dark_background_are_light_on_nothing() -> None:
+    plot = all_plots(plain_data())[0]
+    light, dark = (draw(plot, dark=dark)["svg"].decode() for dark in (False, True))
+    assert draw(plot, dark=True)["svg"].decode() == dark
+    background = 'id="patch_1">\n   <path d="[^"]*" style="fill: (?:#ffffff|none)'
+    assert [re.findall(background, svg)[0].split()[-1] for svg in (light, dark)] == ["#ffffff", "none"]
+    lightness = {}
+    for name, svg in (("light", light), ("dark", dark)):
+        strokes = re.findall("stroke: #([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})", svg)
+        lightness[name] = max(sum(int(channel, 16) for channel in rgb) / 765 for rgb in strokes if rgb != ("e8",) * 3)
+    assert lightness["light"] < 0.6 < lightness["dark"]
+    coloured = [set(re.findall("fill: (#[0-9a-f]{6})", svg)) - {"#ffffff"} for svg in (light, dark)]
+    assert coloured[0] and coloured[1] and not coloured[0] & coloured[1]
+
+
 def test_exported_figures_keep_hostile_text_as_text(tmp_path: Path) -> None:
     curve = plain_data().fits[0]
     curves = [replace(curve, by={"arch_name": text}) for text in (f"$x^2$ {HOSTILE}", ENDING)]
-    svg = draw(fit_plots(curves)[0])["svg"].decode()
+    svg = draw(fit_plots(replace(plain_data(), fits=curves))[0])["svg"].decode()
     assert "<img" not in svg and "<script" not in svg
     assert "$x^2$ &lt;img src=x" in svg
 
@@ -689,3 +710,12 @@ def test_printed_figures_are_not_broken_over_pages(chromium: str, pages: dict[st
         assert len(captions) == len(ticks), sheet
         figures_seen += len(captions)
     assert figures_seen == len(figures(plain_page()))
+
+
+def test_a_figure_is_a_theme_in_a_file_and_a_line_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = all_plots(plain_data())[0]
+    mine = Theme("My section", lambda data: [replace(drawn, title="Mine")], lambda data: "How to read it.")
+    monkeypatch.setattr(report_figures, "THEMES", [*report_figures.THEMES, mine])
+    assert [plot.title for plot in all_plots(plain_data())][-1] == "Mine"
+    page = render_report(plain_data())
+    assert "<h2>My section</h2>" in page and "How to read it." in page

@@ -31,7 +31,7 @@ from depthrate.sweeps.studies import make_studies
 from depthrate.sweeps.sweep_file import sweep_of_spec
 
 optuna = pytest.importorskip("optuna", reason="needs pip install 'depthrate[search]'")
-from depthrate.orchestrator.report.collect import collect_report  # noqa: E402
+from depthrate.orchestrator.report.read_store import read_report  # noqa: E402
 from depthrate.orchestrator.search.proposals import ProposalState, Told, with_search  # noqa: E402
 from depthrate.orchestrator.search.samplers import StudySampler  # noqa: E402
 from depthrate.orchestrator.search.thresholds import thresholds  # noqa: E402
@@ -179,9 +179,9 @@ def prune(rule: str, told: list[Told], direction: str = "minimize", **more: Any)
     return thresholds(Search({}, ("nc1",), (direction,), prune=settings), told)
 
 
-def reporting(state: Any, *values: float) -> Told:
+def reporting(state: str, *values: float) -> Told:
     """A proposal that reported these at steps 1, 2, 4, 8, ..."""
-    return Told(state, (), (Report({2**place: value for place, value in enumerate(values)}),))
+    return Told(ProposalState(state), (), (Report({2**place: value for place, value in enumerate(values)}),))
 
 
 def test_median_thresholds() -> None:
@@ -455,7 +455,7 @@ def test_the_reports_results_are_those_that_were_chosen(bowl: tuple[Path, Store,
     assert view is not None
     results = results_of(folder)
     status = sweep_status("s", [trial.trial_id for trial in checked.trials], results.snapshot, folder)
-    data = collect_report(checked.sweep, checked.trials, status, results, [], [], view)
+    data = read_report(checked, status, results, [], [], view)
     chosen = {trial.trial_id for trial in view.chosen()}
     assert set(data.results["trial_id"]) == chosen and 0 < len(chosen) < len(data.trials)
 

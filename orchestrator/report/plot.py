@@ -15,6 +15,12 @@ from depthrate.orchestrator.report.words import MAX_LABEL, escape, escape_for_pl
 
 Trace: TypeAlias = dict[str, Any]
 
+GREY = "#777777"
+"""Of reference lines."""
+DASHES = ("solid", "dash", "dot", "dashdot")
+MAX_GROUPS = 12
+MAX_POINTS = 20_000
+"""Of one figure."""
 VIRIDIS = ("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#85cf3a")
 """matplotlib's viridis, cut before the yellows that vanish on white."""
 
@@ -123,6 +129,15 @@ def faded(colour: str, alpha: float) -> str:
 
 def _rgb(colour: str) -> list[int]:
     return [int(colour[start : start + 2], 16) for start in (1, 3, 5)]
+
+
+def drawn_notes(num_shown: int, num_groups: int, num_dropped: int, *, log: bool) -> list[str]:
+    """Say which groups and values are not drawn, and why."""
+    notes = [f"{num_shown} of {num_groups} groups are drawn."] if num_shown < num_groups else []
+    if num_dropped:
+        why = "zero, negative or not finite and cannot stand on a log axis" if log else "not finite and not drawn"
+        notes.append(f"{num_dropped} {'value is' if num_dropped == 1 else 'values are'} {why}.")
+    return notes
 
 
 def figure_html(plot: Plot, number: int) -> str:

@@ -1,4 +1,4 @@
-"""Collect from the store what the report shows."""
+"""Read from the store what the report shows."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import importlib.metadata
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.aggregate import FittedCurve
+from depthrate.orchestrator.measurements import known_measurements
+from depthrate.orchestrator.plan import CheckedSweep
+from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.search import search_content
-from depthrate.orchestrator.report.page import ReportData
 from depthrate.orchestrator.search.proposals import SearchView
 from depthrate.orchestrator.status import SweepStatus
 from depthrate.storage.query import Results
-from depthrate.sweeps.sweep import Sweep
 from depthrate.sweeps.trial import Trial
 
 if TYPE_CHECKING:
@@ -25,9 +27,8 @@ if TYPE_CHECKING:
 _DONE = "select trial_id, wall_s, steps, device, host, committed_at, versions, git_sha, git_dirty from trials"
 
 
-def collect_report(
-    sweep: Sweep,
-    planned: Sequence[Trial],
+def read_report(
+    checked: CheckedSweep,
     status: SweepStatus,
     results: Results,
     curves: list[FittedCurve],
@@ -37,6 +38,7 @@ def collect_report(
     """Return a sweep's trials, measurements and fits as the report wants them."""
     import pandas as pd
 
+    sweep, planned, measurements = checked.sweep, checked.trials, known_measurements(checked.task)
     done = {row["trial_id"]: row for row in results.sql(_DONE).to_arrow_table().to_pylist()}
     rows = [_trial_row(trial, status, done.get(trial.trial_id, {})) for trial in planned]
     trials = pd.DataFrame(rows)
@@ -50,11 +52,12 @@ def collect_report(
     def with_parameters(frame: pd.DataFrame) -> pd.DataFrame:
         return frame.merge(keyed, on="trial_id", suffixes=("", "_param"))
 
-    fitted = of_sweep("select * exclude (singular_values, class_gram) from results")
+    lists = [each.name for each in measurements.values() if each.kind != "scalar"]
+    fitted = of_sweep(f"select {_without(lists)} from results")
     if search is not None:
         fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.chosen()])]
     metrics = of_sweep(
-        "select * exclude (attempt_id, singular_values, class_gram) from metrics "
+        f"select {_without(['attempt_id', *lists])} from metrics "
         "qualify is_last or step = max(step) over (partition by trial_id)",
         order=", step, layer",
     )
@@ -68,17 +71,26 @@ def collect_report(
         results=fitted,
         metrics=with_parameters(metrics),
         curves=with_parameters(of_sweep("select * exclude (attempt_id) from curves", order=", step")),
-        fits=curves,
+        fits=[replace(curve, measurement=measurements.get(curve.metric)) for curve in curves],
         store=results.store.url,
         commands=[shlex.join(command), shlex.join(["depthrate", "report", sweep.name, "--store", results.store.url])],
         versions=versions,
         git=_git(newest),
         created_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         problems=[str(problem) for problem in results.problems],
-        geometry=of_sweep("select trial_id, singular_values, class_gram from results"),
+        measurements=measurements,
+        lists=of_sweep(f"select {_columns(['trial_id', *lists])} from results"),
         device_hours=_device_hours(results, sweep.name),
         search=None if search is None else search_content(search),
     )
+
+
+def _without(columns: Sequence[str]) -> str:
+    return f"* exclude ({_columns(columns)})" if columns else "*"
+
+
+def _columns(names: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def _device_hours(results: Results, sweep: str) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import csv
 import html
 import io
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from depthrate.orchestrator.report.plotting import Plot, Trace
+from depthrate.orchestrator.report.plot import Plot, Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,9 +26,12 @@ POINTS_PER_PIXEL = 0.75
 STYLE: dict[Any, Any] = {"font.size": 9.0, "axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none"}
 STYLE |= {"pdf.fonttype": 42, "axes.grid": True, "grid.color": "#e8e8e8", "legend.frameon": False}
 STYLE |= {"legend.fontsize": 8.0, "axes.axisbelow": True, "svg.hashsalt": "depthrate"}
+DARK: dict[Any, Any] = {"savefig.transparent": True, "grid.color": "#333333"}
+DARK |= dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#d6d6d6")
+"""What a figure for a dark background has of its own; the colours of its traces are turned round as well."""
 
 
-def export_figures(plots: Sequence[Plot], folder: Path) -> int:
+def export_figures(plots: Sequence[Plot], folder: Path, *, dark: bool = False) -> int:
     """Write figure-<number>-<title>.svg, .pdf and .csv for each plot; return how many.
 
     Raises:
@@ -38,7 +42,7 @@ def export_figures(plots: Sequence[Plot], folder: Path) -> int:
         words = re.sub(r"[^a-z0-9]+", "-", html.unescape(plot.title).lower()).strip("-")
         path = folder / f"figure-{number:02d}-{words[:60]}"
         path.with_suffix(".csv").write_text(plot_csv(plot), encoding="utf-8")
-        for ending, content in draw(plot).items():
+        for ending, content in draw(plot, dark=dark).items():
             path.with_suffix(f".{ending}").write_bytes(content)
     return len(plots)
 
@@ -59,19 +63,19 @@ def plot_csv(plot: Plot) -> str:
     return sink.getvalue()
 
 
-def draw(plot: Plot) -> dict[str, bytes]:
-    """Return the plot as {svg, pdf}; the same plot gives the same bytes."""
+def draw(plot: Plot, *, dark: bool = False) -> dict[str, bytes]:
+    """Return the plot as {svg, pdf}, on white or for a dark background; the same plot gives the same bytes."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     files = {}
-    with rc_context(STYLE):
+    with rc_context(STYLE | DARK if dark else STYLE):
         figure = Figure(figsize=INCHES, layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots()
         for trace in plot.traces:
-            _draw_trace(figure, axes, trace)
+            _draw_trace(figure, axes, _turned_round(trace) if dark else trace)
         _dress(axes, plot.layout, has_map=any(trace["type"] == "heatmap" for trace in plot.traces))
         for ending, no_date in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
             sink = io.BytesIO()
@@ -83,7 +87,7 @@ def draw(plot: Plot) -> dict[str, bytes]:
 def _draw_trace(figure: Figure, axes: Axes, trace: Trace) -> None:
     if trace["type"] == "heatmap":
         image = axes.imshow(trace["z"], cmap="RdBu_r", vmin=trace["zmin"], vmax=trace["zmax"])
-        figure.colorbar(image, ax=axes, label="cosine", shrink=0.85)
+        figure.colorbar(image, ax=axes, label=_plain(trace["colorbar"]["title"]["text"]), shrink=0.85)
         return
     x, y = (_with_gaps(trace[name]) for name in ("x", "y"))
     label = _plain(trace["name"]) if trace["showlegend"] else None
@@ -103,8 +107,9 @@ def _draw_trace(figure: Figure, axes: Axes, trace: Trace) -> None:
         style["markeredgewidth"] = 0.8 if symbol.endswith("open") else 0
     axes.plot(x, y, **style, clip_on=trace.get("cliponaxis", True))
     if "text" in mode:
+        colour_of_text = trace.get("textfont", {}).get("color", "#555555")
         for place_x, place_y, text in zip(x, y, trace["text"], strict=True):
-            axes.annotate(_plain(text), (place_x, place_y), fontsize=8, color="#555555", va="center")
+            axes.annotate(_plain(text), (place_x, place_y), fontsize=8, color=colour_of_text, va="center")
 
 
 def _dress(axes: Axes, layout: dict[str, Any], *, has_map: bool) -> None:
@@ -141,6 +146,24 @@ def _with_gaps(values: Sequence[float | None]) -> list[float]:
 def _colour(rgba: str) -> tuple[tuple[float, ...], float]:
     *rgb, alpha = (float(part) for part in rgba.removeprefix("rgba(").removesuffix(")").split(","))
     return tuple(channel / 255 for channel in rgb), alpha
+
+
+def _turned_round(value: Any) -> Any:
+    """Return a trace, or a part of it, whose colours keep their hue and have dark for light."""
+    if isinstance(value, dict):
+        return {name: _turned_round(part) for name, part in value.items()}
+    if isinstance(value, str) and re.fullmatch("#[0-9a-f]{6}", value):
+        rgb = _with_lightness_turned([int(value[start : start + 2], 16) / 255 for start in (1, 3, 5)])
+        return "#" + "".join(f"{round(255 * channel):02x}" for channel in rgb)
+    if isinstance(value, str) and value.startswith("rgba("):
+        rgb, alpha = _colour(value)
+        return f"rgba({','.join(f'{255 * channel:.0f}' for channel in _with_lightness_turned(rgb))},{alpha})"
+    return value
+
+
+def _with_lightness_turned(rgb: Sequence[float]) -> tuple[float, ...]:
+    hue, lightness, saturation = colorsys.rgb_to_hls(*rgb)
+    return colorsys.hls_to_rgb(hue, 1 - lightness, saturation)
 
 
 def _plain(text: str) -> str:

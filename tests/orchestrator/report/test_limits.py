@@ -7,8 +7,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from depthrate.orchestrator.measurements import known_measurements
 from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.figures.theory import limit_plots
+from depthrate.orchestrator.report.figures.limits import limit_plots
+from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.collapse.theory import construction_cost
 
 DEPTHS = [2, 3, 5, 9]
@@ -35,6 +37,7 @@ def data_of(matrices: int, weight_decay: dict[int, float], arch: str | None = No
         },
         **{"curves": empty, "fits": [], "store": "", "commands": [], "versions": {}, "git": None, "created_at": ""},
         problems=[],
+        measurements=known_measurements(COLLAPSE),
     )
 
 

@@ -1,0 +1,200 @@
+"""The fitted rates: each metric against x with its power laws, and what these leave over."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from depthrate.orchestrator.aggregate import FittedCurve
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.figures.residuals import residual_plot
+from depthrate.orchestrator.report.groups import sort_key, spread, thin_indices
+from depthrate.orchestrator.report.plot import (
+    GREY,
+    MAX_GROUPS,
+    MAX_POINTS,
+    Axes,
+    Plot,
+    Trace,
+    drawn_notes,
+    faded,
+    log_range,
+    make_layout,
+    make_trace,
+    value_ticks,
+    viridis,
+)
+from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.words import (
+    CLEAR_AICC,
+    best_rival,
+    curve_label,
+    escape_for_plotly,
+    group_text,
+    interval_of,
+    is_number,
+    power_law,
+    shorten,
+    signed_text,
+)
+from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.fits.rates import predict
+
+SLOPES = {"−½": 0.5, "−1": 1.0}
+"""The theory's reference lines."""
+
+
+def fit_plots(data: ReportData) -> list[Plot]:
+    """Draw one log-log figure per metric and x, one colour per group, and the residuals beside it."""
+    figures: dict[tuple[str, str], list[FittedCurve]] = {}
+    for curve in data.fits:
+        figures.setdefault((curve_label(curve), curve.x), []).append(curve)
+    plots = []
+    for (label, x), group in figures.items():
+        plots += [_fit_plot(label, x, group), residual_plot(group)]
+    return [plot for plot in plots if plot is not None]
+
+
+def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
+    groups = [(curve, _positive_points(curve)) for curve in curves]
+    groups = [(curve, points) for curve, points in groups if not points.empty]
+    groups.sort(key=lambda group: sort_key(tuple(group[0].by.values())))
+    shown = spread(groups, MAX_GROUPS)
+    if not shown:
+        return None
+    traces: list[Trace] = []
+    for index, ((curve, points), colour) in enumerate(zip(shown, viridis(len(shown)), strict=True)):
+        traces += _point_traces(curve, points, colour, f"g{index}", MAX_POINTS // len(shown))
+        traces += _fit_traces(curve, points, colour, f"g{index}")
+    x_values = pd.concat([points["x"] for _, points in shown]).astype(float)
+    means, x_max = _mean_table(shown[0][1]), float(x_values.max())
+    y_range = _make_room(log_range([y for trace in traces for y in trace["y"] if y], 0.07), means, x_max)
+    traces += _slope_traces(means, x_max, y_range) + _left_out_traces([curve for curve, _ in shown], y_range)
+    legend_rows = sum(1 + trace["name"].count("<br>") for trace in traces if trace["showlegend"])
+    axes = Axes("x", "y", shorten(x), label, x_log=True, y_log=True)
+    layout = make_layout(axes, 10 ** np.array(y_range), legend_rows)
+    layout["xaxis"] |= value_ticks(x_values) | {"range": log_range(x_values, 0.05)}
+    layout["yaxis"] |= {"range": y_range}
+    layout["margin"]["r"] = 40  # the names of the reference slopes stand there
+    notes = drawn_notes(len(shown), len(curves), sum(len(c.points) - len(points) for c, points in shown), log=True)
+    return Plot(f"{label} against {shorten(x)}", traces, layout, legend_rows, notes)
+
+
+def _positive_points(curve: FittedCurve) -> pd.DataFrame:
+    """The points that have a place on log axes."""
+    points = curve.points[["x", "y"]].astype(float)
+    drawable = ((points > 0) & (points < np.inf)).all(axis=1)
+    return curve.points.loc[drawable]
+
+
+def _point_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: str, budget: int) -> list[Trace]:
+    """One group's band, points and mean."""
+    means = _mean_table(points)
+    thin = points.sort_values(["x", "y"]).iloc[thin_indices(len(points), budget)]
+    pairs = zip(thin["seed"], thin["trial_id"], strict=True)
+    hover = [f"seed {escape_for_plotly(seed)}, trial {escape_for_plotly(trial)}" for seed, trial in pairs]
+    dots = {"color": colour, "size": 5, "opacity": 0.5}
+    line, ring = {"color": colour, "width": 1}, {"size": 8, "line": {"color": "white", "width": 1}}
+    falling = points[points["trial_id"].isin(list(curve.unconverged))]
+    open_dots = {"color": colour, "size": 9, "symbol": "circle-open", "line": {"width": 1.2}}
+    traces = [
+        make_trace(thin["x"], thin["y"], group, mode="markers", marker=dots, text=hover, hoverinfo="x+y+text"),
+        make_trace(means["x"], means["mean"], group, mode="lines+markers", line=line, marker=ring, hoverinfo="x+y"),
+    ]
+    if len(falling):
+        traces.append(make_trace(falling["x"], falling["y"], group, mode="markers", marker=open_dots))
+    if (means["count"] > 1).any():
+        x, y = [*means["x"], *means["x"][::-1]], [*means["high"], *means["low"][::-1]]
+        traces.insert(0, make_trace(x, y, group, line={"width": 0}, fill="toself", fillcolor=faded(colour, 0.15)))
+    return traces
+
+
+def _fit_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: str) -> list[Trace]:
+    """The fitted power law and, where AICc clearly prefers another model, that one."""
+    power, line = power_law(curve), {"color": colour, "width": 2.5}
+    if power is None:
+        return [make_trace([None], [None], group, name=_legend_name(curve, "no fit"), line=line)]
+    rate = f"{escape_for_plotly(curve.x)}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
+    if interval := interval_of(power):
+        rate += f" [{signed_text(-interval[1], '.2f')}, {signed_text(-interval[0], '.2f')}]"
+    x = np.geomspace(points["x"].min(), points["x"].max(), 50)
+    name = _legend_name(curve, rate if curve.by else f"fit {rate}")
+    traces = [make_trace(x, predict(power, x), group, name=name, line=line, meta="fit")]
+    rival = best_rival(power, curve.fits)
+    if rival and rival[1] < -CLEAR_AICC:
+        name = _legend_name(curve, f"{MODELS[rival[0].model].words}, preferred by AICc")
+        traces.append(make_trace(x, predict(rival[0], x), group, name=name, line=line | {"dash": "dot", "width": 2}))
+    return traces
+
+
+def _legend_name(curve: FittedCurve, text: str) -> str:
+    """The group and what its line is: on two lines where one would not fit on a narrow screen."""
+    by = escape_for_plotly(group_text(curve.by))
+    length = len(by) + len(re.sub("<.*?>", "", text))
+    return f"{by}:{'<br>' if length > 46 else ' '}{text}" if by else text
+
+
+def _make_room(y_range: list[float], means: pd.DataFrame, x_max: float) -> list[float]:
+    """Lower the range's end to that of a reference slope, where the points lose little height by it."""
+    (x0, y0), (low, high) = _first_mean(means), y_range
+    ends = [math.log10(y0) - slope * math.log10(x_max / x0) - 0.06 * (high - low) for slope in SLOPES.values()]
+    return [min([low, *(end for end in ends if low - end < 0.35 * (high - low))]), high]
+
+
+def _first_mean(means: pd.DataFrame) -> tuple[float, float]:
+    return float(means["x"].iloc[0]), float(means["mean"].iloc[0])
+
+
+def _slope_traces(means: pd.DataFrame, x_max: float, y_range: list[float]) -> list[Trace]:
+    """The theory's lines x^-1/2 and x^-1 through the first mean, named at their ends."""
+    x0, y0 = _first_mean(means)
+    y_bottom = 10 ** (y_range[0] + 0.05 * (y_range[1] - y_range[0]))  # room for the name above the axis
+    line = {"color": GREY, "width": 1.2, "dash": "dash"}
+    traces = [make_trace([None], [None], "slopes", name="slopes −½ and −1", line=line)]
+    for name, slope in SLOPES.items():
+        x1 = min(x_max, x0 * (y0 / y_bottom) ** (1 / slope))
+        if x1 > x0:
+            ends = make_trace([x0, x1], [y0, y0 * (x1 / x0) ** -slope], "slopes", mode="lines+text", line=line)
+            font = {"color": "#555555", "size": 12}
+            names = {"text": ["", f" {name}"], "textposition": "middle right", "textfont": font, "cliponaxis": False}
+            traces.append(ends | names)
+    return traces
+
+
+def _left_out_traces(curves: Sequence[FittedCurve], y_range: list[float]) -> list[Trace]:
+    """Triangles on the bottom edge at the x of trials without a place on the axes: diverged, zero, negative."""
+    lost = [p for curve in curves for p in curve.left_out if p["reason"] != "below the cut-off" and is_number(p["x"])]
+    lost = [point for point in lost if point["x"] > 0]
+    if not lost:
+        return []
+    bottom = 10 ** (y_range[0] + 0.015 * (y_range[1] - y_range[0]))
+    hover = [escape_for_plotly(f"{point['reason']}, trial {point['trial_id']}") for point in lost[:MAX_POINTS]]
+    marker = {"color": "#b35900", "size": 8, "symbol": "triangle-up"}
+    style = {"mode": "markers", "marker": marker, "text": hover, "hoverinfo": "text", "cliponaxis": False}
+    x = [point["x"] for point in lost[:MAX_POINTS]]
+    return [make_trace(x, [bottom] * len(x), "lost", name="left out", **style)]
+
+
+def _mean_table(points: pd.DataFrame) -> pd.DataFrame:
+    """Per x the geometric mean, and it times and over e^(standard deviation of log y)."""
+    log_y = pd.Series(np.log(points["y"].astype(float)))
+    logs = log_y.groupby(points["x"].astype(float)).agg(["mean", "std", "count"])
+    deviation = logs["std"].fillna(0.0)
+    table = {"mean": np.exp(logs["mean"]), "low": np.exp(logs["mean"] - deviation)}
+    return pd.DataFrame(table | {"high": np.exp(logs["mean"] + deviation), "count": logs["count"]}).reset_index()
+
+
+def _lead(data: ReportData) -> str:
+    return (
+        "At the last step. Small dots: trials (ringed: unconverged; triangles below: left out); large dots and band: "
+        "their mean and one standard deviation, both of log values; thick line: fitted power law, its exponent and "
+        "95 % interval in the legend; dashed: the theory's slopes, through the first mean. Residuals: of "
+        "ln y, so 0.1 is about 10 %; a bend that all seeds follow is a sign of another law, or of too small a start."
+    )
+
+
+FITS = Theme("Rates", fit_plots, _lead, "No fit to draw yet.")

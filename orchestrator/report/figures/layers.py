@@ -1,0 +1,36 @@
+"""What is measured of each layer, from the first to the last."""
+
+from __future__ import annotations
+
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.groups import splits
+from depthrate.orchestrator.report.line_plot import line_groups, lines_plot
+from depthrate.orchestrator.report.plot import Axes, Plot
+from depthrate.orchestrator.report.theme import Theme
+
+
+def layer_plots(data: ReportData) -> list[Plot]:
+    """Draw each measurement against layer / depth, at each trial's last step."""
+    frame = data.metrics
+    if frame.empty or "layer" not in frame:
+        return []
+    frame = frame[frame["step"] == frame.groupby("trial_id")["step"].transform("max")]
+    last_layer = frame.groupby("trial_id")["layer"].transform("max")
+    frame = frame.assign(relative_layer=frame["layer"] / last_layer.where(last_layer > 0, 1))
+    by = line_groups(data, "depth" if "depth" in data.trials else data.x_name)
+    plots = []
+    for suffix, part in splits(frame):
+        for each in map(data.measurement, data.layer_metrics):
+            # a measurement of the last weight matrix is the same at every layer: no profile
+            if part.groupby("trial_id")[each.name].nunique().max() > 1:
+                y_log = each.axis == "log"
+                axes = Axes("relative_layer", each.name, "Layer / depth", f"{each.label}{suffix}", False, y_log)
+                plots.append(lines_plot(data, part, axes, by))
+    return [plot for plot in plots if plot is not None]
+
+
+def _lead(data: ReportData) -> str:
+    return "At each trial's last step, from the first measured layer (left) to the last (right); lines as above."
+
+
+LAYERS = Theme("Layer by layer", layer_plots, _lead, "No measurements of more than one layer yet.")

@@ -1,0 +1,114 @@
+"""A measurement against depth beside the theory: its limit, and the limit plus what the explicit construction costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.groups import grouped, spread
+from depthrate.orchestrator.report.plot import (
+    GREY,
+    Axes,
+    Plot,
+    Trace,
+    log_range,
+    make_layout,
+    make_trace,
+    value_ticks,
+    viridis,
+)
+from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.words import escape, escape_for_plotly
+from depthrate.tasks.measurement import Measurement
+
+MAX_GROUPS = 6
+
+
+def limit_plots(data: ReportData) -> list[Plot]:
+    """Draw each measurement that has a known limit at the last step against depth, with that limit."""
+    plots = [_limit_plot(data, each) for each in data.measurements.values() if each.gap]
+    return [plot for plot in plots if plot is not None]
+
+
+def _limit_plot(data: ReportData, each: Measurement) -> Plot | None:
+    """The values, their limit, and theory's line above it, scaled so that it meets the deepest mean."""
+    frame = data.results
+    if data.x_name != "depth" or not {each.name, each.gap, "depth"} <= set(frame):
+        return None
+    frame = pd.DataFrame({"trial_id": frame["trial_id"], "depth": frame["depth"]}).assign(
+        value=frame[each.name].astype(float), limit=(frame[each.name] - frame[each.gap]).astype(float)
+    )
+    frame = frame.dropna()
+    if frame["depth"].nunique() < 2 or (frame["value"] <= 0).any():
+        return None
+    by = [name for name in data.group_names if name in data.trials]
+    groups = spread(grouped(data.trials, frame, by), MAX_GROUPS)
+    traces: list[Trace] = []
+    for index, ((key, part), colour) in enumerate(zip(groups, viridis(len(groups)), strict=True)):
+        name = ", ".join(f"{n} = {value}" for n, value in zip(by, key, strict=True)) or each.label.lower()
+        traces += _group_traces(data, each, part, f"o{index}", escape_for_plotly(name), colour)
+    traces += _keys(traces)
+    rows = 1 + sum(trace["showlegend"] for trace in traces) // 3
+    drawn = [y for trace in traces for y in trace["y"] if y]
+    layout = make_layout(Axes("x", "y", "depth", each.label, x_log=True, y_log=True), drawn, rows)
+    depths = frame["depth"].astype(float)
+    layout["xaxis"] |= value_ticks(depths) | {"range": log_range(depths, 0.05)}
+    return Plot(f"{each.label} against depth, and its limit", traces, layout, rows, [])
+
+
+def _group_traces(
+    data: ReportData, each: Measurement, part: pd.DataFrame, group: str, name: str, colour: str
+) -> list[Trace]:
+    means = part.groupby("depth")[["value", "limit"]].mean().reset_index()
+    dots, line = {"color": colour, "size": 5, "opacity": 0.5}, {"color": colour, "width": 2}
+    dashed = {"color": GREY, "width": 1.2, "dash": "dash"}
+    traces = [
+        make_trace(part["depth"], part["value"], group, mode="markers", marker=dots),
+        make_trace(means["depth"], means["value"], group, name=name, line=line),
+        make_trace(means["depth"], means["limit"], "limit", line=dashed),
+    ]
+    reference = _construction(data, each, part, means)
+    if reference is not None:
+        dotted = {"color": colour, "width": 1.5, "dash": "dot"}
+        traces.append(make_trace(means["depth"], reference, "construction", line=dotted))
+    return traces
+
+
+def _construction(data: ReportData, each: Measurement, part: pd.DataFrame, means: pd.DataFrame) -> list[float] | None:
+    """Return limit + what theory says of the gap at each depth, its one factor chosen so that it meets the deepest mean."""
+    if each.excess is None:
+        return None
+    trials = data.trials.drop_duplicates("trial_id").set_index("trial_id")
+    chosen = trials.loc[part["trial_id"], data.parameters].to_dict("records")
+    said = each.excess([{str(name): value for name, value in params.items()} for params in chosen])
+    gaps = means["value"] - means["limit"]
+    if said is None or gaps.iloc[-1] <= 0:
+        return None
+    excess = pd.Series(said, index=part["depth"].to_numpy(), dtype=float).groupby(level=0).agg(["min", "max"])
+    if (excess["min"] != excess["max"]).any() or excess["min"].iloc[-1] == 0:
+        return None
+    factor = float(gaps.iloc[-1]) / float(excess["min"].iloc[-1])
+    return list(np.asarray(means["limit"]) + factor * np.asarray(excess["min"]))
+
+
+def _keys(traces: list[Trace]) -> list[Trace]:
+    """Name the theory's lines once."""
+    names = {"limit": ("limit for infinite depth", "dash"), "construction": ("limit + construction's cost", "dot")}
+    drawn = {trace["legendgroup"] for trace in traces}
+    return [
+        make_trace([None], [None], group, name=name, line={"color": GREY, "width": 1.2, "dash": dash})
+        for group, (name, dash) in names.items()
+        if group in drawn
+    ]
+
+
+def _lead(data: ReportData) -> str:
+    labels = [escape(each.label) for each in data.measurements.values() if each.gap and each.name in data.results]
+    return " ".join(
+        f"{label}: dashed its limit, dotted the limit plus the cost of the construction that reaches it."
+        for label in labels
+    )
+
+
+LIMITS = Theme("Rates", limit_plots, _lead)

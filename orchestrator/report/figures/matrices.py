@@ -1,0 +1,87 @@
+"""The matrices measured at the last layer: of a Gram matrix the cosines between its vectors, others as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.figures.vectors import SECTION
+from depthrate.orchestrator.report.groups import finite_arrays, grouped, spread
+from depthrate.orchestrator.report.plot import Axes, Plot, make_layout
+from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.words import escape, escape_for_plotly, signed_text, value_text
+from depthrate.tasks.measurement import Measurement
+
+MAX_MAPS = 4
+DIVERGING = [[0, "#2166ac"], [0.25, "#92c5de"], [0.5, "#f7f7f7"], [0.75, "#f4a582"], [1, "#b2182b"]]
+"""ColorBrewer's RdBu, blue below zero and red above."""
+
+
+def matrix_plots(data: ReportData) -> list[Plot]:
+    """Draw each square matrix, averaged over the trials of one x."""
+    return [plot for each in _matrices(data) for plot in _maps(data, each)]
+
+
+def _matrices(data: ReportData) -> list[Measurement]:
+    return data.drawn("layer", ("always", "cosines"), kind="matrix")
+
+
+def _maps(data: ReportData, each: Measurement) -> list[Plot]:
+    found = {}
+    for trial_id, flat in finite_arrays(data.trials, data.lists, each.name):
+        size = round(len(flat) ** 0.5)
+        matrix = flat.reshape(size, size) if size**2 == len(flat) and size else None
+        matrix = _cosines(matrix) if matrix is not None and each.panel == "cosines" else matrix
+        if matrix is not None:
+            found[trial_id] = matrix
+    if not found:
+        return []
+    by = [data.x_name] if data.x_name in data.trials else []
+    groups = grouped(data.trials, pd.DataFrame({"trial_id": list(found)}), by)
+    plots = []
+    for key, part in spread(groups, MAX_MAPS):
+        maps = [found[trial_id] for trial_id in part["trial_id"]]
+        maps = [one for one in maps if one.shape == maps[0].shape]
+        name = ", ".join(f"{parameter} = {value_text(value)}" for parameter, value in zip(by, key, strict=True))
+        plots.append(_heat_map(each, np.mean(maps, axis=0), name, len(maps)))
+    return plots
+
+
+def _cosines(gram_KK: np.ndarray) -> np.ndarray | None:
+    """Return the cosines between vectors once their mean is taken away, from their Gram matrix."""
+    centring = np.eye(len(gram_KK)) - 1 / len(gram_KK)
+    gram_KK = centring @ gram_KK @ centring
+    norms = np.sqrt(np.maximum(np.diag(gram_KK), 0))
+    return gram_KK / np.outer(norms, norms) if len(gram_KK) > 1 and norms.min() > 0 else None
+
+
+def _heat_map(each: Measurement, mean_KK: np.ndarray, name: str, num_trials: int) -> Plot:
+    is_cosine, size = each.panel == "cosines", len(mean_KK)
+    labels, largest = list(range(size)), 1 if is_cosine else float(np.abs(mean_KK).max()) or 1.0
+    values = np.round(mean_KK, 4) if is_cosine else mean_KK
+    trace = {"type": "heatmap", "x": labels, "y": labels, "z": values.tolist(), "zmin": -largest, "zmax": largest}
+    trace |= {"colorscale": DIVERGING, "showlegend": False, "name": "", "hoverongaps": False}
+    colours = {
+        "thickness": 12,
+        "title": {"text": "cosine" if is_cosine else escape_for_plotly(each.entry), "side": "right"},
+    }
+    trace |= {"colorbar": colours, "xgap": 1, "ygap": 1}
+    x_title, y_title = (f"Other {each.entry.lower()}", each.entry) if is_cosine else ("Column", "Row")
+    layout = make_layout(Axes("x", "y", x_title, y_title, x_log=False, y_log=False), [], 1)
+    axis = {"showgrid": False, "constrain": "domain", "dtick": 1 if size <= 12 else None}
+    layout["xaxis"] |= axis
+    layout["yaxis"] |= axis | {"autorange": "reversed", "scaleanchor": "x"}
+    notes = [f"Last layer, mean of {num_trials} {'trial' if num_trials == 1 else 'trials'}."]
+    if is_cosine and size > 1:
+        off = mean_KK[~np.eye(size, dtype=bool)]
+        mean, simplex = (signed_text(value, ".3f") for value in (off.mean(), -1 / (size - 1)))
+        notes.append(f"Off the diagonal {mean} ± {off.std():.3f}; a simplex has {simplex} everywhere.")
+    return Plot(each.label + (f", {name}" if name else ""), [trace], layout, 1, notes)
+
+
+def _lead(data: ReportData) -> str:
+    return escape(" ".join(f"{m.label}: {m.doc or m.name}." for m in _matrices(data) if m.name in data.lists))
+
+
+MATRICES = Theme(SECTION, matrix_plots, _lead)

@@ -1,0 +1,69 @@
+"""How the report's trials part into groups, and how many of a thing are drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from depthrate.orchestrator.report.words import value_text
+
+T = TypeVar("T")
+
+
+def splits(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Return (suffix, part) for each split; the suffix names it where there are several."""
+    if frame.empty or "split" not in frame:
+        return []
+    parts = list(frame.groupby("split", sort=False))
+    return [(f" ({split})" if len(parts) > 1 else "", part) for split, part in parts]
+
+
+def grouped(trials: pd.DataFrame, frame: pd.DataFrame, by: list[str]) -> list[tuple[tuple[str, ...], pd.DataFrame]]:
+    """Return groups in the order of their parameters' values, keyed by these as text: some are lists or null."""
+    if not by:
+        return [((), frame)]
+    # from the table of trials, as a parameter may have the name of a measurement (loss: ce)
+    values = trials.drop_duplicates("trial_id").set_index("trial_id")[by]
+    texts = [frame["trial_id"].map(values[name].map(value_text)) for name in by]
+    groups = [(tuple(map(str, key)), part) for key, part in frame.groupby(texts)]
+    return sorted(groups, key=lambda group: sort_key(tuple(values.loc[group[1]["trial_id"].iloc[0]])))
+
+
+def sort_key(values: tuple[Any, ...]) -> list[tuple[bool, float, str]]:
+    """Order numbers by size, then everything else by its text."""
+    numeric = [isinstance(value, int | float | np.number) and math.isfinite(value) for value in values]
+    return [(not n, float(v) if n else 0.0, "" if n else str(v)) for n, v in zip(numeric, values, strict=True)]
+
+
+def unique(values: Iterable[T]) -> list[T]:
+    """Return the values without repeats, in their order."""
+    return list(dict.fromkeys(values))
+
+
+def spread(values: list[T], limit: int) -> list[T]:
+    """Return at most `limit` of the values, first and last among them."""
+    return [values[index] for index in thin_indices(len(values), limit)]
+
+
+def thin_indices(length: int, limit: int) -> list[int]:
+    """Return at most `limit` indices, evenly spread, first and last among them."""
+    if length <= limit:
+        return list(range(length))
+    return sorted(set(np.linspace(0, length - 1, max(limit, 2)).round().astype(int).tolist()))
+
+
+def finite_arrays(trials: pd.DataFrame, lists: pd.DataFrame, column: str) -> list[tuple[str, np.ndarray]]:
+    """Return (trial_id, values) of the trials whose lists are there and finite."""
+    if column not in lists:
+        return []
+    pairs = [
+        (str(trial_id), np.asarray(values, dtype=np.float64))
+        for trial_id, values in zip(lists["trial_id"], lists[column], strict=True)
+        if isinstance(values, list | np.ndarray)  # missing ones are null of whatever kind pandas chose
+    ]
+    known = set(trials["trial_id"])
+    return [(trial_id, values) for trial_id, values in pairs if np.isfinite(values).all() and trial_id in known]

@@ -1,0 +1,105 @@
+"""A figure of lines: the mean of each group strong, single trials light; by step, by layer or by index."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.groups import grouped, spread, thin_indices, unique
+from depthrate.orchestrator.report.plot import (
+    DASHES,
+    GREY,
+    MAX_GROUPS,
+    MAX_POINTS,
+    Axes,
+    Plot,
+    Trace,
+    drawn_notes,
+    make_layout,
+    make_trace,
+    viridis,
+)
+from depthrate.orchestrator.report.words import escape_for_plotly
+
+MAX_LINES = 100
+"""Single trials drawn in one figure; each line may have MAX_POINTS / MAX_LINES points."""
+
+
+def line_groups(data: ReportData, first: str) -> list[str]:
+    """Return the parameters that part the trials into lines: one that gives the colours, then those of the fits."""
+    return [name for name in unique([first, *data.group_names]) if name in data.trials]
+
+
+def lines_plot(data: ReportData, frame: pd.DataFrame, axes: Axes, by: list[str]) -> Plot | None:
+    """One colour per value of the first name in `by`, one dash per value of the rest: means strong, trials light."""
+    if axes.y not in frame:
+        return None
+    frame = frame.assign(**{axes.y: pd.to_numeric(frame[axes.y], errors="coerce")}).dropna(subset=[axes.x, axes.y])
+    frame = frame[frame[axes.x] >= 1] if axes.x_log else frame  # step 0 has no place on a log axis
+    drawable = frame[np.isfinite(frame[axes.y]) & ((frame[axes.y] > 0) | (not axes.y_log))]
+    if drawable.empty:
+        return None
+    finished = data.trials.loc[data.trials["state"] == "ok", "trial_id"]
+    groups = grouped(data.trials, drawable.assign(of_finished=drawable["trial_id"].isin(finished)), by)
+    firsts = spread(unique(key[:1] for key, _ in groups), MAX_GROUPS)
+    rests = spread(unique(key[1:] for key, _ in groups), len(DASHES))
+    shown = [(key, part) for key, part in groups if key[:1] in firsts and key[1:] in rests]
+    colours = dict(zip(firsts, viridis(len(firsts)), strict=True))
+    dashes = dict(zip(rests, DASHES, strict=False))
+    traces: list[Trace] = []
+    for key, part in shown:
+        group = f"g{firsts.index(key[:1])}"
+        line = {"color": colours[key[:1]], "dash": dashes[key[1:]]}
+        light, strong = _trial_line(part, axes, MAX_LINES // len(shown)), _mean_line(part, axes)
+        traces.append(make_trace(*light, group, line=line | {"width": 1}, opacity=0.3))
+        mode = "lines" if axes.x_log else "lines+markers"
+        text = escape_for_plotly(", ".join(f"{name} = {value}" for name, value in zip(by, key, strict=True)))
+        hover = {"hovertext": text, "hoverinfo": "x+y+text"}
+        traces.append(make_trace(*strong, group, mode=mode, line=line | {"width": 2}, marker={"size": 5}) | hover)
+    keys = _line_keys(by, colours, dashes)
+    layout = make_layout(axes, drawable[axes.y], rows := math.ceil(len(keys) / 4) + 1)
+    layout["legend"]["title"] = {"text": escape_for_plotly(by[0]) if by else "", "side": "top", "font": {"size": 12}}
+    notes = drawn_notes(len(shown), len(groups), len(frame) - len(drawable), log=axes.y_log)
+    return Plot(axes.y_title, traces + keys, layout, rows, notes)
+
+
+def _line_keys(by: list[str], colours: dict[tuple[str, ...], str], dashes: dict[tuple[str, ...], str]) -> list[Trace]:
+    """What the colours mean, then what the dashes mean."""
+    keys = []
+    for index, (key, colour) in enumerate(colours.items()):
+        names = [escape_for_plotly(value) for value in key]
+        keys += [make_trace([None], [None], f"g{index}", name=name, line={"color": colour}) for name in names]
+    if len(dashes) > 1:
+        for key, dash in dashes.items():
+            text = escape_for_plotly(", ".join(f"{name} = {value}" for name, value in zip(by[1:], key, strict=True)))
+            keys.append(make_trace([None], [None], "dashes", name=text, line={"color": GREY, "dash": dash}))
+    return keys
+
+
+def _trial_line(part: pd.DataFrame, axes: Axes, num_trials: int) -> tuple[list[Any], list[Any]]:
+    """So many trials of a group, evenly chosen, as one line with gaps."""
+    ordered = part[["trial_id", axes.x, axes.y]].sort_values(axes.x, kind="stable")
+    all_x, all_y = ordered[axes.x].to_numpy(), ordered[axes.y].to_numpy()
+    rows_of = ordered.groupby("trial_id").indices
+    x: list[Any] = []
+    y: list[Any] = []
+    for trial_id in spread(unique(part["trial_id"]), num_trials):
+        rows = rows_of[trial_id]
+        thin = np.asarray(rows)[thin_indices(len(rows), MAX_POINTS // MAX_LINES)]
+        x += [*all_x[thin], None]
+        y += [*all_y[thin], None]
+    return x, y
+
+
+def _mean_line(part: pd.DataFrame, axes: Axes) -> tuple[Any, Any]:
+    """The mean over finished trials, or over all where none has finished; geometric on a log axis."""
+    # a trial that stops half-way would bend the mean
+    good = part[part["of_finished"]] if part["of_finished"].any() else part
+    values = np.log(good[axes.y]) if axes.y_log else good[axes.y]
+    mean = values.groupby(good[axes.x]).mean()
+    mean = mean.iloc[thin_indices(len(mean), MAX_POINTS // MAX_LINES)]
+    return mean.index, np.exp(mean) if axes.y_log else mean

@@ -1,0 +1,27 @@
+"""A theme of the report: figures that belong together, where they stand on the page and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.plot import Plot
+
+
+def _nothing(data: ReportData) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Figures that one file draws; `figures.THEMES` lists them all."""
+
+    section: str
+    """Heading of the page under which they stand; themes that follow each other under one heading share it."""
+    plots: Callable[[ReportData], list[Plot]]
+    """The figures, none where there is nothing to draw."""
+    lead: Callable[[ReportData], str] = _nothing
+    """What is drawn and how to read it, as HTML."""
+    empty: str = ""
+    """What is said where the section has no figure."""

@@ -1,0 +1,184 @@
+"""A measurement is declared once, in its task: columns, checks, labels, figures and what is printed follow from that."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import depthrate
+from depthrate.orchestrator.measurements import builtin_columns, columns_of
+from depthrate.storage.schema import CURVES, METRICS, Columns, TableError
+from depthrate.storage.task_tables import task_table
+from depthrate.tasks.builtin import builtin_measurements
+from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.task import Task
+
+ROOT = Path(__file__).parents[2]
+TASK = '''
+import depthrate
+
+@depthrate.task(version=1, measurements=[
+    depthrate.Measurement("width_ratio", label="Width ratio", doc="a made-up law, depth^-rate"),
+    depthrate.Measurement("bend", label="Bend", doc="grows by a half a layer", axis="linear"),
+    depthrate.Measurement("shape", label="Shape of it", kind="vector", axis="linear"),
+    depthrate.Measurement("score", label="Score", per="step", axis="linear"),
+    depthrate.Measurement("never", label="Never there"),
+])
+def law(*, depth: int, rate: float = 0.5, seed: int = 0):
+    """A law with a bend."""
+    value = depth**-rate * (1 + 0.01 * seed)
+    rows = [{"step": 2, "layer": l, "width_ratio": value * (1 + depth - l), "bend": 0.5 * l - 1, "shape": [1.0, 2.0, 4.0],
+             "undeclared": 1.0 + l} for l in range(depth + 1)]
+    return {"metrics": rows, "curves": [{"step": s, "score": 0.5 + 0.1 * s} for s in (0, 1, 2)]}
+'''
+SWEEP: dict[str, Any] = {"name": "own", "task": "./own_law.py:law", "grid": {"depth": [2, 4, 8]}, "seeds": 2}
+
+
+def cli(folder: Path, *arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "depthrate", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout + done.stderr
+
+
+def write(folder: Path, **more: Any) -> str:
+    (folder / "own_law.py").write_text(TASK)
+    (folder / "own.yaml").write_text(yaml.safe_dump(SWEEP | more))
+    return "own.yaml"
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a sweep of the user's own task that has run, its store and its report."""
+    folder = tmp_path_factory.mktemp("own")
+    code, output = cli(folder, "run", write(folder, fit=[{"metric": "width_ratio"}]), "--store", "store")
+    assert code == 0 and "width_ratio" in output, output
+    code, output = cli(folder, "report", "own", "--store", "store", "-o", "r.html", "--figures", "figures")
+    assert code == 0, output
+    return folder
+
+
+def test_the_report_draws_what_the_task_declares(done: Path) -> None:
+    drawn = sorted(path.stem.partition("-")[2][3:] for path in (done / "figures").glob("*.csv"))
+    by_layer, by_step = ["bend", "width-ratio"], ["bend-last-layer", "score", "width-ratio-last-layer"]
+    fits = ["residuals-of-width-ratio-from-the-power-law", "width-ratio-against-depth"]
+    assert drawn == sorted([*by_layer, *by_step, *fits, "shape-of-it-last-layer"])
+    text = (done / "r.html").read_text()
+    assert "Width ratio <strong>falls as depth" in text
+    assert "Score at the last step: mean 0.700" in text
+
+
+def test_axes_are_those_declared(done: Path) -> None:
+    blocks = re.findall(r'class="plot-data">(.*?)</script>', (done / "r.html").read_text(), re.DOTALL)
+    layouts = [json.loads(block)["layout"] for block in blocks]
+    types = {(d["xaxis"]["title"]["text"], d["yaxis"]["title"]["text"]): d["yaxis"].get("type") for d in layouts}
+    assert types["Layer / depth", "Bend"] is None and types["Layer / depth", "Width ratio"] == "log"
+    assert types["Step", "Score"] is None and types["Index", "Shape of it"] is None
+    (path,) = (done / "figures").glob("*-shape-of-it-last-layer.csv")
+    rows = list(csv.DictReader(path.open()))
+    assert {(row["x"], row["y"]) for row in rows} == {("1.0", "1.0"), ("2.0", "2.0"), ("3.0", "4.0")}
+
+
+def test_columns_have_the_declared_types_though_all_values_are_null(done: Path) -> None:
+    results = depthrate.open(str(done / "store"))
+    types = dict(results.sql("select column_name, column_type from (describe metrics)").fetchall())
+    assert (types["never"], types["shape"], types["undeclared"]) == ("DOUBLE", "DOUBLE[]", "DOUBLE")
+    assert results.sql("select count(*), count(never), count(nc2a) from results").fetchall() == [(6, 0, 0)]
+
+
+def test_fits_check_their_metric_before_anything_runs(tmp_path: Path) -> None:
+    code, output = cli(tmp_path, "plan", write(tmp_path, fit=[{"metric": "with_ratio"}]), "--store", "store")
+    assert code == 2 and "unknown metric 'with_ratio' in fit; did you mean 'width_ratio'?" in output
+    code, output = cli(tmp_path, "plan", write(tmp_path, fit=[{"metric": "shape"}]), "--store", "store")
+    assert code == 2 and "unknown metric 'shape'" in output, "a vector has no rate"
+    code, output = cli(tmp_path, "plan", write(tmp_path, fit=[{"metric": "never"}]), "--store", "store")
+    assert code == 0, output
+
+
+def test_searches_check_their_objective_before_anything_runs(tmp_path: Path) -> None:
+    search = {"sampler": "random", "trials": 3, "params": {"rate": {"low": 0.2, "high": 1.0}}}
+    for objective, message in (("bendd", 'did you mean "bend"'), ("log(score) + nc9", "(task 'own_law:law' measures")):
+        sweep = write(tmp_path, search=search | {"objective": objective})
+        code, output = cli(tmp_path, "run", sweep, "--store", "store")
+        assert code == 2 and message in output, output
+    sweep = write(tmp_path, search=search | {"objective": "bend + score"})
+    code, output = cli(tmp_path, "run", sweep, "--store", "store")
+    assert code == 0 and "9 complete" in output, output
+
+
+def test_tasks_prints_what_a_task_measures(done: Path) -> None:
+    _, output = cli(done, "tasks", "./own_law.py:law")
+    (line,) = [line for line in output.splitlines() if line.strip().startswith("bend")]
+    assert re.split(r"\s{2,}", line.strip()) == ["bend", "Bend", "layer", "scalar", "linear", "grows by a half a layer"]
+
+
+# What the store is told
+
+
+def test_stores_keep_the_columns_and_types_that_they_have_always_had() -> None:
+    """The order too: files written before are read by it."""
+    schemas = builtin_columns().schemas
+    numbers = "nc1 nc1_pinv nc2a nc2b nc3 ncc_accuracy pfc2 rank stable_rank condition_number relative_position".split()  # noqa: SIM905
+    assert schemas["metrics"].names == [*METRICS.names, *numbers, "singular_values", "class_gram"]
+    curves = ["loss", "objective", "objective_gap", "accuracy", "grad_norm", "lr"]
+    assert schemas["curves"].names == [*CURVES.names, *curves]
+    assert {str(schemas["metrics"].field(name).type) for name in numbers} == {"double"}
+    assert str(schemas["metrics"].field("class_gram").type) == "list<item: float>"
+
+
+def own_task(*measurements: Measurement) -> Task:
+    schema: Any = {}
+    return Task(name="f", version=1, schema=schema, run=lambda *_: iter(()), fused=False, measurements=measurements)
+
+
+@pytest.mark.parametrize(
+    ("measurement", "message"),
+    [
+        (Measurement("layer"), "'layer' is one that every table has"),
+        (Measurement("nc1", per="step"), "'nc1' of curves is declared as a scalar; in metrics it is a scalar"),
+        (Measurement("nc1", kind="vector"), "declared as a vector; in metrics it is a scalar"),
+    ],
+)
+def test_columns_that_stand_for_something_else_are_refused(measurement: Measurement, message: str) -> None:
+    with pytest.raises(TableError, match=message):
+        columns_of(own_task(measurement))
+
+
+def test_matrices_come_as_rows_or_flat() -> None:
+    columns = columns_of(own_task(Measurement("m", kind="matrix")))
+    rows = [{"m": [[1, 2], [3, float("nan")]]}, {"m": [1.0, 2.0, 3.0, 4.0]}, {}]
+    column = task_table("metrics", rows, columns, trial_id="t", attempt_id="a")["m"]
+    assert str(column.type) == "list<item: float>"
+    assert column.to_pylist() == [[1, 2, 3, None], [1, 2, 3, 4], None]
+    with pytest.raises(TableError, match="column 'm' is declared as a list of numbers and holds 3"):
+        task_table("metrics", [{"m": 3}], columns, trial_id="t", attempt_id="a")
+
+
+def test_nothing_declared_means_the_structure_alone() -> None:
+    assert Columns().schemas["metrics"].names == METRICS.names
+
+
+# One place
+
+
+def sources() -> Iterator[Path]:
+    for folder in ("storage", "orchestrator/report", "orchestrator/search"):
+        yield from (ROOT / folder).rglob("*.py")
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_storage_report_and_search_name_no_measurement(path: Path) -> None:
+    text = path.read_text()
+    # `objective` is also what a search minimises, `loss`, `rank` and `lr` are words: as names they stand in quotes
+    words = {"objective", "loss", "rank", "lr", "accuracy"}
+    for name in (each.name for each in builtin_measurements()):
+        found = re.search(rf"[\"']{name}[\"']" if name in words else rf"\b{name}\b", text)
+        assert not found or (name == "objective" and "search" in str(path)), f"{path} names {name}"

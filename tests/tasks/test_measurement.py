@@ -1,0 +1,45 @@
+"""Declarations of measurements: what is refused, and that the built-in ones are what stores were written with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from depthrate.tasks.builtin import builtin_measurements, builtin_tasks
+from depthrate.tasks.measurement import Measurement, MeasurementError, by_name, scalars
+
+
+def test_labels_and_entries_fall_back_to_names() -> None:
+    assert Measurement("bend").label == "bend" and Measurement("bend", "Bend").entry == "Bend"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name": "my bend"}, "letters, digits"),
+        ({"name": "bend", "axis": "logarithmic"}, "axis is 'logarithmic'; allowed: log, linear"),
+        ({"name": "bend", "per": "epoch"}, "per is 'epoch'; allowed: layer, step"),
+        ({"name": "bend", "kind": "tensor"}, "allowed: scalar, vector, matrix"),
+        ({"name": "bend", "panel": "spectrum"}, "'spectrum' is for a vector, not a scalar"),
+        ({"name": "bend", "kind": "vector", "per": "step"}, "measured per layer, not per step"),
+    ],
+)
+def test_what_cannot_be_kept_or_drawn_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(MeasurementError, match=message):
+        Measurement(**given)
+
+
+def test_names_are_unique_and_gaps_are_measured() -> None:
+    with pytest.raises(MeasurementError, match="'a' is declared twice"):
+        by_name([Measurement("a"), Measurement("a", per="step")])
+    with pytest.raises(MeasurementError, match="its gap 'b' is no number"):
+        by_name([Measurement("a", gap="b")])
+    assert scalars([Measurement("a"), Measurement("v", kind="vector"), Measurement("s", per="step")]) == ["a", "s"]
+
+
+def test_every_builtin_measurement_says_what_it_is() -> None:
+    assert {each.name for task in builtin_tasks().values() for each in task.measurements} == {
+        each.name for each in builtin_measurements()
+    }
+    assert all(each.doc and each.label for each in builtin_measurements())
