@@ -45,7 +45,7 @@ def commit_trials(
         TableError: a column has different types in these trials, or another one in this store.
     """
     began, commit_path = time.time(), table_path("trials", sweep, attempt_id, part)
-    if store.size(commit_path) is not None:
+    if part is not None and store.size(commit_path) is not None:  # without parts an attempt commits but once
         raise FileExistsError(f"{commit_path} is committed already; a commit is never written over")
     joined = {name: joined_rows(name, parts) for name in DATA_TABLES if (parts := _with_rows(tables.get(name, ())))}
     own = {name: columns.not_standard(name, table.schema) for name, table in joined.items()}

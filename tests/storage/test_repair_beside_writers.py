@@ -37,16 +37,8 @@ def test_verify_and_repair_beside_running_writers(
     """Short packs, one after another; without a grace for young files, so that what decides is what was looked at when."""
     journals = tmp_path / "journals"
     journals.mkdir()
-    command = [
-        sys.executable,
-        storage_chaos.__file__,
-        "--store",
-        folder.url,
-        "--journals",
-        str(journals),
-        "--pause",
-        "0",
-    ]
+    command = [sys.executable, storage_chaos.__file__, "--store", folder.url, "--journals", str(journals)]
+    command += ["--writer-pause", "0.05", "--io-errors", "0"]
     writers = [subprocess.Popen([*command, "--role", f"writer-{number}"]) for number in range(2)]
     moved, repairs, started = [], 0, time.monotonic()
     try:

@@ -32,7 +32,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-WRITERS, COMPACTIONS, REPAIRS, REMOVALS, READERS = 6, 2, 1, 1, 3
+WRITERS, COMPACTIONS, REPAIRS, REMOVALS, READERS = 4, 1, 1, 1, 2
 IO_ERRORS = 0.05
 YOUNG_S, LIVE_S, SUSPENDED_S = 8.0, 4.0, 2.0
 """What the store uses minutes for: how long files are left alone, attempts believed, and commits not looked at again."""
@@ -66,14 +66,14 @@ def be_impatient() -> None:
     verify.YOUNG_S, verify.LIVE_S, commit.SUSPENDED_S = YOUNG_S, LIVE_S, SUSPENDED_S
 
 
-def make_writes_fail(rng: random.Random) -> None:
-    """Make one write in twenty of this process fail, half of them after it has been stored."""
+def make_writes_fail(rng: random.Random, share: float) -> None:
+    """Make a share of the writes of this process fail, half of them after they have been stored."""
     from depthrate.storage.store import Store
 
     plain = Store.write
 
     def write(store: Store, path: str, content: bytes, *, durable: bool = False) -> None:
-        when = rng.choice(["before", "after"]) if rng.random() < IO_ERRORS else "never"
+        when = rng.choice(["before", "after"]) if rng.random() < share else "never"
         if when == "before":
             raise OSError("injected before the write")
         plain(store, path, content, durable=durable)
@@ -83,7 +83,9 @@ def make_writes_fail(rng: random.Random) -> None:
     Store.write = write  # type: ignore[method-assign]
 
 
-def write(store: str, index: int, seed: int, journal: Path, pause_s: float = 0.25) -> None:
+def write(
+    store: str, index: int, seed: int, journal: Path, pause_s: float = 0.25, io_errors: float = IO_ERRORS
+) -> None:
     """Commit small packs until killed; one trial in five is one that other writers commit too."""
     from depthrate.orchestrator.attempt import Attempt, new_attempt_id
     from depthrate.storage.states import AttemptState
@@ -91,7 +93,7 @@ def write(store: str, index: int, seed: int, journal: Path, pause_s: float = 0.2
 
     store, rng = Store(store), random.Random(f"{seed} writer {index} {time.time_ns()}")
     skew = timedelta(hours=rng.choice([-5, 0, 0, 0, 3]))
-    make_writes_fail(rng)
+    make_writes_fail(rng, io_errors)
     while True:
         time.sleep(rng.uniform(0, 2 * pause_s))
         attempt_id = new_attempt_id()
@@ -100,7 +102,7 @@ def write(store: str, index: int, seed: int, journal: Path, pause_s: float = 0.2
             trial_ids[0] = f"shared{int(time.time()) // 2:010d}"
         state = Attempt(attempt_id=attempt_id, sweep="chaos", pack_id="p", trial_ids=trial_ids, device="cpu")
         with contextlib.suppress(OSError):
-            state.write(store)
+            state.beat(store)
         for part in range(10):
             try:
                 commit_pack(store, "chaos", attempt_id, part, trial_ids, skew)
@@ -190,7 +192,8 @@ def remove_on(store: str, journal: Path) -> None:
         sweep = f"foreign{rng.getrandbits(32):08x}"
         for _ in range(3):
             trial_ids = [f"{rng.getrandbits(64):016x}" for _ in range(2)]
-            commit_pack(store, sweep, new_attempt_id(), 0, trial_ids, timedelta(0))
+            with contextlib.suppress(FileNotFoundError):  # it stood still, was taken for dead, and is told so
+                commit_pack(store, sweep, new_attempt_id(), 0, trial_ids, timedelta(0))
         time.sleep(rng.uniform(0, 2))
         for folder in ("manifest", "trials", "metrics", "curves", "features", "attempts"):
             store.delete(f"{folder}/sweep={sweep}")
@@ -309,10 +312,17 @@ class Chaos:
             del stopped[name]
 
     def has_worked(self) -> bool:
-        """Whether there were commits, reads and a compaction."""
-        groups = any("group" in path.read_text() for path in self.folder.glob("compaction-*.log"))
-        reads = sum(len(path.read_text().splitlines()) for path in self.folder.glob("reader-*.log"))
-        return groups and reads > 2 and len(journalled(self.folder)) > 20 and self.kills["writer"] > 2
+        """Whether there were commits, reads, a compaction and a repair."""
+        did = Counter(line.split()[0] for line in self._journal("compaction") + self._journal("repair"))
+        return (
+            bool(did["group"] and did["repair"])
+            and len(self._journal("reader")) > 2
+            and len(journalled(self.folder)) > 20
+            and self.kills["writer"] > 2
+        )
+
+    def _journal(self, kind: str) -> list[str]:
+        return [line for path in self.folder.glob(f"{kind}-*.log") for line in path.read_text().splitlines()]
 
 
 def report(chaos: Chaos) -> dict[str, Any]:
@@ -382,6 +392,7 @@ def main() -> None:
     parser.add_argument("--store")
     parser.add_argument("--s3", action="store_true")
     parser.add_argument("--writer-pause", type=float, default=0.25, help=argparse.SUPPRESS)
+    parser.add_argument("--io-errors", type=float, default=IO_ERRORS, help="share of writes that fail")
     parser.add_argument("--role", help=argparse.SUPPRESS)
     parser.add_argument("--journals", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -390,7 +401,7 @@ def main() -> None:
         be_impatient()
         journal = given.journals / f"{given.role}.log"
         if kind == "writer":
-            write(given.store, int(number), given.seed, journal, given.writer_pause)
+            write(given.store, int(number), given.seed, journal, given.writer_pause, given.io_errors)
         elif kind == "compaction":
             compact_on(given.store, journal)
         elif kind == "repair":
