@@ -206,8 +206,10 @@ class Driver:
         return job
 
     def _handle(self, end: JobEnd) -> None:
-        entry = self.running.pop(end.attempt_id)
+        entry = self.running.pop(end.attempt_id, None)
         self._feed_is_due = True
+        if entry is None:  # an earlier launch's, and not of this plan: committed since, or submitted once more
+            return
         if isinstance(end.kind, NoFailure):
             self._requeue(entry)
             if end.kind is NoFailure.CANCELLED_ALL and not self.stopping:

@@ -110,17 +110,30 @@ class SlurmExecutor(Executor):
         return bundle(plan.packs, [estimate_s(pack) for pack in plan.packs], self.profile)
 
     def adopt(self, submissions: Sequence[Submission], states: dict[str, JobState]) -> None:
-        """Watch the jobs of earlier launches that are not over, and take those that are off the books."""
-        for submission in submissions:
+        """Watch the jobs of earlier launches that are not over, and take those that are off the books.
+
+        Packs that are committed need nobody to watch them, though their job still runs others.
+        """
+        committed = self._committed() if any(is_alive(state) for state in states.values()) else set()
+        for submission in reversed(submissions):  # a trial that was submitted again is where it was last
             if submission.is_launch:
                 continue
-            jobs = [(job_id, packs) for job_id, packs in submission.jobs() if is_alive(states.get(job_id))]
-            for job_id, packs in jobs:
-                self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(packs), states[job_id])
-                self._adopted |= {pack.attempt_id: (pack.pack_id, pack.trial_ids) for pack in packs}
-            if not jobs and submission.job_ids:
+            for job_id, packs in submission.jobs():
+                left = [pack for pack in packs if not committed.issuperset(pack.trial_ids)]
+                if left and is_alive(states.get(job_id)):
+                    self._queue.jobs[job_id] = WatchedJob(job_id, submission, left, states[job_id])
+                    self._adopted |= {pack.attempt_id: (pack.pack_id, pack.trial_ids) for pack in left}
+            is_watched = any(job.submission is submission for job in self._queue.jobs.values())
+            if not is_watched and submission.job_ids:
                 self._finished.strike_off(submission)
         self._finished.remove(states)
+
+    def _committed(self) -> set[str]:
+        """Return what is committed; nothing if the store does not answer, which costs a look."""
+        try:
+            return take_snapshot(self.store).trial_ids()
+        except (OSError, StoreError):
+            return set()
 
     def submit(self, jobs: Sequence[PackJob]) -> None:
         """Submit packs as arrays, none longer than the cluster allows.

@@ -271,6 +271,36 @@ def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Schedule
     assert [each.job_ids for each in read_submissions(folder, ["s"])] == [["1_0", "1_1"]], "what is over is forgotten"
 
 
+def test_the_next_launch_leaves_alone_what_a_live_job_has_committed(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
+) -> None:
+    first, second, third = jobs("a", "b", "c")
+    executor.profile = Profile(array_parallelism=1, job_min=60)
+    executor.submit([replace(job, estimated_s=1.0) for job in (first, second, third)])
+    scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
+    commit(folder, first.attempt_id, first.trial_ids)
+    record(folder, first.attempt_id, "done")
+    other = SlurmExecutor(Profile(), LIMITS, folder, "s", clock=Clock())
+    other.adopt(read_submissions(folder, ["s"]), scheduler.queue)
+    assert list(other.submitted) == [second.attempt_id, third.attempt_id]
+    record(folder, second.attempt_id, "done")
+    assert [end.attempt_id for end in ends_of(other)] == [second.attempt_id], "its plan does not have the first"
+
+
+def test_a_trial_submitted_twice_is_where_it_was_last(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
+) -> None:
+    """Its first job runs on with other packs; who took that for it would submit the trial a third time."""
+    (job,) = jobs("a")
+    again = replace(job, attempt_id=f"20260101T000009_{'b' * 12}")
+    executor.submit([job])
+    executor.submit([again])
+    other = SlurmExecutor(Profile(), LIMITS, folder, "s", clock=Clock())
+    submissions = sorted(read_submissions(folder, ["s"]), key=lambda each: each.job_ids)
+    other.adopt(submissions, scheduler.queue)
+    assert list(other.submitted) == [again.attempt_id, job.attempt_id], "the plan takes the first that has a trial"
+
+
 def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

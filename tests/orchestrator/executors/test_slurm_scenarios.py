@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from depthrate.storage.store import Store
 pytestmark = pytest.mark.timeout(300)
 TASKS = Path(__file__).parents[2] / "support/steady_task.py"
 CHECKPOINT_S = 2.0
+ATTACHES = int(os.environ.get("DEPTHRATE_TEST_ATTACHES") or 5)
+"""How often a running sweep is gone back to; 20 is the long form."""
 
 
 class Bench:
@@ -248,6 +251,29 @@ def test_the_driver_is_killed_and_another_goes_on(bench: Bench) -> None:
     hold.unlink()
     bench.wait(second)
     bench.check(2, most_redone=0)
+
+
+def test_a_running_sweep_is_gone_back_to_at_random_moments(bench: Bench) -> None:
+    """Jobs have committed some of their packs, run one, and have others to do."""
+    moment = random.Random(seed := random.SystemRandom().randrange(1000))
+    print("moments of seed", seed)
+    num_packs = 16 + 4 * ATTACHES
+    bench.profile |= {"array_parallelism": 2}
+    bench.sweep(params={"steps": 8}, grid={"depth": list(range(2, 2 + num_packs))})
+    bench.run("run", "--detach")
+    bench.until(lambda: len({step[0] for step in bench.steps()}) > 1)
+    for _ in range(ATTACHES):
+        process = bench.start()
+        assert process.stdout is not None
+        head = next((line for line in process.stdout if "already there" in line or "committed" in line), "no word")
+        time.sleep(moment.uniform(0, 2))
+        process.send_signal(signal.SIGINT)
+        printed = head + process.communicate(timeout=60)[0]
+        assert process.returncode in (0, 130) and "Traceback" not in printed, printed
+    bench.wait(bench.start())
+    bench.until(lambda: not bench.queue())
+    bench.run("run")  # takes what is over off the books
+    bench.check(num_packs, most_redone=0)
 
 
 def test_leaving_cancelling_and_going_on(bench: Bench) -> None:
