@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from depthrate.orchestrator.attempt import new_attempt_id
 from depthrate.orchestrator.executors.executor import Executor, JobEnd, PackJob, SubmitError
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
-from depthrate.orchestrator.executors.slurm_bundles import GUESSED_PARALLEL, bundle
+from depthrate.orchestrator.executors.slurm_bundles import GUESSED_PARALLEL, bundle, share_of_slots_used
 from depthrate.orchestrator.executors.slurm_ends import CancelledEnds, PackEnds
 from depthrate.orchestrator.executors.slurm_job import run_bundle
 from depthrate.orchestrator.executors.slurm_queue import JobQueue, WatchedJob, array_of
@@ -91,7 +91,7 @@ class SlurmExecutor(Executor):
         return text + (f"; {len(self._adopted)} packs are already there" if self._adopted else "")
 
     def details(self, plan: Plan, estimate_s: Estimate) -> dict[str, Any]:
-        """Return the jobs, the cost in job-hours, and the batch script."""
+        """Return the jobs, the cost in job-hours, how full they are, and the batch script."""
         bundles = self._bundles(plan, estimate_s)
         seconds = [estimate_s(pack) for pack in plan.packs]
         hours = None if None in seconds else sum(s for s in seconds if s) / 3600 / self.profile.slots
@@ -103,6 +103,7 @@ class SlurmExecutor(Executor):
             "already_submitted": len(self._adopted),
             "estimated_job_hours": hours,
             "gpu_hours": None if hours is None else hours * self.profile.gpus,
+            "share_of_slots_used": share_of_slots_used(plan.packs, seconds, self.profile),
             "batch_script": batch_script(self.profile, f"depthrate-{self.sweep}", per_array, folder) if bundles else "",
         }
 

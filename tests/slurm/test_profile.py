@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from depthrate.orchestrator.executors.slurm_bundles import bundle
+from depthrate.orchestrator.executors.slurm_bundles import bundle, share_of_slots_used
 from depthrate.slurm import states
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.limits import Limits, Partition, minutes_of, read_limits
@@ -241,3 +241,23 @@ def test_small_packs_share_few_jobs_but_all_machines_work() -> None:
     )
     assert len(bundle(range(5), [1.0, None, 1.0, 1.0, 1.0], Profile(job_min=0))) == 5
     assert len(bundle(range(5), [1.0] * 5, Profile(job_min=0))) == 5
+
+
+def test_every_slot_of_a_job_is_filled_before_another_is_asked_for() -> None:
+    profile = Profile(gpus=8, cpus=16, walltime_min=240)
+    assert [len(job) for job in bundle(range(64), [600.0] * 64, profile)] == [8] * 8
+    assert share_of_slots_used(range(64), [600.0] * 64, profile) == 1
+    assert [len(job) for job in bundle(range(64), [None] * 64, profile)] == [8] * 8
+    assert [len(job) for job in bundle(range(10), [600.0] * 10, profile)] == [8, 2]
+    assert share_of_slots_used(range(10), [600.0] * 10, profile) == 10 / 16
+    assert [len(job) for job in bundle(range(20), [1.0] * 20, Profile(gpus=8, job_min=0))] == [8, 8, 4]
+    assert share_of_slots_used([], [], profile) is None
+
+
+def test_a_long_pack_leaves_no_slot_beside_it_empty() -> None:
+    profile = Profile(gpus=4, walltime_min=600, job_min=200, array_parallelism=2)
+    costs = [9000.0, *[600.0] * 14]
+    first, second = bundle(range(15), costs, profile)
+    assert 0 in first and len(first) >= 7 and len(second) >= 7
+    share = share_of_slots_used(range(15), costs, profile)
+    assert share is not None and 0.3 < share < 0.5, "it waits for the long one"

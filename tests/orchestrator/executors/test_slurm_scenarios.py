@@ -316,6 +316,18 @@ def test_many_packs_are_split_at_the_largest_array(bench: Bench) -> None:
     assert plan["jobs"] == 105 and plan["arrays"] == 2 and "--array=0-99%100" in plan["batch_script"]
 
 
+def test_packs_fill_the_slots_of_few_jobs(bench: Bench) -> None:
+    bench.profile |= {"cpus": 2}
+    bench.sweep(params={"steps": 20}, grid={"depth": list(range(2, 8))})
+    plan = json.loads(bench.run("plan", "--json"))
+    assert plan["jobs"] == 3 and plan["share_of_slots_used"] == 1
+    process = bench.start()
+    bench.until(lambda: len({step[0] for step in bench.steps()}) == 6)
+    assert len(bench.queue()) == 3 and len({step[3] for step in bench.steps()}) == 3
+    bench.wait(process)
+    bench.check(6, most_redone=0)
+
+
 def test_ray_inside_an_allocation(bench: Bench) -> None:
     """One job of two nodes with a Ray cluster and the launch in it; told that time is up, it queues again and goes on."""
     pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
