@@ -24,10 +24,7 @@ def bundle(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile
     costs_s = _costs_s(seconds)
     filled = math.ceil(len(packs) / profile.slots)
     length_s = 60 * min(profile.job_min, 0.8 * profile.walltime_min) * profile.slots
-    if None in seconds:
-        needed = 4 * parallel
-    else:
-        needed = math.ceil(sum(costs_s) / max(length_s, 1e-9))
+    needed = 4 * parallel if None in seconds else math.ceil(sum(costs_s) / max(length_s, 1e-9))
     count = filled if length_s == 0 else min(filled, max(parallel, needed))
     slots = [(0.0, slot) for slot in range(count * profile.slots)]  # of all jobs: a job's slots are beside each other
     bundles: list[list[P]] = [[] for _ in range(count)]

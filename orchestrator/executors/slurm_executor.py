@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +20,17 @@ from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.slurm_bundles import GUESSED_PARALLEL, bundle, share_of_slots_used
 from depthrate.orchestrator.executors.slurm_ends import CancelledEnds, PackEnds
 from depthrate.orchestrator.executors.slurm_job import run_bundle
+from depthrate.orchestrator.executors.slurm_nodes import NodeCounts
 from depthrate.orchestrator.executors.slurm_queue import JobQueue, WatchedJob, array_of
 from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack, is_alive, jobs_folder
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.limits import Limits
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.states import JobState, squeue_states
-from depthrate.slurm.submit import batch_script, submit_array
+from depthrate.slurm.submit import batch_script, cancel_jobs, submit_array
+from depthrate.slurm.waiting import exclude_nodes
 from depthrate.storage.snapshot import SnapshotCache, take_snapshot
+from depthrate.storage.states import FailureKind
 from depthrate.storage.store import Store, StoreError
 
 if TYPE_CHECKING:
@@ -61,8 +65,9 @@ class SlurmExecutor(Executor):
         worker_gb = profile.worker_mem_gb(device)
         self.memory_bytes = None if worker_gb is None else USABLE_SHARE * worker_gb * 2**30
         self._clock = clock
-        self._queue = JobQueue(clock)
-        self._ends = PackEnds(store, sweep)
+        self._queue = JobQueue(clock, profile.grace_s)
+        self._nodes = NodeCounts(limits.partition_of(profile).nodes)
+        self._ends = PackEnds(store, sweep, self._nodes)
         self._cancelled = CancelledEnds(clock)
         self._finished = _FinishedFolders(store)
         self._adopted: dict[str, tuple[str, list[str]]] = {}
@@ -159,7 +164,7 @@ class SlurmExecutor(Executor):
         submission.write(self.store)  # first, so that a job can always be found again by its name
         try:
             arguments = [[job.to_json() for job in each] for each in bundles]
-            excluded = self._ends.nodes.excluded
+            excluded = self._nodes.excluded
             submission.job_ids = submit_array(self.profile, name, folder, run_bundle, arguments, excluded)
         except SlurmError:
             submission.delete(self.store)
@@ -190,11 +195,24 @@ class SlurmExecutor(Executor):
         if not self._queue.look():
             return []
         ends = []
+        self._ends.look_again()
+        avoided = list(self._nodes.excluded)
         for job in list(self._queue.jobs.values()):
-            ends += self._ends.take_ended(job, self._queue.is_over(job), self.profile.slots)
+            is_over, is_settled = self._queue.is_over(job), self._queue.is_settled(job)
+            ends += self._ends.take_ended(job, self.profile.slots, is_over=is_over, is_settled=is_settled)
             if not job.packs:
                 self._forget(job)
-        return self._cancelled.hold(ends, jobs_left=bool(self._queue.jobs))
+        if self._nodes.excluded != avoided:
+            self._keep_away()
+        if self._nodes.begins_nowhere({job.state.node for job in self._queue.jobs.values() if job.is_running}):
+            ends = [_nowhere(end) for end in ends]
+        goes_on = any(not self._queue.is_over(job) for job in self._queue.jobs.values())
+        return self._cancelled.hold(ends, jobs_left=goes_on)
+
+    def _keep_away(self) -> None:
+        """Keep the jobs that wait away from the nodes that only fail."""
+        arrays = sorted({array_of(job_id) for job_id, job in self._queue.jobs.items() if job.is_waiting})
+        exclude_nodes(arrays, sorted({*self.profile.exclude, *self._nodes.excluded}))
 
     def _forget(self, job: WatchedJob) -> None:
         del self._queue.jobs[job.job_id]
@@ -207,6 +225,17 @@ class SlurmExecutor(Executor):
     def stop(self) -> None:
         """Do nothing: the jobs go on, and the next launch goes on from them."""
 
+    def withdraw(self) -> None:
+        """Cancel the jobs that wait; those that run go on."""
+        waiting = [job for job in self._queue.jobs.values() if job.is_waiting]
+        try:
+            cancel_jobs([job.job_id for job in waiting])
+        except SlurmError as error:
+            log.warning("jobs that wait are not cancelled: %s", error)
+            return
+        for job in waiting:
+            self._forget(job)
+
     def close(self) -> None:
         """Tidy up after the jobs that are over; the others go on, see `stop`."""
         with suppress(SlurmError):
@@ -214,6 +243,10 @@ class SlurmExecutor(Executor):
                 if arrays := self._finished.arrays():
                     time.sleep(min(look, 1))  # a job ends a moment after its last commit
                     self._finished.remove(squeue_states(arrays))
+
+
+def _nowhere(end: JobEnd) -> JobEnd:
+    return replace(end, kind=FailureKind.BEGINS_NOWHERE) if end.kind is FailureKind.NOT_BEGUN else end
 
 
 class _FinishedFolders:

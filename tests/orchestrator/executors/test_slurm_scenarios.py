@@ -37,7 +37,7 @@ class Bench:
         self.url, self.trace = folder / "store", folder / "trace"
         self.store = Store(str(self.url))
         self.name = "s" + folder.name.replace("_", "")[-12:]
-        self.profile: dict[str, Any] = {"mem_gb": 0.8, "walltime_min": 10, "array_parallelism": 4}
+        self.profile: dict[str, Any] = {"mem_gb": 0.8, "walltime_min": 10, "array_parallelism": 4, "grace_s": 4}
         self.executor = "slurm"
 
     def sweep(self, task: str = "steady", **spec: Any) -> None:
@@ -117,6 +117,12 @@ class Bench:
         if most_redone is not None:
             steps = [step[:3] for step in self.steps()]
             assert len(steps) - len(set(steps)) <= most_redone, Counter(steps).most_common(5)
+
+
+def num_jobs(bench: Bench) -> int:
+    """Return how many jobs of this sweep have run."""
+    listed = bench.lab.run("squeue", "--noheader", "--array", "--states=all", "--format=%j %N")
+    return sum(f"depthrate-{bench.name}-" in line and len(line.split()) == 2 for line in listed.splitlines())
 
 
 @pytest.fixture
@@ -326,6 +332,45 @@ def test_packs_fill_the_slots_of_few_jobs(bench: Bench) -> None:
     assert len(bench.queue()) == 3 and len({step[3] for step in bench.steps()}) == 3
     bench.wait(process)
     bench.check(6, most_redone=0)
+
+
+def test_a_node_ends_every_job_at_once(bench: Bench) -> None:
+    """It is idle whenever jobs wait, so without care it would eat them all."""
+    bench.profile |= {"job_min": 0, "array_parallelism": 4, "setup": ['[ "$SLURMD_NODENAME" != n2 ] || exit 7']}
+    bench.sweep(params={"steps": 5}, grid={"depth": list(range(2, 14))})
+    printed = bench.wait(bench.start())
+    assert "node n2 ended" in printed
+    bench.check(12, most_redone=0)
+    assert {step[3] for step in bench.steps()} <= {"n1", "n3", "n4"}
+    lost = results_of(bench.store).sql("select distinct error_kind from attempts where state = 'lost'").fetchall()
+    assert lost == [("not_begun",)] and num_jobs(bench) <= 12 + 8, "no more than it could take between some looks"
+
+
+def test_a_setup_line_fails_everywhere(bench: Bench) -> None:
+    bench.profile |= {"job_min": 0, "setup": ["nonesuch --load cuda", "echo not reached"]}
+    bench.sweep(grid={"depth": list(range(2, 42))})
+    printed = bench.wait(bench.start(), code=1)
+    assert "a setup line ended with code 127: nonesuch --load cuda" in printed and "stopped early" in printed
+    bench.until(lambda: not bench.queue())
+    assert num_jobs(bench) <= 40, "nothing was tried again"
+    state = bench.status()
+    assert state["failed"] >= 3 and state["failed"] + state["pending"] == 40 and len(state["errors"]) == 1
+
+
+def test_a_setup_line_fails_everywhere_and_nobody_looks(bench: Bench) -> None:
+    bench.profile |= {"job_min": 0, "setup": ["nonesuch --load cuda"]}
+    bench.sweep(grid={"depth": [2, 3, 5, 8]})
+    bench.run("run", "--detach")
+    bench.until(lambda: not bench.queue())
+    said = "4 trials failed with: job "
+    told = bench.run("status", bench.name)
+    assert said in told and "a setup line ended with code 127: nonesuch --load cuda" in told
+    (trial_id,) = results_of(bench.store).sql("select trial_ids[1] from attempts limit 1").fetchall()[0]
+    assert "nonesuch --load cuda" in bench.run("logs", trial_id)
+    assert bench.status()["failed"] == 4 and bench.status()["pending"] == 0
+    del bench.profile["setup"]
+    bench.wait(bench.start())
+    bench.check(4)
 
 
 def test_ray_inside_an_allocation(bench: Bench) -> None:
