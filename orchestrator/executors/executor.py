@@ -73,6 +73,8 @@ class NoFailure(StrEnum):
 
     NOT_STARTED = "not_started"
     """It ended before its turn."""
+    CUT_OFF = "cut_off"
+    """Its time was up, and what it had saved goes on, or it had had little of it."""
     CANCELLED_ALL = "cancelled_all"
     """Somebody cancelled everything that was left, and so the launch."""
 

@@ -19,7 +19,7 @@ from depthrate.orchestrator.executors.executor import JobEnd, NoFailure
 from depthrate.orchestrator.executors.slurm_nodes import NodeCounts
 from depthrate.orchestrator.executors.slurm_queue import WatchedJob
 from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack
-from depthrate.slurm.profile import GRACE_S
+from depthrate.slurm.profile import GRACE_S, Profile
 from depthrate.slurm.states import JobState
 from depthrate.storage.records import Record
 from depthrate.storage.snapshot import SnapshotCache, take_snapshot
@@ -31,14 +31,18 @@ SILENT_BEATS = 4
 """Heartbeats that a worker may miss before its silence counts."""
 CANCELLED_S = 12.0
 """After a job was cancelled, how long others have to follow before it is submitted again."""
+EARLY_S = 60.0
+"""By how much SLURM may send the warning of a time limit too early."""
 _MEMORY = re.compile(r"oom[-_ ]?kill|exceeded .*memory limit|out of memory", re.IGNORECASE)
 
 
 class PackEnds:
     """Tells which packs of a job have ended, and how; what it sees of the nodes goes into `nodes`."""
 
-    def __init__(self, store: Store, sweep: str, nodes: NodeCounts):
+    def __init__(self, store: Store, sweep: str, nodes: NodeCounts, profile: Profile | None = None):
         self._store, self._sweep = store, sweep
+        self._profile = profile
+        """What the jobs asked for, where that is known."""
         self.nodes = nodes
         self._cache = SnapshotCache()
         self._committed: set[str] | None = None
@@ -115,6 +119,8 @@ class PackEnds:
         printed = job.submission.printed_by(job.job_id)
         how += f": {_last_words(printed)}" if printed.strip() else ""
         kind: FailureKind | NoFailure = _kind(job, printed)
+        if kind is FailureKind.TIMEOUT and record:
+            return self._out_of_time(job, pack, attempt_id, record)
         had_no_time = job.has_begun and job.state.state in ("COMPLETED", "TIMEOUT")
         if not record and had_no_time and kind is not FailureKind.OUT_OF_MEMORY:
             kind = NoFailure.NOT_STARTED  # the job had no time left for this pack
@@ -128,11 +134,29 @@ class PackEnds:
         """Return the end of a pack that saved its state when its job was told to end."""
         if job.unknown_since is None and job.state.kind == FailureKind.CANCELLED:
             return JobEnd(pack.attempt_id, f"job {job.job_id} was cancelled", FailureKind.CANCELLED, attempt_id)
-        got_nowhere = not record.get("checkpoints") and not record.get("trials_done")
-        if got_nowhere and job.state.state in ("COMPLETED", "TIMEOUT"):
-            how = f"job {job.job_id} had no time to save anything; a longer walltime_min is needed"
-            return JobEnd(pack.attempt_id, how, FailureKind.TIMEOUT, attempt_id)
+        if job.state.state in ("COMPLETED", "TIMEOUT"):
+            end = self._out_of_time(job, pack, attempt_id, record)
+            if end.kind is FailureKind.TIMEOUT:
+                return end
         return JobEnd(pack.attempt_id, ran_as=attempt_id)
+
+    def _out_of_time(self, job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> JobEnd:
+        """Return the end of a pack that the time limit cut off: a failure only if a job's whole time got it nowhere."""
+        if record.get("checkpoints") or record.get("trials_done") or not self._had_its_time(record):
+            return JobEnd(pack.attempt_id, kind=NoFailure.CUT_OFF, ran_as=attempt_id)
+        limit = "" if self._profile is None else f" of {self._profile.walltime_min} min"
+        how = (
+            f"job {job.job_id} reached its time limit{limit} before the task had saved anything: it would begin anew in each "
+            "job; a longer walltime_min is needed, or a task that saves checkpoints (context.checkpoint_due, save_checkpoint)"
+        )
+        return JobEnd(pack.attempt_id, how, FailureKind.TIMEOUT, attempt_id)
+
+    def _had_its_time(self, record: Record) -> bool:
+        """Whether a pack had about half of a job's time or more: one that came behind others may have had seconds."""
+        if self._profile is None:
+            return True
+        ran_s = (record.get("ended_at") or record.get("heartbeat_at") or 0.0) - (record.get("started_at") or 0.0)
+        return ran_s >= (60 * self._profile.walltime_min - self._profile.warning_s - EARLY_S) / 2
 
     def _newest_record(self, pack: SubmittedPack, restarts: int) -> tuple[str, Record]:
         """Return (attempt, record) of a pack's last start that left one."""

@@ -20,6 +20,7 @@ from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.slurm_bundles import GUESSED_PARALLEL, bundle, share_of_slots_used
 from depthrate.orchestrator.executors.slurm_ends import CancelledEnds, PackEnds
 from depthrate.orchestrator.executors.slurm_job import run_bundle
+from depthrate.orchestrator.executors.slurm_lanes import Lanes
 from depthrate.orchestrator.executors.slurm_nodes import NodeCounts
 from depthrate.orchestrator.executors.slurm_queue import JobQueue, WatchedJob, array_of
 from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack, is_alive, jobs_folder
@@ -67,9 +68,10 @@ class SlurmExecutor(Executor):
         self._clock = clock
         self._queue = JobQueue(clock, profile.grace_s)
         self._nodes = NodeCounts(limits.partition_of(profile).nodes)
-        self._ends = PackEnds(store, sweep, self._nodes)
+        self._ends = PackEnds(store, sweep, self._nodes, profile)
         self._cancelled = CancelledEnds(clock)
         self._finished = _FinishedFolders(store)
+        self._lanes = Lanes(profile.array_parallelism)
         self._adopted: dict[str, tuple[str, list[str]]] = {}
         self._next_look = float("-inf")
         self._pause_s = SOONEST_S
@@ -132,6 +134,10 @@ class SlurmExecutor(Executor):
             is_watched = any(job.submission is submission for job in self._queue.jobs.values())
             if not is_watched and submission.job_ids:
                 self._finished.strike_off(submission)
+        for submission in submissions:
+            if alive := [job_id for job_id in submission.job_ids if is_alive(states.get(job_id))]:
+                self._lanes.bounded(self.profile, len(alive), alive=self._alive())
+                self._lanes.take(alive)
         self._finished.remove(states)
 
     def _committed(self) -> set[str]:
@@ -165,13 +171,18 @@ class SlurmExecutor(Executor):
         try:
             arguments = [[job.to_json() for job in each] for each in bundles]
             excluded = self._nodes.excluded
-            submission.job_ids = submit_array(self.profile, name, folder, run_bundle, arguments, excluded)
+            profile = self._lanes.bounded(self.profile, len(bundles), self._alive())
+            submission.job_ids = submit_array(profile, name, folder, run_bundle, arguments, excluded)
         except SlurmError:
             submission.delete(self.store)
             raise
         submission.write(self.store)
+        self._lanes.take(submission.job_ids)
         for job_id, members in submission.jobs():
             self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(members))
+
+    def _alive(self) -> list[str]:
+        return [job_id for job_id, job in self._queue.jobs.items() if not self._queue.is_over(job)]
 
     def running(self) -> dict[str, str]:
         """Return the attempts that have started: as submitted -> as they run now."""
@@ -206,8 +217,7 @@ class SlurmExecutor(Executor):
             self._keep_away()
         if self._nodes.begins_nowhere({job.state.node for job in self._queue.jobs.values() if job.is_running}):
             ends = [_nowhere(end) for end in ends]
-        goes_on = any(not self._queue.is_over(job) for job in self._queue.jobs.values())
-        return self._cancelled.hold(ends, jobs_left=goes_on)
+        return self._cancelled.hold(ends, jobs_left=bool(self._alive()))
 
     def _keep_away(self) -> None:
         """Keep the jobs that wait away from the nodes that only fail."""

@@ -25,6 +25,10 @@ from depthrate.storage.states import FailureKind
         ("out_of_memory", {"out_of_memory": 2}, 1, "give up"),
         ("worker_lost", {"worker_lost": 3, "task": 1}, 4, "retry"),
         ("worker_lost", {"worker_lost": 4}, 4, "give up"),
+        ("timeout", {"timeout": 1}, 4, "retry"),
+        ("timeout", {"timeout": 2}, 4, "give up"),
+        ("not_begun", {"not_begun": 20}, 4, "retry"),
+        ("begins_nowhere", {"begins_nowhere": 1}, 4, "give up"),
         ("store", {"store": 3}, 4, "retry"),
     ],
 )

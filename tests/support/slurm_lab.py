@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -90,6 +91,16 @@ class Lab:
         if not self._pid("slurmctld"):
             self.run("slurmctld")
         _wait("slurmctld", 30, lambda: "UP" in self.run("scontrol", "ping", check=False))
+
+    def reconfigure(self, **settings: object) -> None:
+        """Restart slurmctld with other settings than the usual; without any, with those."""
+        self.stop_controller()
+        self._write_configuration()
+        text = self.config.read_text()
+        for name, value in settings.items():
+            text = re.sub(rf"^{name}=.*$", f"{name}={value}", text, flags=re.MULTILINE)
+        self.config.write_text(text)
+        self.start_controller()
 
     def stop_controller(self) -> None:
         """End slurmctld; jobs run on."""

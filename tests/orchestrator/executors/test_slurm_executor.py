@@ -18,6 +18,7 @@ from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, Pac
 from depthrate.orchestrator.executors.slurm_ends import record_deaths
 from depthrate.orchestrator.executors.slurm_executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm_job import _Bundle
+from depthrate.orchestrator.executors.slurm_lanes import Lanes
 from depthrate.orchestrator.executors.slurm_nodes import NodeCounts
 from depthrate.orchestrator.executors.slurm_submissions import read_submissions
 from depthrate.orchestrator.retry import RETRIES
@@ -44,6 +45,7 @@ class Scheduler:
         self.excluded: list[str] = []
         self.kept_away: dict[str, list[str]] = {}
         self.cancelled: list[str] = []
+        self.dependencies: list[Any] = []
 
     def keep_away(self, arrays: list[str], nodes: list[str]) -> None:
         self.kept_away |= dict.fromkeys(arrays, nodes)
@@ -68,6 +70,7 @@ class Scheduler:
             raise SlurmError("sbatch refused the jobs: no")
         self.arrays.append(arguments)
         self.excluded = list(exclude)
+        self.dependencies.append(profile.extra.get("dependency"))
         ids = [f"{len(self.arrays)}_{index}" for index in range(len(arguments))]
         self.queue |= {job_id: JobState("PENDING", 0) for job_id in ids}
         return ids
@@ -240,9 +243,63 @@ def test_a_time_limit_that_comes_before_anything_is_saved_is_counted(
     (job,) = jobs("a")
     executor.submit([job])
     scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
-    record(folder, job.attempt_id, "interrupted")
+    record(folder, job.attempt_id, "interrupted", started_at=time.time() - 3000)
     (end,) = ends_of(executor)
     assert end.kind == "timeout" and "a longer walltime_min is needed" in str(end.death)
+
+
+@pytest.mark.parametrize(
+    ("ran_min", "checkpoints", "kind"), [(55, 0, "timeout"), (55, 3, "cut_off"), (5, 0, "cut_off")]
+)
+def test_a_task_that_saves_nothing_in_a_jobs_time_is_told_so(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store, ran_min: int, checkpoints: int, kind: str
+) -> None:
+    """It never asks whether to stop, so that its job is killed; one that came late in a job had no chance."""
+    (job,) = jobs("a")
+    executor.submit([job])
+    scheduler.queue["1_0"] = JobState("TIMEOUT", 0, "n1")
+    began = time.time() - 60 * ran_min - 60
+    record(folder, job.attempt_id, "running", heartbeat_ago_s=60, started_at=began, checkpoints=checkpoints)
+    (end,) = ends_of(executor)
+    assert end.kind == kind
+    if kind == "timeout":
+        assert "job 1_0 reached its time limit of 60 min before the task had saved anything" in str(end.death)
+
+
+def test_the_sweeps_jobs_at_once_are_bounded_over_all_arrays(scheduler: Scheduler, folder: Store) -> None:
+    profile = Profile(array_parallelism=2, job_min=0, grace_s=0, extra={"dependency": "singleton"})
+    executor = SlurmExecutor(replace(profile, extra={}), LIMITS, folder, "s", clock=Clock())
+    given = jobs("a", "b", "c", "d", "e")
+    executor.submit(given)
+    assert scheduler.dependencies == [None, "afterany:1_0:1_1", "afterany:2_0"]
+    executor.submit(jobs("f"))
+    assert scheduler.dependencies[-1] == "afterany:2_1"
+    other = SlurmExecutor(profile, LIMITS, folder, "s", clock=Clock())
+    submissions = sorted(read_submissions(folder, ["s"]), key=lambda each: each.job_ids)
+    other.adopt(submissions, scheduler.queue)
+    other.submit(jobs("g"))
+    assert scheduler.dependencies[-1] == "singleton,afterany:3_0"
+    done = [*given[:4]]
+    for job in done:
+        record(folder, job.attempt_id, "done")
+    scheduler.queue |= dict.fromkeys(("1_0", "1_1", "2_0", "2_1"), JobState("COMPLETED", 0, "n1"))
+    assert len(ends_of(executor, until=lambda ends: len(ends) == 4)) == 4
+    scheduler.queue |= dict.fromkeys(("3_0",), JobState("RUNNING", 0, "n1"))
+    executor.submit(jobs("h"))
+    assert scheduler.dependencies[-1] == "afterany:3_0", "both lanes are taken still"
+
+
+def test_an_array_with_more_jobs_than_lanes_keeps_them_all_until_its_last_jobs() -> None:
+    lanes, profile = Lanes(2), Profile()
+    many = [f"7_{index}" for index in range(5)]
+    assert lanes.bounded(profile, 5, []).extra == {}
+    lanes.take(many)
+    assert lanes.bounded(profile, 1, many).extra == {"dependency": "afterany:7"}
+    assert lanes.bounded(profile, 1, many[:2]).extra == {"dependency": "afterany:7_0"}
+    assert lanes.bounded(profile, 1, many[:1]).extra == {}
+    lanes.take(["8"])
+    assert lanes.bounded(profile, 2, ["7_0", "8"]).extra == {"dependency": "afterany:7_0:8"}
+    assert Lanes(None).bounded(profile, 3, many).extra == {}
 
 
 def test_a_controller_that_is_away_ends_nothing(

@@ -322,6 +322,32 @@ def test_many_packs_are_split_at_the_largest_array(bench: Bench) -> None:
     assert plan["jobs"] == 105 and plan["arrays"] == 2 and "--array=0-99%100" in plan["batch_script"]
 
 
+def test_jobs_at_once_are_bounded_over_all_arrays(bench: Bench) -> None:
+    bench.lab.reconfigure(MaxArraySize=4)
+    try:
+        bench.profile |= {"job_min": 0, "array_parallelism": 2}
+        bench.sweep(params={"steps": 10}, grid={"depth": list(range(2, 9))})
+        process, running = bench.start(), []
+        while process.poll() is None:
+            running.append(sum(state == "RUNNING" for _, state, _ in bench.queue()))
+            time.sleep(0.2)
+        bench.wait(process)
+    finally:
+        bench.lab.reconfigure()
+    bench.check(7, most_redone=0)
+    assert max(running) == 2
+
+
+@pytest.mark.skipif(not os.environ.get("DEPTHRATE_TEST_LONG"), reason="takes two time limits; set DEPTHRATE_TEST_LONG")
+def test_a_task_without_checkpoints_and_too_short_a_time_limit(bench: Bench) -> None:
+    bench.profile |= {"walltime_min": 1}
+    bench.sweep("stubborn", params={"depth": 2})
+    printed = bench.wait(bench.start(), code=1)
+    assert "reached its time limit of 1 min before the task had saved anything" in printed
+    kinds = results_of(bench.store).sql("select error_kind from attempts").fetchall()
+    assert kinds == [("timeout",)] * 2 and bench.status()["failed"] == 1
+
+
 def test_packs_fill_the_slots_of_few_jobs(bench: Bench) -> None:
     bench.profile |= {"cpus": 2}
     bench.sweep(params={"steps": 20}, grid={"depth": list(range(2, 8))})
