@@ -48,5 +48,6 @@ class Lanes:
             if tail is None:
                 continue
             left = sorted(job_id for job_id in alive if tail in (job_id, array_of(job_id)))
-            self._tails[lane] = tail if len(left) > len(self._tails) else (left[seen[tail] :] or [None])[0]
+            if len(left) <= len(self._tails):
+                self._tails[lane] = left[seen[tail]] if seen[tail] < len(left) else None
             seen[tail] += 1

@@ -46,7 +46,7 @@ class Lab:
         ports = self.folder / "port"
         if not ports.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            ports.write_text(str(random.SystemRandom().randrange(20_000, 55_000, 50)))
+            ports.write_text(str(_free_ports(20 + self.nodes)))
         self.port = int(ports.read_text())
         self.config = self.folder / "etc" / "slurm.conf"
         self.environment = {"SLURM_CONF": str(self.config), "PATH": f"{os.environ['PATH']}:{_SBIN}"}
@@ -313,6 +313,17 @@ def _wait(what: str, seconds: float, is_so: Callable[[], bool]) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {seconds} s for {what}")
         time.sleep(0.05)
+
+
+def _free_ports(count: int) -> int:
+    """Return the first of so many ports that nobody has; they are below those that connections get from the system."""
+    while True:
+        first = random.SystemRandom().randrange(20_000, 32_000, 50)
+        with contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+            return first
 
 
 def _listens(port: int) -> bool:
