@@ -94,12 +94,16 @@ def write_lost(store: Store, *known: Mapping[str, Any], kind: FailureKind, error
 
     `known` says of it at least attempt_id, sweep, pack_id, trial_ids and device; of two values the later counts.
 
+    An end that it wrote itself, or that somebody else wrote, stays as it is.
+
     Raises:
         OSError: the store refuses it.
     """
     fields = {name: value for each in known for name, value in each.items() if value is not None and name in _FIELDS}
     fields |= {"state": AttemptState.LOST, "ended_at": time.time(), "error_kind": kind, "error": error}
-    Attempt(**fields).write(store)
+    now = read_attempt(store, fields["sweep"], fields["attempt_id"])
+    if now is None or now["state"] is AttemptState.RUNNING:
+        Attempt(**fields).write(store)
 
 
 def is_live(record: Record, now: float) -> bool:

@@ -22,7 +22,7 @@ from depthrate.orchestrator.executors.executor import (
 from depthrate.orchestrator.other_launches import OtherLaunches
 from depthrate.orchestrator.plan import Plan, halved
 from depthrate.orchestrator.progress import Feed, Outcome, PackFailure, Progress, Watcher
-from depthrate.orchestrator.retry import STOP_AFTER_PACKS, Decision, decide
+from depthrate.orchestrator.retry import STOP_AFTER_PACKS, Decision, decide, error_pattern, pause_s
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.layout import checkpoint_folder
 from depthrate.storage.records import Record
@@ -32,8 +32,6 @@ from depthrate.storage.store import Store, StoreError
 from depthrate.sweeps.packing import Pack
 
 log = logging.getLogger("depthrate")
-STORE_PAUSE_S = 2.5
-"""Before a pack that the store refused is tried again: this, doubled with every failure."""
 SUBMIT_PAUSE_S = 30.0
 """Before a scheduler that took nothing is asked again."""
 LOOK_AT_OTHERS_S = 5.0
@@ -207,8 +205,10 @@ class Driver:
         return job
 
     def _handle(self, end: JobEnd) -> None:
-        entry = self.running.pop(end.attempt_id)
+        entry = self.running.pop(end.attempt_id, None)
         self._feed_is_due = True
+        if entry is None:  # an earlier launch's, and not of this plan: committed since, or submitted once more
+            return
         if isinstance(end.kind, NoFailure):
             self._requeue(entry)
             if end.kind is NoFailure.CANCELLED_ALL and not self.stopping:
@@ -229,7 +229,8 @@ class Driver:
             how = "the attempt left no record: the store could not be written there, or what is there is another one"
             self._retry(entry, attempt_id, FailureKind.STORE, how)
         else:
-            self._retry(entry, attempt_id, record["error_kind"] or end.kind, record["error"] or end.death)
+            kind = end.kind if end.kind is FailureKind.BEGINS_NOWHERE else record["error_kind"] or end.kind
+            self._retry(entry, attempt_id, kind, record["error"] or end.death)
 
     def _record_death(self, entry: _Entry, attempt_id: str, kind: FailureKind, death: str, record: Record) -> None:
         """Write the end of an attempt whose worker could not; a hint, so a store that refuses it stops nothing."""
@@ -249,15 +250,15 @@ class Driver:
         entry.pack = self._without(entry.pack, self._committed())
         match decide(kind, entry.failures, len(entry.pack.trials)):
             case Decision.GIVE_UP:
-                self._give_up(entry, attempt_id, error or "the attempt left no record")
+                self._give_up(entry, attempt_id, kind, error or "the attempt left no record")
             case Decision.HALVE:
                 with contextlib.suppress(OSError):
                     self.store.delete(checkpoint_folder(entry.pack.pack_id))
                 del entry.failures[kind]
                 self.queue.extendleft(_Entry(part, entry.failures.copy()) for part in halved(entry.pack))
             case Decision.RETRY if entry.pack.trials:
-                pause_s = STORE_PAUSE_S * 2 ** entry.failures[kind] if kind is FailureKind.STORE else 0.0
-                self.queue.appendleft(_Entry(entry.pack, entry.failures, not_before=self._clock() + pause_s))
+                not_before = self._clock() + pause_s(kind, entry.failures)
+                self.queue.appendleft(_Entry(entry.pack, entry.failures, not_before=not_before))
 
     def _requeue(self, entry: _Entry) -> None:
         left = self._without(entry.pack, self._committed())
@@ -274,12 +275,15 @@ class Driver:
             log.warning("store not read: %s", error)
         return self._last_committed
 
-    def _give_up(self, entry: _Entry, attempt_id: str, error: str) -> None:
+    def _give_up(self, entry: _Entry, attempt_id: str, kind: FailureKind, error: str) -> None:
         """Report a pack; the same error from several packs stops the launch, since the others would fail alike."""
         self.failures.append(PackFailure(entry.pack, attempt_id, error))
-        same = sum(failure.error == error for failure in self.failures)
-        if same >= STOP_AFTER_PACKS and self.queue and not self.stopping:
+        same = sum(error_pattern(failure.error) == error_pattern(error) for failure in self.failures)
+        not_started = self.running.keys() - self.executor.running().keys()
+        is_enough = same >= STOP_AFTER_PACKS or kind is FailureKind.BEGINS_NOWHERE
+        if is_enough and (self.queue or not_started) and not self.stopping:
             self.stopped_early = True
+            self.executor.withdraw()
             self.stop()
 
     def _without(self, pack: Pack, committed: set[str]) -> Pack:

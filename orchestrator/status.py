@@ -11,10 +11,11 @@ from enum import StrEnum
 from typing import Any
 
 from depthrate.orchestrator.attempt import is_live
+from depthrate.orchestrator.retry import error_pattern
 from depthrate.storage.records import Record, read_records
 from depthrate.storage.snapshot import Snapshot
 from depthrate.storage.source import Problem
-from depthrate.storage.states import AttemptState
+from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.task import ResultStatus
@@ -30,11 +31,13 @@ class TrialState(StrEnum):
     RUNNING = "running"
     """In a live attempt."""
     FAILED = "failed"
-    """Not committed, and its newest attempt failed."""
+    """Not committed, and its newest attempt failed, or died of something that a new one may die of too."""
     PENDING = "pending"
     """Still to do."""
 
 
+_TAKEN_AWAY = (FailureKind.CANCELLED, FailureKind.NODE_LOST)
+"""Deaths that say nothing about the trial."""
 _COMMITTED: dict[str, TrialState] = {"ok": TrialState.OK, "diverged": TrialState.DIVERGED}
 
 
@@ -66,8 +69,10 @@ class SweepStatus:
         return str(self.attempts[trial_id]["error"]) if failed else None
 
     def errors(self) -> Counter[str]:
-        """Return what failed trials failed with."""
-        return Counter(error for trial_id in self.states if (error := self.error_of(trial_id)) is not None)
+        """Return what failed trials failed with; of errors that differ only in the job, the first stands for all."""
+        errors = [error for trial_id in self.states if (error := self.error_of(trial_id)) is not None]
+        first = {error_pattern(error): error for error in reversed(errors)}
+        return Counter(first[error_pattern(error)] for error in errors)
 
     def to_json(self) -> dict[str, Any]:
         """Return the status for programs."""
@@ -93,12 +98,17 @@ def sweep_status(name: str, trial_ids: Sequence[str], snapshot: Snapshot, store:
             return _COMMITTED.get(committed[trial_id][0], TrialState.OK)
         if trial_id in live:
             return TrialState.RUNNING
-        failed = trial_id in newest and newest[trial_id]["state"] is AttemptState.FAILED
-        return TrialState.FAILED if failed else TrialState.PENDING
+        return TrialState.FAILED if trial_id in newest and _has_failed(newest[trial_id]) else TrialState.PENDING
 
     seconds = sum(committed[trial_id][1] for trial_id in trial_ids if trial_id in committed)
     states = {trial_id: state_of(trial_id) for trial_id in trial_ids}
     return SweepStatus(name, states, newest, seconds, [*snapshot.problems, *ignored])
+
+
+def _has_failed(record: Record) -> bool:
+    if record["state"] is AttemptState.LOST:
+        return record["error_kind"] not in _TAKEN_AWAY
+    return record["state"] is AttemptState.FAILED
 
 
 def _attempts_of(

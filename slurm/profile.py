@@ -15,6 +15,9 @@ from typing import Any
 
 from depthrate.slurm.command import SlurmError
 
+GRACE_S = 90.0
+"""How long after a job is over what it wrote may still be on its way: a shared file system shows it late."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
@@ -36,6 +39,7 @@ class Profile:
     array_parallelism: int | None = None
     job_min: float = 30.0
     signal_s: int | None = None
+    grace_s: float = GRACE_S
     folder: str | None = None
     python: str | None = None
     setup: tuple[str, ...] = ()
@@ -68,6 +72,7 @@ _ALLOWED: dict[str, tuple[float, float]] = {
     "array_parallelism": (1, 100_000),
     "job_min": (0.0, 525_600),
     "signal_s": (5, 86_400),
+    "grace_s": (0.0, 3_600.0),
 }
 _OWNED = frozenset(
     [

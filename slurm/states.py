@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from depthrate.slurm.command import SlurmError, run_command
@@ -38,9 +39,16 @@ STATES: dict[str, tuple[Phase, str | None]] = {
     "CANCELLED": ("over", "cancelled"),
     "DEADLINE": ("over", "cancelled"),
 }
-_COLUMNS = ("ArrayJobID:24", "ArrayTaskID:24", "JobID:24", "State:24", "RestartCnt:12", "NodeList:120", "Reason:120")
+_COLUMNS = (
+    *("ArrayJobID:24", "ArrayTaskID:24", "JobID:24", "State:24", "RestartCnt:12", "NodeList:120", "Reason:120"),
+    *("exit_code:12", "EndTime:24"),
+)
 _FORMAT = ",".join(_COLUMNS)
 _WIDTHS = [int(column.partition(":")[2]) for column in _COLUMNS]
+
+
+SETUP_FAILED_CODE = 113
+"""What a batch script ends with when one of the profile's setup lines failed: nothing else of ours gives this number."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +60,20 @@ class JobState:
     """How often it was started anew; None where unknown (sacct)."""
     node: str = ""
     reason: str = ""
+    exit_code: int | None = None
+    """Of a job that is over."""
+    ended_at: float | None = None
+    """When a job was over, in seconds since the epoch."""
 
     @property
     def phase(self) -> Phase:
         """Waiting, running or over; a state we do not know is taken for running, since giving a job up doubles work."""
         return STATES.get(self.state, ("running", None))[0]
+
+    @property
+    def failed_in_setup(self) -> bool:
+        """Whether it ended in its setup lines, so that nothing of ours has run."""
+        return self.state == "FAILED" and self.exit_code == SETUP_FAILED_CODE
 
     @property
     def kind(self) -> str:
@@ -80,9 +97,10 @@ def squeue_states(array_ids: Sequence[str]) -> dict[str, JobState]:
         raise
     found = {}
     for line in printed.splitlines():
-        array_id, task, job_id, state, restarts, node, reason = _cells(line)
+        array_id, task, job_id, state, restarts, node, reason, status, end = _cells(line)
         name = job_id if task in ("N/A", "") else f"{array_id}_{task}"
-        found[name] = JobState(state, int(restarts or 0), node, reason)
+        exit_code = int(status) >> 8 if status.isdigit() else None  # as wait() gives it
+        found[name] = JobState(state, int(restarts or 0), node, reason, exit_code, _epoch(end))
     return found
 
 
@@ -93,11 +111,16 @@ def sacct_states(array_ids: Sequence[str]) -> dict[str, JobState]:
         SlurmError: it does not answer, or this cluster has none.
     """
     which = f"--jobs={','.join(array_ids)}"
-    printed = run_command(["sacct", "-n", "--parsable2", "--allocations", which, "--format=JobID,State,NodeList"])
+    printed = run_command(
+        ["sacct", "-n", "--parsable2", "--allocations", which, "--format=JobID,State,NodeList,ExitCode,End"]
+    )
     found = {}
     for line in printed.splitlines():
-        job_id, state, node = line.split("|")
-        found[job_id] = JobState(state.split()[0] if state else "", node=node)  # "CANCELLED by 1000"
+        job_id, state, node, code, end = line.split("|")
+        node = "" if node == "None assigned" else node
+        exit_code = int(code.partition(":")[0] or 0)
+        state = state.split()[0] if state else ""  # "CANCELLED by 1000"
+        found[job_id] = JobState(state, node=node, exit_code=exit_code, ended_at=_epoch(end))
     return found
 
 
@@ -112,6 +135,14 @@ def live_job_ids(names: Iterable[str]) -> dict[str, str]:
     )
     rows = [(line[:200].strip(), line[200:].strip()) for line in printed.splitlines()]
     return dict(rows)
+
+
+def _epoch(text: str) -> float | None:
+    """Return the seconds since the epoch of a time as SLURM writes it; None for `N/A` and the like."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
 
 
 def _cells(line: str) -> list[str]:

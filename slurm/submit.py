@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.profile import Profile
+from depthrate.slurm.states import SETUP_FAILED_CODE
 
 if TYPE_CHECKING:
     import submitit
@@ -37,7 +38,7 @@ def sbatch_parameters(profile: Profile, name: str, exclude: Sequence[str] = (), 
         "signal_delay_s": profile.warning_s,
         "wckey": None,
         "setup": [
-            *profile.setup,
+            *_setup(profile),
             "export PYTHONSAFEPATH=1",  # a user's own tasks.py in the working folder must not shadow ours
             f"export DEPTHRATE_WARNING_S={profile.warning_s}",
             "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1",
@@ -47,6 +48,18 @@ def sbatch_parameters(profile: Profile, name: str, exclude: Sequence[str] = (), 
         # srun asks for CPUs anew unless told
         "srun_args": [f"--cpus-per-task={profile.cpus}"],
     }
+
+
+def _setup(profile: Profile) -> list[str]:
+    """Return the setup lines, of which the first that fails ends the job and says so.
+
+    What a sourced file or a function does inside is its own affair: only how the line ends counts.
+    """
+    if not profile.setup:
+        return []
+    says = 'echo "a setup line ended with code $code: $BASH_COMMAND" >&2'
+    trap = f"code=$?; if ((${{#BASH_SOURCE[@]}} == 1)); then {says}; exit {SETUP_FAILED_CODE}; fi"
+    return [f"trap '{trap}' ERR", *profile.setup, "trap - ERR"]
 
 
 def batch_script(

@@ -36,3 +36,7 @@ class FailureKind(StrEnum):
     CANCELLED = "cancelled"
     """Its job was cancelled by hand."""
     OUT_OF_MEMORY = "out_of_memory"
+    NOT_BEGUN = "not_begun"
+    """Its job ended before our program began: by its node, or by what is set up there."""
+    BEGINS_NOWHERE = "begins_nowhere"
+    """As before, on every node that was tried."""

@@ -6,10 +6,12 @@ import time
 
 from rich.console import Console
 
+from depthrate.orchestrator.executors.builtin import record_deaths
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.layout import log_path
 from depthrate.storage.records import compacted_log, read_records
 from depthrate.storage.snapshot import take_snapshot
+from depthrate.storage.specs import newest_specs
 from depthrate.storage.store import Store
 
 
@@ -19,6 +21,8 @@ def print_logs(store: Store, prefix: str, console: Console) -> None:
     Raises:
         UsageError: no attempt had such a trial.
     """
+    for sweep in newest_specs(store):
+        record_deaths(store, sweep)
     snapshot = take_snapshot(store)
     states = read_records(store, snapshot)
     found = [s for s in states if any(trial_id.startswith(prefix) for trial_id in s.get("trial_ids") or ())]

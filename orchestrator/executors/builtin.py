@@ -17,6 +17,7 @@ from depthrate.orchestrator.executors.executor import (
 from depthrate.orchestrator.executors.local_entry import LOCAL
 from depthrate.orchestrator.executors.ray_entry import RAY
 from depthrate.orchestrator.executors.slurm_entry import SLURM
+from depthrate.storage.store import Store
 
 EXECUTORS: dict[str, ExecutorEntry] = {entry.name: entry for entry in (LOCAL, RAY, SLURM)}
 """By name, as --executor gives it."""
@@ -37,6 +38,12 @@ def executor_options() -> list[Option]:
 def schedulers() -> dict[str, Scheduler]:
     """Return executor -> what keeps its jobs, of those whose jobs go on without a launch."""
     return {entry.name: entry.scheduler for entry in EXECUTORS.values() if entry.scheduler is not None}
+
+
+def record_deaths(store: Store, sweep: str) -> None:
+    """Have every scheduler write down how those of a sweep's attempts ended whose job is over without a word of theirs."""
+    for scheduler in schedulers().values():
+        scheduler.record_deaths(store, sweep)
 
 
 def open_machines(executor: str, request: ExecutorRequest, *, detach: bool = False) -> Machines:

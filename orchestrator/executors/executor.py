@@ -73,6 +73,8 @@ class NoFailure(StrEnum):
 
     NOT_STARTED = "not_started"
     """It ended before its turn."""
+    CUT_OFF = "cut_off"
+    """Its time was up, and what it had saved goes on, or it had had little of it."""
     CANCELLED_ALL = "cancelled_all"
     """Somebody cancelled everything that was left, and so the launch."""
 
@@ -171,6 +173,10 @@ class Executor(Machines):
     def stop(self) -> None:
         """Ask all running jobs to save a checkpoint and end; they end through `poll`."""
 
+    def withdraw(self) -> None:
+        """Take back what has not started, because it would fail like the rest. Most start at once and have nothing."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Release everything; what still runs is killed, unless it outlives its driver."""
@@ -253,12 +259,14 @@ class CancelledJobs:
 
 @dataclass(frozen=True)
 class Scheduler:
-    """What keeps an executor's jobs when no launch looks after them; both functions take the store and a sweep's name."""
+    """What keeps an executor's jobs when no launch looks after them; all functions take the store and a sweep's name."""
 
     title: str
     """As people write it."""
     count_jobs: Callable[[Store, str], JobCounts | None]
     """None where the sweep has none, or the scheduler is silent."""
+    record_deaths: Callable[[Store, str], None]
+    """Writes down how those attempts ended whose job is over without a word of theirs."""
     cancel_jobs: Callable[[Store, str], CancelledJobs | None]
     """Cancels all; running ones save their state first. None where the sweep has none."""
 

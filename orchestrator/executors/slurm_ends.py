@@ -1,7 +1,8 @@
 """How a pack ended on a SLURM cluster: what its record says, and else what the scheduler says of its job.
 
 What a job did stands in the store; what the scheduler says only matters for packs whose attempt has not written its own
-end, and a pack counts as lost only when its heartbeat has stopped too.
+end, and a pack counts as lost only when its heartbeat has stopped too. That nothing is seen is no evidence for a while: on a
+shared file system what a node wrote may be seen half a minute late.
 """
 
 from __future__ import annotations
@@ -9,37 +10,53 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
 
-from depthrate.orchestrator.attempt import heartbeat_s, nth_attempt_id, read_attempt
+from depthrate.orchestrator.attempt import heartbeat_s, nth_attempt_id, read_attempt, write_lost
 from depthrate.orchestrator.executors.executor import JobEnd, NoFailure
+from depthrate.orchestrator.executors.slurm_nodes import NodeCounts
 from depthrate.orchestrator.executors.slurm_queue import WatchedJob
-from depthrate.orchestrator.executors.slurm_submissions import SubmittedPack
+from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack
+from depthrate.slurm.profile import GRACE_S, Profile
+from depthrate.slurm.states import JobState
+from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.records import Record
+from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.states import AttemptState, FailureKind
-from depthrate.storage.store import Store
+from depthrate.storage.store import Store, StoreError
 
 log = logging.getLogger("depthrate")
 SILENT_BEATS = 4
 """Heartbeats that a worker may miss before its silence counts."""
 CANCELLED_S = 12.0
 """After a job was cancelled, how long others have to follow before it is submitted again."""
-BAD_NODE_AT = 3
-"""Packs that a node must fail, with no pack done on it, before it is left out."""
+EARLY_S = 60.0
+"""By how much SLURM may send the warning of a time limit too early."""
 _MEMORY = re.compile(r"oom[-_ ]?kill|exceeded .*memory limit|out of memory", re.IGNORECASE)
 
 
 class PackEnds:
-    """Tells which packs of a job have ended, and how; counts what each node does well and badly."""
+    """Tells which packs of a job have ended, and how; what it sees of the nodes goes into `nodes`."""
 
-    def __init__(self, store: Store, sweep: str):
+    def __init__(self, store: Store, sweep: str, nodes: NodeCounts, profile: Profile | None = None):
         self._store, self._sweep = store, sweep
-        self.nodes = NodeCounts()
+        self._profile = profile
+        """What the jobs asked for, where that is known."""
+        self.nodes = nodes
+        self._cache = SnapshotCache()
+        self._committed: set[str] | None = None
 
-    def take_ended(self, job: WatchedJob, is_over: bool, slots: int) -> list[JobEnd]:
-        """Take the packs that ended out of a job, of which `slots` run at once, and return how."""
+    def look_again(self) -> None:
+        """Forget what was committed at the last look."""
+        self._committed = None
+
+    def take_ended(self, job: WatchedJob, slots: int, *, is_over: bool, is_settled: bool) -> list[JobEnd]:
+        """Take the packs that ended out of a job, of which `slots` run at once, and return how.
+
+        Until a job that is over `is_settled`, what it wrote may not be seen yet.
+        """
         if job.state.phase == "waiting" and not is_over:
             if job.state.restarts == 0:
                 return []
@@ -50,35 +67,52 @@ class PackEnds:
             if not is_over and position >= slots + len(ends):
                 left += job.packs[position:]  # packs run in order: these cannot have started
                 break
-            end = self._end_of(job, pack, is_over)
+            end = self._end_of(job, pack, is_over, is_settled)
             if end is None:
                 left.append(pack)
             else:
                 ends.append(end)
                 job.current.pop(pack.attempt_id, None)
         job.packs = left
+        if is_over and not job.has_begun and job.state.state == "FAILED":  # a guess until it is settled
+            self.nodes.ends_before_it_begins(job.state.node, job.job_id)
         return ends
 
-    def _end_of(self, job: WatchedJob, pack: SubmittedPack, is_over: bool) -> JobEnd | None:
-        attempt_id, record = self._newest_record(pack, job.state.restarts or 0)
+    def _end_of(self, job: WatchedJob, pack: SubmittedPack, is_over: bool, is_settled: bool) -> JobEnd | None:
+        restarts = job.state.restarts or 0
+        attempt_id, record = self._newest_record(pack, restarts)
         state = record.get("state")
-        job.has_begun = job.has_begun or state is not None
+        if state is not None and record.get("error_kind") not in (FailureKind.NOT_BEGUN, FailureKind.BEGINS_NOWHERE):
+            if not job.has_begun:
+                self.nodes.begins(job.state.node, job.job_id)
+            job.has_begun = True
         if state in (AttemptState.DONE, AttemptState.FAILED, AttemptState.LOST):
             if state is not AttemptState.FAILED:  # an exception in the task is no node's doing
                 self.nodes.count(job.state.node, state is AttemptState.DONE)
             return JobEnd(pack.attempt_id, ran_as=attempt_id)
-        if state is AttemptState.INTERRUPTED and is_over:
-            return _interrupted(job, pack, attempt_id, record)
+        is_last_start = attempt_id == nth_attempt_id(pack.attempt_id, restarts)
+        if state is AttemptState.INTERRUPTED and is_over and (is_settled or is_last_start):
+            return self._interrupted(job, pack, attempt_id, record)
         if state is not None:
             job.current[pack.attempt_id] = attempt_id
-        if not is_over:
+        if not is_over or not (is_settled or _wrote_nothing(job)):
             return None
         silent_s = time.time() - (record.get("heartbeat_at") or 0.0)
         if state is AttemptState.RUNNING and silent_s < SILENT_BEATS * heartbeat_s(self._store):
             return None  # the scheduler says it is over, its heartbeat says it is not
-        return self._lost(job, pack, attempt_id, has_record=state is not None)
+        if self._is_committed(pack):
+            return JobEnd(pack.attempt_id, kind=NoFailure.NOT_STARTED)
+        return self._lost(job, pack, attempt_id, record)
 
-    def _lost(self, job: WatchedJob, pack: SubmittedPack, attempt_id: str, *, has_record: bool) -> JobEnd:
+    def _is_committed(self, pack: SubmittedPack) -> bool:
+        if self._committed is None:
+            try:
+                self._committed = take_snapshot(self._store, cache=self._cache).trial_ids()
+            except (OSError, StoreError):
+                return False
+        return self._committed.issuperset(pack.trial_ids)
+
+    def _lost(self, job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> JobEnd:
         """Return the end of a pack whose job is over without a word of its own."""
         is_known = job.unknown_since is None
         how = f"job {job.job_id} ended as {job.state.state}" if is_known else f"job {job.job_id} is gone"
@@ -86,12 +120,44 @@ class PackEnds:
         printed = job.submission.printed_by(job.job_id)
         how += f": {_last_words(printed)}" if printed.strip() else ""
         kind: FailureKind | NoFailure = _kind(job, printed)
+        if kind is FailureKind.TIMEOUT and record:
+            return self._out_of_time(job, pack, attempt_id, record)
         had_no_time = job.has_begun and job.state.state in ("COMPLETED", "TIMEOUT")
-        if not has_record and had_no_time and kind is not FailureKind.OUT_OF_MEMORY:
+        if not record and had_no_time and kind is not FailureKind.OUT_OF_MEMORY:
             kind = NoFailure.NOT_STARTED  # the job had no time left for this pack
+        elif kind is FailureKind.WORKER_LOST and not job.has_begun and is_known and job.state.state == "FAILED":
+            kind = FailureKind.NOT_BEGUN
         elif kind in (FailureKind.WORKER_LOST, FailureKind.NODE_LOST) or not job.has_begun:
             self.nodes.count(job.state.node, False)
         return JobEnd(pack.attempt_id, how, kind, attempt_id)
+
+    def _interrupted(self, job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> JobEnd:
+        """Return the end of a pack that saved its state when its job was told to end."""
+        if job.unknown_since is None and job.state.kind == FailureKind.CANCELLED:
+            return JobEnd(pack.attempt_id, f"job {job.job_id} was cancelled", FailureKind.CANCELLED, attempt_id)
+        if job.state.state in ("COMPLETED", "TIMEOUT"):
+            end = self._out_of_time(job, pack, attempt_id, record)
+            if end.kind is FailureKind.TIMEOUT:
+                return end
+        return JobEnd(pack.attempt_id, ran_as=attempt_id)
+
+    def _out_of_time(self, job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> JobEnd:
+        """Return the end of a pack that the time limit cut off: a failure only if a job's whole time got it nowhere."""
+        if record.get("checkpoints") or record.get("trials_done") or not self._had_its_time(record):
+            return JobEnd(pack.attempt_id, kind=NoFailure.CUT_OFF, ran_as=attempt_id)
+        limit = "" if self._profile is None else f" of {self._profile.walltime_min} min"
+        how = (
+            f"job {job.job_id} reached its time limit{limit} before the task had saved anything: it would begin anew in each "
+            "job; a longer walltime_min is needed, or a task that saves checkpoints (context.checkpoint_due, save_checkpoint)"
+        )
+        return JobEnd(pack.attempt_id, how, FailureKind.TIMEOUT, attempt_id)
+
+    def _had_its_time(self, record: Record) -> bool:
+        """Whether a pack had about half of a job's time or more: one that came behind others may have had seconds."""
+        if self._profile is None:
+            return True
+        ran_s = (record.get("ended_at") or record.get("heartbeat_at") or 0.0) - (record.get("started_at") or 0.0)
+        return ran_s >= (60 * self._profile.walltime_min - self._profile.warning_s - EARLY_S) / 2
 
     def _newest_record(self, pack: SubmittedPack, restarts: int) -> tuple[str, Record]:
         """Return (attempt, record) of a pack's last start that left one."""
@@ -103,24 +169,29 @@ class PackEnds:
         return pack.attempt_id, {}
 
 
-class NodeCounts:
-    """How often packs were done and failed on each node."""
+def record_deaths(store: Store, sweep: str, submissions: Sequence[Submission], states: Mapping[str, JobState]) -> None:
+    """Write down how the packs ended whose job is over without a word of theirs, for sweeps that no launch looks after."""
+    ends = PackEnds(store, sweep, NodeCounts(0))
+    for submission in submissions:
+        for job_id, packs in submission.jobs():
+            state = states.get(job_id)
+            if state is None or state.phase != "over":
+                continue
+            job = WatchedJob(job_id, submission, list(packs), state)
+            is_settled = state.ended_at is not None and time.time() - state.ended_at >= GRACE_S
+            by_attempt = {pack.attempt_id: pack for pack in packs}
+            for end in ends.take_ended(job, 1, is_over=True, is_settled=is_settled):
+                if end.death is not None and isinstance(end.kind, FailureKind):
+                    _record_death(store, job, by_attempt[end.attempt_id], end, end.kind)
 
-    def __init__(self) -> None:
-        self._done: Counter[str] = Counter()
-        self._failed: Counter[str] = Counter()
-        self.excluded: list[str] = []
-        """Nodes that failed too often, which jobs avoid from then on."""
 
-    def count(self, node: str, done: bool) -> None:
-        """Note how a node does, and leave it out if all it does is fail."""
-        if not node:
-            return
-        (self._done if done else self._failed)[node] += 1
-        others_work = any(count for other, count in self._done.items() if other != node)
-        if self._failed[node] >= BAD_NODE_AT and not self._done[node] and others_work and node not in self.excluded:
-            self.excluded.append(node)
-            log.warning("node %s failed %d packs and did none: jobs avoid it from now on", node, self._failed[node])
+def _record_death(store: Store, job: WatchedJob, pack: SubmittedPack, end: JobEnd, kind: FailureKind) -> None:
+    attempt_id = end.ran_as or end.attempt_id
+    known = {**asdict(pack), "attempt_id": attempt_id, "sweep": job.submission.sweep, "device": ""}
+    known |= {"job_id": job.job_id, "host": job.state.node, "pid": 0}
+    record = read_attempt(store, job.submission.sweep, attempt_id) or {}
+    with suppress(OSError):  # a hint, and who only looks may not be allowed to write
+        write_lost(store, known, record, kind=kind, error=end.death)
 
 
 class CancelledEnds:
@@ -152,15 +223,10 @@ class CancelledEnds:
         return others
 
 
-def _interrupted(job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> JobEnd:
-    """Return the end of a pack that saved its state when its job was told to end."""
-    if job.unknown_since is None and job.state.kind == FailureKind.CANCELLED:
-        return JobEnd(pack.attempt_id, f"job {job.job_id} was cancelled", FailureKind.CANCELLED, attempt_id)
-    got_nowhere = not record.get("checkpoints") and not record.get("trials_done")
-    if got_nowhere and job.state.state in ("COMPLETED", "TIMEOUT"):
-        how = f"job {job.job_id} had no time to save anything; a longer walltime_min is needed"
-        return JobEnd(pack.attempt_id, how, FailureKind.TIMEOUT, attempt_id)
-    return JobEnd(pack.attempt_id, ran_as=attempt_id)
+def _wrote_nothing(job: WatchedJob) -> bool:
+    """Whether the scheduler itself says that nothing of ours has run in a job that is over."""
+    never_had_a_node = job.unknown_since is None and not job.state.node and not job.state.restarts
+    return job.state.failed_in_setup or (never_had_a_node and not job.has_begun)
 
 
 def _kind(job: WatchedJob, printed: str) -> FailureKind:

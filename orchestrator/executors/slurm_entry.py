@@ -82,6 +82,24 @@ def _count_jobs(store: Store, sweep: str) -> JobCounts | None:
     return JobCounts(len(waiting), running, dict(Counter(waiting).most_common()))
 
 
+def _record_deaths(store: Store, sweep: str) -> None:
+    from depthrate.orchestrator.executors.slurm_submissions import jobs_of_sweep, read_submissions
+
+    if not read_submissions(store, [sweep]):
+        return
+    from depthrate.orchestrator.executors.slurm_ends import record_deaths
+    from depthrate.orchestrator.executors.slurm_queue import accounted_states
+    from depthrate.slurm.command import SlurmError
+    from depthrate.slurm.limits import read_limits
+
+    try:
+        submissions, states = jobs_of_sweep(store, sweep, read_limits().cluster)
+    except SlurmError:
+        return
+    missing = [job_id for each in submissions for job_id in each.job_ids if job_id not in states]
+    record_deaths(store, sweep, submissions, states | accounted_states(missing))
+
+
 def _cancel_jobs(store: Store, sweep: str) -> CancelledJobs | None:
     """Cancel all jobs of a sweep on the cluster that can be reached from here.
 
@@ -110,5 +128,5 @@ SLURM = ExecutorEntry(
     open=_open,
     options=(CLUSTER,),
     detach="slurm",
-    scheduler=Scheduler("SLURM", _count_jobs, _cancel_jobs),
+    scheduler=Scheduler("SLURM", _count_jobs, _record_deaths, _cancel_jobs),
 )

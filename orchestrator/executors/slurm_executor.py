@@ -10,24 +10,29 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.attempt import new_attempt_id
 from depthrate.orchestrator.executors.executor import Executor, JobEnd, PackJob, SubmitError
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
-from depthrate.orchestrator.executors.slurm_bundles import GUESSED_PARALLEL, bundle
+from depthrate.orchestrator.executors.slurm_bundles import GUESSED_PARALLEL, bundle, share_of_slots_used
 from depthrate.orchestrator.executors.slurm_ends import CancelledEnds, PackEnds
 from depthrate.orchestrator.executors.slurm_job import run_bundle
+from depthrate.orchestrator.executors.slurm_lanes import Lanes
+from depthrate.orchestrator.executors.slurm_nodes import NodeCounts
 from depthrate.orchestrator.executors.slurm_queue import JobQueue, WatchedJob, array_of
 from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack, is_alive, jobs_folder
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.limits import Limits
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.states import JobState, squeue_states
-from depthrate.slurm.submit import batch_script, submit_array
+from depthrate.slurm.submit import batch_script, cancel_jobs, submit_array
+from depthrate.slurm.waiting import exclude_nodes
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.snapshot import take_snapshot
+from depthrate.storage.states import FailureKind
 from depthrate.storage.store import Store, StoreError
 
 if TYPE_CHECKING:
@@ -62,10 +67,12 @@ class SlurmExecutor(Executor):
         worker_gb = profile.worker_mem_gb(device)
         self.memory_bytes = None if worker_gb is None else USABLE_SHARE * worker_gb * 2**30
         self._clock = clock
-        self._queue = JobQueue(clock)
-        self._ends = PackEnds(store, sweep)
+        self._queue = JobQueue(clock, profile.grace_s)
+        self._nodes = NodeCounts(limits.partition_of(profile).nodes)
+        self._ends = PackEnds(store, sweep, self._nodes, profile)
         self._cancelled = CancelledEnds(clock)
         self._finished = _FinishedFolders(store)
+        self._lanes = Lanes(profile.array_parallelism)
         self._adopted: dict[str, tuple[str, list[str]]] = {}
         self._over: list[Submission] = []
         """Submissions of earlier launches that are over and still on the books."""
@@ -94,7 +101,7 @@ class SlurmExecutor(Executor):
         return text + (f"; {len(self._adopted)} packs are already there" if self._adopted else "")
 
     def details(self, plan: Plan, estimate_s: Estimate) -> dict[str, Any]:
-        """Return the jobs, the cost in job-hours, and the batch script."""
+        """Return the jobs, the cost in job-hours, how full they are, and the batch script."""
         bundles = self._bundles(plan, estimate_s)
         seconds = [estimate_s(pack) for pack in plan.packs]
         hours = None if None in seconds else sum(s for s in seconds if s) / 3600 / self.profile.slots
@@ -106,6 +113,7 @@ class SlurmExecutor(Executor):
             "already_submitted": len(self._adopted),
             "estimated_job_hours": hours,
             "gpu_hours": None if hours is None else hours * self.profile.gpus,
+            "share_of_slots_used": share_of_slots_used(plan.packs, seconds, self.profile),
             "batch_script": batch_script(self.profile, f"depthrate-{self.sweep}", per_array, folder) if bundles else "",
         }
 
@@ -113,21 +121,38 @@ class SlurmExecutor(Executor):
         return bundle(plan.packs, [estimate_s(pack) for pack in plan.packs], self.profile)
 
     def adopt(self, submissions: Sequence[Submission], states: dict[str, JobState]) -> None:
-        """Watch the jobs of earlier launches that are not over; those that are leave the books when this is used."""
-        for submission in submissions:
+        """Watch the jobs of earlier launches that are not over; those that are leave the books when this is used.
+
+        Packs that are committed need nobody to watch them, though their job still runs others.
+        """
+        committed = self._committed() if any(is_alive(state) for state in states.values()) else set()
+        for submission in reversed(submissions):  # a trial that was submitted again is where it was last
             if submission.is_launch:
                 continue
-            jobs = [(job_id, packs) for job_id, packs in submission.jobs() if is_alive(states.get(job_id))]
-            for job_id, packs in jobs:
-                self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(packs), states[job_id])
-                self._adopted |= {pack.attempt_id: (pack.pack_id, pack.trial_ids) for pack in packs}
-            if not jobs and submission.job_ids:
+            for job_id, packs in submission.jobs():
+                left = [pack for pack in packs if not committed.issuperset(pack.trial_ids)]
+                if left and is_alive(states.get(job_id)):
+                    self._queue.jobs[job_id] = WatchedJob(job_id, submission, left, states[job_id])
+                    self._adopted |= {pack.attempt_id: (pack.pack_id, pack.trial_ids) for pack in left}
+            is_watched = any(job.submission is submission for job in self._queue.jobs.values())
+            if not is_watched and submission.job_ids:
                 self._over.append(submission)
+        for submission in submissions:
+            if alive := [job_id for job_id in submission.job_ids if is_alive(states.get(job_id))]:
+                self._lanes.bounded(self.profile, len(alive), alive=self._alive())
+                self._lanes.take(alive)
 
     def _strike_off_what_is_over(self) -> None:
         """Take what earlier launches left off the books: not in `adopt`, since to plan is to look only."""
         while self._over:
             self._finished.strike_off(self._over.pop())
+
+    def _committed(self) -> set[str]:
+        """Return what is committed; nothing if the store does not answer, which costs a look."""
+        try:
+            return take_snapshot(self.store).trial_ids()
+        except (OSError, StoreError):
+            return set()
 
     def submit(self, jobs: Sequence[PackJob]) -> None:
         """Submit packs as arrays, none longer than the cluster allows.
@@ -153,14 +178,19 @@ class SlurmExecutor(Executor):
         submission.write(self.store)  # first, so that a job can always be found again by its name
         try:
             arguments = [[job.to_json() for job in each] for each in bundles]
-            excluded = self._ends.nodes.excluded
-            submission.job_ids = submit_array(self.profile, name, folder, run_bundle, arguments, excluded)
+            excluded = self._nodes.excluded
+            profile = self._lanes.bounded(self.profile, len(bundles), self._alive())
+            submission.job_ids = submit_array(profile, name, folder, run_bundle, arguments, excluded)
         except SlurmError:
             submission.delete(self.store)
             raise
         submission.write(self.store)
+        self._lanes.take(submission.job_ids)
         for job_id, members in submission.jobs():
             self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(members))
+
+    def _alive(self) -> list[str]:
+        return [job_id for job_id, job in self._queue.jobs.items() if not self._queue.is_over(job)]
 
     def running(self) -> dict[str, str]:
         """Return the attempts that have started: as submitted -> as they run now."""
@@ -184,11 +214,23 @@ class SlurmExecutor(Executor):
         if not self._queue.look():
             return []
         ends = []
+        self._ends.look_again()
+        avoided = list(self._nodes.excluded)
         for job in list(self._queue.jobs.values()):
-            ends += self._ends.take_ended(job, self._queue.is_over(job), self.profile.slots)
+            is_over, is_settled = self._queue.is_over(job), self._queue.is_settled(job)
+            ends += self._ends.take_ended(job, self.profile.slots, is_over=is_over, is_settled=is_settled)
             if not job.packs:
                 self._forget(job)
-        return self._cancelled.hold(ends, jobs_left=bool(self._queue.jobs))
+        if self._nodes.excluded != avoided:
+            self._keep_away()
+        if self._nodes.begins_nowhere({job.state.node for job in self._queue.jobs.values() if job.is_running}):
+            ends = [_nowhere(end) for end in ends]
+        return self._cancelled.hold(ends, jobs_left=bool(self._alive()))
+
+    def _keep_away(self) -> None:
+        """Keep the jobs that wait away from the nodes that only fail."""
+        arrays = sorted({array_of(job_id) for job_id, job in self._queue.jobs.items() if job.is_waiting})
+        exclude_nodes(arrays, sorted({*self.profile.exclude, *self._nodes.excluded}))
 
     def _forget(self, job: WatchedJob) -> None:
         del self._queue.jobs[job.job_id]
@@ -201,6 +243,17 @@ class SlurmExecutor(Executor):
     def stop(self) -> None:
         """Do nothing: the jobs go on, and the next launch goes on from them."""
 
+    def withdraw(self) -> None:
+        """Cancel the jobs that wait; those that run go on."""
+        waiting = [job for job in self._queue.jobs.values() if job.is_waiting]
+        try:
+            cancel_jobs([job.job_id for job in waiting])
+        except SlurmError as error:
+            log.warning("jobs that wait are not cancelled: %s", error)
+            return
+        for job in waiting:
+            self._forget(job)
+
     def close(self) -> None:
         """Tidy up after the jobs that are over; the others go on, see `stop`."""
         with suppress(SlurmError, OSError):
@@ -209,6 +262,10 @@ class SlurmExecutor(Executor):
                 if arrays := self._finished.arrays():
                     time.sleep(min(look, 1))  # a job ends a moment after its last commit
                     self._finished.remove(squeue_states(arrays))
+
+
+def _nowhere(end: JobEnd) -> JobEnd:
+    return replace(end, kind=FailureKind.BEGINS_NOWHERE) if end.kind is FailureKind.NOT_BEGUN else end
 
 
 class _FinishedFolders:

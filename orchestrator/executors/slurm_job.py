@@ -42,7 +42,7 @@ class _Bundle:
         self.job_id, self.restarts = in_job.job_id(), in_job.restarts()
         self.store = Store(jobs[0].options.store)
         os.environ["DEPTHRATE_JOB_ID"] = self.job_id  # for the attempts' records
-        left = self._left(jobs) if self.restarts else jobs
+        left = self._left(jobs)
         self.waiting = deque(replace(job, attempt_id=nth_attempt_id(job.attempt_id, self.restarts)) for job in left)
         self.running: dict[str, PackJob] = {}
         self.asked: signal.Signals | None = None
@@ -78,9 +78,10 @@ class _Bundle:
             go_back_into_queue(self.asked, left, has_progressed=self.has_progressed)
 
     def _left(self, jobs: list[PackJob]) -> list[PackJob]:
-        """Return the packs that this job, which was started anew, still has to do.
+        """Return the packs that this job still has to do.
 
-        Those that are committed are done, and those that failed are the driver's, which may have submitted them again.
+        Those that are committed are done, by others if this job has just been started; and those that failed in it before it
+        was started anew are the driver's, which may have submitted them again.
         """
         try:
             committed = take_snapshot(self.store).trial_ids()

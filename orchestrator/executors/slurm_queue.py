@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack
 from depthrate.slurm.command import SlurmError
+from depthrate.slurm.profile import GRACE_S
 from depthrate.slurm.states import JobState, sacct_states, squeue_states
 
 log = logging.getLogger("depthrate")
@@ -25,17 +26,30 @@ class WatchedJob:
     packs: list[SubmittedPack]
     state: JobState = field(default_factory=lambda: JobState("PENDING"))
     unknown_since: float | None = None
+    over_since: float | None = None
+    """When it was first seen to be over."""
     has_begun: bool = False
     """Whether any of its packs has ever left a record."""
     current: dict[str, str] = field(default_factory=dict)
     """Attempt as submitted -> attempt that runs, of packs that have started."""
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for its turn, as last seen."""
+        return self.unknown_since is None and self.state.phase == "waiting"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs, as last seen."""
+        return self.unknown_since is None and self.state.phase == "running"
+
 
 class JobQueue:
     """The jobs that are not over, as the controller and the accounting know them."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, clock: Callable[[], float] = time.monotonic, grace_s: float = GRACE_S):
         self.jobs: dict[str, WatchedJob] = {}
+        self._grace_s = grace_s
         self._clock = clock
         self._is_deaf = False
 
@@ -48,6 +62,11 @@ class JobQueue:
         if job.unknown_since is not None:
             return self._clock() - job.unknown_since >= UNKNOWN_S
         return job.state.phase == "over"
+
+    def is_settled(self, job: WatchedJob) -> bool:
+        """Whether a job has been over for so long that all it wrote must be seen."""
+        since = job.over_since if job.unknown_since is None else job.unknown_since
+        return since is not None and self.is_over(job) and self._clock() - since >= self._grace_s
 
     def look(self) -> bool:
         """Update the jobs' states and return whether the scheduler answered."""
@@ -66,10 +85,11 @@ class JobQueue:
             if job_id in states:
                 known = states[job_id]
                 restarts = job.state.restarts if known.restarts is None else known.restarts
-                job.state = JobState(known.state, restarts, known.node or job.state.node, known.reason)
+                job.state = replace(known, restarts=restarts, node=known.node or job.state.node)
                 job.unknown_since = None
+                job.over_since = None if known.phase != "over" else now if job.over_since is None else job.over_since
             else:
-                job.unknown_since = job.unknown_since or now
+                job.unknown_since = now if job.unknown_since is None else job.unknown_since
         return True
 
 

@@ -148,3 +148,17 @@ def test_a_worker_that_leaves_no_trace_is_the_stores_doing(folder: Store) -> Non
     outcome = Driver(plan, folder, executor, options, lambda progress: None, clock=clock).run()
     assert "the store could not be written there, or what is there is another one" in outcome.failures[0].error
     assert len(executor.given) == 4 and now[0] > 2.5 * (2 + 4 + 8)
+
+
+def test_what_ends_but_is_not_of_the_plan_is_nobodys_business(folder: Store) -> None:
+    """A scheduler still has jobs of an earlier launch whose packs are committed, or were submitted once more."""
+
+    class Talkative(Mute):
+        def poll(self, timeout_s: float) -> list[JobEnd]:
+            return [JobEnd("20260101T000000_000000000000"), *super().poll(timeout_s)]
+
+    spec = {"name": "s", "task": f"{OWN_TASKS}:wrong", "params": {"depth": 2}}
+    plan, now = make_plan(check_sweep(sweep_of_spec(spec)), folder), iter(range(0, 10_000, 100))
+    options = LaunchOptions(store=folder.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    driver = Driver(plan, folder, Talkative(), options, lambda progress: None, clock=lambda: next(now))
+    assert len(driver.run().failures) == 1

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from depthrate.orchestrator.executors.executor import NoFailure
-from depthrate.orchestrator.retry import RETRIES, Decision, decide
+from depthrate.orchestrator.retry import RETRIES, Decision, decide, error_pattern, pause_s
 from depthrate.slurm.states import STATES
 from depthrate.storage.states import FailureKind
 
@@ -25,12 +25,31 @@ from depthrate.storage.states import FailureKind
         ("out_of_memory", {"out_of_memory": 2}, 1, "give up"),
         ("worker_lost", {"worker_lost": 3, "task": 1}, 4, "retry"),
         ("worker_lost", {"worker_lost": 4}, 4, "give up"),
+        ("timeout", {"timeout": 1}, 4, "retry"),
+        ("timeout", {"timeout": 2}, 4, "give up"),
+        ("not_begun", {"not_begun": 20}, 4, "retry"),
+        ("begins_nowhere", {"begins_nowhere": 1}, 4, "give up"),
         ("store", {"store": 3}, 4, "retry"),
     ],
 )
 def test_decide(kind: str, failures: dict[str, int], num_trials: int, decision: str) -> None:
     counted = Counter({FailureKind(name): count for name, count in failures.items()})
     assert decide(FailureKind(kind), counted, num_trials) is Decision(decision)
+
+
+def test_errors_that_differ_only_in_the_job_are_one() -> None:
+    said = "job {} ended as FAILED on {}: /spool/{}/job000{}/slurm_script: line 18: nonesuch: command not found"
+    assert error_pattern(said.format("17_3", "n1", "n1", 17)) == error_pattern(said.format("2048", "n2", "n2", 2048))
+    assert error_pattern("worker exited with code 1: x [pid 4711]") == error_pattern(
+        "worker exited with code 1: x [pid 815]"
+    )
+    assert error_pattern("depth 3 is cursed") != error_pattern("depth 5 is cursed")
+
+
+def test_a_pause_grows_to_its_end() -> None:
+    kind = FailureKind.NOT_BEGUN
+    assert [pause_s(kind, Counter({kind: count})) for count in (1, 2, 3, 40)] == [10, 20, 40, 300]
+    assert pause_s(FailureKind.TASK, Counter({FailureKind.TASK: 1})) == 0
 
 
 def test_every_kind_of_failure_has_its_decision() -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from depthrate.orchestrator.executors.slurm_bundles import bundle
+from depthrate.orchestrator.executors.slurm_bundles import bundle, share_of_slots_used
 from depthrate.slurm import states
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.limits import Limits, Partition, minutes_of, read_limits
 from depthrate.slurm.profile import Profile, load_profile, make_profile
 from depthrate.slurm.states import JobState, sacct_states, squeue_states
-from depthrate.slurm.submit import batch_script
+from depthrate.slurm.submit import batch_script, sbatch_parameters
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = """\
@@ -41,7 +43,10 @@ GOLDEN = """\
 #SBATCH --time=240
 
 # setup
+trap 'code=$?; if ((${{#BASH_SOURCE[@]}} == 1)); then echo "a setup line ended with code $code: $BASH_COMMAND" >&2; \
+exit 113; fi' ERR
 module load cuda/12.4
+trap - ERR
 export PYTHONSAFEPATH=1
 export DEPTHRATE_WARNING_S=120
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
@@ -196,21 +201,23 @@ esac
 def test_states_of_an_array(programs: Any) -> None:
     widths = [int(column.partition(":")[2]) for column in states._COLUMNS]
     rows = [
-        ("7", "0", "8", "RUNNING", "0", "n1", "None"),
-        ("7", "1", "9", "PENDING", "2", "", "Priority"),
-        ("12", "N/A", "12", "NODE_FAIL", "0", "n2", "NonZeroExitCode"),
+        ("7", "0", "8", "RUNNING", "0", "n1", "None", "0", "N/A"),
+        ("7", "1", "9", "PENDING", "2", "", "Priority", "0", "N/A"),
+        ("12", "N/A", "12", "FAILED", "0", "n2", "NonZeroExitCode", "28928", "2026-01-02T03:04:05"),
     ]
     programs("squeue", "\n".join("".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) for row in rows))
     assert squeue_states(["7", "12"]) == {
-        "7_0": JobState("RUNNING", 0, "n1", "None"),
-        "7_1": JobState("PENDING", 2, "", "Priority"),
-        "12": JobState("NODE_FAIL", 0, "n2", "NonZeroExitCode"),
+        "7_0": JobState("RUNNING", 0, "n1", "None", 0),
+        "7_1": JobState("PENDING", 2, "", "Priority", 0),
+        "12": JobState("FAILED", 0, "n2", "NonZeroExitCode", 113, datetime(2026, 1, 2, 3, 4, 5).timestamp()),
     }
+    assert squeue_states(["12"])["12"].failed_in_setup
     programs("squeue", "slurm_load_jobs error: Invalid job id specified", code=1)
     assert squeue_states(["7"]) == {}
-    programs("sacct", "7_0|CANCELLED by 0|n1\n7_1|TIMEOUT|n2\n")
+    programs("sacct", "7_0|CANCELLED by 0|None assigned|0:15|Unknown\n7_1|TIMEOUT|n2|0:0|2026-01-02T03:04:05\n")
     found = sacct_states(["7"])
     assert [(s.phase, s.kind) for s in found.values()] == [("over", "cancelled"), ("over", "timeout")]
+    assert [s.node for s in found.values()] == ["", "n2"]
     assert JobState("NEW_IN_25").phase == "running", "what we do not know is not given up"
 
 
@@ -241,3 +248,43 @@ def test_small_packs_share_few_jobs_but_all_machines_work() -> None:
     )
     assert len(bundle(range(5), [1.0, None, 1.0, 1.0, 1.0], Profile(job_min=0))) == 5
     assert len(bundle(range(5), [1.0] * 5, Profile(job_min=0))) == 5
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "said"),
+    [
+        (["true", 'if [ -n "$NOPE" ]; then', "  false", "fi", '[ -n "$NOPE" ] && false'], 0, ""),
+        (["nonesuch --load", "echo not reached"], 113, "a setup line ended with code 127: nonesuch --load"),
+        (["source ./ends_well.sh"], 0, ""),
+        (["source ./ends_badly.sh"], 113, "a setup line ended with code 3: source ./ends_badly.sh"),
+        (["f() { false; true; }", "f", "g() { return 4; }", "g"], 113, "a setup line ended with code 4: return 4"),
+    ],
+)
+def test_the_first_setup_line_that_fails_ends_the_job(tmp_path: Path, lines: list[str], code: int, said: str) -> None:
+    (tmp_path / "ends_well.sh").write_text("false\ntrue\n")
+    (tmp_path / "ends_badly.sh").write_text("true\n(exit 3)\n")
+    script = "\n".join([*sbatch_parameters(Profile(setup=tuple(lines)), "x")["setup"], "false", "echo reached"])
+    (tmp_path / "job.sh").write_text(script)
+    done = subprocess.run(["bash", "job.sh"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == code and said in done.stderr and "not reached" not in done.stdout
+    assert (done.stdout == "reached\n") == (code == 0), "what follows the setup lines is not held to that"
+
+
+def test_every_slot_of_a_job_is_filled_before_another_is_asked_for() -> None:
+    profile = Profile(gpus=8, cpus=16, walltime_min=240)
+    assert [len(job) for job in bundle(range(64), [600.0] * 64, profile)] == [8] * 8
+    assert share_of_slots_used(range(64), [600.0] * 64, profile) == 1
+    assert [len(job) for job in bundle(range(64), [None] * 64, profile)] == [8] * 8
+    assert [len(job) for job in bundle(range(10), [600.0] * 10, profile)] == [8, 2]
+    assert share_of_slots_used(range(10), [600.0] * 10, profile) == 10 / 16
+    assert [len(job) for job in bundle(range(20), [1.0] * 20, Profile(gpus=8, job_min=0))] == [8, 8, 4]
+    assert share_of_slots_used([], [], profile) is None
+
+
+def test_a_long_pack_leaves_no_slot_beside_it_empty() -> None:
+    profile = Profile(gpus=4, walltime_min=600, job_min=200, array_parallelism=2)
+    costs = [9000.0, *[600.0] * 14]
+    first, second = bundle(range(15), costs, profile)
+    assert 0 in first and len(first) >= 7 and len(second) >= 7
+    share = share_of_slots_used(range(15), costs, profile)
+    assert share is not None and 0.3 < share < 0.5, "it waits for the long one"

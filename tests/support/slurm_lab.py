@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -45,7 +46,7 @@ class Lab:
         ports = self.folder / "port"
         if not ports.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            ports.write_text(str(random.SystemRandom().randrange(20_000, 55_000, 50)))
+            ports.write_text(str(_free_ports(20 + self.nodes)))
         self.port = int(ports.read_text())
         self.config = self.folder / "etc" / "slurm.conf"
         self.environment = {"SLURM_CONF": str(self.config), "PATH": f"{os.environ['PATH']}:{_SBIN}"}
@@ -90,6 +91,16 @@ class Lab:
         if not self._pid("slurmctld"):
             self.run("slurmctld")
         _wait("slurmctld", 30, lambda: "UP" in self.run("scontrol", "ping", check=False))
+
+    def reconfigure(self, **settings: object) -> None:
+        """Restart slurmctld with other settings than the usual; without any, with those."""
+        self.stop_controller()
+        self._write_configuration()
+        text = self.config.read_text()
+        for name, value in settings.items():
+            text = re.sub(rf"^{name}=.*$", f"{name}={value}", text, flags=re.MULTILINE)
+        self.config.write_text(text)
+        self.start_controller()
 
     def stop_controller(self) -> None:
         """End slurmctld; jobs run on."""
@@ -302,6 +313,17 @@ def _wait(what: str, seconds: float, is_so: Callable[[], bool]) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {seconds} s for {what}")
         time.sleep(0.05)
+
+
+def _free_ports(count: int) -> int:
+    """Return the first of so many ports that nobody has; they are below those that connections get from the system."""
+    while True:
+        first = random.SystemRandom().randrange(20_000, 32_000, 50)
+        with contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+            return first
 
 
 def _listens(port: int) -> bool:

@@ -44,3 +44,10 @@ def cursed(*, depth: int, context: Any) -> Any:
     if depth == 3:
         raise RuntimeError("depth 3 is cursed")
     return {"metrics": [{"layer": depth, "nc1": 1.0}]}
+
+
+@depthrate.task(version=1)
+def stubborn(*, depth: int, seconds: float = 600.0, context: Any) -> Any:
+    """Take longer than any job here, save nothing, and never ask whether to stop."""
+    time.sleep(seconds)
+    return {"metrics": [{"layer": depth, "nc1": 1.0}]}

@@ -12,16 +12,23 @@ from typing import Any
 import pytest
 from tests_rows import commit
 
-from depthrate.orchestrator.attempt import Attempt, nth_attempt_id
+from depthrate.orchestrator.attempt import Attempt, nth_attempt_id, read_attempt, write_lost
 from depthrate.orchestrator.executors import slurm_executor, slurm_queue
 from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, PackJob, SubmitError
+from depthrate.orchestrator.executors.slurm_ends import record_deaths
 from depthrate.orchestrator.executors.slurm_executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm_job import _Bundle
+from depthrate.orchestrator.executors.slurm_lanes import Lanes
+from depthrate.orchestrator.executors.slurm_nodes import NodeCounts
 from depthrate.orchestrator.executors.slurm_submissions import read_submissions
+from depthrate.orchestrator.retry import RETRIES
+from depthrate.orchestrator.status import sweep_status
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.limits import Limits, Partition
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.states import JobState
+from depthrate.slurm.states import SETUP_FAILED_CODE, JobState
+from depthrate.storage.snapshot import take_snapshot
+from depthrate.storage.states import FailureKind
 from depthrate.storage.store import Store
 
 LIMITS = Limits("lab", 3, 100, {"main": Partition("main", True, True, None, 8, 16.0, 0, 4)})
@@ -36,6 +43,15 @@ class Scheduler:
         self.is_away = self.refuses = False
         self.arrays: list[list[list[str]]] = []
         self.excluded: list[str] = []
+        self.kept_away: dict[str, list[str]] = {}
+        self.cancelled: list[str] = []
+        self.dependencies: list[Any] = []
+
+    def keep_away(self, arrays: list[str], nodes: list[str]) -> None:
+        self.kept_away |= dict.fromkeys(arrays, nodes)
+
+    def cancel(self, job_ids: list[str]) -> None:
+        self.cancelled += job_ids
 
     def squeue(self, arrays: Any) -> dict[str, JobState]:
         if self.is_away:
@@ -54,6 +70,7 @@ class Scheduler:
             raise SlurmError("sbatch refused the jobs: no")
         self.arrays.append(arguments)
         self.excluded = list(exclude)
+        self.dependencies.append(profile.extra.get("dependency"))
         ids = [f"{len(self.arrays)}_{index}" for index in range(len(arguments))]
         self.queue |= {job_id: JobState("PENDING", 0) for job_id in ids}
         return ids
@@ -66,12 +83,14 @@ def scheduler(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     monkeypatch.setattr(slurm_executor, "squeue_states", made.squeue)
     monkeypatch.setattr(slurm_queue, "sacct_states", made.sacct)
     monkeypatch.setattr(slurm_executor, "submit_array", made.submit)
+    monkeypatch.setattr(slurm_executor, "exclude_nodes", made.keep_away)
+    monkeypatch.setattr(slurm_executor, "cancel_jobs", made.cancel)
     return made
 
 
 @pytest.fixture
 def executor(folder: Store, scheduler: Scheduler) -> SlurmExecutor:
-    return SlurmExecutor(Profile(), LIMITS, folder, "s", clock=Clock())
+    return SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s", clock=Clock())
 
 
 class Clock:
@@ -83,6 +102,33 @@ class Clock:
     def __call__(self) -> float:
         self.now += 2.5
         return self.now
+
+
+class LaggingStore(Store):
+    """Shows a folder as it was when it last looked, which it does every `lag_s` seconds of a clock."""
+
+    def __init__(self, store: Store, lag_s: float, clock: Clock):
+        super().__init__(store.url)
+        self._lag_s, self._lag_clock = lag_s, clock
+        self._seen: dict[tuple[str, str], tuple[float, Any]] = {}
+
+    def _as_seen(self, what: str, path: str, look: Callable[[], Any]) -> Any:
+        when, answer = self._seen.get((what, path), (-1e9, None))
+        if self._lag_clock.now - when >= self._lag_s:
+            try:
+                answer = look()
+            except OSError as error:
+                answer = error
+            self._seen[what, path] = (self._lag_clock.now, answer)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    def read(self, path: str) -> bytes:
+        return bytes(self._as_seen("read", path, lambda: Store.read(self, path)))
+
+    def list(self, folder: str = "") -> dict[str, int]:
+        return dict(self._as_seen("list", folder, lambda: Store.list(self, folder)))
 
 
 def jobs(*names: str) -> list[PackJob]:
@@ -177,7 +223,7 @@ def test_a_pack_behind_others_had_no_time_but_a_job_that_never_begins_fails(
     scheduler: Scheduler, folder: Store
 ) -> None:
     """The first costs nothing and is submitted again; the second would be, for ever, if it were not counted."""
-    executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60), LIMITS, folder, "s", clock=Clock())
+    executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60, grace_s=0), LIMITS, folder, "s", clock=Clock())
     first, behind = (replace(job, estimated_s=1.0) for job in jobs("a", "b"))
     executor.submit([first, behind])
     scheduler.queue = dict.fromkeys(scheduler.queue, JobState("TIMEOUT", 0, "n1"))
@@ -197,9 +243,63 @@ def test_a_time_limit_that_comes_before_anything_is_saved_is_counted(
     (job,) = jobs("a")
     executor.submit([job])
     scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
-    record(folder, job.attempt_id, "interrupted")
+    record(folder, job.attempt_id, "interrupted", started_at=time.time() - 3000)
     (end,) = ends_of(executor)
     assert end.kind == "timeout" and "a longer walltime_min is needed" in str(end.death)
+
+
+@pytest.mark.parametrize(
+    ("ran_min", "checkpoints", "kind"), [(55, 0, "timeout"), (55, 3, "cut_off"), (5, 0, "cut_off")]
+)
+def test_a_task_that_saves_nothing_in_a_jobs_time_is_told_so(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store, ran_min: int, checkpoints: int, kind: str
+) -> None:
+    """It never asks whether to stop, so that its job is killed; one that came late in a job had no chance."""
+    (job,) = jobs("a")
+    executor.submit([job])
+    scheduler.queue["1_0"] = JobState("TIMEOUT", 0, "n1")
+    began = time.time() - 60 * ran_min - 60
+    record(folder, job.attempt_id, "running", heartbeat_ago_s=60, started_at=began, checkpoints=checkpoints)
+    (end,) = ends_of(executor)
+    assert end.kind == kind
+    if kind == "timeout":
+        assert "job 1_0 reached its time limit of 60 min before the task had saved anything" in str(end.death)
+
+
+def test_the_sweeps_jobs_at_once_are_bounded_over_all_arrays(scheduler: Scheduler, folder: Store) -> None:
+    profile = Profile(array_parallelism=2, job_min=0, grace_s=0, extra={"dependency": "singleton"})
+    executor = SlurmExecutor(replace(profile, extra={}), LIMITS, folder, "s", clock=Clock())
+    given = jobs("a", "b", "c", "d", "e")
+    executor.submit(given)
+    assert scheduler.dependencies == [None, "afterany:1_0:1_1", "afterany:2_0"]
+    executor.submit(jobs("f"))
+    assert scheduler.dependencies[-1] == "afterany:2_1"
+    other = SlurmExecutor(profile, LIMITS, folder, "s", clock=Clock())
+    submissions = sorted(read_submissions(folder, ["s"]), key=lambda each: each.job_ids)
+    other.adopt(submissions, scheduler.queue)
+    other.submit(jobs("g"))
+    assert scheduler.dependencies[-1] == "singleton,afterany:3_0"
+    done = [*given[:4]]
+    for job in done:
+        record(folder, job.attempt_id, "done")
+    scheduler.queue |= dict.fromkeys(("1_0", "1_1", "2_0", "2_1"), JobState("COMPLETED", 0, "n1"))
+    assert len(ends_of(executor, until=lambda ends: len(ends) == 4)) == 4
+    scheduler.queue |= dict.fromkeys(("3_0",), JobState("RUNNING", 0, "n1"))
+    executor.submit(jobs("h"))
+    assert scheduler.dependencies[-1] == "afterany:3_0", "both lanes are taken still"
+
+
+def test_an_array_with_more_jobs_than_lanes_keeps_them_all_until_its_last_jobs() -> None:
+    lanes, profile = Lanes(2), Profile()
+    many = [f"7_{index}" for index in range(5)]
+    assert lanes.bounded(profile, 5, []).extra == {}
+    lanes.take(many)
+    assert lanes.bounded(profile, 1, many).extra == {"dependency": "afterany:7"}
+    assert lanes.bounded(profile, 1, many[:2]).extra == {"dependency": "afterany:7_0"}
+    assert lanes.bounded(profile, 1, many[:1]).extra == {}
+    lanes.take(["8"])
+    assert lanes.bounded(profile, 2, ["7_0", "8"]).extra == {"dependency": "afterany:7_0:8"}
+    assert Lanes(None).bounded(profile, 3, many).extra == {}
 
 
 def test_a_controller_that_is_away_ends_nothing(
@@ -236,6 +336,142 @@ def test_a_node_that_only_fails_is_left_out(
     assert scheduler.excluded == ["n2"]
 
 
+def test_a_node_that_ends_jobs_at_once_is_left_out_before_anything_is_done_elsewhere(
+    scheduler: Scheduler, folder: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Jobs that wait are kept away from it too, and no pack is charged: our program never ran."""
+    executor = SlurmExecutor(Profile(exclude=("n9",), grace_s=200), LIMITS, folder, "s", clock=Clock())
+    first, second, running, *_ = given = jobs("a", "b", "c", "d", "e")
+    executor.submit(given)
+    scheduler.queue |= dict.fromkeys(("1_0", "1_1"), JobState("FAILED", 0, "n2", exit_code=7))
+    scheduler.queue["2_0"] = JobState("RUNNING", 0, "n1")
+    record(folder, running.attempt_id, "running")
+    assert ends_of(executor, 2) == [], "what they wrote may be on its way"
+    assert scheduler.kept_away == {"2": ["n2", "n9"], "3": ["n2", "n9"]}
+    assert "node n2 ended 2 jobs before they began" in caplog.text
+    ends = ends_of(executor, 200)
+    assert {end.attempt_id: end.kind for end in ends} == dict.fromkeys(
+        (first.attempt_id, second.attempt_id), "not_begun"
+    )
+    assert RETRIES[FailureKind.NOT_BEGUN] >= 50 and not executor._nodes.begins_nowhere([])
+    executor.submit(jobs("f"))
+    assert scheduler.excluded == ["n2"]
+
+
+def test_failures_while_others_compute_are_a_nodes_doing(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
+) -> None:
+    """A heartbeat elsewhere is proof enough; nobody has to finish first."""
+    alive, *bad = jobs("a", "b", "c", "d")
+    executor.submit([alive])
+    scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
+    record(folder, alive.attempt_id, "running")
+    ends_of(executor, 1)
+    for number, job in enumerate(bad, start=2):
+        executor.submit([job])
+        scheduler.queue[f"{number}_0"] = JobState("FAILED", 0, "n2")
+        record(folder, job.attempt_id, "running", heartbeat_ago_s=60)
+        assert [end.kind for end in ends_of(executor)] == ["worker_lost"]
+    executor.submit(jobs("e"))
+    assert scheduler.excluded == ["n2"]
+
+
+def test_the_last_node_is_never_left_out(scheduler: Scheduler, folder: Store) -> None:
+    nodes = NodeCounts(2)
+    for node in ("n1", "n2"):
+        for job in ("1", "2", "3"):
+            nodes.ends_before_it_begins(node, job)
+    assert nodes.excluded == ["n1"] and nodes.begins_nowhere(["n2"]) and not nodes.begins_nowhere(["n3"])
+    nodes.begins("n1", "1")
+    assert nodes.excluded == [] and not nodes.begins_nowhere([]), "what it wrote came late"
+
+
+def test_setup_lines_that_fail_everywhere_are_given_up_at_once(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
+) -> None:
+    executor.submit(jobs("a", "b", "c", "d", "e"))
+    scheduler.queue["1_0"] = JobState("FAILED", 0, "n1", exit_code=SETUP_FAILED_CODE)
+    assert [end.kind for end in ends_of(executor)] == ["not_begun"], "one job is no proof"
+    scheduler.queue["1_1"] = JobState("FAILED", 0, "n2", exit_code=SETUP_FAILED_CODE)
+    scheduler.queue["2_0"] = JobState("FAILED", 0, "n2", exit_code=SETUP_FAILED_CODE)
+    ends = ends_of(executor, until=lambda ends: len(ends) == 2)
+    assert {end.kind for end in ends} == {"begins_nowhere"}
+    executor.withdraw()
+    assert scheduler.cancelled == ["2_1", "3_0"] and executor.poll(0) == []
+
+
+def test_a_file_system_that_lags_makes_nothing_lost(
+    scheduler: Scheduler, folder: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nodes see at once what they wrote, the driver half a minute later: as with cached attributes on NFS."""
+    clock = Clock()
+    seen_late = LaggingStore(folder, 30.0, clock)
+    executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60, cpus=2), LIMITS, seen_late, "s", clock=clock)
+    unseen, running, committed = (replace(job, estimated_s=1.0) for job in jobs("a", "b", "c"))
+    executor.submit([unseen, running, committed])
+    scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
+    record(folder, running.attempt_id, "running", heartbeat_ago_s=60)
+    executor._next_look = 0
+    assert executor.poll(0) == [] and list(executor.running()) == [running.attempt_id]
+    for job in (unseen, running):
+        record(folder, job.attempt_id, "done")
+        commit(folder, job.attempt_id, job.trial_ids)
+    commit(folder, f"20260101T000001_{'9' * 12}", committed.trial_ids)  # by another launch
+    scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
+    ends = {end.attempt_id: end for end in ends_of(executor, 100, until=lambda ends: len(ends) == 3)}
+    assert [ends[job.attempt_id].death for job in (unseen, running, committed)] == [None] * 3
+    assert ends[committed.attempt_id].kind == "not_started" and "node" not in caplog.text
+    for job in (unseen, running):
+        known = {"attempt_id": job.attempt_id, "sweep": "s", "pack_id": "p", "trial_ids": ["t"], "device": "cpu"}
+        write_lost(folder, known, kind=FailureKind.WORKER_LOST, error="gone")
+        kept = read_attempt(folder, "s", job.attempt_id)
+        assert kept is not None and kept["state"] == "done", "what it says of its end is never written over"
+
+
+def test_a_pack_that_leaves_no_word_is_lost_once_it_could_be_seen(scheduler: Scheduler, folder: Store) -> None:
+    clock = Clock()
+    executor = SlurmExecutor(Profile(grace_s=90), LIMITS, folder, "s", clock=clock)
+    (job,) = jobs("a")
+    executor.submit([job])
+    scheduler.queue["1_0"] = JobState("NODE_FAIL", 0, "n1")
+    record(folder, job.attempt_id, "running", heartbeat_ago_s=60)
+    assert executor.poll(0) == []
+    began = clock.now
+    (end,) = ends_of(executor, 1000)
+    assert end.kind == "node_lost" and 80 < clock.now - began < 200
+
+
+def test_all_cancelled_is_known_before_the_last_word_could_be_seen(scheduler: Scheduler, folder: Store) -> None:
+    executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60), LIMITS, folder, "s", clock=Clock())
+    given = [replace(job, estimated_s=1.0) for job in jobs("a", "b", "c")]
+    executor.submit(given)
+    scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
+    record(folder, given[0].attempt_id, "running")
+    ends_of(executor, 2)
+    executor.submit(jobs("d"))
+    record(folder, given[0].attempt_id, "interrupted", checkpoints=1)
+    scheduler.queue |= {"1_0": JobState("CANCELLED", 0, "n1"), "2_0": JobState("CANCELLED")}
+    ends = ends_of(executor)
+    assert {end.kind for end in ends} == {"cancelled_all"} and len(ends) == 2
+
+
+def test_who_looks_writes_down_how_jobs_died_that_no_launch_looks_after(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
+) -> None:
+    """After `--detach` nobody else does; status and logs read it there."""
+    executor.submit([*jobs("a", "b"), *jobs("c", "d", "e")])
+    now = time.time()
+    scheduler.queue["1_0"] = JobState("FAILED", 0, "n1", exit_code=SETUP_FAILED_CODE, ended_at=now)
+    scheduler.queue["1_1"] = JobState("FAILED", 0, "n2", exit_code=SETUP_FAILED_CODE, ended_at=now)
+    scheduler.queue["2_0"] = JobState("FAILED", 0, "n1", exit_code=1, ended_at=now)
+    scheduler.queue["2_1"] = JobState("FAILED", 0, "n1", exit_code=1, ended_at=now - 100)
+    record_deaths(folder, "s", read_submissions(folder, ["s"]), scheduler.queue)
+    status = sweep_status("s", ["ta", "tb", "tc", "td", "te"], take_snapshot(folder), folder)
+    states = ["failed", "failed", "pending", "failed", "pending"]
+    assert list(status.states.values()) == states, "the third may still be heard of, the last waits"
+    assert list(status.errors().values()) == [3], "errors that differ only in job and node are one"
+
+
 def test_what_a_job_printed_says_why(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     executor.submit(jobs("a", "b"))
     (submission,) = read_submissions(folder, ["s"])
@@ -264,12 +500,42 @@ def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Schedule
     executor.submit(jobs("a", "b", "c"))
     scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
     scheduler.queue["2_0"] = JobState("TIMEOUT", 0, "n1")
-    other = SlurmExecutor(Profile(), LIMITS, folder, "s")
+    other = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s")
     other.adopt(read_submissions(folder, ["s"]), scheduler.queue)
     (held,) = other.submitted.values()
     assert held == ("b", ["tb"]), "only what still waits or runs"
     other.close()
     assert [each.job_ids for each in read_submissions(folder, ["s"])] == [["1_0", "1_1"]], "what is over is forgotten"
+
+
+def test_the_next_launch_leaves_alone_what_a_live_job_has_committed(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
+) -> None:
+    first, second, third = jobs("a", "b", "c")
+    executor.profile = Profile(array_parallelism=1, job_min=60, grace_s=0)
+    executor.submit([replace(job, estimated_s=1.0) for job in (first, second, third)])
+    scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
+    commit(folder, first.attempt_id, first.trial_ids)
+    record(folder, first.attempt_id, "done")
+    other = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s", clock=Clock())
+    other.adopt(read_submissions(folder, ["s"]), scheduler.queue)
+    assert list(other.submitted) == [second.attempt_id, third.attempt_id]
+    record(folder, second.attempt_id, "done")
+    assert [end.attempt_id for end in ends_of(other)] == [second.attempt_id], "its plan does not have the first"
+
+
+def test_a_trial_submitted_twice_is_where_it_was_last(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store
+) -> None:
+    """Its first job runs on with other packs; who took that for it would submit the trial a third time."""
+    (job,) = jobs("a")
+    again = replace(job, attempt_id=f"20260101T000009_{'b' * 12}")
+    executor.submit([job])
+    executor.submit([again])
+    other = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s", clock=Clock())
+    submissions = sorted(read_submissions(folder, ["s"]), key=lambda each: each.job_ids)
+    other.adopt(submissions, scheduler.queue)
+    assert list(other.submitted) == [again.attempt_id, job.attempt_id], "the plan takes the first that has a trial"
 
 
 def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
@@ -326,11 +592,18 @@ def test_the_next_launch_removes_the_folders_of_what_was_done_meanwhile(
     Path(submission.folder).mkdir(parents=True)
     commit(folder, job.attempt_id, job.trial_ids)
     scheduler.queue = {}
-    other = SlurmExecutor(Profile(), LIMITS, folder, "s")
+    other = SlurmExecutor(Profile(grace_s=0), LIMITS, folder, "s")
     other.adopt(read_submissions(folder, ["s"]), {})
     assert other.submitted == {} and Path(submission.folder).exists(), "to plan is to look only"
     other.close()
     assert not Path(submission.folder).exists() and not read_submissions(folder, ["s"])
+
+
+def test_a_job_runs_nothing_that_is_committed_when_it_starts(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    done, fresh = given = [replace(job, options=replace(job.options, store=folder.root)) for job in jobs("a", "b")]
+    commit(folder, f"20260101T000001_{'9' * 12}", done.trial_ids)
+    assert [job.attempt_id for job in _Bundle(given).waiting] == [fresh.attempt_id]
 
 
 def test_a_job_started_anew_leaves_to_the_driver_what_failed_in_it(

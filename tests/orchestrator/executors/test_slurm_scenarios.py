@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from depthrate.storage.store import Store
 pytestmark = pytest.mark.timeout(300)
 TASKS = Path(__file__).parents[2] / "support/steady_task.py"
 CHECKPOINT_S = 2.0
+ATTACHES = int(os.environ.get("DEPTHRATE_TEST_ATTACHES") or 5)
+"""How often a running sweep is gone back to; 20 is the long form."""
 
 
 class Bench:
@@ -34,7 +37,7 @@ class Bench:
         self.url, self.trace = folder / "store", folder / "trace"
         self.store = Store(str(self.url))
         self.name = "s" + folder.name.replace("_", "")[-12:]
-        self.profile: dict[str, Any] = {"mem_gb": 0.8, "walltime_min": 10, "array_parallelism": 4}
+        self.profile: dict[str, Any] = {"mem_gb": 0.8, "walltime_min": 10, "array_parallelism": 4, "grace_s": 4}
         self.executor = "slurm"
 
     def sweep(self, task: str = "steady", **spec: Any) -> None:
@@ -43,6 +46,12 @@ class Bench:
         if task == "steady":
             content["params"] = {"trace": str(self.trace), **content.get("params", {})}
         (self.folder / "sweep.yaml").write_text(yaml.safe_dump(content))
+
+    def measure(self, **spec: Any) -> None:
+        """Run a small sweep here, so that costs are known from then on and jobs get several packs each."""
+        self.sweep(**spec)
+        local = [sys.executable, "-m", "depthrate", "run", str(self.folder / "sweep.yaml"), "--store", str(self.url)]
+        subprocess.run(local, check=True, capture_output=True)
 
     def command(self, verb: str, *options: str) -> list[str]:
         """Return a command line."""
@@ -114,6 +123,12 @@ class Bench:
         if most_redone is not None:
             steps = [step[:3] for step in self.steps()]
             assert len(steps) - len(set(steps)) <= most_redone, Counter(steps).most_common(5)
+
+
+def num_jobs(bench: Bench) -> int:
+    """Return how many jobs of this sweep have run."""
+    listed = bench.lab.run("squeue", "--noheader", "--array", "--states=all", "--format=%j %N")
+    return sum(f"depthrate-{bench.name}-" in line and len(line.split()) == 2 for line in listed.splitlines())
 
 
 @pytest.fixture
@@ -250,6 +265,32 @@ def test_the_driver_is_killed_and_another_goes_on(bench: Bench) -> None:
     bench.check(2, most_redone=0)
 
 
+def test_a_running_sweep_is_gone_back_to_at_random_moments(bench: Bench) -> None:
+    """Jobs have committed some of their packs, run one, and have others to do."""
+    moment = random.Random(seed := random.SystemRandom().randrange(1000))
+    print("moments of seed", seed)
+    num_trials = 16 + 4 * ATTACHES
+    bench.profile |= {"array_parallelism": 2}
+    bench.measure(params={"steps": 8}, grid={"depth": [2]})
+    bench.sweep(params={"steps": 8}, grid={"depth": list(range(2, 2 + num_trials))})
+    plan = json.loads(bench.run("plan", "--json"))
+    assert plan["jobs"] == 2 and len(plan["packs"]) >= 6
+    bench.run("run", "--detach")
+    bench.until(lambda: len({step[0] for step in bench.steps()}) > 1)
+    for _ in range(ATTACHES):
+        process = bench.start()
+        assert process.stdout is not None
+        head = next((line for line in process.stdout if "already there" in line or "committed" in line), "no word")
+        time.sleep(moment.uniform(0, 2))
+        process.send_signal(signal.SIGINT)
+        printed = head + process.communicate(timeout=60)[0]
+        assert process.returncode in (0, 130) and "Traceback" not in printed, printed
+    bench.wait(bench.start())
+    bench.until(lambda: not bench.queue())
+    bench.run("run")  # takes what is over off the books
+    bench.check(num_trials, most_redone=0)
+
+
 def test_leaving_cancelling_and_going_on(bench: Bench) -> None:
     bench.sweep(params={"steps": 100, "step_s": 0.2}, grid={"depth": [2, 3]})
     process = bench.start()
@@ -288,6 +329,83 @@ def test_many_packs_are_split_at_the_largest_array(bench: Bench) -> None:
     bench.profile |= {"job_min": 0, "array_parallelism": 120}
     plan = json.loads(bench.run("plan", "--json"))
     assert plan["jobs"] == 105 and plan["arrays"] == 2 and "--array=0-99%100" in plan["batch_script"]
+
+
+def test_jobs_at_once_are_bounded_over_all_arrays(bench: Bench) -> None:
+    bench.lab.reconfigure(MaxArraySize=4)
+    try:
+        bench.profile |= {"job_min": 0, "array_parallelism": 2}
+        bench.sweep(params={"steps": 10}, grid={"depth": list(range(2, 9))})
+        process, running = bench.start(), []
+        while process.poll() is None:
+            running.append(sum(state == "RUNNING" for _, state, _ in bench.queue()))
+            time.sleep(0.2)
+        bench.wait(process)
+    finally:
+        bench.lab.reconfigure()
+    bench.check(7, most_redone=0)
+    assert max(running) == 2
+
+
+@pytest.mark.skipif(not os.environ.get("DEPTHRATE_TEST_LONG"), reason="takes two time limits; set DEPTHRATE_TEST_LONG")
+def test_a_task_without_checkpoints_and_too_short_a_time_limit(bench: Bench) -> None:
+    bench.profile |= {"walltime_min": 1}
+    bench.sweep("stubborn", params={"depth": 2})
+    printed = bench.wait(bench.start(), code=1)
+    assert "reached its time limit of 1 min before the task had saved anything" in printed
+    kinds = results_of(bench.store).sql("select error_kind from attempts").fetchall()
+    assert kinds == [("timeout",)] * 2 and bench.status()["failed"] == 1
+
+
+def test_packs_fill_the_slots_of_few_jobs(bench: Bench) -> None:
+    bench.profile |= {"cpus": 2}
+    bench.sweep(params={"steps": 20}, grid={"depth": list(range(2, 8))})
+    plan = json.loads(bench.run("plan", "--json"))
+    assert plan["jobs"] == 3 and plan["share_of_slots_used"] == 1
+    process = bench.start()
+    bench.until(lambda: len({step[0] for step in bench.steps()}) == 6)
+    assert len(bench.queue()) == 3 and len({step[3] for step in bench.steps()}) == 3
+    bench.wait(process)
+    bench.check(6, most_redone=0)
+
+
+def test_a_node_ends_every_job_at_once(bench: Bench) -> None:
+    """It is idle whenever jobs wait, so without care it would eat them all."""
+    bench.profile |= {"job_min": 0, "array_parallelism": 4, "setup": ['[ "$SLURMD_NODENAME" != n2 ] || exit 7']}
+    bench.sweep(params={"steps": 5}, grid={"depth": list(range(2, 14))})
+    printed = bench.wait(bench.start())
+    assert "node n2 ended" in printed
+    bench.check(12, most_redone=0)
+    assert {step[3] for step in bench.steps()} <= {"n1", "n3", "n4"}
+    lost = results_of(bench.store).sql("select distinct error_kind from attempts where state = 'lost'").fetchall()
+    assert lost == [("not_begun",)] and num_jobs(bench) <= 12 + 8, "no more than it could take between some looks"
+
+
+def test_a_setup_line_fails_everywhere(bench: Bench) -> None:
+    bench.profile |= {"job_min": 0, "setup": ["nonesuch --load cuda", "echo not reached"]}
+    bench.sweep(grid={"depth": list(range(2, 42))})
+    printed = bench.wait(bench.start(), code=1)
+    assert "a setup line ended with code 127: nonesuch --load cuda" in printed and "stopped early" in printed
+    bench.until(lambda: not bench.queue())
+    assert num_jobs(bench) <= 40, "nothing was tried again"
+    state = bench.status()
+    assert state["failed"] >= 3 and state["failed"] + state["pending"] == 40 and len(state["errors"]) == 1
+
+
+def test_a_setup_line_fails_everywhere_and_nobody_looks(bench: Bench) -> None:
+    bench.profile |= {"job_min": 0, "setup": ["nonesuch --load cuda"]}
+    bench.sweep(grid={"depth": [2, 3, 5, 8]})
+    bench.run("run", "--detach")
+    bench.until(lambda: not bench.queue())
+    said = "4 trials failed with: job "
+    told = bench.run("status", bench.name)
+    assert said in told and "a setup line ended with code 127: nonesuch --load cuda" in told
+    (trial_id,) = results_of(bench.store).sql("select trial_ids[1] from attempts limit 1").fetchall()[0]
+    assert "nonesuch --load cuda" in bench.run("logs", trial_id)
+    assert bench.status()["failed"] == 4 and bench.status()["pending"] == 0
+    del bench.profile["setup"]
+    bench.wait(bench.start())
+    bench.check(4)
 
 
 def test_ray_inside_an_allocation(bench: Bench) -> None:
