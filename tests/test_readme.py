@@ -24,6 +24,7 @@ def invoke(*arguments: str) -> str:
     return result.output
 
 
+@pytest.mark.slow
 def test_the_snippets_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     notebook, own_task = blocks("python")

@@ -73,6 +73,7 @@ def check_as_read_before(store: Path) -> None:
     assert [list(row) for row in own] == EXPECTED["own"]
 
 
+@pytest.mark.slow
 def test_it_is_read_as_before(before: Path) -> None:
     check_as_read_before(before)
     results = depthrate.open(str(before))

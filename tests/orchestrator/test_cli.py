@@ -121,12 +121,14 @@ def test_bad_arguments(arguments: list[str], message: str, tmp_path: Path, monke
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_second_run_starts_nothing(done: tuple[Path, str]) -> None:
     sweep, store = done
     code, output = invoke("run", str(sweep), "--store", store)
     assert code == 0 and "4 trials, 4 done\n" in output and "worker" not in output and "depth^" in output
 
 
+@pytest.mark.slow
 def test_adding_a_depth_runs_only_that_depth(done: tuple[Path, str]) -> None:
     sweep, store = done
     arguments = (str(sweep), "--store", store, "--set", "depth=[2,3,4]", "--set", "name=wider")
@@ -182,6 +184,7 @@ def test_logs_and_debug_of_a_trial(done: tuple[Path, str]) -> None:
     assert code == 0 and f"{row['nc1']:.6g}" in output, "alone and unfused it gives the committed number"
 
 
+@pytest.mark.slow
 def test_report_is_written(done: tuple[Path, str], tmp_path: Path) -> None:
     target = tmp_path / "report.html"
     code, output = invoke("report", "tiny", "--store", done[1], "-o", str(target))
@@ -196,6 +199,7 @@ def test_tasks_lists_parameters() -> None:
     assert "collapse" in invoke("tasks")[1]
 
 
+@pytest.mark.slow
 def test_damage_is_a_warning_not_a_traceback(done: tuple[Path, str], tmp_path: Path) -> None:
     import shutil
 
@@ -233,6 +237,7 @@ SLOW_TO_IMPORT = {"torch", "ray", "sklearn", "plotly", "matplotlib", "optuna", "
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
+@pytest.mark.slow
 def test_what_is_looked_at_often_imports_little(arguments: list[str], more: set[str], done: tuple[Path, str]) -> None:
     code = (
         "import sys; sys.argv = ['depthrate', *sys.argv[2:]]\n"
@@ -246,6 +251,7 @@ def test_what_is_looked_at_often_imports_little(arguments: list[str], more: set[
     subprocess.run(words, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
+@pytest.mark.slow
 def test_the_page_the_table_the_json_and_the_module_give_one_number(done: tuple[Path, str], tmp_path: Path) -> None:
     import html
     import re
@@ -271,6 +277,7 @@ def test_the_page_the_table_the_json_and_the_module_give_one_number(done: tuple[
     assert found == pytest.approx([table["exponent"], table["ci_low"], table["ci_high"]], rel=6e-3)
 
 
+@pytest.mark.slow
 def test_fits_of_the_moment_are_printed_and_not_kept(done: tuple[Path, str]) -> None:
     before = invoke("query", "select * from fits", "--store", done[1], "--json")[1]
     options = ["--metric", "nc3", "--layer", "-1", "--where", "depth < 9", "--target", "0.01", "--weights", "robust"]
@@ -287,6 +294,7 @@ def test_fits_of_the_moment_are_printed_and_not_kept(done: tuple[Path, str]) -> 
     assert code == 2 and "no_such_column" in output
 
 
+@pytest.mark.slow
 def test_a_report_is_watched_until_the_sweep_is_done(
     done: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def drive(store: Store, task: str, workers: int = 1, **spec: Any) -> Outcome:
         executor.close()
 
 
+@pytest.mark.slow
 def test_a_users_own_task(folder: Store) -> None:
     outcome = drive(folder, "power_law", grid={"depth": [2, 4]}, params={"exponent": 1.0})
     assert not outcome.failures and committed(folder) == [(2, 0.5), (4, 0.25)]
@@ -42,6 +43,7 @@ def test_a_users_own_task(folder: Store) -> None:
     assert folder.list("checkpoints") == {}
 
 
+@pytest.mark.slow
 def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(folder: Store) -> None:
     outcome = drive(folder, "fails", grid={"depth": [2, 3, 4]})
     assert [depth for depth, _ in committed(folder)] == [2, 4], "the other trials of the pack are committed"
@@ -52,6 +54,7 @@ def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(folder: 
     assert "is cursed" in trace and "trial " in trace
 
 
+@pytest.mark.slow
 def test_halving_spares_what_is_committed(folder: Store) -> None:
     outcome = drive(
         folder, "forgetful", params={"flag": str(Path(folder.root).parent / "flag")}, grid={"depth": list(range(1, 17))}
@@ -59,6 +62,7 @@ def test_halving_spares_what_is_committed(folder: Store) -> None:
     assert not outcome.failures and len(committed(folder)) == 16 and raw_rows(folder) == 16
 
 
+@pytest.mark.slow
 def test_a_killed_worker_resumes_from_its_checkpoint(folder: Store, tmp_path: Path) -> None:
     outcome = drive(folder, "dies_once", params={"depth": 2, "flag": str(tmp_path / "flag")})
     assert not outcome.failures and committed(folder) == [(2, 5.0)] and states(folder) == ["done", "lost"]
@@ -67,17 +71,20 @@ def test_a_killed_worker_resumes_from_its_checkpoint(folder: Store, tmp_path: Pa
     assert folder.list("checkpoints") == {}
 
 
+@pytest.mark.slow
 def test_a_task_that_returns_no_table_is_not_retried(folder: Store) -> None:
     outcome = drive(folder, "wrong", params={"depth": 2})
     assert "task returned list for a trial; return a mapping" in outcome.failures[0].error
     assert states(folder) == ["failed"]
 
 
+@pytest.mark.slow
 def test_the_same_error_from_many_packs_stops_the_launch(folder: Store) -> None:
     outcome = drive(folder, "wrong", grid={"depth": list(range(1, 40))}, workers=1)
     assert outcome.stopped_early and 3 <= len(outcome.failures) < 10
 
 
+@pytest.mark.slow
 def test_packs_of_another_live_launch_are_left_to_it(folder: Store) -> None:
     spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2, 3]}}
     trial_ids = [trial.trial_id for trial in check_sweep(sweep_of_spec(spec)).trials]
@@ -102,6 +109,7 @@ def test_checkpointed_packs_are_formed_again(folder: Store) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.slow
 def test_many_small_trials_are_committed_in_few_files(folder: Store, workers: int) -> None:
     outcome = drive(
         folder, "power_law", workers=workers, params={"noise": 0.1}, grid={"depth": [2, 3, 5, 8, 13]}, seeds=20

@@ -66,6 +66,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_report_draws_what_the_task_declares(done: Path) -> None:
     drawn = sorted(path.stem.partition("-")[2][3:] for path in (done / "figures").glob("*.csv"))
     by_layer, by_step = ["bend", "width-ratio"], ["bend-last-layer", "score", "width-ratio-last-layer"]
@@ -94,6 +95,7 @@ def test_columns_have_the_declared_types_though_all_values_are_null(done: Path) 
     assert results.sql("select count(*), count(never), count(nc2a) from results").fetchall() == [(6, 0, 0)]
 
 
+@pytest.mark.slow
 def test_fits_check_their_metric_before_anything_runs(tmp_path: Path) -> None:
     code, output = cli(tmp_path, "plan", write(tmp_path, fit=[{"metric": "with_ratio"}]), "--store", "store")
     assert code == 2 and "unknown metric 'with_ratio' in fit; did you mean 'width_ratio'?" in output
@@ -103,6 +105,7 @@ def test_fits_check_their_metric_before_anything_runs(tmp_path: Path) -> None:
     assert code == 0, output
 
 
+@pytest.mark.slow
 def test_searches_check_their_objective_before_anything_runs(tmp_path: Path) -> None:
     search = {"sampler": "random", "trials": 3, "params": {"rate": {"low": 0.2, "high": 1.0}}}
     for objective, message in (("bendd", 'did you mean "bend"'), ("log(score) + nc9", "(task 'own_law:law' measures")):
@@ -114,6 +117,7 @@ def test_searches_check_their_objective_before_anything_runs(tmp_path: Path) -> 
     assert code == 0 and "9 complete" in output, output
 
 
+@pytest.mark.slow
 def test_tasks_prints_what_a_task_measures(done: Path) -> None:
     _, output = cli(done, "tasks", "./own_law.py:law")
     (line,) = [line for line in output.splitlines() if line.strip().startswith("bend")]

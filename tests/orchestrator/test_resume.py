@@ -83,6 +83,7 @@ def steps_kept(store: str) -> int:
 
 
 @pytest.mark.timeout(3000)
+@pytest.mark.slow
 def test_killed_at_random_moments_and_run_again(sweep: Path, quiet: Results, tmp_path: Path) -> None:
     store, rng, kills = str(tmp_path / "store"), random.Random(0), 0
     while True:
@@ -109,6 +110,7 @@ def test_killed_at_random_moments_and_run_again(sweep: Path, quiet: Results, tmp
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_ctrl_c_checkpoints_and_says_how_to_resume(sweep: Path, quiet: Results, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     launch = start(sweep, store)
@@ -128,6 +130,7 @@ def test_ctrl_c_checkpoints_and_says_how_to_resume(sweep: Path, quiet: Results, 
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_two_launches_at_once(sweep: Path, quiet: Results, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     launches = [start(sweep, store), start(sweep, store)]
@@ -137,6 +140,7 @@ def test_two_launches_at_once(sweep: Path, quiet: Results, tmp_path: Path) -> No
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_workers_stop_when_their_driver_is_killed(sweep: Path, quiet: Results, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     launch = start(sweep, store)

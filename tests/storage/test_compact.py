@@ -49,6 +49,7 @@ def answers(store: Store) -> dict[str, Any]:
     return seen
 
 
+@pytest.mark.slow
 def test_readers_see_the_same_before_and_after(store: Store) -> None:
     fill(store)
     before = answers(store)
@@ -96,6 +97,7 @@ def test_groups_keep_to_their_size(folder: Store) -> None:
     assert result.groups == len(take_snapshot(folder).manifests) >= 2
 
 
+@pytest.mark.slow
 def test_large_features_stay_in_their_files(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depthrate.storage.merge.MERGE_FEATURES_BELOW", 1)
     commit(store, "20260101T000000_aaaaaaaaaaaa", ["t0a", "t3a"], hour=1)
@@ -113,6 +115,7 @@ def test_large_features_stay_in_their_files(store: Store, monkeypatch: pytest.Mo
         assert answers(store) == before
 
 
+@pytest.mark.slow
 def test_two_compactions_at_once(store: Store) -> None:
     """Both saw the same commits; one of them also a later one."""
     fill(store)
@@ -165,6 +168,7 @@ class Stop(BaseException):
 
 
 @pytest.mark.parametrize("point", range(14))
+@pytest.mark.slow
 def test_killed_anywhere_it_leaves_the_store_as_it_was_and_can_go_on(
     folder: Store, point: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

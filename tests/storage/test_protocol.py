@@ -16,6 +16,7 @@ pytestmark = pytest.mark.timeout(200)
 
 @pytest.mark.parametrize("lag", [False, True], ids=["", "lagging listings"])
 @pytest.mark.parametrize("first", range(0, SEEDS, 8))
+@pytest.mark.slow
 def test_any_schedule(first: int, lag: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depthrate.storage.query.LOOKS", 50)
     monkeypatch.setattr(
@@ -27,10 +28,12 @@ def test_any_schedule(first: int, lag: bool, monkeypatch: pytest.MonkeyPatch) ->
         assert sum(loose.values()) <= 1, "all that is there was put together"
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_schedule() -> None:
     assert simulate(3, lag=False).trace == simulate(3, lag=False).trace
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_every_operation_leaves_all_or_nothing() -> None:
     for point in range(12):
         simulation = Simulation(seed=point)

@@ -31,6 +31,7 @@ def no_file_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depthrate.storage.verify.YOUNG_S", -10.0)
 
 
+@pytest.mark.slow
 def test_verify_and_repair_beside_running_writers(
     folder: Store, tmp_path: Path, no_file_is_young: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def test_one_trials_rows_open_its_file_alone(store: Store, opened: list[int]) ->
         ("case when trial_id = 't01a' then layer = 0 else layer = 2 end", 80),
     ],
 )
+@pytest.mark.slow
 def test_leaving_files_out_never_changes_an_answer(folder: Store, where: str, expected: int) -> None:
     for number in range(20):
         commit(folder, f"a{number:02d}", [f"t{number:02d}{letter}" for letter in "abcd"], value=number)
@@ -130,6 +131,7 @@ _VALUES = st.one_of(
 @example([{"a": 2**63}])
 @example([{"a": 2**53 + 1}, {"a": 0.5}])
 @example([{"a": [2**64]}])
+@pytest.mark.slow
 def test_parameters_read_by_arrow_are_those_read_by_python(rows: list[dict[str, Any]]) -> None:
     texts = [json.dumps(row) for row in rows] * (1000 // len(rows) + 1)
     fast, plain = _parsed_by_arrow(texts), _parsed_by_python(texts)

@@ -68,6 +68,7 @@ def _write_for_ever(root: str) -> None:
         store.write("x", bytes([number % 256]) * size)
 
 
+@pytest.mark.slow
 def test_a_killed_writer_never_leaves_a_torn_file(folder: Store) -> None:
     context = multiprocessing.get_context("spawn")
     for delay in (0.0, 0.011, 0.023, 0.05):

@@ -92,6 +92,7 @@ def test_a_sound_store_has_no_findings(store: Store) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("table", ["metrics", "curves", "features", "trials"])
+@pytest.mark.slow
 def test_damage_is_found_survived_and_repaired(store: Store, table: str, damage: str) -> None:
     path = f"{table}/sweep=s/{A}.parquet"
     store.write(path, DAMAGES[damage](store.read(path)))

@@ -97,6 +97,7 @@ def test_a_file_that_asks_for_too_much_is_refused_at_once(tmp_path, text, messag
     assert time.process_time() - started < 1.0 and len(str(refused.value)) < 1000
 
 
+@pytest.mark.slow
 def test_refusals_take_little_memory(tmp_path):
     """In a process of its own, limited to 200 MB more than it has once everything is imported."""
     for number, (text, _) in enumerate(BOMBS.values()):

@@ -121,6 +121,7 @@ NUMBERS = st.lists(st.sampled_from([1, 1.0, 2, 2.5, -0.0, 0, 0.0, 1e-20, 3]), mi
 
 @settings(deadline=None)
 @given(NUMBERS)
+@pytest.mark.slow
 def test_expansion_is_each_trial_by_the_plain_definition(clips):
     spec = {"params": {"lr": 2}, "grid": {"clip": [None, *clips], "depth": [2, 3.0]}, "seeds": [4, 2, 4]}
     derive = {"width": "depth * 8 + seed"}

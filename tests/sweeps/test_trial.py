@@ -91,6 +91,7 @@ def plainly(value):
 
 @settings(deadline=None)  # busy machines
 @given(many_params())
+@pytest.mark.slow
 def test_writing_many_gives_the_text_of_writing_each(case):
     names, mappings = case
     writer, some = CanonicalWriter(names), CanonicalWriter(names[1:])

@@ -143,6 +143,7 @@ def test_what_cannot_be_imported_is_said_with_line_path_and_remedy(
         assert part.format(folder=tmp_path) in str(caught.value)
 
 
+@pytest.mark.slow
 def test_depthrate_is_imported_in_a_folder_with_modules_of_the_same_names(tmp_path: Path) -> None:
     for name in ("storage", "tasks", "slurm", "sweeps", "orchestrator"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong one')")

@@ -34,6 +34,7 @@ def drive(store: Store, cancel_at_once: bool) -> Outcome:
         executor.close()
 
 
+@pytest.mark.slow
 def test_a_cancelled_launch_stops_and_a_later_one_is_not_cancelled(folder: Store) -> None:
     outcome = drive(folder, cancel_at_once=True)
     assert outcome.cancelled and outcome.interrupted and not outcome.failures

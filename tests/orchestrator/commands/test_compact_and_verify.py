@@ -102,6 +102,7 @@ def test_a_failed_answer_leaves_the_file_as_it_was(store: str, tmp_path: Path) -
     assert code == 2 and target.read_text() == "before"
 
 
+@pytest.mark.slow
 def test_a_launch_compacts_when_there_are_many_commits(store: str) -> None:
     opened = Store(store)
     upkeep = Upkeep(store, threshold=5)

@@ -185,6 +185,7 @@ def drive(
         executor.close()
 
 
+@pytest.mark.slow
 def test_every_trial_is_committed_once(machines: Machines, folder: Store) -> None:
     depths = list(range(1, 9))
     outcome = drive(machines, folder, "power_law", grid={"depth": depths}, params={"exponent": 1.0})
@@ -205,6 +206,7 @@ BESIDE = {
 """A task file and what it imports, also under names that parts of ours have."""
 
 
+@pytest.mark.slow
 def test_a_task_imports_what_lies_beside_its_file(machines: Machines, folder: Store, tmp_path: Path) -> None:
     for name, content in BESIDE.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -214,6 +216,7 @@ def test_a_task_imports_what_lies_beside_its_file(machines: Machines, folder: St
     assert committed(folder) == [(1, 3.0), (2, 2.5)]
 
 
+@pytest.mark.slow
 def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(machines: Machines, folder: Store) -> None:
     outcome = drive(machines, folder, "fails", grid={"depth": [2, 3, 4]})
     assert [depth for depth, _ in committed(folder)] == [2, 4] and raw_rows(folder) == 2
@@ -221,17 +224,20 @@ def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(machines
     assert failure.error == "RuntimeError: depth 3 is cursed" and states(folder).count("failed") == 2
 
 
+@pytest.mark.slow
 def test_out_of_memory_halves_the_pack(machines: Machines, folder: Store) -> None:
     outcome = drive(machines, folder, "hungry", params={"depth": 2}, seeds=5)
     assert not outcome.failures and [value for _, value in committed(folder)] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_resumes_from_its_checkpoint(machines: Machines, folder: Store, tmp_path: Path) -> None:
     outcome = drive(machines, folder, "dies_once", params={"depth": 2, "flag": str(tmp_path / "flag")})
     assert not outcome.failures and committed(folder) == [(2, 5.0)] and states(folder) == ["done", "lost"]
     assert folder.list("checkpoints") == {}
 
 
+@pytest.mark.slow
 def test_what_is_killed_in_the_middle_costs_nothing_but_time(machines: Machines, folder: Store) -> None:
     """A worker, or of two nodes one, goes away while two packs run."""
     killed: list[float] = []
@@ -248,6 +254,7 @@ def test_what_is_killed_in_the_middle_costs_nothing_but_time(machines: Machines,
     assert found[:4] == ["done"] * 4 and len(found) > 4 and set(found[4:]) <= {"lost", "interrupted"}
 
 
+@pytest.mark.slow
 def test_after_a_launch_that_was_stopped_the_next_goes_on(machines: Machines, folder: Store) -> None:
     def stop_when_one_runs(driver: Driver, progress: Any) -> None:
         if any(state.get("step") for _, state in progress.packs_running):
@@ -289,6 +296,7 @@ def run_search(options: Sequence[str], folder: Path) -> str:
     return str(folder / "store")
 
 
+@pytest.mark.slow
 def test_a_search_in_a_grid_gives_the_same_numbers_everywhere(
     machines: Machines, reference: str, tmp_path: Path
 ) -> None:

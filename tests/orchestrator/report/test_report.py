@@ -267,6 +267,7 @@ def test_sentence_without_fit_and_with_excluded_trials() -> None:
     assert sentence == "NC1 at lr = 0.1: no fit (2 points with 1 x). Left out: 2 diverged, 1 not positive."
 
 
+@pytest.mark.slow
 def test_summary_holds_one_sentence_per_fit_with_its_numbers() -> None:
     data = plain_data()
     text = words(page_without_plotly(plain_page()))
@@ -311,6 +312,7 @@ def test_values_that_are_not_positive_are_counted_not_drawn() -> None:
     assert all(y is None or y > 0 for trace in figures(page)[0]["data"] for y in trace["y"])
 
 
+@pytest.mark.slow
 def test_many_groups_and_points_are_thinned_and_said() -> None:
     data = make_data(depths=tuple(range(2, 42)), seeds=1)
     long = pd.concat([data.curves.assign(step=data.curves["step"] + shift) for shift in range(0, 200, 2)])
@@ -319,12 +321,14 @@ def test_many_groups_and_points_are_thinned_and_said() -> None:
     assert all(sum(len(trace["x"]) for trace in figure["data"]) <= 22_000 for figure in figures(page))
 
 
+@pytest.mark.slow
 def test_groups_of_one_metric_share_a_figure() -> None:
     data = make_data(by={"weight_decay": [0.0025, 0.005]}, seeds=2)
     names = [trace.get("name", "") for trace in fit_plots(data)[0].traces if trace.get("meta") == "fit"]
     assert [name.split(":")[0] for name in names] == ["weight_decay = 0.0025", "weight_decay = 0.005"]
 
 
+@pytest.mark.slow
 def test_table_of_trials_is_cut_and_says_so() -> None:
     data = plain_data()
     trials = pd.concat([data.trials] * 40, ignore_index=True)
@@ -378,6 +382,7 @@ def hostile_data() -> ReportData:
     )
 
 
+@pytest.mark.slow
 def test_hostile_text_makes_no_elements() -> None:
     page = hostile_page()
     page.encode()
@@ -464,6 +469,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize("missing", MISSING)
+@pytest.mark.slow
 def test_missing_pieces_are_said(missing: str) -> None:
     page = render_report(MISSING[missing](plain_data()))
     assert "NaN" not in "".join(re.findall(r'class="plot-data">(.*?)</script>', page, re.DOTALL))
@@ -605,6 +611,7 @@ def test_what_is_left_out_or_in_doubt_is_named() -> None:
     assert [len(trace["x"]) for trace in ringed] == [1]
 
 
+@pytest.mark.slow
 def test_failures_are_grouped_with_the_command_that_shows_them() -> None:
     data = plain_data()
     trials = data.trials.copy()
@@ -613,6 +620,7 @@ def test_failures_are_grouped_with_the_command_that_shows_them() -> None:
     assert f"3ValueError: nodepthrate logs {trials['trial_id'][0]} --store ./results" in text
 
 
+@pytest.mark.slow
 def test_residuals_are_of_the_fitted_power_law() -> None:
     data = plain_data()
     figure = figures(plain_page())[1]
@@ -622,6 +630,7 @@ def test_residuals_are_of_the_fitted_power_law() -> None:
     assert sorted(dots["y"]) == pytest.approx(sorted(expected), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_limit_for_infinite_depth_is_drawn_where_the_task_knows_it() -> None:
     curves = plain_data().curves.assign(objective_gap=plain_data().curves["objective"] - 0.0227)
     drawn = figures(render_report(replace(plain_data(), curves=curves)))
@@ -640,6 +649,7 @@ def test_gram_maps_and_spectra_are_those_of_the_class_means() -> None:
     assert all(t["y"][0] == 1 for t in spectrum["data"] if t["y"] != [None])
 
 
+@pytest.mark.slow
 def test_watching_pages_load_themselves_again() -> None:
     assert '<meta http-equiv="refresh" content="15">' in render_report(plain_data(), refresh_s=15.0)
     assert 'http-equiv="refresh"' not in plain_page()
@@ -648,6 +658,7 @@ def test_watching_pages_load_themselves_again() -> None:
 # Figures for a paper
 
 
+@pytest.mark.slow
 def test_figures_are_exported_with_their_data(tmp_path: Path) -> None:
     plots = all_plots(plain_data())
     chosen = [plots[0], plots[-1]]
@@ -663,6 +674,7 @@ def test_figures_are_exported_with_their_data(tmp_path: Path) -> None:
     assert sorted(dots["y"]) == pytest.approx(sorted(plain_data().fits[0].points["y"]), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_figures_for_a_dark_background_are_light_on_nothing() -> None:
     plot = all_plots(plain_data())[0]
     light, dark = (draw(plot, dark=dark)["svg"].decode() for dark in (False, True))
@@ -678,6 +690,7 @@ def test_figures_for_a_dark_background_are_light_on_nothing() -> None:
     assert coloured[0] and coloured[1] and not coloured[0] & coloured[1]
 
 
+@pytest.mark.slow
 def test_exported_figures_keep_hostile_text_as_text(tmp_path: Path) -> None:
     curve = plain_data().fits[0]
     curves = [replace(curve, by={"arch_name": text}) for text in (f"$x^2$ {HOSTILE}", ENDING)]
@@ -712,6 +725,7 @@ def test_printed_figures_are_not_broken_over_pages(chromium: str, pages: dict[st
     assert figures_seen == len(figures(plain_page()))
 
 
+@pytest.mark.slow
 def test_a_figure_is_a_theme_in_a_file_and_a_line_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = all_plots(plain_data())[0]
     mine = Theme("My section", lambda data: [replace(drawn, title="Mine")], lambda data: "How to read it.")

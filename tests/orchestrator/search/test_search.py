@@ -100,6 +100,7 @@ def test_one_at_a_time_it_proposes_what_plain_optuna_proposes(sampler: str, make
     assert [values for (values,) in batches] == [trial.params for trial in plain.trials]
 
 
+@pytest.mark.slow
 def test_tpe_in_batches_reaches_what_plain_optuna_reaches(make_sampler: Any) -> None:
     """Over 10 seeds the best of 40, in batches of 5, beside plain TPE and random search."""
 
@@ -248,6 +249,7 @@ def bowl(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Store, str]:
     return path, store, run(path, store).output
 
 
+@pytest.mark.slow
 def test_for_every_depth_find_the_best_and_measure_there(bowl: tuple[Path, Store, str]) -> None:
     path, folder, output = bowl
     assert "search: 4 studies of 12 proposals each (tpe), 48 proposed" in output and "all 56 trials" in output
@@ -267,6 +269,7 @@ def test_for_every_depth_find_the_best_and_measure_there(bowl: tuple[Path, Store
     assert '"num_done": 56' in invoke("plan", path, "--store", folder.root, "--json").output
 
 
+@pytest.mark.slow
 def test_more_trials_go_on_with_the_study(folder: Store, tmp_path: Path) -> None:
     spec = {"task": "bowl", "search": {key: value for key, value in BOWL["search"].items() if key != "measure"}}  # type: ignore[attr-defined]
     path = write(tmp_path, **spec)
@@ -278,6 +281,7 @@ def test_more_trials_go_on_with_the_study(folder: Store, tmp_path: Path) -> None
     assert more[:2] == first and [len(batch) for batch in more] == [4, 2, 4, 1]
 
 
+@pytest.mark.slow
 def test_divergence_is_told_and_a_failure_does_not_stop_the_search(folder: Store, tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     flag.touch()
@@ -301,6 +305,7 @@ def test_divergence_is_told_and_a_failure_does_not_stop_the_search(folder: Store
     assert proposals(folder) == before, "what failed is run again; nothing else is proposed"
 
 
+@pytest.mark.slow
 def test_undefined_objectives(folder: Store, tmp_path: Path) -> None:
     path = write(
         tmp_path,
@@ -311,6 +316,7 @@ def test_undefined_objectives(folder: Store, tmp_path: Path) -> None:
     assert "3 proposed: 1 complete, 2 undefined" in output
 
 
+@pytest.mark.slow
 def test_a_pruned_trial_leaves_and_is_nowhere_a_result(folder: Store, tmp_path: Path) -> None:
     log = tmp_path / "log"
     values = [float(v) for v in range(1, 13)]
@@ -342,6 +348,7 @@ def test_a_pruned_trial_leaves_and_is_nowhere_a_result(folder: Store, tmp_path: 
     assert f'"num_trials": {len(kept)}' in invoke("status", "--store", folder.root, "--json").output
 
 
+@pytest.mark.slow
 def test_pruning_in_a_fused_pack_leaves_the_others_bitwise_as_they_were(folder: Store, tmp_path: Path) -> None:
     spec: dict[str, Any] = {
         "name": "s",
@@ -384,6 +391,7 @@ def test_two_launches_that_proposed_at_once_lose_nothing(folder: Store) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_killed_at_random_moments_it_proposes_nothing_twice_and_loses_nothing(
     bowl: tuple[Path, Store, str], tmp_path: Path
 ) -> None:
@@ -413,6 +421,7 @@ def test_killed_at_random_moments_it_proposes_nothing_twice_and_loses_nothing(
     assert open_results(store.root).sql(query).fetchall() == open_results(quiet.root).sql(query).fetchall()
 
 
+@pytest.mark.slow
 def test_export_to_an_optuna_storage(bowl: tuple[Path, Store, str], tmp_path: Path) -> None:
     _, folder, _ = bowl
     url = f"sqlite:///{tmp_path}/search.db"

@@ -48,12 +48,14 @@ def with_diverging(shape):
 
 
 @every_shape
+@pytest.mark.slow
 def test_fused_is_alone(shape):
     trials = pack_of(shape)
     assert_same(run(trials), [result for params in trials for result in run([params])])
 
 
 @every_shape
+@pytest.mark.slow
 def test_a_diverged_mate_changes_nothing(shape):
     healthy = [params for params in with_diverging(shape) if params["lr"] < 1]
     first, diverged, third = run(with_diverging(shape))

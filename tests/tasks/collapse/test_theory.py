@@ -77,6 +77,7 @@ def lowest_objective(loss, num_classes, width, weight_decay, last_bias, starts=2
         ("mse", True, 4, 4),
     ],
 )
+@pytest.mark.slow
 def test_limit_is_the_minimum_of_the_unconstrained_model(loss, last_bias, num_classes, width, weight_decay):
     expected = lowest_objective(loss, num_classes, width, weight_decay, last_bias)
     assert limit(loss, num_classes, width, weight_decay, last_bias) == pytest.approx(expected, rel=1e-6)

@@ -220,6 +220,7 @@ def test_negative_labels_are_refused(source):
         load(source)
 
 
+@pytest.mark.slow
 def test_real_mnist_has_its_published_class_counts(monkeypatch):
     monkeypatch.setitem(PUBLISHED, "mnist", REAL_MNIST)
     root = os.environ.get("DEPTHRATE_DATA")

@@ -348,6 +348,7 @@ def real(name):
         return None
 
 
+@pytest.mark.slow
 def test_the_real_cifar_batch_is_read(monkeypatch):
     monkeypatch.setattr(published, "CIFAR_BATCH", 10_000)
     source = real("cifar10_batch1") or pytest.skip("DEPTHRATE_DATA is not set, or holds no CIFAR-10 batch")
@@ -357,6 +358,7 @@ def test_the_real_cifar_batch_is_read(monkeypatch):
     assert found.class_counts_K.min() > 900
 
 
+@pytest.mark.slow
 def test_the_real_reviews_are_read(monkeypatch):
     monkeypatch.setattr(reviews, "REVIEWS_PER_CLASS", 12_500)
     source = real("imdb") or pytest.skip("DEPTHRATE_DATA is not set, or holds no IMDB")

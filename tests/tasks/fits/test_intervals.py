@@ -59,6 +59,7 @@ def holds(low, high, value):
 
 @pytest.mark.parametrize("spread", SPREADS)
 @pytest.mark.parametrize("model", CURVES)
+@pytest.mark.slow
 def test_bootstrap_intervals_cover_the_true_exponent(model, spread):
     fits = fit_all(simulate(model, spread), model)
     covered = np.mean([holds(fit.ci_low, fit.ci_high, CURVES[model][1]) for fit in fits])
@@ -68,6 +69,7 @@ def test_bootstrap_intervals_cover_the_true_exponent(model, spread):
 
 
 @pytest.mark.parametrize("model", CURVES)
+@pytest.mark.slow
 def test_bootstrap_intervals_of_three_seeds_cover_the_true_exponent_where_the_noise_grows(model):
     three = np.arange(len(X)) % 5 < 3
     fits = fit_all(simulate(model, "grows")[:, three], model, X[three])
@@ -94,6 +96,7 @@ def test_weighting_by_the_spread_narrows_the_interval_where_the_spread_grows():
 
 
 @pytest.mark.parametrize(("noise", "model"), [(noise, model) for noise in STATED_SHARES for model in CURVES])
+@pytest.mark.slow
 def test_the_right_model_wins_in_the_stated_share(noise, model):
     num = max(NUM_SIMULATIONS, 500) if "DEPTHRATE_COVERAGE" in os.environ else 100
     y = CURVES[model][0](X) * np.exp(noise * np.random.default_rng(3).standard_normal((num, len(X))))
@@ -135,6 +138,7 @@ def test_p_values_fall_where_the_null_is_wrong():
     assert all(f.p_half is None for f in fit_all(simulate("exponential", "same", 5), "exponential", num_resamples=1))
 
 
+@pytest.mark.slow
 def test_p_values_of_a_common_exponent_and_of_lack_of_fit_are_uniform_under_the_null():
     y = simulate("power", "same", 1200).reshape(-1, 3, len(X))
     common = [common_exponent([(X, part) for part in parts]).p_common for parts in y[:400]]

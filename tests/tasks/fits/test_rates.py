@@ -38,6 +38,7 @@ def one(x, y, model, **options) -> RateFit:
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("num_seeds", [1, 3])
+@pytest.mark.slow
 def test_recovers_a_noise_free_curve_and_ranks_it_first(model, num_seeds):
     curve, exponent, prefactor, floor = TRUE_CURVES[model]
     x = np.repeat(np.append(DEPTHS, 34.0 if model == "power_log" else 1.5), num_seeds)
@@ -72,6 +73,7 @@ def test_lines_equal_ordinary_least_squares_on_logs(model, transform, scale):
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("model", ["power_floor", "log_linear"])
+@pytest.mark.slow
 def test_nonlinear_models_equal_scipy_curve_fit_on_logs(model, seed):
     curve, exponent, prefactor, floor = TRUE_CURVES[model]
     x, y = noisy(curve, DEPTHS, 4, 0.03, seed=seed)
@@ -107,6 +109,7 @@ def test_no_start_of_many_finds_a_better_power_floor():
 
 @pytest.mark.parametrize("curve", [lambda x: 2 * x**-0.5, lambda x: 2 * x**0.5, lambda x: 4 - np.log(x)])
 @pytest.mark.parametrize("sigma", [0.0, 0.002])
+@pytest.mark.slow
 def test_without_a_floor_in_the_data_power_floor_is_the_power_law(curve, sigma):
     # bent the other way than a floor bends it, so that zero is the best floor whatever the noise
     x, y = noisy(lambda x: curve(x) * np.exp(-0.02 * np.log(x) ** 2 * bool(sigma)), DEPTHS, 3, sigma, seed=0)
@@ -120,6 +123,7 @@ def test_without_a_floor_in_the_data_power_floor_is_the_power_law(curve, sigma):
 @pytest.mark.parametrize("y", [[1.0] * 6, [1, 9, 1, 9, 1, 9], [9, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1e-9]])
 @pytest.mark.parametrize("x", [DEPTHS, DEPTHS / 100, DEPTHS + 100])
 @pytest.mark.parametrize("num_seeds", [1, 2])
+@pytest.mark.slow
 def test_points_of_another_kind_give_finite_fits_without_a_warning(x, y, num_seeds):
     spread = np.tile([1.0, 1.1][:num_seeds], len(x))
     for fit in fit_rates(np.repeat(x, num_seeds), np.repeat(y, num_seeds) * spread, num_resamples=100):

@@ -82,6 +82,7 @@ def test_output_and_every_layer_equal_the_definition(linear_layers, pre_norm, de
 
 
 @pytest.mark.parametrize(("linear_layers", "pre_norm"), [(1, False), (1, True), (2, False), (2, True)])
+@pytest.mark.slow
 def test_gradients_equal_finite_differences(linear_layers, pre_norm):
     network = network_of(linear_layers, pre_norm, depth=3)
     parameters, x_TNI = random_parameters(network, trials=2), inputs(trials=2)

@@ -215,6 +215,7 @@ def test_objective_is_cross_entropy_plus_half_lambda_squares(attention_layers, m
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @on_patches_and_tokens
 @every_architecture
+@pytest.mark.slow
 def test_fused_is_alone_bitwise(attention_layers, mlp_layers, pre_norm, is_text, optimizer):
     torch.set_num_threads(1)
     network = network_of(attention_layers, mlp_layers, pre_norm, is_text=is_text)

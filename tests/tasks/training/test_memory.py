@@ -98,6 +98,7 @@ def peaks_of_processes():
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize("pack", PACKS_ON_THE_CPU)
+@pytest.mark.slow
 def test_the_peak_of_a_process_is_predicted_within_a_quarter(pack, peaks_of_processes):
     changes, num_trials = PACKS_ON_THE_CPU[pack]
     predicted = COLLAPSE.memory_bytes(params_of(**changes), num_trials, "cpu")

@@ -225,6 +225,7 @@ def test_a_full_batch_is_the_whole_set_in_order(batch_size):
     assert batches_seen(batch_size, 2, [0, 1]).tolist() == [[list(range(SAMPLES))] * 2] * 2
 
 
+@pytest.mark.slow
 def test_clipping_bounds_the_gradient_of_each_trial_alone():
     """One step of plain gradient descent at lr 1 moves by the gradient."""
     trials = [
