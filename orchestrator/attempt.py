@@ -89,21 +89,26 @@ def read_attempt(store: Store, sweep: str, attempt_id: str) -> Record | None:
         return None
 
 
-def write_lost(store: Store, *known: Mapping[str, Any], kind: FailureKind, error: str | None) -> None:
-    """Write the end of an attempt that could not do so itself.
+def lost_attempt(*known: Mapping[str, Any], kind: FailureKind, error: str | None) -> Attempt:
+    """Return the end of an attempt that could not write it itself.
 
     `known` says of it at least attempt_id, sweep, pack_id, trial_ids and device; of two values the later counts.
+    """
+    fields = {name: value for each in known for name, value in each.items() if value is not None and name in _FIELDS}
+    fields |= {"state": AttemptState.LOST, "ended_at": time.time(), "error_kind": kind, "error": error}
+    return Attempt(**fields)
 
-    An end that it wrote itself, or that somebody else wrote, stays as it is.
+
+def write_lost(store: Store, *known: Mapping[str, Any], kind: FailureKind, error: str | None) -> None:
+    """Write the end of an attempt, see `lost_attempt`; one that it wrote itself, or somebody else, stays as it is.
 
     Raises:
         OSError: the store refuses it.
     """
-    fields = {name: value for each in known for name, value in each.items() if value is not None and name in _FIELDS}
-    fields |= {"state": AttemptState.LOST, "ended_at": time.time(), "error_kind": kind, "error": error}
-    now = read_attempt(store, fields["sweep"], fields["attempt_id"])
+    lost = lost_attempt(*known, kind=kind, error=error)
+    now = read_attempt(store, lost.sweep, lost.attempt_id)
     if now is None or now["state"] is AttemptState.RUNNING:
-        Attempt(**fields).write(store)
+        lost.write(store)
 
 
 def is_live(record: Record, now: float) -> bool:

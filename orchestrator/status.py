@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 from depthrate.orchestrator.attempt import is_live
@@ -86,12 +87,17 @@ class SweepStatus:
         }
 
 
-def sweep_status(name: str, trial_ids: Sequence[str], snapshot: Snapshot, store: Store) -> SweepStatus:
-    """Derive the state of each trial; a trial is done if and only if its commit is in the store."""
+def sweep_status(
+    name: str, trial_ids: Sequence[str], snapshot: Snapshot, store: Store, deaths: Iterable[Record] = ()
+) -> SweepStatus:
+    """Derive the state of each trial; a trial is done if and only if its commit is in the store.
+
+    `deaths` are records of attempts that nobody has written down.
+    """
     columns = (snapshot.trials[column].to_pylist() for column in ("trial_id", "status", "wall_s"))
     committed = {trial_id: (status, wall_s or 0.0) for trial_id, status, wall_s in zip(*columns, strict=True)}
     left = [trial_id for trial_id in trial_ids if trial_id not in committed]
-    newest, live, ignored = _attempts_of(left, store, snapshot)
+    newest, live, ignored = _attempts_of(left, store, snapshot, deaths)
 
     def state_of(trial_id: str) -> TrialState:
         if trial_id in committed:  # with a status of a later version it is done all the same
@@ -112,7 +118,7 @@ def _has_failed(record: Record) -> bool:
 
 
 def _attempts_of(
-    trial_ids: Iterable[str], store: Store, snapshot: Snapshot
+    trial_ids: Iterable[str], store: Store, snapshot: Snapshot, deaths: Iterable[Record]
 ) -> tuple[dict[str, Record], set[str], list[Problem]]:
     """Return the newest attempt of each trial, the trials that a live attempt has, and the records that are none."""
     sought = set(trial_ids)
@@ -122,7 +128,8 @@ def _attempts_of(
     if not sought:
         return newest, live, []  # thousands of records need not be read to learn that all is done
     now = time.time()
-    for record in read_records(store, snapshot, skip=snapshot.finished_attempts(), ignored=ignored.add):
+    kept = read_records(store, snapshot, skip=snapshot.finished_attempts(), ignored=ignored.add)
+    for record in chain(kept, deaths):
         running = is_live(record, now)
         for trial_id in sought.intersection(record["trial_ids"]):
             if trial_id not in newest or record["started_at"] >= newest[trial_id]["started_at"]:

@@ -6,7 +6,7 @@ import time
 
 from rich.console import Console
 
-from depthrate.orchestrator.executors.builtin import record_deaths
+from depthrate.orchestrator.executors.builtin import silent_deaths
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.layout import log_path
 from depthrate.storage.records import compacted_log, read_records
@@ -21,11 +21,11 @@ def print_logs(store: Store, prefix: str, console: Console) -> None:
     Raises:
         UsageError: no attempt had such a trial.
     """
-    for sweep in newest_specs(store):
-        record_deaths(store, sweep)
     snapshot = take_snapshot(store)
-    states = read_records(store, snapshot)
-    found = [s for s in states if any(trial_id.startswith(prefix) for trial_id in s.get("trial_ids") or ())]
+    states = {state["attempt_id"]: state for state in read_records(store, snapshot)}
+    for sweep in newest_specs(store):
+        states |= {state["attempt_id"]: state for state in silent_deaths(store, sweep)}
+    found = [s for s in states.values() if any(trial_id.startswith(prefix) for trial_id in s.get("trial_ids") or ())]
     if not found:
         raise UsageError(
             f'no attempt in {store.url} had a trial {prefix!r}; trial ids: depthrate query "select trial_id from trials"'

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from depthrate.orchestrator.commands.find_sweep import planned_trials
-from depthrate.orchestrator.executors.builtin import record_deaths, schedulers
+from depthrate.orchestrator.executors.builtin import schedulers, silent_deaths
 from depthrate.orchestrator.executors.executor import JobCounts
 from depthrate.orchestrator.status import SweepStatus, TrialState, sweep_status
 from depthrate.orchestrator.terminal import make_console, print_json, print_table, print_warnings
@@ -32,10 +32,11 @@ def show_status(given: str | None, store: Store, *, watch: bool, as_json: bool) 
     planned = planned_trials(given, store)
     console, cache = make_console(), SnapshotCache()
     while True:
-        for name in planned:
-            record_deaths(store, name)
         snapshot = take_snapshot(store, cache=cache)
-        states = [sweep_status(name, trial_ids, snapshot, store) for name, trial_ids in planned.items()]
+        states = [
+            sweep_status(name, trial_ids, snapshot, store, silent_deaths(store, name))
+            for name, trial_ids in planned.items()
+        ]
         jobs = [_count_jobs(store, state.name) for state in states]
         if as_json:
             print_json([state.to_json() | _jobs_json(counts) for state, counts in zip(states, jobs, strict=True)])

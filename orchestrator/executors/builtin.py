@@ -17,6 +17,7 @@ from depthrate.orchestrator.executors.executor import (
 from depthrate.orchestrator.executors.local_entry import LOCAL
 from depthrate.orchestrator.executors.ray_entry import RAY
 from depthrate.orchestrator.executors.slurm_entry import SLURM
+from depthrate.storage.records import Record
 from depthrate.storage.store import Store
 
 EXECUTORS: dict[str, ExecutorEntry] = {entry.name: entry for entry in (LOCAL, RAY, SLURM)}
@@ -40,10 +41,9 @@ def schedulers() -> dict[str, Scheduler]:
     return {entry.name: entry.scheduler for entry in EXECUTORS.values() if entry.scheduler is not None}
 
 
-def record_deaths(store: Store, sweep: str) -> None:
-    """Have every scheduler write down how those of a sweep's attempts ended whose job is over without a word of theirs."""
-    for scheduler in schedulers().values():
-        scheduler.record_deaths(store, sweep)
+def silent_deaths(store: Store, sweep: str) -> list[Record]:
+    """Return what the schedulers know of a sweep's attempts whose job is over without a word of theirs."""
+    return [record for scheduler in schedulers().values() for record in scheduler.silent_deaths(store, sweep)]
 
 
 def open_machines(executor: str, request: ExecutorRequest, *, detach: bool = False) -> Machines:

@@ -18,6 +18,7 @@ from depthrate.storage.states import FailureKind
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.plan import Plan
+    from depthrate.storage.records import Record
     from depthrate.storage.store import Store
     from depthrate.sweeps.packing import Pack
     from depthrate.sweeps.sweep import Sweep
@@ -265,8 +266,8 @@ class Scheduler:
     """As people write it."""
     count_jobs: Callable[[Store, str], JobCounts | None]
     """None where the sweep has none, or the scheduler is silent."""
-    record_deaths: Callable[[Store, str], None]
-    """Writes down how those attempts ended whose job is over without a word of theirs."""
+    silent_deaths: Callable[[Store, str], list[Record]]
+    """Tells how those attempts ended whose job is over without a word of theirs, and which no launch has written down."""
     cancel_jobs: Callable[[Store, str], CancelledJobs | None]
     """Cancels all; running ones save their state first. None where the sweep has none."""
 

@@ -11,10 +11,9 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 
-from depthrate.orchestrator.attempt import heartbeat_s, nth_attempt_id, read_attempt, write_lost
+from depthrate.orchestrator.attempt import heartbeat_s, lost_attempt, nth_attempt_id, read_attempt
 from depthrate.orchestrator.executors.executor import JobEnd, NoFailure
 from depthrate.orchestrator.executors.slurm_nodes import NodeCounts
 from depthrate.orchestrator.executors.slurm_queue import WatchedJob
@@ -169,8 +168,11 @@ class PackEnds:
         return pack.attempt_id, {}
 
 
-def record_deaths(store: Store, sweep: str, submissions: Sequence[Submission], states: Mapping[str, JobState]) -> None:
-    """Write down how the packs ended whose job is over without a word of theirs, for sweeps that no launch looks after."""
+def silent_deaths(
+    store: Store, sweep: str, submissions: Sequence[Submission], states: Mapping[str, JobState]
+) -> list[Record]:
+    """Return how the packs ended whose job is over without a word of theirs, where no launch has written it down."""
+    deaths = []
     ends = PackEnds(store, sweep, NodeCounts(0))
     for submission in submissions:
         for job_id, packs in submission.jobs():
@@ -182,16 +184,17 @@ def record_deaths(store: Store, sweep: str, submissions: Sequence[Submission], s
             by_attempt = {pack.attempt_id: pack for pack in packs}
             for end in ends.take_ended(job, 1, is_over=True, is_settled=is_settled):
                 if end.death is not None and isinstance(end.kind, FailureKind):
-                    _record_death(store, job, by_attempt[end.attempt_id], end, end.kind)
-
-
-def _record_death(store: Store, job: WatchedJob, pack: SubmittedPack, end: JobEnd, kind: FailureKind) -> None:
-    attempt_id = end.ran_as or end.attempt_id
-    known = {**asdict(pack), "attempt_id": attempt_id, "sweep": job.submission.sweep, "device": ""}
-    known |= {"job_id": job.job_id, "host": job.state.node, "pid": 0}
-    record = read_attempt(store, job.submission.sweep, attempt_id) or {}
-    with suppress(OSError):  # a hint, and who only looks may not be allowed to write
-        write_lost(store, known, record, kind=kind, error=end.death)
+                    attempt_id = end.ran_as or end.attempt_id
+                    known = {
+                        **asdict(by_attempt[end.attempt_id]),
+                        "attempt_id": attempt_id,
+                        "sweep": sweep,
+                        "device": "",
+                    }
+                    known |= {"job_id": job_id, "host": state.node, "pid": 0}
+                    record = read_attempt(store, sweep, attempt_id) or {}
+                    deaths.append(asdict(lost_attempt(known, record, kind=end.kind, error=end.death)))
+    return deaths
 
 
 class CancelledEnds:

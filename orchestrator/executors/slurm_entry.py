@@ -19,6 +19,7 @@ from depthrate.orchestrator.executors.executor import (
 
 if TYPE_CHECKING:
     from depthrate.slurm.profile import Profile
+    from depthrate.storage.records import Record
     from depthrate.storage.store import Store
 
 CLUSTER = Option("cluster", str, "A cluster file (TOML): what each SLURM job asks for; slurm/example.toml is one.")
@@ -82,12 +83,12 @@ def _count_jobs(store: Store, sweep: str) -> JobCounts | None:
     return JobCounts(len(waiting), running, dict(Counter(waiting).most_common()))
 
 
-def _record_deaths(store: Store, sweep: str) -> None:
+def _silent_deaths(store: Store, sweep: str) -> list[Record]:
     from depthrate.orchestrator.executors.slurm_submissions import jobs_of_sweep, read_submissions
 
     if not read_submissions(store, [sweep]):
-        return
-    from depthrate.orchestrator.executors.slurm_ends import record_deaths
+        return []
+    from depthrate.orchestrator.executors.slurm_ends import silent_deaths
     from depthrate.orchestrator.executors.slurm_queue import accounted_states
     from depthrate.slurm.command import SlurmError
     from depthrate.slurm.limits import read_limits
@@ -95,9 +96,9 @@ def _record_deaths(store: Store, sweep: str) -> None:
     try:
         submissions, states = jobs_of_sweep(store, sweep, read_limits().cluster)
     except SlurmError:
-        return
+        return []
     missing = [job_id for each in submissions for job_id in each.job_ids if job_id not in states]
-    record_deaths(store, sweep, submissions, states | accounted_states(missing))
+    return silent_deaths(store, sweep, submissions, states | accounted_states(missing))
 
 
 def _cancel_jobs(store: Store, sweep: str) -> CancelledJobs | None:
@@ -128,5 +129,5 @@ SLURM = ExecutorEntry(
     open=_open,
     options=(CLUSTER,),
     detach="slurm",
-    scheduler=Scheduler("SLURM", _count_jobs, _record_deaths, _cancel_jobs),
+    scheduler=Scheduler("SLURM", _count_jobs, _silent_deaths, _cancel_jobs),
 )

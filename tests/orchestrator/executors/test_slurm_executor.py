@@ -15,7 +15,7 @@ from tests_rows import commit
 from depthrate.orchestrator.attempt import Attempt, nth_attempt_id, read_attempt, write_lost
 from depthrate.orchestrator.executors import slurm_executor, slurm_queue
 from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, PackJob, SubmitError
-from depthrate.orchestrator.executors.slurm_ends import record_deaths
+from depthrate.orchestrator.executors.slurm_ends import silent_deaths
 from depthrate.orchestrator.executors.slurm_executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm_job import _Bundle
 from depthrate.orchestrator.executors.slurm_lanes import Lanes
@@ -406,9 +406,9 @@ def test_a_file_system_that_lags_makes_nothing_lost(
     """Nodes see at once what they wrote, the driver half a minute later: as with cached attributes on NFS."""
     clock = Clock()
     seen_late = LaggingStore(folder, 30.0, clock)
-    executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60, cpus=2), LIMITS, seen_late, "s", clock=clock)
-    unseen, running, committed = (replace(job, estimated_s=1.0) for job in jobs("a", "b", "c"))
-    executor.submit([unseen, running, committed])
+    executor = SlurmExecutor(Profile(array_parallelism=1, job_min=60), LIMITS, seen_late, "s", clock=clock)
+    running, unseen, committed = (replace(job, estimated_s=1.0) for job in jobs("a", "b", "c"))
+    executor.submit([running, unseen, committed])
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
     record(folder, running.attempt_id, "running", heartbeat_ago_s=60)
     executor._next_look = 0
@@ -455,18 +455,19 @@ def test_all_cancelled_is_known_before_the_last_word_could_be_seen(scheduler: Sc
     assert {end.kind for end in ends} == {"cancelled_all"} and len(ends) == 2
 
 
-def test_who_looks_writes_down_how_jobs_died_that_no_launch_looks_after(
+def test_who_looks_is_told_how_jobs_died_that_no_launch_looks_after(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store
 ) -> None:
-    """After `--detach` nobody else does; status and logs read it there."""
+    """After `--detach` nobody writes it down."""
     executor.submit([*jobs("a", "b"), *jobs("c", "d", "e")])
     now = time.time()
     scheduler.queue["1_0"] = JobState("FAILED", 0, "n1", exit_code=SETUP_FAILED_CODE, ended_at=now)
     scheduler.queue["1_1"] = JobState("FAILED", 0, "n2", exit_code=SETUP_FAILED_CODE, ended_at=now)
     scheduler.queue["2_0"] = JobState("FAILED", 0, "n1", exit_code=1, ended_at=now)
     scheduler.queue["2_1"] = JobState("FAILED", 0, "n1", exit_code=1, ended_at=now - 100)
-    record_deaths(folder, "s", read_submissions(folder, ["s"]), scheduler.queue)
-    status = sweep_status("s", ["ta", "tb", "tc", "td", "te"], take_snapshot(folder), folder)
+    deaths = silent_deaths(folder, "s", read_submissions(folder, ["s"]), scheduler.queue)
+    status = sweep_status("s", ["ta", "tb", "tc", "td", "te"], take_snapshot(folder), folder, deaths)
+    assert not folder.list("attempts"), "to look is to write nothing"
     states = ["failed", "failed", "pending", "failed", "pending"]
     assert list(status.states.values()) == states, "the third may still be heard of, the last waits"
     assert list(status.errors().values()) == [3], "errors that differ only in job and node are one"

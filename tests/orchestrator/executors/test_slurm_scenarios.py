@@ -271,8 +271,8 @@ def test_a_running_sweep_is_gone_back_to_at_random_moments(bench: Bench) -> None
     print("moments of seed", seed)
     num_trials = 16 + 4 * ATTACHES
     bench.profile |= {"array_parallelism": 2}
-    bench.measure(params={"steps": 8}, grid={"depth": [2]})
-    bench.sweep(params={"steps": 8}, grid={"depth": list(range(2, 2 + num_trials))})
+    bench.measure(params={"steps": 12}, grid={"depth": [2]})
+    bench.sweep(params={"steps": 12}, grid={"depth": list(range(2, 2 + num_trials))})
     plan = json.loads(bench.run("plan", "--json"))
     assert plan["jobs"] == 2 and len(plan["packs"]) >= 6
     bench.run("run", "--detach")
@@ -281,6 +281,9 @@ def test_a_running_sweep_is_gone_back_to_at_random_moments(bench: Bench) -> None
         process = bench.start()
         assert process.stdout is not None
         head = next((line for line in process.stdout if "already there" in line or "committed" in line), "no word")
+        if "committed" in head:  # this machine is slow, and the sweep is done before we are
+            bench.wait(process)
+            break
         time.sleep(moment.uniform(0, 2))
         process.send_signal(signal.SIGINT)
         printed = head + process.communicate(timeout=60)[0]
@@ -400,7 +403,7 @@ def test_a_setup_line_fails_everywhere_and_nobody_looks(bench: Bench) -> None:
     said = "4 trials failed with: job "
     told = bench.run("status", bench.name)
     assert said in told and "a setup line ended with code 127: nonesuch --load cuda" in told
-    (trial_id,) = results_of(bench.store).sql("select trial_ids[1] from attempts limit 1").fetchall()[0]
+    trial_id = json.loads(bench.run("plan", "--json"))["packs"][0]["trial_ids"][0]
     assert "nonesuch --load cuda" in bench.run("logs", trial_id)
     assert bench.status()["failed"] == 4 and bench.status()["pending"] == 0
     del bench.profile["setup"]
