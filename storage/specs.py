@@ -93,4 +93,5 @@ def parse_spec(path: str, content: bytes) -> LaunchedSpec:
     number = fields.get("number", 0)
     if not isinstance(number, int) or not 0 <= number < MOST_LAUNCHES:
         raise ValueError(f"says that it is launch {number!r:.50}")
-    return LaunchedSpec(sweep, spec_hash, spec, str(fields["launched_at"]), number, fields.get("trials_sha256"))
+    launched_at = datetime.fromisoformat(fields["launched_at"]).isoformat()
+    return LaunchedSpec(sweep, spec_hash, spec, launched_at, number, fields.get("trials_sha256"))

@@ -18,6 +18,7 @@ from depthrate.storage.layout import (
     DATA_TABLES,
     attempt_of_path,
     compaction_of_path,
+    data_path,
     is_compacted,
     is_identity,
     manifest_path,
@@ -92,11 +93,12 @@ class _Check:
 
     def _broken_sources(self) -> Iterator[Source]:
         """Yield the commits and compactions that do not count, with what can be read of them."""
-        for manifest in self.snapshot.broken:
+        counted = {source.path for source in (*self.snapshot.sources, *self.snapshot.beaten)}
+        unread = [manifest for manifest in self.snapshot.manifests if manifest.path not in counted]
+        for manifest in (*self.snapshot.broken, *unread):
             trials = [self._what_is_left(file) for file in manifest.files.get("trials", ())]
             table = pa.concat_tables([no_rows(), *trials])
             yield Source(manifest.path, table, table, True, manifest.files, manifest)
-        counted = {source.path for source in (*self.snapshot.sources, *self.snapshot.beaten)}
         replaced = {p for m in (*self.snapshot.manifests, *self.snapshot.superseded) for p in m.replaced_trials()}
         for path in self.snapshot.listing:
             is_commit = path.startswith("trials/") and not is_compacted(path)
@@ -242,6 +244,14 @@ class _Check:
             self.find(path, "leftover", "a compaction was killed before its manifest")
 
     def _check_orphan(self, path: str) -> None:
+        commit = data_path(path, "trials")
+        if path != commit and commit in self.snapshot.listing and commit not in self.result.lost:
+            source = next((each for each in self.snapshot.sources if each.path == commit), None)
+            trial_ids = [] if source is None else source.trial_ids()
+            self.find(commit, "damaged", f"does not name {path}, which was written for it", trial_ids)
+            self.result.lost[commit] = set(trial_ids)
+            self.result.sources |= {} if source is None else {commit: source}
+            return
         modified = self.store.modified(path)
         if modified is None or time.time() - self.store.clock_ahead_s - modified < YOUNG_S:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,11 @@ from tests_rows import commit
 
 from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.results import results_of
+from depthrate.storage.commit import METADATA_KEY
 from depthrate.storage.compact import compact
 from depthrate.storage.findings import Verification
 from depthrate.storage.layout import is_compacted
+from depthrate.storage.parquet import trials_bytes
 from depthrate.storage.repair import repair
 from depthrate.storage.store import Store
 from depthrate.storage.verify import verify
@@ -199,6 +202,31 @@ def test_a_damaged_compaction_gives_way_to_what_it_replaced(store: Store) -> Non
         and answers(store) == ["t1", "t2", "t3", "t4"]
         and not verify(store, builtin_columns()).findings
     )
+
+
+def test_a_changed_byte_in_the_trials_of_a_compaction_is_found(store: Store) -> None:
+    compact(store, grace_s=0)
+    (path,) = store.list("trials")
+    content = bytearray(store.read(path))
+    content[40] ^= 1
+    store.write(path, bytes(content))
+    found = verify(store, builtin_columns())
+    assert ("damaged", "trials") in kinds(found)
+    repair(store, found)
+    assert not verify(store, builtin_columns()).findings
+
+
+def test_a_commit_that_no_longer_names_its_metrics_is_found(store: Store) -> None:
+    path = f"trials/sweep=s/{A}.parquet"
+    table = pq.read_table(io.BytesIO(store.read(path)))
+    metadata = json.loads(table.schema.metadata[METADATA_KEY])
+    del metadata["files"]["metrics"]
+    store.write(path, trials_bytes(table.replace_schema_metadata({METADATA_KEY: json.dumps(metadata)})))
+    found = verify(store, builtin_columns())
+    (finding,) = found.findings
+    assert finding.path == path and f"does not name metrics/sweep=s/{A}.parquet" in finding.what
+    done = repair(store, found)
+    assert done.pending == {"t1", "t2"} and answers(store) == ["t3", "t4"]
 
 
 def test_leftovers_of_dead_attempts_and_killed_writers(folder: Store) -> None:

@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +103,7 @@ def seen(store: Store) -> dict[str, Any]:
         for view in ("trials", "metrics", "curves", "features", "fits")
     }
     answers["planned"] = sorted(take_snapshot(store).trial_ids())
-    answers["specs"] = [repr(asdict(spec)) for spec in newest_specs(store).values()]
+    answers["specs"] = [repr((spec.sweep, spec.spec_hash, spec.spec)) for spec in newest_specs(store).values()]
     answers["listed"] = [repr(spec.trial_ids(store)) for spec in newest_specs(store).values()]
     read_submissions(store, ["tiny"])
     return answers
@@ -262,6 +261,10 @@ def fuzz(count: int, seed: int, invoke: Callable[..., tuple[int, str]], place: P
                 if name == "compact" and rng.random() < 0.5:
                     continue
                 run(name, arguments)
+        if number % 50 == 49:
+            print(
+                f"{number + 1} mutations, {len(faults)} faults", *faults[-3:], sep="\n  ", file=sys.stderr, flush=True
+            )
         if outside(place) != before:
             faults.append(f"{what}: something outside the store was touched")
             return counts, faults
