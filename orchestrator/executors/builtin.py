@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.executors.executor import (
     ExecutorEntry,
@@ -17,8 +17,10 @@ from depthrate.orchestrator.executors.executor import (
 from depthrate.orchestrator.executors.local_entry import LOCAL
 from depthrate.orchestrator.executors.ray_entry import RAY
 from depthrate.orchestrator.executors.slurm_entry import SLURM
-from depthrate.storage.records import Record
-from depthrate.storage.store import Store
+
+if TYPE_CHECKING:  # --help imports this module
+    from depthrate.storage.records import Record
+    from depthrate.storage.store import Store
 
 EXECUTORS: dict[str, ExecutorEntry] = {entry.name: entry for entry in (LOCAL, RAY, SLURM)}
 """By name, as --executor gives it."""
