@@ -86,6 +86,8 @@ def run_sweep(arguments: LaunchArguments, *, detach: bool, checkpoint_s: float) 
         run.say(view.sentence())
         feed.hand_out(trial_id for pack in (*plan.packs, *plan.underway.values()) for trial_id in pack.trial_ids)
     if not (plan.packs or plan.underway or (view is not None and not view.is_over)):
+        if isinstance(machines, Executor) and machines.outlives_driver:
+            machines.close()  # tidies up after the launches before
         return _conclude(run, None)
     estimate_s = make_estimate(plan, store)
     machines.check(plan, estimate_s)
