@@ -237,8 +237,11 @@ class _Check:
                 self._check_orphan(path)
 
     def _check_abandoned(self, path: str) -> None:
-        if manifest_path(sweep_of_path(path), compaction_of_path(path)) in self.snapshot.listing:
-            return  # its manifest is there and cannot be read, which is reported
+        manifest = manifest_path(sweep_of_path(path), compaction_of_path(path))
+        if manifest in self.snapshot.listing:
+            if manifest in self._known:  # else it cannot be read, which is reported
+                self.find(manifest, "damaged", f"does not name {path}, which was written for it")
+            return
         modified = self.store.modified(path)
         if modified is not None and time.time() - modified > ABANDONED_S:
             self.find(path, "leftover", "a compaction was killed before its manifest")
