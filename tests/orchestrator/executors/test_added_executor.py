@@ -64,7 +64,9 @@ TOY = ExecutorEntry(
     name="toy",
     open=open_one_by_one,
     options=(Option("nice_level", int, "How nice it is.", default=3, minimum=1),),
-    scheduler=Scheduler("TOY", lambda store, sweep: JobCounts(2, 1, {"Play": 2}), lambda store, sweep: None),
+    scheduler=Scheduler(
+        "TOY", lambda store, sweep: JobCounts(2, 1, {"Play": 2}), lambda store, sweep: [], lambda store, sweep: None
+    ),
 )
 
 

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 
 from depthrate.orchestrator.aggregate import FittedCurve, fit_curves
+from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.report.tables import fit_table
 from depthrate.orchestrator.report.words import fit_sentence
+from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.terminal import make_console, print_fits
 from depthrate.storage.commit import commit_trials
 from depthrate.storage.fits import write_fits
-from depthrate.storage.query import Results
-from depthrate.storage.schema import task_table
 from depthrate.storage.store import Store
+from depthrate.storage.task_tables import task_table
 from depthrate.sweeps.sweep import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.fits.least_squares import Array
@@ -103,6 +104,9 @@ def added(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mo
     return request.param
 
 
+ATTEMPT = "20260101T000000_aaaaaaaaaaaa"
+
+
 def noisy(curve, sigma: float) -> Array:
     return curve(X) * np.exp(sigma * np.random.default_rng(0).standard_normal(len(X)))
 
@@ -134,13 +138,22 @@ def committed(store: Store, values: Array) -> list[Trial]:
         Trial(f"t{n}", "task", 1, {"depth": depth, "seed": n % 4, "y": value})
         for n, (depth, value) in enumerate(zip(X, values, strict=True))
     ]
-    store.write("attempts/sweep=s/a.json", b"{}")
-    rows = [{"trial_id": t.trial_id, "attempt_id": "a", "status": "ok", "params": json.dumps(t.params)} for t in trials]
+    columns = builtin_columns()
+    rows = [
+        {"trial_id": t.trial_id, "attempt_id": ATTEMPT, "status": "ok", "params": json.dumps(t.params)} for t in trials
+    ]
     metrics = [
-        task_table("metrics", [{"layer": t.params["depth"], "nc1": t.params["y"]}], trial_id=t.trial_id, attempt_id="a")
+        task_table(
+            "metrics",
+            [{"layer": t.params["depth"], "nc1": t.params["y"]}],
+            builtin_columns(),
+            trial_id=t.trial_id,
+            attempt_id=ATTEMPT,
+        )
         for t in trials
     ]
-    commit_trials(store, sweep="s", attempt_id="a", part=None, trials=rows, tables={"metrics": metrics})
+    tables = {"metrics": metrics}
+    commit_trials(store, sweep="s", attempt_id=ATTEMPT, part=None, trials=rows, tables=tables, columns=columns)
     return trials
 
 
@@ -148,13 +161,13 @@ def test_a_model_from_outside_is_kept_and_printed(
     added: Model, folder: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trials = committed(folder, noisy(TRUE_CURVES[added.name][0], 0.01))
-    curves = fit_curves(Results(folder), [FitRequest("nc1")], trials)
+    curves = fit_curves(results_of(folder), [FitRequest("nc1")], trials)
     rows = [row for curve in curves for row in curve.table_rows("s")]
     assert {name: value for name, value in rows[-1].items() if name in curves[0].fits[-1].others} == (
         pytest.approx(TRUE_CURVES[added.name][1], rel=0.3)
     )
     write_fits(folder, "s", rows)
-    kept = Results(folder).sql("select model from fits order by weight desc limit 1").fetchall()
+    kept = results_of(folder).sql("select model from fits order by weight desc limit 1").fetchall()
     assert kept == [(added.name,)]
     print_fits(make_console(), curves)
     assert f"{added.name} (" in capsys.readouterr().out
