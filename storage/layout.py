@@ -89,9 +89,14 @@ def data_path(commit: str, table: str) -> str:
     return f"{table}/{commit.partition('/')[2]}"
 
 
+def attempts_folder(sweep: str) -> str:
+    """Return the folder of a sweep's attempts."""
+    return f"attempts/sweep={identity(sweep)}"
+
+
 def attempt_path(sweep: str, attempt_id: str) -> str:
     """Return where an attempt keeps its state."""
-    return f"attempts/sweep={identity(sweep)}/{identity(attempt_id)}.json"
+    return f"{attempts_folder(sweep)}/{identity(attempt_id)}.json"
 
 
 def log_path(sweep: str, attempt_id: str) -> str:

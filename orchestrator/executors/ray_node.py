@@ -22,7 +22,7 @@ from types import FrameType
 
 from depthrate.orchestrator.executors.slurm_job import go_back_into_queue
 from depthrate.slurm import in_job
-from depthrate.storage.layout import attempt_path
+from depthrate.storage.layout import attempts_folder
 from depthrate.storage.records import read_loose_records
 from depthrate.storage.store import Store, StoreError
 
@@ -205,16 +205,12 @@ class _Launch:
     def _has_progressed(self) -> bool:
         """Whether an attempt of this job saved anything since it started."""
         try:
-            paths = [
-                path
-                for path in self._files.list(attempt_path(self._sweep, "").rpartition("/")[0])
-                if path.endswith(".json")
-            ]
+            paths = [path for path in self._files.list(attempts_folder(self._sweep)) if path.endswith(".json")]
             records = [record for _, record in read_loose_records(self._files, paths)]
         except (OSError, StoreError) as error:
             log.warning("store not read: %s", error)
             return True
-        ours = [r for r in records if r.get("job_id") == in_job.job_id() and r.get("started_at", 0) >= self._started_at]
+        ours = [r for r in records if r.get("job_id") == in_job.job_id() and (r["started_at"] or 0) >= self._started_at]
         return any(record.get("checkpoints") or record.get("trials_done") for record in ours)
 
 
