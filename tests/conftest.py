@@ -11,6 +11,7 @@ import pytest
 import yaml
 from here import TINY
 from s3_server import S3Server, forget_s3_clients, s3_server
+from slurm_bench import Bench
 from slurm_lab import Lab, missing_programs
 
 from depthrate.storage.store import Store
@@ -130,3 +131,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield lab
     finally:
         lab.stop()
+
+
+@pytest.fixture
+def bench(lab: Lab, tmp_path: Path) -> Iterator[Bench]:
+    """A sweep on that SLURM; what it leaves in the queue is cancelled."""
+    yield (made := Bench(lab, tmp_path))
+    if left := [job for job, _, _ in made.queue()]:
+        lab.run("scancel", *left)

@@ -1,0 +1,119 @@
+"""A sweep on a cluster of the tests' own: its store, the command line, what every scenario looks at."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import yaml
+from slurm_lab import Lab
+
+from depthrate.orchestrator.results import results_of
+from depthrate.storage.store import Store
+
+TASKS = Path(__file__).parent / "steady_task.py"
+CHECKPOINT_S = 2.0
+
+
+class Bench:
+    """A sweep on the cluster, its store, and the command line."""
+
+    def __init__(self, lab: Lab, folder: Path):
+        self.lab, self.folder = lab, folder
+        self.url, self.trace = folder / "store", folder / "trace"
+        self.store = Store(str(self.url))
+        self.name = "s" + folder.name.replace("_", "")[-12:]
+        self.profile: dict[str, Any] = {"mem_gb": 0.8, "walltime_min": 10, "array_parallelism": 4, "grace_s": 4}
+        self.executor = "slurm"
+
+    def sweep(self, task: str = "steady", **spec: Any) -> None:
+        """Write the sweep file."""
+        content: dict[str, Any] = {"name": self.name, "task": f"{TASKS}:{task}", **spec}
+        if task == "steady":
+            content["params"] = {"trace": str(self.trace), **content.get("params", {})}
+        (self.folder / "sweep.yaml").write_text(yaml.safe_dump(content))
+
+    def measure(self, **spec: Any) -> None:
+        """Run a small sweep here, so that costs are known from then on and jobs get several packs each."""
+        self.sweep(**spec)
+        local = [sys.executable, "-m", "depthrate", "run", str(self.folder / "sweep.yaml"), "--store", str(self.url)]
+        subprocess.run(local, check=True, capture_output=True)
+
+    def command(self, verb: str, *options: str) -> list[str]:
+        """Return a command line."""
+        command = [sys.executable, "-m", "depthrate", verb, "--store", str(self.url), *options]
+        if verb in ("run", "plan"):
+            lines = [f"{key} = {json.dumps(value)}" for key, value in self.profile.items()]
+            (self.folder / "cluster.toml").write_text("\n".join(lines))
+            command += [str(self.folder / "sweep.yaml"), "--executor", self.executor]
+            command += ["--cluster", str(self.folder / "cluster.toml")]
+            command += ["--checkpoint-seconds", str(CHECKPOINT_S)] if verb == "run" else []
+        return command
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        """Start `depthrate run`."""
+        return subprocess.Popen(
+            self.command("run", *options),
+            env={**os.environ, **self.lab.environment, "COLUMNS": "200"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self.folder,
+        )
+
+    def run(self, verb: str, *options: str, code: int = 0) -> str:
+        """Run a command to its end and return what it printed."""
+        environment = {**os.environ, **self.lab.environment, "COLUMNS": "200"}
+        done = subprocess.run(
+            self.command(verb, *options), env=environment, capture_output=True, text=True, cwd=self.folder, check=False
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def wait(self, process: subprocess.Popen[str], code: int = 0) -> str:
+        """Wait for a launch to end and return what it printed."""
+        printed, _ = process.communicate(timeout=200)
+        assert process.returncode == code, printed
+        return printed
+
+    def until(self, is_so: Callable[[], bool], seconds: float = 60) -> None:
+        """Wait until something is so."""
+        deadline = time.monotonic() + seconds
+        while not is_so():
+            assert time.monotonic() < deadline, f"not within {seconds} s; {self.queue()}"
+            time.sleep(0.2)
+
+    def steps(self) -> list[tuple[str, ...]]:
+        """Return (depth, seed, step, node) of each step that was done."""
+        return [tuple(line.split()) for line in self.trace.read_text().splitlines()] if self.trace.exists() else []
+
+    def queue(self) -> list[tuple[str, str, str]]:
+        """Return (job, state, node) of this sweep's jobs that are not over."""
+        listed = self.lab.run("squeue", "--noheader", "--array", "--format=%i %T %N %j")
+        rows = [line.split() for line in listed.splitlines() if f"depthrate-{self.name}-" in line]
+        return [(row[0], row[1], row[2] if len(row) == 4 else "") for row in rows]
+
+    def status(self) -> dict[str, Any]:
+        """Return what `depthrate status --json` says."""
+        (state,) = json.loads(self.run("status", "--json", self.name))
+        return dict(state)
+
+    def check(self, num_trials: int, most_redone: int | None = None) -> None:
+        """Check what must hold after everything."""
+        rows = sum(pq.read_metadata(self.store.full_path(path)).num_rows for path in self.store.list("trials"))
+        ids = results_of(self.store).sql("select count(*), count(distinct trial_id) from trials").fetchall()
+        assert rows == num_trials and ids == [(num_trials, num_trials)], "every trial is committed once"
+        state = self.status()
+        assert state["ok"] == num_trials and state["running"] == state["pending"] == state["failed"] == 0
+        assert not self.store.list("jobs") and not self.store.list("checkpoints"), "nothing is left on the books"
+        if most_redone is not None:
+            steps = [step[:3] for step in self.steps()]
+            assert len(steps) - len(set(steps)) <= most_redone, Counter(steps).most_common(5)
