@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
 
 TIMEOUT_S = 60.0
+_READ_BY_COMMANDS = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_")
+"""Beginnings of the variables that change what SLURM's commands do, or that tell of the job around us."""
+_SAY_WHICH_CLUSTER = frozenset(["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"])
 
 
 class SlurmError(ValueError):
     """SLURM is not here, does not answer, or refuses; the message says what was asked and what it said."""
 
 
-def run_command(arguments: Sequence[str], timeout_s: float = TIMEOUT_S) -> str:
-    """Run one of SLURM's commands and return what it printed.
+def command_environment() -> dict[str, str]:
+    """Return the environment of SLURM's commands: ours without what would change their meaning behind the cluster file."""
+    return {name: value for name, value in os.environ.items() if not _is_left_out(name)}
+
+
+def ignored_variables() -> str:
+    """Say which variables of the user's are not passed on to SLURM's commands; empty if there are none."""
+    names = sorted(name for name in os.environ if _is_left_out(name))
+    if job_id := os.environ.get("SLURM_JOB_ID"):
+        return f"this launch runs inside SLURM job {job_id}; jobs inherit nothing of it"
+    return f"{', '.join(names)} not used: the cluster file says what jobs ask for" if names else ""
+
+
+def _is_left_out(name: str) -> bool:
+    return name.startswith(_READ_BY_COMMANDS) and name not in _SAY_WHICH_CLUSTER
+
+
+def run_command(arguments: Sequence[str], timeout_s: float = TIMEOUT_S, last_words: int = 1) -> str:
+    """Run one of SLURM's commands and return what it printed; `last_words` lines of its errors come with a failure.
 
     Raises:
         SlurmError: it is not installed, failed, or took longer than `timeout_s` seconds.
@@ -24,11 +45,13 @@ def run_command(arguments: Sequence[str], timeout_s: float = TIMEOUT_S) -> str:
             f"{arguments[0]} is not on the PATH; --executor slurm needs SLURM's commands: log in to a node that submits jobs"
         )
     try:
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            arguments, env=command_environment(), capture_output=True, text=True, timeout=timeout_s, check=False
+        )
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{arguments[0]} did not answer within {timeout_s:g} s") from None
     if done.returncode:
-        said = ((done.stderr or done.stdout).strip().splitlines() or ["nothing"])[-1]
+        said = " / ".join(((done.stderr or done.stdout).strip().splitlines() or ["nothing"])[-last_words:])
         raise SlurmError(f"{' '.join(arguments[:3])} failed with code {done.returncode}: {said}")
     return done.stdout
 
