@@ -1,14 +1,21 @@
-"""Submit jobs as arrays, through submitit; cancel them."""
+"""Submit jobs as arrays, made by submitit; cancel them.
+
+submitit writes the batch script and runs the function in the job. The call of sbatch is ours, because its answer may be
+lost; and what a job runs lies in its folder before sbatch is called, so that a job needs nobody once it is accepted.
+"""
 
 from __future__ import annotations
 
+import re
+import shlex
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.states import SETUP_FAILED_CODE
+from depthrate.slurm.states import SETUP_FAILED_CODE, live_job_ids
 
 if TYPE_CHECKING:
     import submitit
@@ -16,9 +23,24 @@ if TYPE_CHECKING:
 PARALLEL = 10_000
 """Jobs of an array that run at once where the profile sets no limit."""
 MEGABYTES = 1024
+SBATCH_TIMEOUT_S = 150.0
+"""A cluster that is full lets sbatch wait for two minutes before it refuses."""
+LOOKS_S = (0.0, 1.0, 3.0, 6.0)
+"""Pauses before each look for jobs of which sbatch gave no clear answer."""
+_REFUSED = re.compile(r"Batch job submission failed|error: (invalid|unrecognized|unable to open)", re.IGNORECASE)
+_NO_ANSWER = re.compile(
+    r"timed out|did not answer|unable to contact|connection|zero bytes|transport|unexpected message", re.IGNORECASE
+)
+"""What makes of a refusal something that may have been accepted after all."""
 
 
-def sbatch_parameters(profile: Profile, name: str, exclude: Sequence[str] = (), nodes: int = 1) -> dict[str, Any]:
+class UnclearSubmissionError(SlurmError):
+    """sbatch gave no clear answer, and the controller does not say whether it has the jobs."""
+
+
+def sbatch_parameters(
+    profile: Profile, name: str, folder: Path, exclude: Sequence[str] = (), nodes: int = 1
+) -> dict[str, Any]:
     """Return what submitit is told, from a profile."""
     memory_mb = round(profile.mem_gb * MEGABYTES)
     excluded = sorted({*profile.exclude, *exclude})
@@ -42,6 +64,8 @@ def sbatch_parameters(profile: Profile, name: str, exclude: Sequence[str] = (), 
             "export PYTHONSAFEPATH=1",  # a user's own tasks.py in the working folder must not shadow ours
             f"export DEPTHRATE_WARNING_S={profile.warning_s}",
             "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1",
+            "unset SLURM_EXPORT_ENV",  # with --export=NONE srun would drop what the lines above have set
+            _hand_over_work(folder),
         ],
         # a job that we send back to the queue must be one that may go back there
         "additional_parameters": {"requeue": True, **profile.extra},
@@ -87,19 +111,69 @@ def submit_array(
     A job of several nodes runs the function once on each.
 
     Raises:
+        UnclearSubmissionError: nobody says whether this array is submitted.
         SlurmError: sbatch refused; nothing of this array is submitted.
     """
-    import submitit
+    from submitit.core.utils import DelayedSubmission
 
     folder.mkdir(parents=True, exist_ok=True)
-    executor = _executor(profile, name, folder, exclude, nodes)
+    for index, each in enumerate(arguments):
+        DelayedSubmission(function, each).dump(folder / _work_of(str(index)))
+    script = folder / "submission.sh"
+    script.write_text(batch_script(profile, name, len(arguments), folder, exclude, nodes))
+    array_id = _send(script, name)
+    return [f"{array_id}_{index}" for index in range(len(arguments))] if len(arguments) > 1 else [array_id]
+
+
+def find_submitted(name: str, num_jobs: int) -> list[str]:
+    """Return the ids of the jobs that the controller has under a submission's name; none if it has none.
+
+    Raises:
+        SlurmError: the controller does not answer.
+    """
+    array_id = live_job_ids([name]).get(name)
+    if array_id is None:
+        return []
+    return [f"{array_id}_{index}" for index in range(num_jobs)] if num_jobs > 1 else [array_id]
+
+
+def _send(script: Path, name: str) -> str:
+    """Give a batch script to sbatch and return the job's or array's id, also where only the controller knows it.
+
+    Raises:
+        UnclearSubmissionError: nobody says whether it was accepted.
+        SlurmError: it was not.
+    """
     try:
-        jobs = executor.map_array(function, arguments)
-    except submitit.core.utils.FailedJobError as error:
-        raise SlurmError(f"sbatch refused the jobs: {error}; the script is in {folder}") from None
-    except submitit.core.utils.FailedSubmissionError as error:
-        raise SlurmError(f"sbatch gave no job: {error}") from None
-    return [job.job_id for job in jobs]
+        printed = run_command(["sbatch", "--parsable", str(script)], SBATCH_TIMEOUT_S, last_words=3)
+        if found := re.search(r"^(\d+)(;.*)?$", printed, re.MULTILINE):  # sites let sbatch say more than that
+            return found[1]
+        error = SlurmError(f"sbatch gave no job id but {printed.strip()[-200:]!r}")
+    except SlurmError as refusal:
+        error = refusal
+    is_final = _REFUSED.search(str(error)) and not _NO_ANSWER.search(str(error))
+    is_known = False
+    for pause_s in LOOKS_S[: 1 if is_final else None]:
+        time.sleep(pause_s)
+        try:
+            if job_ids := find_submitted(name, 1):
+                return job_ids[0]
+        except SlurmError:  # the controller is away
+            continue
+        is_known = True
+    if is_final or is_known:
+        raise SlurmError(f"sbatch refused the jobs: {error}; the script is {script}")
+    raise UnclearSubmissionError(f"sbatch gave no answer, and whether the jobs were accepted cannot be seen: {error}")
+
+
+def _work_of(index: str) -> str:
+    return f"work_{index}.pkl"
+
+
+def _hand_over_work(folder: Path) -> str:
+    """Return the line of bash that gives a job its own work under the name by which submitit looks for it."""
+    name = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}_submitted.pkl"
+    return f'ln -sf "{_work_of("${SLURM_ARRAY_TASK_ID:-0}")}" {shlex.quote(str(folder))}/"{name}"'
 
 
 def cancel_jobs(job_ids: Sequence[str]) -> None:
@@ -121,5 +195,5 @@ def _executor(profile: Profile, name: str, folder: Path, exclude: Sequence[str],
         executor = submitit.SlurmExecutor(folder=folder, python=profile.python)
     except RuntimeError as error:
         raise SlurmError(f"{error}; log in to a node that submits jobs") from None
-    executor.update_parameters(**sbatch_parameters(profile, name, exclude, nodes))
+    executor.update_parameters(**sbatch_parameters(profile, name, folder, exclude, nodes))
     return executor

@@ -24,11 +24,17 @@ from depthrate.orchestrator.executors.slurm_lanes import Lanes
 from depthrate.orchestrator.executors.slurm_nodes import NodeCounts
 from depthrate.orchestrator.executors.slurm_queue import JobQueue, WatchedJob, array_of
 from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack, is_alive, jobs_folder
-from depthrate.slurm.command import SlurmError
+from depthrate.slurm.command import SlurmError, ignored_variables
 from depthrate.slurm.limits import Limits
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.states import JobState, squeue_states
-from depthrate.slurm.submit import batch_script, cancel_jobs, submit_array
+from depthrate.slurm.submit import (
+    UnclearSubmissionError,
+    batch_script,
+    cancel_jobs,
+    find_submitted,
+    submit_array,
+)
 from depthrate.slurm.waiting import exclude_nodes
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.snapshot import take_snapshot
@@ -78,6 +84,8 @@ class SlurmExecutor(Executor):
         """Submissions of earlier launches that are over and still on the books."""
         self._next_look = float("-inf")
         self._pause_s = SOONEST_S
+        self._unclear: list[Submission] = []
+        """What sbatch may or may not have accepted; its packs are submitted again once that is known."""
 
     @property
     def submitted(self) -> dict[str, tuple[str, list[str]]]:
@@ -98,7 +106,8 @@ class SlurmExecutor(Executor):
         asked = f"{profile.gpus} GPUs, " if profile.gpus else ""
         asked += f"{profile.cpus} CPUs, {profile.mem_gb:g} GB, {profile.walltime_min} min"
         text = f"SLURM cluster {self.limits.cluster}, partition {partition.name}; each job: {asked}; packs on {self.device}"
-        return text + (f"; {len(self._adopted)} packs are already there" if self._adopted else "")
+        text += f"; {len(self._adopted)} packs are already there" if self._adopted else ""
+        return text + (f"; {ignored}" if (ignored := ignored_variables()) else "")
 
     def details(self, plan: Plan, estimate_s: Estimate) -> dict[str, Any]:
         """Return the jobs, the cost in job-hours, how full they are, and the batch script."""
@@ -135,7 +144,7 @@ class SlurmExecutor(Executor):
                     self._queue.jobs[job_id] = WatchedJob(job_id, submission, left, states[job_id])
                     self._adopted |= {pack.attempt_id: (pack.pack_id, pack.trial_ids) for pack in left}
             is_watched = any(job.submission is submission for job in self._queue.jobs.values())
-            if not is_watched and submission.job_ids:
+            if not is_watched and (submission.job_ids or submission.was_never_accepted(time.time())):
                 self._over.append(submission)
         for submission in submissions:
             if alive := [job_id for job_id in submission.job_ids if is_alive(states.get(job_id))]:
@@ -161,6 +170,10 @@ class SlurmExecutor(Executor):
             SubmitError: sbatch refused.
         """
         self._strike_off_what_is_over()
+        try:
+            self._clear_up()
+        except SlurmError as error:
+            raise SubmitError(f"an earlier submission is not settled yet: {error}", jobs) from None
         bundles = bundle(jobs, [job.estimated_s for job in jobs], self.profile)
         for start in range(0, len(bundles), self.limits.array_size):
             try:
@@ -181,6 +194,9 @@ class SlurmExecutor(Executor):
             excluded = self._nodes.excluded
             profile = self._lanes.bounded(self.profile, len(bundles), self._alive())
             submission.job_ids = submit_array(profile, name, folder, run_bundle, arguments, excluded)
+        except UnclearSubmissionError:
+            self._unclear.append(submission)  # stays in the store, for whoever comes after us
+            raise
         except SlurmError:
             submission.delete(self.store)
             raise
@@ -191,6 +207,19 @@ class SlurmExecutor(Executor):
 
     def _alive(self) -> list[str]:
         return [job_id for job_id, job in self._queue.jobs.items() if not self._queue.is_over(job)]
+
+    def _clear_up(self) -> None:
+        """Cancel what sbatch accepted without saying so, and forget it: its packs are about to be submitted again.
+
+        Raises:
+            SlurmError: the controller does not say whether it has those jobs.
+        """
+        while self._unclear:
+            submission = self._unclear[-1]
+            if job_ids := find_submitted(submission.name, len(submission.packs)):
+                cancel_jobs(job_ids)
+            submission.delete(self.store)
+            self._unclear.pop()
 
     def running(self) -> dict[str, str]:
         """Return the attempts that have started: as submitted -> as they run now."""
@@ -279,6 +308,8 @@ class _FinishedFolders:
     def strike_off(self, submission: Submission) -> None:
         """Take a submission off the books, and note its folder if all its packs were done."""
         submission.delete(self._store)
+        if not submission.job_ids:
+            return
         try:
             committed = take_snapshot(self._store, cache=self._cache).trial_ids()
         except StoreError:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,10 @@ from depthrate.storage.store import Store
 if TYPE_CHECKING:
     from depthrate.slurm.profile import Profile
     from depthrate.slurm.states import JobState
+
+ANSWER_S = 600.0
+"""A scheduler that has not accepted a submission so long after it was named never will."""
+_NAMED_AT = re.compile(r"-(\d{8}T\d{6})_[0-9a-f]{12}$")
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,13 @@ class Submission:
     def is_launch(self) -> bool:
         """Whether its job runs a whole launch, which has packs of its own."""
         return not any(self.packs)
+
+    def was_never_accepted(self, now: float) -> bool:
+        """Whether the launch that named this must have died before a scheduler had it."""
+        stamp = _NAMED_AT.search(self.name)
+        if self.job_ids or stamp is None:
+            return False
+        return now - datetime.strptime(f"{stamp[1]}+0000", "%Y%m%dT%H%M%S%z").timestamp() > ANSWER_S
 
     def printed_by(self, job_id: str) -> str:
         """Return the end of what a job printed to its error output."""

@@ -50,6 +50,9 @@ trap - ERR
 export PYTHONSAFEPATH=1
 export DEPTHRATE_WARNING_S=120
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+unset SLURM_EXPORT_ENV
+ln -sf "work_${{SLURM_ARRAY_TASK_ID:-0}}.pkl" \
+{folder}/"${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}_submitted.pkl"
 
 # command
 export SUBMITIT_EXECUTOR=slurm

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ class Bench:
         self.name = "s" + folder.name.replace("_", "")[-12:]
         self.profile: dict[str, Any] = {"mem_gb": 0.8, "walltime_min": 10, "array_parallelism": 4, "grace_s": 4}
         self.executor = "slurm"
+        self.environment: dict[str, str] = {}
+        """Of the commands, beyond what leads them to the cluster."""
 
     def sweep(self, task: str = "steady", **spec: Any) -> None:
         """Write the sweep file."""
@@ -58,11 +61,24 @@ class Bench:
             command += ["--checkpoint-seconds", str(CHECKPOINT_S)] if verb == "run" else []
         return command
 
-    def start(self, *options: str) -> subprocess.Popen[str]:
-        """Start `depthrate run`."""
+    def all_variables(self) -> dict[str, str]:
+        """Return the whole environment of a command."""
+        return {**os.environ, **self.lab.environment, "COLUMNS": "200", **self.environment}
+
+    def wrap(self, program: str, script: str) -> None:
+        """Put a script in front of one of SLURM's programs, which it calls as $REAL."""
+        folder = self.folder / "bin"
+        folder.mkdir(exist_ok=True)
+        real = shutil.which(program, path=self.lab.environment["PATH"])
+        (folder / program).write_text(f"#!/bin/bash\nREAL={real}\n{script}\n")
+        (folder / program).chmod(0o755)
+        self.environment["PATH"] = f"{folder}:{self.lab.environment['PATH']}"
+
+    def start(self, *options: str, within: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """Start `depthrate run`, as an argument of the command `within` if there is one."""
         return subprocess.Popen(
-            self.command("run", *options),
-            env={**os.environ, **self.lab.environment, "COLUMNS": "200"},
+            [*within, *self.command("run", *options)],
+            env=self.all_variables(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -71,9 +87,13 @@ class Bench:
 
     def run(self, verb: str, *options: str, code: int = 0) -> str:
         """Run a command to its end and return what it printed."""
-        environment = {**os.environ, **self.lab.environment, "COLUMNS": "200"}
         done = subprocess.run(
-            self.command(verb, *options), env=environment, capture_output=True, text=True, cwd=self.folder, check=False
+            self.command(verb, *options),
+            env=self.all_variables(),
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            check=False,
         )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
@@ -100,6 +120,11 @@ class Bench:
         listed = self.lab.run("squeue", "--noheader", "--array", "--format=%i %T %N %j")
         rows = [line.split() for line in listed.splitlines() if f"depthrate-{self.name}-" in line]
         return [(row[0], row[1], row[2] if len(row) == 4 else "") for row in rows]
+
+    def job_names(self) -> list[str]:
+        """Return the names of this sweep's jobs that are not over."""
+        names = self.lab.run("squeue", "--noheader", "--array", "--format=%j").split()
+        return [name for name in names if name.startswith(f"depthrate-{self.name}-")]
 
     def status(self) -> dict[str, Any]:
         """Return what `depthrate status --json` says."""

@@ -1,0 +1,89 @@
+"""How work gets into a real controller's queue: what surrounds a launch, limits, lost answers, other launches."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from slurm_bench import Bench
+
+from depthrate.orchestrator.results import results_of
+
+pytestmark = pytest.mark.timeout(200)
+FEW = {"params": {"steps": 4, "step_s": 0.1}, "grid": {"depth": [2, 3, 5, 8]}}
+"""Packs enough for several a job, done in a moment."""
+
+
+def lost(bench: Bench) -> list[tuple[str, str]]:
+    """Return (kind, error) of the attempts that did not end well."""
+    failed = "select error_kind, error from attempts where state in ('lost', 'failed')"
+    return results_of(bench.store).sql(failed).fetchall()
+
+
+def test_a_launch_inside_a_job_of_its_own(bench: Bench) -> None:
+    """What describes the job around it (its memory, its processors) must not be asked for by its own jobs."""
+    bench.profile |= {"cpus": 2, "array_parallelism": 2}
+    bench.sweep(**FEW)
+    printed = bench.wait(bench.start(within=["srun", "--ntasks=1", "--mem-per-cpu=600"]))
+    assert "this launch runs inside SLURM job" in printed and "jobs inherit nothing of it" in printed
+    bench.check(4, most_redone=0)
+    assert not lost(bench)
+
+
+def test_variables_of_the_users_do_not_override_the_cluster_file(bench: Bench) -> None:
+    bench.environment |= {
+        "SBATCH_PARTITION": "high",
+        "SBATCH_EXPORT": "NONE",
+        "SBATCH_TIMELIMIT": "1",
+        "SQUEUE_STATES": "S",
+    }
+    bench.profile |= {"array_parallelism": 2}
+    bench.sweep(**FEW)
+    process = bench.start()
+    bench.until(lambda: bool(bench.steps()))
+    listed = bench.lab.run("squeue", "--noheader", "--name", ",".join(bench.job_names()), "--format=%P %l")
+    assert {tuple(line.split()) for line in listed.splitlines()} == {("main", "10:00")}
+    assert "SBATCH_EXPORT, SBATCH_PARTITION, SBATCH_TIMELIMIT, SQUEUE_STATES not used" in bench.wait(process)
+    bench.check(4, most_redone=0)
+    assert not lost(bench)
+
+
+def test_jobs_that_were_accepted_although_sbatch_failed(bench: Bench) -> None:
+    bench.wrap("sbatch", '$REAL "$@"; echo "sbatch: error: Batch job submission failed: Socket timed out" >&2; exit 1')
+    bench.sweep(**FEW)
+    bench.wait(bench.start())
+    bench.check(4, most_redone=0)
+    assert not lost(bench)
+
+
+def test_a_driver_killed_in_mid_submit_costs_nothing(bench: Bench) -> None:
+    """Its jobs run as they were accepted, and the next launch knows them by their name."""
+    bench.wrap("sbatch", '[ -e killed ] && exec $REAL "$@"; touch killed; $REAL "$@"; kill -9 $PPID')
+    bench.profile |= {"array_parallelism": 2}
+    bench.sweep(**FEW)
+    begun = time.monotonic()
+    bench.wait(bench.start(), code=-9)
+    assert "4 packs are already there" in bench.wait(bench.start())
+    assert time.monotonic() - begun < 55, "no job waited for what the driver could not hand over any more"
+    bench.check(4, most_redone=0)
+    assert not lost(bench)
+
+
+def test_an_answer_that_is_lost_while_the_controller_is_away_is_cleared_up_later(bench: Bench) -> None:
+    """sbatch is accepted, then nobody answers for a while: those jobs are cancelled before the packs go out again."""
+    bench.profile |= {"array_parallelism": 2}
+    hold = bench.folder / "hold"
+    hold.touch()
+    bench.sweep(params={**FEW["params"], "hold": str(hold)}, grid=FEW["grid"])
+    bench.wrap("squeue", '[ -e deaf ] || exec $REAL "$@"; echo "Unable to contact slurm controller" >&2; exit 1')
+    away = '$REAL "$@"; touch deaf; echo "sbatch: error: Unable to contact slurm controller" >&2; exit 1'
+    bench.wrap("sbatch", f'[ -e away ] && exec $REAL "$@"; touch away; {away}')
+    printed = bench.run("run", code=2)
+    assert "whether the jobs were accepted cannot be seen" in printed
+    assert bench.store.list("jobs"), "it stays on the books"
+    (bench.folder / "deaf").unlink()
+    process = bench.start()
+    assert process.stdout is not None and any("4 packs are already there" in line for line in process.stdout)
+    hold.unlink()
+    bench.wait(process)
+    bench.check(4, most_redone=0)

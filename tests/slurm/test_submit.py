@@ -1,0 +1,94 @@
+"""What is made of sbatch's answers, with programs that answer as they are told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from depthrate.slurm import submit
+from depthrate.slurm.command import SlurmError, command_environment, ignored_variables
+from depthrate.slurm.profile import Profile
+from depthrate.slurm.submit import UnclearSubmissionError, submit_array
+
+pytest.importorskip("submitit")
+NAME = "depthrate-s-20260101T000000_000000000000"
+Programs = Callable[..., None]
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    """Put bash scripts in front of the PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    monkeypatch.setattr(submit.time, "sleep", lambda seconds: None)
+
+    def add(**scripts: str) -> None:
+        for name, script in {"srun": "", "squeue": "", **scripts}.items():
+            (folder / name).write_text(f"#!/bin/bash\n{script}\n")
+            (folder / name).chmod(0o755)
+
+    return add
+
+
+def send(folder: Path, num_jobs: int = 3) -> list[str]:
+    return submit_array(Profile(), NAME, folder / "jobs", print, [["x"]] * num_jobs)
+
+
+def known(array_id: str) -> str:
+    return f"printf '%-200s%-24s\\n' {NAME} {array_id}"
+
+
+def test_the_work_lies_ready_before_sbatch_is_called(programs: Programs, tmp_path: Path) -> None:
+    programs(sbatch='ls "$(dirname $2)" > "$(dirname $2)/seen"; echo "Welcome to big"; echo "77;big"')
+    assert send(tmp_path) == ["77_0", "77_1", "77_2"]
+    seen = (tmp_path / "jobs" / "seen").read_text().split()
+    assert {"work_0.pkl", "work_1.pkl", "work_2.pkl", "submission.sh"} <= set(seen)
+    assert send(tmp_path, 1) == ["77"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1",
+        "echo hello",
+    ],
+)
+def test_jobs_that_the_controller_has_are_ours_whatever_sbatch_said(
+    programs: Programs, tmp_path: Path, answer: str
+) -> None:
+    programs(sbatch=answer, squeue=known("78"))
+    assert send(tmp_path) == ["78_0", "78_1", "78_2"]
+
+
+def test_a_refusal_is_one_when_the_controller_has_nothing(programs: Programs, tmp_path: Path) -> None:
+    programs(sbatch="echo one >&2; echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1")
+    with pytest.raises(
+        SlurmError, match="sbatch refused the jobs: .*one / .*Invalid account.*; the script is"
+    ) as caught:
+        send(tmp_path)
+    assert not isinstance(caught.value, UnclearSubmissionError)
+
+
+def test_silence_is_no_refusal(programs: Programs, tmp_path: Path) -> None:
+    away = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1"
+    programs(sbatch=away, squeue=away)
+    with pytest.raises(UnclearSubmissionError, match=r"cannot be seen: .*Unable to contact"):
+        send(tmp_path)
+
+
+def test_what_surrounds_a_launch_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in command_environment() if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    assert ignored_variables() == ""
+    for name in ("SLURM_CONF", "SLURM_MEM_PER_CPU", "SBATCH_PARTITION", "SQUEUE_FORMAT", "SLURMD_NODENAME"):
+        monkeypatch.setenv(name, "1")
+    kept = {name for name in command_environment() if re.match("S[A-Z]*_", name)}
+    assert {"SLURM_CONF", "SLURMD_NODENAME"} <= kept
+    assert not kept & {"SLURM_MEM_PER_CPU", "SBATCH_PARTITION", "SQUEUE_FORMAT"}
+    assert ignored_variables().startswith("SBATCH_PARTITION, SLURM_MEM_PER_CPU, SQUEUE_FORMAT not used")
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    assert ignored_variables() == "this launch runs inside SLURM job 12; jobs inherit nothing of it"
