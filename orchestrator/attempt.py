@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from depthrate.storage.claims import is_process_gone
 from depthrate.storage.layout import attempt_path
 from depthrate.storage.records import Record, parse_record
 from depthrate.storage.states import AttemptState, FailureKind
@@ -115,12 +116,4 @@ def is_live(record: Record, now: float) -> bool:
     """Whether an attempt seems to run: a fresh heartbeat, and its process exists if it is one of this machine."""
     if record["state"] != AttemptState.RUNNING or now - (record["heartbeat_at"] or 0.0) > STALE_S:
         return False
-    if record["host"] != socket.gethostname() or not record["pid"]:
-        return True
-    try:
-        os.kill(record["pid"], 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
+    return not is_process_gone(record["host"], record["pid"])

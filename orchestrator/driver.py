@@ -8,6 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from depthrate.orchestrator.attempt import heartbeat_s, new_attempt_id, read_attempt, write_lost
 from depthrate.orchestrator.cancel_mark import read_cancel_mark
@@ -21,9 +22,10 @@ from depthrate.orchestrator.executors.executor import (
 )
 from depthrate.orchestrator.other_launches import OtherLaunches
 from depthrate.orchestrator.plan import Plan, halved
-from depthrate.orchestrator.progress import Feed, Outcome, PackFailure, Progress, Watcher
+from depthrate.orchestrator.progress import Detached, Feed, Outcome, PackFailure, Progress, Watcher
 from depthrate.orchestrator.retry import STOP_AFTER_PACKS, Decision, decide, error_pattern, pause_s
 from depthrate.storage.cache import SnapshotCache
+from depthrate.storage.claims import Claims
 from depthrate.storage.layout import checkpoint_folder
 from depthrate.storage.records import Record
 from depthrate.storage.snapshot import Snapshot, take_snapshot
@@ -88,6 +90,7 @@ class Driver:
         self.cancelled = False
         self._cancel_mark = read_cancel_mark(store, self.sweep.name)
         self._others = OtherLaunches(store)
+        self._claims = Claims(store, self.sweep.name, new_attempt_id())
         for attempt_id in self.running:
             self._others.note_own(self.sweep.name, attempt_id)
         self._has_submitted = False
@@ -103,6 +106,13 @@ class Driver:
 
     def run(self) -> Outcome:
         """Bring every pack to its commit, or give it up."""
+        self._claims.enter()
+        try:
+            return self._run()
+        finally:
+            self._claims.leave()
+
+    def _run(self) -> Outcome:
         last_read = float("-inf")
         while (self.running and not self._may_leave()) or (self._has_more() and not self.stopping):
             if not self.stopping:
@@ -113,16 +123,23 @@ class Driver:
             if self._clock() - last_read >= heartbeat_s(self.store) / 2:
                 last_read = self._clock()
                 self._stop_if_cancelled()
+                self._claims.renew(self._own_trials())
                 self._read_progress()
                 self._tell()
         self._tell()
         interrupted = self.stopping and not self.stopped_early
         return Outcome(self.failures, interrupted, self.stopped_early, self.cancelled)
 
-    def detach(self) -> int:
-        """Submit what is pending once and return how many packs are on their way; the jobs go on without us."""
-        self._submit(self._clock())
-        return len(self.running)
+    def detach(self) -> Detached:
+        """Submit what is pending once; the jobs go on without us."""
+        self._claims.enter()
+        try:
+            self._submit(self._clock())
+        finally:
+            self._claims.leave()
+        busy = self._others.running | self._claims.others
+        elsewhere = sum(not busy.isdisjoint(entry.pack.trial_ids) for entry in self.queue)
+        return Detached(len(self.running), elsewhere, len(self.queue) - elsewhere)
 
     def _may_leave(self) -> bool:
         return self.stopping and self.executor.outlives_driver
@@ -158,19 +175,32 @@ class Driver:
             self._look_at_others()
             # a large store takes a while to list: spend at most a twentieth of the launch on it
             self._next_look = now + max(LOOK_AT_OTHERS_S, 20 * (self._clock() - now))
-        jobs = []
-        for _ in range(len(self.queue)):
-            if len(self.running) >= self.executor.capacity or self.stopping:
-                break
-            entry = self.queue.popleft()
-            if now < entry.not_before or self._others.running.intersection(entry.pack.trial_ids):
-                self.queue.append(entry)
-            else:
-                jobs.append(self._job_of(entry))
-        if jobs:
-            self._submit_jobs(jobs)
+        room = self.executor.capacity - len(self.running)
+        busy = self._others.running | self._claims.others
+        ready = (e for e in self.queue if now >= e.not_before and busy.isdisjoint(e.pack.trial_ids))
+        if not self.stopping and (entries := self._claimed(list(islice(ready, 2 * room)), room)):
+            self._submit_jobs([self._job_of(entry) for entry in entries])
         if self.stopping:  # asked to while these were on their way
             self.executor.stop()
+
+    def _claimed(self, ready: list[_Entry], room: int) -> list[_Entry]:
+        """Return as many of these entries as there is room for and are this launch's to run, taken from the queue."""
+        chosen = ready[:room]
+        if not all(self._claims.has(entry.pack.trial_ids) for entry in chosen):
+            # where a claim costs time, of requests or for others to see it, the next packs are claimed with these
+            is_dear = self._claims.has_company or not self.store.is_local
+            wanted = {trial_id for entry in (ready if is_dear else chosen) for trial_id in entry.pack.trial_ids}
+            self._claims.take(wanted, self._own_trials())
+            if self._claims.has_company:  # whoever held one of them before may have committed it just now
+                committed = self._committed()
+                for entry in chosen:
+                    entry.pack = self._without(entry.pack, committed)
+        ours = {id(entry) for entry in chosen if self._claims.has(entry.pack.trial_ids)}
+        self.queue = deque(entry for entry in self.queue if id(entry) not in ours)
+        return [entry for entry in chosen if id(entry) in ours and entry.pack.trials]
+
+    def _own_trials(self) -> set[str]:
+        return {trial_id for entry in self.running.values() for trial_id in entry.pack.trial_ids}
 
     def _submit_jobs(self, jobs: list[PackJob]) -> None:
         """Hand jobs over; where a scheduler has taken some before, one that is away is asked again later."""
@@ -295,15 +325,35 @@ class Driver:
 
     def _look_at_others(self) -> None:
         """See which pending trials other launches run, and drop those that they have committed."""
-        committed = self._committed()
+        is_first = self._next_look == float("-inf")
+        before = self._claims.others
+        self._claims.look()
         try:
             self._others.look()
         except OSError as error:
             log.warning("attempts not listed: %s", error)
             return
+        committed = self._committed()  # last: what was given back above is committed by now, or was not done
         for entry in self.queue:
             entry.pack = self._without(entry.pack, committed)
+        if is_first or any((before - self._claims.others).intersection(entry.pack.trial_ids) for entry in self.queue):
+            self._take_over()
         self.queue = deque(entry for entry in self.queue if entry.pack.trials)
+
+    def _take_over(self) -> None:
+        """Go on from the jobs of a launch that left, perhaps since this one was planned, where a scheduler still has them."""
+        if not self.executor.outlives_driver:
+            return
+        pending = {trial.trial_id: trial for entry in self.queue for trial in entry.pack.trials}
+        for attempt_id, (pack_id, trial_ids) in self.executor.take_over().items():
+            trials = tuple(pending[trial_id] for trial_id in trial_ids if trial_id in pending)
+            if trials and attempt_id not in self.running:
+                self.running[attempt_id] = _Entry(Pack(pack_id, trials))
+                self._others.note_own(self.sweep.name, attempt_id)
+        own = self._own_trials()
+        for entry in self.queue:
+            left = tuple(trial for trial in entry.pack.trials if trial.trial_id not in own)
+            entry.pack = Pack(entry.pack.pack_id, left)
 
     def _read_progress(self) -> None:
         started = self.executor.running()
@@ -314,7 +364,8 @@ class Driver:
                 entry.record = None
 
     def _tell(self) -> None:
-        waiting = sum(bool(self._others.running.intersection(entry.pack.trial_ids)) for entry in self.queue)
+        busy = self._others.running | self._claims.others
+        waiting = sum(not busy.isdisjoint(entry.pack.trial_ids) for entry in self.queue)
         self.watch(
             Progress(
                 trials_done=self.trials_done,

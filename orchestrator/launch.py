@@ -15,7 +15,7 @@ from rich.console import Console
 from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.executor import Executor, LaunchJob, LaunchOptions, LaunchSite
 from depthrate.orchestrator.plan import CheckedSweep, Plan
-from depthrate.orchestrator.progress import Feed, Outcome
+from depthrate.orchestrator.progress import Detached, Feed, Outcome
 from depthrate.orchestrator.upkeep import Upkeep
 from depthrate.orchestrator.watch import JobWatcher, LaunchWatcher
 from depthrate.storage.lag import await_commits
@@ -93,8 +93,8 @@ def _done(plan: Plan, outcome: Outcome) -> set[str]:
 
 def submit(
     plan: Plan, store: Store, executor: Executor, estimate_s: Estimate, *, data: str, checkpoint_s: float
-) -> int:
-    """Submit a plan's packs to machines that go on without us, and return how many packs are on their way.
+) -> Detached:
+    """Submit a plan's packs to machines that go on without us.
 
     Raises:
         StoreError: the store cannot be written.

@@ -53,6 +53,17 @@ class Outcome:
     """By `depthrate cancel`."""
 
 
+@dataclass(frozen=True)
+class Detached:
+    """How many packs a launch left behind that submitted them and went."""
+
+    on_their_way: int
+    elsewhere: int
+    """Claimed or run by another launch, which was there first."""
+    not_submitted: int
+    """For lack of room, or because the scheduler went away meanwhile."""
+
+
 class Feed(Protocol):
     """Gives a launch more packs as results come in: a search."""
 

@@ -7,6 +7,7 @@ attempts/sweep=<sweep>/<attempt>.json, <attempt>.log                state, heart
 trials|metrics|curves|features|attempts/sweep=<sweep>/compact_<id>[-<part>].parquet   many of these in one
 manifest/sweep=<sweep>/<id>.json                                    makes them count, and says what they replace
 jobs/sweep=<sweep>/<submission>.json                                what a scheduler was given; deleted when it is over
+claims/<launch>-<n>.json                                            which trials a launch is about to run; gone when it ends
 columns/<table>/<type>=<column>                                     the type of each column that tasks added
 checkpoints/<pack>/pack.json, <name>.ckpt                           deleted after the commit
 searches/sweep=<sweep>/<study>/<batch>-<digest>.json                what a search proposed, before it runs
@@ -28,6 +29,7 @@ DATA_TABLES = ("metrics", "curves", "features")
 """Written before the commit, in this order."""
 FOLDERS = ("manifest", "trials", *DATA_TABLES, "attempts")
 """What a reader lists."""
+CLAIMS = "claims"
 _COMPACTED = "compact_"
 _ATTEMPT_ID = re.compile(r"\d{8}T\d{6}_[0-9a-f]{12}")
 _IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,249}")
@@ -152,6 +154,16 @@ def submissions_folder(sweep: str) -> str:
 def submission_path(sweep: str, name: str) -> str:
     """Return where a launch writes which jobs it has given to a scheduler."""
     return f"{submissions_folder(sweep)}/{identity(name)}.json"
+
+
+def claim_path(launch_id: str, number: int) -> str:
+    """Return where a launch writes, for the nth time, which trials it is about to run."""
+    return f"{CLAIMS}/{launch_id}-{number:08d}.json"
+
+
+def launch_of_claim(path: str) -> str:
+    """Return the launch in a path that `claim_path` made."""
+    return name_of_path(path).partition("-")[0]
 
 
 def trial_ids_path(sweep: str, spec_hash: str) -> str:

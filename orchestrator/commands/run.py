@@ -126,8 +126,10 @@ def _see_search(
 def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchEnd | int:
     """Drive the packs from here; return how that ended, or the exit code of who leaves before its end."""
     if run.detach:
-        count = submit(run.plan, run.store, executor, estimate_s, data=run.data, checkpoint_s=run.checkpoint_s)
-        run.console.print(f"{count} packs are on their way; how far: {run.next('status')}")
+        sent = submit(run.plan, run.store, executor, estimate_s, data=run.data, checkpoint_s=run.checkpoint_s)
+        run.say(f"{sent.on_their_way} packs are on their way; how far: {run.next('status')}")
+        if sent.elsewhere:
+            run.say(f"{sent.elsewhere} packs are another launch's, which was there first")
         return 0
     try:
         return launch(

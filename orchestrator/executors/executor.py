@@ -162,6 +162,10 @@ class Executor(Machines):
             SubmitError: a scheduler refused some of them or is away.
         """
 
+    def take_over(self) -> Mapping[str, tuple[str, list[str]]]:
+        """Watch what other launches of the sweep have submitted since, too: attempt -> (pack, trials). Most leave nothing."""
+        return {}
+
     @abstractmethod
     def running(self) -> Mapping[str, str]:
         """Return the attempts that have started: as submitted -> as they run now."""

@@ -23,7 +23,13 @@ from depthrate.orchestrator.executors.slurm_job import run_bundle
 from depthrate.orchestrator.executors.slurm_lanes import Lanes
 from depthrate.orchestrator.executors.slurm_nodes import NodeCounts
 from depthrate.orchestrator.executors.slurm_queue import JobQueue, WatchedJob, array_of
-from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack, is_alive, jobs_folder
+from depthrate.orchestrator.executors.slurm_submissions import (
+    Submission,
+    SubmittedPack,
+    is_alive,
+    jobs_folder,
+    jobs_of_sweep,
+)
 from depthrate.slurm.command import SlurmError, ignored_variables
 from depthrate.slurm.limits import Limits
 from depthrate.slurm.profile import Profile
@@ -162,6 +168,17 @@ class SlurmExecutor(Executor):
             return take_snapshot(self.store).trial_ids()
         except (OSError, StoreError):
             return set()
+
+    def take_over(self) -> dict[str, tuple[str, list[str]]]:
+        """Watch what another launch has submitted since this one began; nothing while the controller is away."""
+        before, watched = set(self._adopted), {job.submission.name for job in self._queue.jobs.values()}
+        try:
+            submissions, states = jobs_of_sweep(self.store, self.sweep, self.limits.cluster)
+        except SlurmError as error:
+            log.warning("jobs of other launches are not known: %s", error)
+            return {}
+        self.adopt([each for each in submissions if each.name not in watched], states)
+        return {attempt_id: self._adopted[attempt_id] for attempt_id in self._adopted.keys() - before}
 
     def submit(self, jobs: Sequence[PackJob]) -> None:
         """Submit packs as arrays, none longer than the cluster allows.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,12 @@ from depthrate.storage.store import Store
 from depthrate.sweeps.sweep_file import sweep_of_spec
 
 OWN_TASKS = Path(__file__).parents[1] / "support/own_tasks.py"
+STEADY = OWN_TASKS.with_name("steady_task.py")
 
 
 def drive(store: Store, task: str, workers: int = 1, **spec: Any) -> Outcome:
-    checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:{task}", **spec}))
+    where = task if ":" in task else f"{OWN_TASKS}:{task}"
+    checked = check_sweep(sweep_of_spec({"name": "s", "task": where, **spec}))
     plan = make_plan(checked, store, workers=workers)
     executor = LocalExecutor(workers)
     options = LaunchOptions(store=store.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
@@ -95,6 +99,23 @@ def test_packs_of_another_live_launch_are_left_to_it(folder: Store) -> None:
     assert not drive(folder, "power_law", grid={"depth": [2, 3]}).failures
     assert time.monotonic() - started > 2 and len(committed(folder)) == 2
     assert json.loads(folder.read("attempts/sweep=s/other.json"))["state"] == "lost"
+
+
+def test_two_launches_at_the_same_moment_share_the_work(folder: Store, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    spec = {"params": {"trace": str(trace), "steps": 5}, "grid": {"depth": [2, 3, 5, 8, 13, 21]}}
+    both = threading.Barrier(2)
+
+    def launch() -> None:
+        both.wait()
+        assert not drive(folder, f"{STEADY}:steady", workers=2, **spec).failures
+
+    with ThreadPoolExecutor(2) as pool:
+        for launched in [pool.submit(launch) for _ in range(2)]:
+            launched.result()
+    steps = trace.read_text().splitlines()
+    assert len(steps) == len(set(steps)) == 30 and raw_rows(folder) == 6 and states(folder) == ["done"] * 6
+    assert not folder.list("claims")
 
 
 def test_checkpointed_packs_are_formed_again(folder: Store) -> None:

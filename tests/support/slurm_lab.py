@@ -25,6 +25,7 @@ from getpass import getuser
 from pathlib import Path
 
 DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd")
+ACCOUNT = "theory"
 _SBIN = "/usr/sbin:/sbin"
 
 
@@ -115,6 +116,20 @@ class Lab:
         _wait("sacctmgr", 30, lambda: "Cluster" in self.run("sacctmgr", "list", "cluster", check=False))
         if "lab" not in self.run("sacctmgr", "--noheader", "list", "cluster", "format=cluster"):
             self.run("sacctmgr", "--immediate", "add", "cluster", "lab")
+        if ACCOUNT not in self.run("sacctmgr", "--noheader", "list", "account", "format=account"):
+            self.run("sacctmgr", "--immediate", "add", "account", ACCOUNT, "cluster=lab")
+            self.run("sacctmgr", "--immediate", "add", "user", getuser(), f"account={ACCOUNT}", "cluster=lab")
+
+    def limit_submitted(self, most: int | None) -> None:
+        """Let the user of this lab have no more jobs than so many, waiting and running together."""
+        limit = f"MaxSubmitJobs={-1 if most is None else most}"
+        self.run("sacctmgr", "--immediate", "modify", "user", getuser(), "set", limit)
+        listed = ["scontrol", "show", "assoc_mgr", f"users={getuser()}", "flags=assoc"]
+        _wait(
+            "the controller to know",
+            20,
+            lambda: ("MaxSubmitJobs=" + (f"{most}(" if most else " ")) in self.run(*listed),
+        )
 
     def stop_accounting(self) -> None:
         """End slurmdbd: sacct fails, the scheduler goes on."""
@@ -278,6 +293,7 @@ AccountingStorageHost=127.0.0.1
 AccountingStoragePass={run}/munge/munge.socket
 AccountingStoragePort={self.port + 1}
 AccountingStorageTRES=gres/gpu
+AccountingStorageEnforce=limits
 GresTypes=gpu
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=2:00:00 State=UP PriorityTier=1 GraceTime=20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import pytest
@@ -86,4 +87,29 @@ def test_an_answer_that_is_lost_while_the_controller_is_away_is_cleared_up_later
     assert process.stdout is not None and any("4 packs are already there" in line for line in process.stdout)
     hold.unlink()
     bench.wait(process)
+    bench.check(4, most_redone=0)
+
+
+def test_two_launches_at_the_same_moment_submit_once(bench: Bench) -> None:
+    """One of them submits; the other waits for it, and goes on from its jobs when it leaves."""
+    bench.profile |= {"array_parallelism": 2}
+    bench.sweep(params={"steps": 10, "step_s": 0.2}, grid={"depth": [2, 3, 5, 8, 13, 21]})
+    launches = [bench.start(), bench.start()]
+    bench.until(lambda: bool(bench.steps()))
+    assert len(set(bench.job_names())) == 1, "one array"
+    launches.sort(key=lambda launch: launch.pid)
+    launches[0].send_signal(signal.SIGINT)
+    assert "left with" in bench.wait(launches[0], code=130)
+    bench.wait(launches[1])
+    bench.check(6, most_redone=0)
+    assert not lost(bench)
+
+
+def test_two_detached_launches_at_the_same_moment_submit_once(bench: Bench) -> None:
+    bench.sweep(**FEW)
+    launches = [bench.start("--detach"), bench.start("--detach")]
+    for launch in launches:
+        assert "4 packs are" in bench.wait(launch), "its own, or those of the one that was first"
+    assert len(bench.store.list("jobs")) == 1, "one array"
+    bench.wait(bench.start())
     bench.check(4, most_redone=0)

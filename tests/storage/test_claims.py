@@ -1,0 +1,151 @@
+"""Claims: of launches that want the same trials at the same moment, one gets each."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from depthrate.storage.claims import LEASE_S, Claims
+from depthrate.storage.store import Store
+
+TRIALS = [f"t{index}" for index in range(4)]
+
+
+class Clock:
+    """A time that passes only while somebody waits."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def held(claims: Claims) -> set[str]:
+    return {trial_id for trial_id in TRIALS if claims.has([trial_id])}
+
+
+def entered(store: Store, launch_id: str, sweep: str = "s") -> Claims:
+    made = Claims(store, sweep, launch_id)
+    made.enter()
+    return made
+
+
+def test_who_comes_later_leaves_what_is_claimed(store: Store) -> None:
+    first, later = entered(store, "b"), Claims(store, "s", "a")
+    first.take(TRIALS[:2])
+    later.enter()
+    later.take(TRIALS)
+    assert held(first) == {"t0", "t1"} and held(later) == {"t2", "t3"} and later.others == {"t0", "t1"}
+    first.leave()
+    later.look()
+    later.take(TRIALS)
+    assert held(later) == set(TRIALS) and later.has_company
+    later.leave()
+    assert store.list() == {}
+
+
+def test_what_is_done_is_given_back(store: Store) -> None:
+    first, second = entered(store, "a"), entered(store, "b")
+    first.take(TRIALS[:2])
+    first.take([TRIALS[2]], keep=[TRIALS[1]])
+    second.look()
+    assert second.others == {"t1", "t2"} and len(store.list()) == 2, "a launch keeps one file"
+
+
+def test_of_launches_at_the_same_moment_one_gets_each_trial(store: Store) -> None:
+    """Several races at once, each of four launches whose requests take random times."""
+    chance = random.Random(0)
+    delays = [chance.uniform(0, 0.3) * chance.randrange(2) for _ in range(1000)]
+    winners: dict[tuple[int, str], list[str]] = defaultdict(list)
+
+    def launch(race: int, name: str) -> None:
+        claims = Claims(Slow(store, delays), f"s{race}", f"{race}{name}")  # type: ignore[arg-type]
+        claims.enter()
+        claims.take([f"{race}{trial_id}" for trial_id in TRIALS])
+        for trial_id in TRIALS:
+            if claims.has([f"{race}{trial_id}"]):
+                winners[race, trial_id].append(name)
+
+    threads = [threading.Thread(target=launch, args=(race, name)) for race in range(6) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(len(winners[race, trial_id]) == 1 for race in range(6) for trial_id in TRIALS), winners
+
+
+class Slow:
+    """A store whose requests take a while before they are done."""
+
+    def __init__(self, store: Store, delays: list[float]):
+        self._store, self._delays = store, delays
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("write", "list"):
+            time.sleep(self._delays.pop())
+        return getattr(self._store, name)
+
+
+def test_of_two_that_see_each_other_the_earlier_wins(folder: Store) -> None:
+    """Both have written before either looks; which is earlier is told by their times, then by their names."""
+    clock = Clock(time.time())
+    early, late = (Claims(folder, "s", name, clock, clock.sleep) for name in ("b", "a"))
+    early.enter(), late.enter()
+    real_look = early.look
+    early.look = lambda: (setattr(early, "look", real_look), clock.sleep(0.1), late.take(["t0"]), real_look())  # type: ignore[method-assign]
+    early.take(["t0"])
+    assert early.has(["t0"]) and not late.has(["t0"])
+
+
+def test_a_claim_ends_with_its_lease_or_its_process(folder: Store) -> None:
+    clock = Clock(time.time())
+    first, second = (Claims(folder, "s", name, clock, clock.sleep) for name in "ab")
+    first.enter()
+    first.take(TRIALS)
+    second.enter()
+    assert second.others == set(TRIALS)
+    clock.sleep(LEASE_S - 1)
+    first.renew(TRIALS)
+    clock.sleep(2)
+    second.look()
+    assert second.others == set(TRIALS), "it was renewed"
+    clock.sleep(LEASE_S)
+    second.look()
+    assert not second.others
+    (path,) = [path for path in folder.list("claims") if "/a-" in path]
+    content = json.loads(folder.read(path)) | {"renewed_at": clock(), "pid": 2**22 + 1}
+    folder.write(path, json.dumps(content).encode())
+    second.look()
+    assert not second.others, "its process runs no more"
+    folder.write(path, json.dumps(content | {"host": "elsewhere"}).encode())
+    second.look()
+    assert second.others == set(TRIALS), "of another machine's processes nothing is known"
+    clock.sleep(11 * LEASE_S)
+    second.look()
+    assert path not in folder.list("claims"), "what nobody renews for long is taken away"
+
+
+def test_what_is_no_claim_and_a_store_that_refuses_stop_nothing(
+    folder: Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, content in enumerate((b"{", b"[]", b'{"x": 1}', b'{"launch_id": "x"}')):
+        folder.write(f"claims/x{number}-00000001.json", content)
+    claims = entered(folder, "a")
+    assert claims.others == set()
+
+    def refuse(*arguments: Any) -> None:
+        raise OSError("quota")
+
+    monkeypatch.setattr(folder, "write", refuse)
+    claims.take(TRIALS)
+    assert claims.has(TRIALS) and "claims not written or read: quota" in caplog.text
