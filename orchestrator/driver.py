@@ -17,6 +17,7 @@ from depthrate.orchestrator.executors.executor import (
     JobEnd,
     LaunchOptions,
     NoFailure,
+    NoRoomError,
     PackJob,
     SubmitError,
 )
@@ -95,6 +96,7 @@ class Driver:
             self._others.note_own(self.sweep.name, attempt_id)
         self._has_submitted = False
         self._next_look = float("-inf")
+        self._full_until = float("-inf")
         self._cache = SnapshotCache()
         self._last_committed = set(plan.done)
 
@@ -169,7 +171,7 @@ class Driver:
 
     def _submit(self, now: float) -> None:
         """Fill the executor; packs that another launch runs wait, and are dropped when it has committed them."""
-        if not self.queue or len(self.running) >= self.executor.capacity:
+        if not self.queue or len(self.running) >= self.executor.capacity or now < self._full_until:
             return
         if now >= self._next_look:
             self._look_at_others()
@@ -206,6 +208,10 @@ class Driver:
         """Hand jobs over; where a scheduler has taken some before, one that is away is asked again later."""
         try:
             self.executor.submit(jobs)
+        except NoRoomError as error:
+            self.queue.extendleft(reversed([self.running.pop(job.attempt_id) for job in error.left]))
+            log.info("%d packs wait for room: %s", len(error.left), error)
+            self._full_until = self._clock() + SUBMIT_PAUSE_S  # or until something ends
         except SubmitError as error:
             entries = [self.running.pop(job.attempt_id) for job in error.left]
             if not self.running and not self._has_submitted:
@@ -237,6 +243,7 @@ class Driver:
     def _handle(self, end: JobEnd) -> None:
         entry = self.running.pop(end.attempt_id, None)
         self._feed_is_due = True
+        self._full_until = float("-inf")
         if entry is None:  # an earlier launch's, and not of this plan: committed since, or submitted once more
             return
         if isinstance(end.kind, NoFailure):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import subprocess
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from depthrate.orchestrator.driver import Driver
-from depthrate.orchestrator.executors.executor import Executor, LaunchJob, LaunchOptions, LaunchSite
+from depthrate.orchestrator.executors.executor import Executor, LaunchJob, LaunchOptions, LaunchSite, SubmitError
 from depthrate.orchestrator.plan import CheckedSweep, Plan
 from depthrate.orchestrator.progress import Detached, Feed, Outcome
 from depthrate.orchestrator.upkeep import Upkeep
@@ -26,6 +28,8 @@ from depthrate.storage.store import Store, StoreError
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.executors.executor import Estimate
+
+log = logging.getLogger("depthrate")
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,19 @@ def submit(
         StoreError: the store cannot be written.
     """
     options = _begin(plan, store, executor, data, checkpoint_s)
+    supervise = partial(executor.supervise, plan, estimate_s, data=data, checkpoint_s=checkpoint_s)
+    try:
+        if job := supervise():
+            return Detached(len(plan.underway), 0, len(plan.packs), job)
+    except SubmitError as error:
+        log.warning("%s", error)
     executor.start(plan)
-    return Driver(plan, store, executor, options, lambda progress: None, estimate_s=estimate_s).detach()
+    sent = Driver(plan, store, executor, options, lambda progress: None, estimate_s=estimate_s).detach()
+    try:
+        return replace(sent, job=supervise()) if sent.not_submitted else sent  # the limit was learnt on the way
+    except SubmitError as error:
+        log.warning("%s", error)
+        return sent
 
 
 def send_launch(plan: Plan, store: Store, site: LaunchSite, *, data: str, checkpoint_s: float) -> LaunchJob:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from depthrate.orchestrator.executors.executor import LaunchJob
 from depthrate.storage.records import Record
 from depthrate.sweeps.packing import Pack
 
@@ -62,6 +63,8 @@ class Detached:
     """Claimed or run by another launch, which was there first."""
     not_submitted: int
     """For lack of room, or because the scheduler went away meanwhile."""
+    job: LaunchJob | None = None
+    """That submits those."""
 
 
 class Feed(Protocol):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import getpass
 import re
 from dataclasses import dataclass
 
 from depthrate.slurm.command import SlurmError, fields_of, run_command
 from depthrate.slurm.profile import Profile
+
+ACCOUNTING_TIMEOUT_S = 10.0
+"""Where the accounting is slow to answer, its limits are learnt from refusals."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,37 @@ def read_limits() -> Limits:
             nodes=len(members),
         )
     return Limits(config["ClusterName"], int(config["MaxArraySize"]), int(config["MaxJobCount"]), partitions)
+
+
+def read_max_submitted(profile: Profile) -> int | None:
+    """Return how many jobs of the user the accounting lets wait and run together; None where it sets or says nothing."""
+    try:
+        user = [f"user={getpass.getuser()}", "format=account,partition,maxsubmitjobs,grpsubmitjobs,defaultqos"]
+        associations = [line.split("|") for line in _sacctmgr("association", "where", *user)]
+        qualities = [line.split("|") for line in _sacctmgr("qos", "format=name,maxsubmitjobsperuser,grpsubmitjobs")]
+    except (SlurmError, KeyError):
+        return None
+    found: list[str] = []
+    names = {profile.qos}
+    for account, partition, most, of_group, default_qos in associations:
+        if profile.account in (None, account) and partition in ("", profile.partition):
+            found += [most, of_group]
+            names |= set() if profile.qos else {default_qos}
+    found += [text for name, *texts in qualities if name in names for text in texts]
+    return min((int(text) for text in found if text.isdigit()), default=None)
+
+
+def count_submitted() -> int:
+    """Return how many jobs of the user wait or run.
+
+    Raises:
+        SlurmError: the controller does not answer.
+    """
+    return len(run_command(["squeue", "--noheader", "--array", "--me", "--format=%i"]).splitlines())
+
+
+def _sacctmgr(*words: str) -> list[str]:
+    return run_command(["sacctmgr", "--noheader", "--parsable2", "show", *words], ACCOUNTING_TIMEOUT_S).splitlines()
 
 
 def minutes_of(text: str) -> float | None:

@@ -37,6 +37,11 @@ class Profile:
     nodes: int = 1
     """Only for a Ray cluster inside one allocation; a job of packs takes one node."""
     array_parallelism: int | None = None
+    max_submitted: int | None = None
+    """Jobs of the user, waiting and running together, that the cluster takes; None: as it says itself, or refuses."""
+    supervisor: bool = True
+    """Whether a detached launch may leave a job of one CPU that submits what there was no room for."""
+    supervisor_partition: str | None = None
     job_min: float = 30.0
     signal_s: int | None = None
     grace_s: float = GRACE_S
@@ -70,10 +75,12 @@ _ALLOWED: dict[str, tuple[float, float]] = {
     "walltime_min": (1, 525_600),
     "nodes": (1, 10_000),
     "array_parallelism": (1, 100_000),
+    "max_submitted": (1, 1_000_000),
     "job_min": (0.0, 525_600),
     "signal_s": (5, 86_400),
     "grace_s": (0.0, 3_600.0),
 }
+_IN_WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
 _OWNED = frozenset(
     [
         *("array", "job-name", "output", "error", "open-mode", "requeue", "no-requeue", "signal", "parsable", "wrap"),
@@ -129,11 +136,9 @@ def _checked(key: str, value: Any, hint: Any, where: str) -> Any:
         return tuple(texts)
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
-    if isinstance(value, bool) or not isinstance(value, tuple(k for k in kinds if k is not types.NoneType)):
-        names = " or ".join(
-            {"str": "text", "int": "whole number", "float": "number"}.get(k.__name__, "") for k in kinds[:1]
-        )
-        raise SlurmError(f"{where}: {key} is {value!r}; give a {names}")
+    allowed = tuple(kind for kind in kinds if kind is not types.NoneType)
+    if isinstance(value, bool) != (bool in allowed) or not isinstance(value, allowed):
+        raise SlurmError(f"{where}: {key} is {value!r}; give {_IN_WORDS[kinds[0]]}")
     if isinstance(value, str) and not value.strip():
         raise SlurmError(f"{where}: {key} is empty; give a text or leave the key out")
     low, high = _ALLOWED.get(key, (-math.inf, math.inf))

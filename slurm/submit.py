@@ -34,6 +34,13 @@ _NO_ANSWER = re.compile(
 """What makes of a refusal something that may have been accepted after all."""
 
 
+_FULL = re.compile(r"MaxSubmit|SubmitJob|job submit limit|MaxJobCount|unable to accept job", re.IGNORECASE)
+
+
+class SubmitLimitError(SlurmError):
+    """The cluster takes no more jobs of ours, or not so many at once."""
+
+
 class UnclearSubmissionError(SlurmError):
     """sbatch gave no clear answer, and the controller does not say whether it has the jobs."""
 
@@ -112,7 +119,7 @@ def submit_array(
 
     Raises:
         UnclearSubmissionError: nobody says whether this array is submitted.
-        SlurmError: sbatch refused; nothing of this array is submitted.
+        SlurmError: sbatch refused, a `SubmitLimitError` for lack of room; nothing of this array is submitted.
     """
     from submitit.core.utils import DelayedSubmission
 
@@ -142,7 +149,8 @@ def _send(script: Path, name: str) -> str:
 
     Raises:
         UnclearSubmissionError: nobody says whether it was accepted.
-        SlurmError: it was not.
+        SubmitLimitError: there is no room for so many.
+        SlurmError: it was not accepted for another reason.
     """
     try:
         printed = run_command(["sbatch", "--parsable", str(script)], SBATCH_TIMEOUT_S, last_words=3)
@@ -162,7 +170,8 @@ def _send(script: Path, name: str) -> str:
             continue
         is_known = True
     if is_final or is_known:
-        raise SlurmError(f"sbatch refused the jobs: {error}; the script is {script}")
+        kind = SubmitLimitError if _FULL.search(str(error)) else SlurmError
+        raise kind(f"sbatch refused the jobs: {error}; the script is {script}")
     raise UnclearSubmissionError(f"sbatch gave no answer, and whether the jobs were accepted cannot be seen: {error}")
 
 

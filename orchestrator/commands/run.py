@@ -130,6 +130,12 @@ def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchE
         run.say(f"{sent.on_their_way} packs are on their way; how far: {run.next('status')}")
         if sent.elsewhere:
             run.say(f"{sent.elsewhere} packs are another launch's, which was there first")
+        if sent.job is not None:
+            run.say(f"job {sent.job.job_id} submits {sent.not_submitted} more as the cluster takes them")
+        elif sent.not_submitted:
+            again = run.arguments.again()
+            print(f"depthrate: {sent.not_submitted} packs are not submitted; go on: {again}", file=sys.stderr)
+            return 1
         return 0
     try:
         return launch(

@@ -102,6 +102,10 @@ class SubmitError(ValueError):
         self.left = left
 
 
+class NoRoomError(SubmitError):
+    """A scheduler takes no more for now; it will when some of what it has is over."""
+
+
 class ExecutorError(ValueError):
     """The executor that was asked for is unknown, or its options do not fit it."""
 
@@ -161,6 +165,16 @@ class Executor(Machines):
         Raises:
             SubmitError: a scheduler refused some of them or is away.
         """
+
+    def supervise(self, plan: Plan, estimate_s: Estimate, *, data: str, checkpoint_s: float) -> LaunchJob | None:
+        """Send the launch away, or find it on its way, if it must stay to submit what there is no room for now.
+
+        None where everything fits, or nothing can be left behind that would drive the rest.
+
+        Raises:
+            SubmitError: the scheduler does not take it.
+        """
+        return None
 
     def take_over(self) -> Mapping[str, tuple[str, list[str]]]:
         """Watch what other launches of the sweep have submitted since, too: attempt -> (pack, trials). Most leave nothing."""

@@ -54,12 +54,23 @@ def _open(request: ExecutorRequest) -> Machines:
     """
     from depthrate.orchestrator.executors.slurm_executor import SlurmExecutor
     from depthrate.orchestrator.executors.slurm_submissions import jobs_of_sweep
-    from depthrate.slurm.limits import read_limits
+    from depthrate.orchestrator.executors.slurm_supervisor import Supervisor
+    from depthrate.slurm.limits import read_limits, read_max_submitted
 
-    profile, device = chosen_profile(request, request.options[CLUSTER.name])
+    cluster = request.options[CLUSTER.name]
+    profile, device = chosen_profile(request, cluster)
     limits = read_limits()
     limits.check(profile, 0)
-    executor = SlurmExecutor(profile, limits, request.store, request.sweep.name, device)
+    supervisor = Supervisor(request, cluster, profile, limits) if profile.supervisor else None
+    executor = SlurmExecutor(
+        profile,
+        limits,
+        request.store,
+        request.sweep.name,
+        device,
+        supervisor=supervisor,
+        max_submitted=profile.max_submitted or read_max_submitted(profile),
+    )
     executor.adopt(*jobs_of_sweep(request.store, request.sweep.name, limits.cluster))
     return executor
 

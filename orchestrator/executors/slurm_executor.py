@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.attempt import new_attempt_id
-from depthrate.orchestrator.executors.executor import Executor, JobEnd, PackJob, SubmitError
+from depthrate.orchestrator.executors.executor import Executor, JobEnd, LaunchJob, NoRoomError, PackJob, SubmitError
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.slurm_bundles import GUESSED_PARALLEL, bundle, share_of_slots_used
 from depthrate.orchestrator.executors.slurm_ends import CancelledEnds, PackEnds
@@ -23,6 +24,7 @@ from depthrate.orchestrator.executors.slurm_job import run_bundle
 from depthrate.orchestrator.executors.slurm_lanes import Lanes
 from depthrate.orchestrator.executors.slurm_nodes import NodeCounts
 from depthrate.orchestrator.executors.slurm_queue import JobQueue, WatchedJob, array_of
+from depthrate.orchestrator.executors.slurm_room import Room
 from depthrate.orchestrator.executors.slurm_submissions import (
     Submission,
     SubmittedPack,
@@ -31,10 +33,11 @@ from depthrate.orchestrator.executors.slurm_submissions import (
     jobs_of_sweep,
 )
 from depthrate.slurm.command import SlurmError, ignored_variables
-from depthrate.slurm.limits import Limits
+from depthrate.slurm.limits import Limits, count_submitted
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.states import JobState, squeue_states
 from depthrate.slurm.submit import (
+    SubmitLimitError,
     UnclearSubmissionError,
     batch_script,
     cancel_jobs,
@@ -49,6 +52,7 @@ from depthrate.storage.store import Store, StoreError
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.executors.executor import Estimate
+    from depthrate.orchestrator.executors.slurm_supervisor import Supervisor
     from depthrate.orchestrator.plan import Plan
     from depthrate.sweeps.packing import Pack
 
@@ -73,12 +77,17 @@ class SlurmExecutor(Executor):
         sweep: str,
         device: str = "cpu",
         clock: Callable[[], float] = time.monotonic,
+        supervisor: Supervisor | None = None,
+        max_submitted: int | None = None,
     ):
         self.profile, self.limits, self.store, self.sweep, self.device = profile, limits, store, sweep, device
         self.workers = (profile.array_parallelism or GUESSED_PARALLEL) * profile.slots
         worker_gb = profile.worker_mem_gb(device)
         self.memory_bytes = None if worker_gb is None else USABLE_SHARE * worker_gb * 2**30
         self._clock = clock
+        self._supervisor = supervisor
+        """Sends the launch away where it must stay."""
+        self.room = Room(max_submitted, clock)
         self._queue = JobQueue(clock, profile.grace_s)
         self._nodes = NodeCounts(limits.partition_of(profile).nodes)
         self._ends = PackEnds(store, sweep, self._nodes, profile)
@@ -133,7 +142,7 @@ class SlurmExecutor(Executor):
         }
 
     def _bundles(self, plan: Plan, estimate_s: Estimate) -> list[list[Pack]]:
-        return bundle(plan.packs, [estimate_s(pack) for pack in plan.packs], self.profile)
+        return bundle(plan.packs, [estimate_s(pack) for pack in plan.packs], self._profile_in_room())
 
     def adopt(self, submissions: Sequence[Submission], states: dict[str, JobState]) -> None:
         """Watch the jobs of earlier launches that are not over; those that are leave the books when this is used.
@@ -143,6 +152,8 @@ class SlurmExecutor(Executor):
         committed = self._committed() if any(is_alive(state) for state in states.values()) else set()
         for submission in reversed(submissions):  # a trial that was submitted again is where it was last
             if submission.is_launch:
+                if submission.job_ids and not any(is_alive(states.get(job_id)) for job_id in submission.job_ids):
+                    self._over.append(submission)
                 continue
             for job_id, packs in submission.jobs():
                 left = [pack for pack in packs if not committed.issuperset(pack.trial_ids)]
@@ -169,6 +180,34 @@ class SlurmExecutor(Executor):
         except (OSError, StoreError):
             return set()
 
+    def supervise(self, plan: Plan, estimate_s: Estimate, *, data: str, checkpoint_s: float) -> LaunchJob | None:
+        """Send the launch away as a small job, if there are more jobs to submit than the cluster takes now.
+
+        Raises:
+            SubmitError: it takes not even that one.
+        """
+        try:
+            room = self.room.left()
+            if self._supervisor is None or room is None or len(self._bundles(plan, estimate_s)) <= room:
+                return None
+            try:
+                return self._supervisor.send(data=data, checkpoint_s=checkpoint_s)
+            except SubmitLimitError:
+                self._make_room_for_one()
+                return self._supervisor.send(data=data, checkpoint_s=checkpoint_s)
+        except SlurmError as error:
+            raise SubmitError(f"the job that would submit the others cannot be submitted: {error}", []) from None
+
+    def _make_room_for_one(self) -> None:
+        """Cancel the job that this launch submitted last, whose packs are then pending again."""
+        if self._queue.jobs:
+            there = count_submitted()
+            cancel_jobs([self._queue.jobs.popitem()[0]])
+            for _ in range(CLOSING_LOOKS):
+                if count_submitted() < there:
+                    break
+                time.sleep(1)
+
     def take_over(self) -> dict[str, tuple[str, list[str]]]:
         """Watch what another launch has submitted since this one began; nothing while the controller is away."""
         before, watched = set(self._adopted), {job.submission.name for job in self._queue.jobs.values()}
@@ -184,6 +223,7 @@ class SlurmExecutor(Executor):
         """Submit packs as arrays, none longer than the cluster allows.
 
         Raises:
+            NoRoomError: those that are left wait for others to end.
             SubmitError: sbatch refused.
         """
         self._strike_off_what_is_over()
@@ -191,14 +231,50 @@ class SlurmExecutor(Executor):
             self._clear_up()
         except SlurmError as error:
             raise SubmitError(f"an earlier submission is not settled yet: {error}", jobs) from None
-        bundles = bundle(jobs, [job.estimated_s for job in jobs], self.profile)
-        for start in range(0, len(bundles), self.limits.array_size):
+        bundles = bundle(jobs, [job.estimated_s for job in jobs], self._profile_in_room())
+        try:
+            self._submit_bundles(bundles)
+        except SlurmError as error:
+            submitted = {pack.attempt_id for job in self._queue.jobs.values() for pack in job.packs}
+            left = [job for each in bundles for job in each if job.attempt_id not in submitted]
+            kind = NoRoomError if isinstance(error, SubmitLimitError) else SubmitError
+            raise kind(str(error), left) from None
+        finally:
+            self._pause_s = SOONEST_S
+            self._next_look = self._clock() + SOONEST_S
+
+    def _submit_bundles(self, bundles: list[list[PackJob]]) -> None:
+        """Submit arrays as long as the cluster takes them, ever shorter ones where it refuses.
+
+        Raises:
+            SubmitLimitError: it takes no more for now.
+            SlurmError: it refuses for another reason, or does not answer.
+        """
+        left = deque(bundles)
+        size = self.limits.array_size
+        while left:
+            room = self.room.left()
+            size = min(size, len(left), size if room is None else room)
+            if size == 0:
+                raise SubmitLimitError(f"the cluster takes {self.room.most} jobs of this user")
             try:
-                self._submit_array(bundles[start : start + self.limits.array_size])
-            except SlurmError as error:
-                raise SubmitError(str(error), [job for each in bundles[start:] for job in each]) from None
-        self._pause_s = SOONEST_S
-        self._next_look = self._clock() + SOONEST_S
+                self._submit_array([left[index] for index in range(size)])
+            except SubmitLimitError:
+                if size == 1 and not self.room.learn():
+                    raise SlurmError("the cluster's limits take not even one job of this user") from None
+                size //= 2
+                if size == 0:
+                    raise
+            else:
+                for _ in range(size):
+                    left.popleft()
+
+    def _profile_in_room(self) -> Profile:
+        """Return the profile, with no more jobs at once than there may be."""
+        most = self.room.most
+        if most is None:
+            return self.profile
+        return replace(self.profile, array_parallelism=min(most, self.profile.array_parallelism or most))
 
     def _submit_array(self, bundles: list[list[PackJob]]) -> None:
         name = f"depthrate-{self.sweep}-{new_attempt_id()}"

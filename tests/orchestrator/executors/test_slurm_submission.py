@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
 
 import pytest
 from slurm_bench import Bench
@@ -113,3 +114,44 @@ def test_two_detached_launches_at_the_same_moment_submit_once(bench: Bench) -> N
     assert len(bench.store.list("jobs")) == 1, "one array"
     bench.wait(bench.start())
     bench.check(4, most_redone=0)
+
+
+MANY = {"params": {"steps": 2, "step_s": 0.05}, "grid": {"depth": list(range(2, 14))}}
+
+
+@pytest.fixture
+def limited(bench: Bench) -> Iterator[Bench]:
+    """A sweep on a cluster that takes three jobs of a user."""
+    bench.profile["array_parallelism"] = 8
+    bench.sweep(**MANY)
+    bench.lab.limit_submitted(3)
+    yield bench
+    bench.lab.limit_submitted(None)
+
+
+def test_what_there_is_no_room_for_is_submitted_as_jobs_end(limited: Bench) -> None:
+    process, most = limited.start(), 0
+    while process.poll() is None:
+        most = max(most, len(limited.queue()))
+        time.sleep(0.5)
+    assert "all 12 trials are committed" in limited.wait(process) and most <= 3
+    limited.check(12, most_redone=0)
+
+
+@pytest.mark.parametrize("how", ["said", "learnt"])
+def test_a_detached_launch_leaves_a_job_that_submits_the_rest(limited: Bench, how: str) -> None:
+    if how == "learnt":
+        limited.wrap("sacctmgr", "exit 1")
+    printed = limited.run("run", "--detach")
+    assert "more as the cluster takes them" in printed
+    limited.until(lambda: limited.status()["ok"] == 12 and not limited.queue(), 120)
+    limited.run("run")  # takes what is over off the books
+    limited.check(12, most_redone=0)
+
+
+def test_a_detached_launch_that_may_leave_no_job_says_what_is_not_submitted(limited: Bench) -> None:
+    limited.profile["supervisor"] = False
+    printed = limited.run("run", "--detach", code=1)
+    assert "packs are not submitted; go on: depthrate run" in printed
+    limited.until(lambda: not limited.queue())
+    assert 0 < limited.status()["ok"] < 12
