@@ -26,7 +26,6 @@ from depthrate.orchestrator.plan import Plan, halved
 from depthrate.orchestrator.progress import Detached, Feed, Outcome, PackFailure, Progress, Watcher
 from depthrate.orchestrator.retry import STOP_AFTER_PACKS, Decision, decide, error_pattern, pause_s
 from depthrate.storage.cache import SnapshotCache
-from depthrate.storage.claims import Claims
 from depthrate.storage.layout import checkpoint_folder
 from depthrate.storage.records import Record
 from depthrate.storage.snapshot import Snapshot, take_snapshot
@@ -77,7 +76,6 @@ class Driver:
         self._feed = feed
         self._feed_is_due = not plan.packs
         """Whether something has ended since the search was last asked."""
-        self._feed_not_before = float("-inf")
         self.added: list[Pack] = []
         """Packs that the search gave."""
         self.sweep = plan.checked.sweep
@@ -86,17 +84,13 @@ class Driver:
         """By the attempt as it was submitted, by this launch or by one that this launch goes on from."""
         self.failures: list[PackFailure] = []
         self.trials_done = len(plan.done)
-        self.stopping = False
-        self.stopped_early = False
-        self.cancelled = False
+        self.stopping = self.stopped_early = self.cancelled = False
         self._cancel_mark = read_cancel_mark(store, self.sweep.name)
-        self._others = OtherLaunches(store)
-        self._claims = Claims(store, self.sweep.name, new_attempt_id())
+        self._others = OtherLaunches(store, self.sweep.name, new_attempt_id())
         for attempt_id in self.running:
             self._others.note_own(self.sweep.name, attempt_id)
         self._has_submitted = False
-        self._next_look = float("-inf")
-        self._full_until = float("-inf")
+        self._next_look = self._full_until = self._feed_not_before = float("-inf")
         self._cache = SnapshotCache()
         self._last_committed = set(plan.done)
 
@@ -108,39 +102,28 @@ class Driver:
 
     def run(self) -> Outcome:
         """Bring every pack to its commit, or give it up."""
-        self._claims.enter()
-        try:
-            return self._run()
-        finally:
-            self._claims.leave()
-
-    def _run(self) -> Outcome:
         last_read = float("-inf")
-        while (self.running and not self._may_leave()) or (self._has_more() and not self.stopping):
-            if not self.stopping:
-                self._ask_feed(self._clock())
-                self._submit(self._clock())
-            for end in self.executor.poll(timeout_s=0.2):
-                self._handle(end)
-            if self._clock() - last_read >= heartbeat_s(self.store) / 2:
-                last_read = self._clock()
-                self._stop_if_cancelled()
-                self._claims.renew(self._own_trials())
-                self._read_progress()
-                self._tell()
+        with self._others:
+            while (self.running and not self._may_leave()) or (self._has_more() and not self.stopping):
+                if not self.stopping:
+                    self._ask_feed(self._clock())
+                    self._submit(self._clock())
+                for end in self.executor.poll(timeout_s=0.2):
+                    self._handle(end)
+                if self._clock() - last_read >= heartbeat_s(self.store) / 2:
+                    last_read = self._clock()
+                    self._stop_if_cancelled()
+                    self._others.renew(self._own_trials())
+                    self._read_progress()
+                    self._tell()
         self._tell()
-        interrupted = self.stopping and not self.stopped_early
-        return Outcome(self.failures, interrupted, self.stopped_early, self.cancelled)
+        return Outcome(self.failures, self.stopping and not self.stopped_early, self.stopped_early, self.cancelled)
 
     def detach(self) -> Detached:
         """Submit what is pending once; the jobs go on without us."""
-        self._claims.enter()
-        try:
+        with self._others:
             self._submit(self._clock())
-        finally:
-            self._claims.leave()
-        busy = self._others.running | self._claims.others
-        elsewhere = sum(not busy.isdisjoint(entry.pack.trial_ids) for entry in self.queue)
+        elsewhere = sum(not self._others.busy.isdisjoint(entry.pack.trial_ids) for entry in self.queue)
         return Detached(len(self.running), elsewhere, len(self.queue) - elsewhere)
 
     def _may_leave(self) -> bool:
@@ -178,7 +161,7 @@ class Driver:
             # a large store takes a while to list: spend at most a twentieth of the launch on it
             self._next_look = now + max(LOOK_AT_OTHERS_S, 20 * (self._clock() - now))
         room = self.executor.capacity - len(self.running)
-        busy = self._others.running | self._claims.others
+        busy = self._others.busy
         ready = (e for e in self.queue if now >= e.not_before and busy.isdisjoint(e.pack.trial_ids))
         if not self.stopping and (entries := self._claimed(list(islice(ready, 2 * room)), room)):
             self._submit_jobs([self._job_of(entry) for entry in entries])
@@ -188,16 +171,12 @@ class Driver:
     def _claimed(self, ready: list[_Entry], room: int) -> list[_Entry]:
         """Return as many of these entries as there is room for and are this launch's to run, taken from the queue."""
         chosen = ready[:room]
-        if not all(self._claims.has(entry.pack.trial_ids) for entry in chosen):
-            # where a claim costs time, of requests or for others to see it, the next packs are claimed with these
-            is_dear = self._claims.has_company or not self.store.is_local
-            wanted = {trial_id for entry in (ready if is_dear else chosen) for trial_id in entry.pack.trial_ids}
-            self._claims.take(wanted, self._own_trials())
-            if self._claims.has_company:  # whoever held one of them before may have committed it just now
-                committed = self._committed()
-                for entry in chosen:
-                    entry.pack = self._without(entry.pack, committed)
-        ours = {id(entry) for entry in chosen if self._claims.has(entry.pack.trial_ids)}
+        packs, following = [entry.pack for entry in chosen], [entry.pack for entry in ready[room:]]
+        if self._others.claim(packs, following, self._own_trials()) and self._others.were_there:
+            committed = self._committed()  # by whoever held one of them before, perhaps just now
+            for entry in chosen:
+                entry.pack = self._without(entry.pack, committed)
+        ours = {id(entry) for entry in chosen if self._others.are_ours(entry.pack)}
         self.queue = deque(entry for entry in self.queue if id(entry) not in ours)
         return [entry for entry in chosen if id(entry) in ours and entry.pack.trials]
 
@@ -256,7 +235,10 @@ class Driver:
         record = read_attempt(self.store, self.sweep.name, attempt_id)
         state = AttemptState.RUNNING if record is None else record["state"]
         if end.death is not None and state is AttemptState.RUNNING:
-            self._record_death(entry, attempt_id, end.kind, end.death, record or {})
+            known = {"attempt_id": attempt_id, "sweep": self.sweep.name, "device": self.options.device}
+            pack = {"pack_id": entry.pack.pack_id, "trial_ids": entry.pack.trial_ids}
+            with contextlib.suppress(OSError):  # a hint: a store that refuses it stops nothing
+                write_lost(self.store, known, pack, record or {}, kind=end.kind, error=end.death)
             self._retry(entry, attempt_id, end.kind, end.death)
         elif state is AttemptState.DONE:
             self.trials_done += len(entry.pack.trials)
@@ -268,18 +250,6 @@ class Driver:
         else:
             kind = end.kind if end.kind is FailureKind.BEGINS_NOWHERE else record["error_kind"] or end.kind
             self._retry(entry, attempt_id, kind, record["error"] or end.death)
-
-    def _record_death(self, entry: _Entry, attempt_id: str, kind: FailureKind, death: str, record: Record) -> None:
-        """Write the end of an attempt whose worker could not; a hint, so a store that refuses it stops nothing."""
-        known = {
-            "attempt_id": attempt_id,
-            "sweep": self.sweep.name,
-            "pack_id": entry.pack.pack_id,
-            "trial_ids": entry.pack.trial_ids,
-            "device": self.options.device,
-        }
-        with contextlib.suppress(OSError):
-            write_lost(self.store, known, record, kind=kind, error=death)
 
     def _retry(self, entry: _Entry, attempt_id: str, kind: FailureKind, error: str | None) -> None:
         entry.failures[kind] += 1
@@ -333,24 +303,21 @@ class Driver:
     def _look_at_others(self) -> None:
         """See which pending trials other launches run, and drop those that they have committed."""
         is_first = self._next_look == float("-inf")
-        before = self._claims.others
-        self._claims.look()
         try:
-            self._others.look()
+            given_back = self._others.look()
         except OSError as error:
             log.warning("attempts not listed: %s", error)
             return
         committed = self._committed()  # last: what was given back above is committed by now, or was not done
         for entry in self.queue:
             entry.pack = self._without(entry.pack, committed)
-        if is_first or any((before - self._claims.others).intersection(entry.pack.trial_ids) for entry in self.queue):
+        left = is_first or any(given_back.intersection(entry.pack.trial_ids) for entry in self.queue)
+        if left and self.executor.outlives_driver:
             self._take_over()
         self.queue = deque(entry for entry in self.queue if entry.pack.trials)
 
     def _take_over(self) -> None:
         """Go on from the jobs of a launch that left, perhaps since this one was planned, where a scheduler still has them."""
-        if not self.executor.outlives_driver:
-            return
         pending = {trial.trial_id: trial for entry in self.queue for trial in entry.pack.trials}
         for attempt_id, (pack_id, trial_ids) in self.executor.take_over().items():
             trials = tuple(pending[trial_id] for trial_id in trial_ids if trial_id in pending)
@@ -359,8 +326,7 @@ class Driver:
                 self._others.note_own(self.sweep.name, attempt_id)
         own = self._own_trials()
         for entry in self.queue:
-            left = tuple(trial for trial in entry.pack.trials if trial.trial_id not in own)
-            entry.pack = Pack(entry.pack.pack_id, left)
+            entry.pack = Pack(entry.pack.pack_id, tuple(t for t in entry.pack.trials if t.trial_id not in own))
 
     def _read_progress(self) -> None:
         started = self.executor.running()
@@ -371,17 +337,14 @@ class Driver:
                 entry.record = None
 
     def _tell(self) -> None:
-        busy = self._others.running | self._claims.others
-        waiting = sum(not busy.isdisjoint(entry.pack.trial_ids) for entry in self.queue)
+        busy, entries = self._others.busy, self.running.values()
         self.watch(
             Progress(
                 trials_done=self.trials_done,
-                packs_running=[
-                    (entry.pack, entry.record) for entry in self.running.values() if entry.record is not None
-                ],
+                packs_running=[(entry.pack, entry.record) for entry in entries if entry.record is not None],
                 packs_queued=[entry.pack for entry in self.queue],
-                packs_submitted=[entry.pack for entry in self.running.values() if entry.record is None],
-                waiting_for_others=waiting,
+                packs_submitted=[entry.pack for entry in entries if entry.record is None],
+                waiting_for_others=sum(not busy.isdisjoint(entry.pack.trial_ids) for entry in self.queue),
                 packs_added=self.added,
             )
         )

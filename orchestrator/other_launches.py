@@ -4,34 +4,79 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Collection, Sequence
 
 from depthrate.orchestrator.attempt import is_live, write_lost
+from depthrate.storage.claims import Claims
 from depthrate.storage.layout import attempt_path
 from depthrate.storage.records import read_loose_records
 from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
+from depthrate.sweeps.packing import Pack
 
 
 class OtherLaunches:
-    """Looks at the attempts that are not this launch's own."""
+    """Looks at what is not this launch's own: attempts that run, and claims of trials about to be."""
 
-    def __init__(self, store: Store):
+    def __init__(self, store: Store, sweep: str = "", launch_id: str = ""):
         self._store = store
+        self._claims = Claims(store, sweep, launch_id)
         self._seen: set[str] = set()
         """Attempts that are this launch's own, or have ended."""
         self.running: set[str] = set()
         """Trials that others were running at the last look."""
 
+    def __enter__(self) -> OtherLaunches:
+        self._claims.enter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._claims.leave()
+
+    @property
+    def busy(self) -> set[str]:
+        """Trials that others were running, or about to run, at the last look."""
+        return self.running | self._claims.others
+
+    @property
+    def were_there(self) -> bool:
+        """Whether another launch of the sweep was seen at any time."""
+        return self._claims.has_company
+
+    def claim(self, packs: Sequence[Pack], following: Sequence[Pack], own: Collection[str]) -> bool:
+        """Claim packs beside this launch's `own` trials, unless they are its already; return whether that had to be asked.
+
+        Where a claim costs time, of requests or for others to see it, those that follow are claimed with them.
+        """
+        if all(self.are_ours(pack) for pack in packs):
+            return False
+        is_dear = self.were_there or not self._store.is_local
+        wanted = {trial_id for pack in (*packs, *(following if is_dear else ())) for trial_id in pack.trial_ids}
+        self._claims.take(wanted, own)
+        return True
+
+    def are_ours(self, pack: Pack) -> bool:
+        """Whether this launch holds the claim of all of a pack."""
+        return self._claims.has(pack.trial_ids)
+
+    def renew(self, own: Collection[str]) -> None:
+        """Keep the claims of what runs, now and then."""
+        self._claims.renew(own)
+
     def note_own(self, sweep: str, attempt_id: str) -> None:
         """Note an attempt of this launch."""
         self._seen.add(attempt_path(sweep, attempt_id))
 
-    def look(self) -> None:
-        """See which trials others run, and write down the end of those that were killed together with their driver.
+    def look(self) -> set[str]:
+        """See which trials others run or claim, and write down the end of those that were killed together with their driver.
+
+        Returns the trials that were claimed at the look before and are no more.
 
         Raises:
             OSError: the store cannot be listed just now.
         """
+        before = self._claims.others
+        self._claims.look()
         attempts = {path for path in self._store.list("attempts") if path.endswith(".json")}
         now = time.time()
         self.running = set()
@@ -50,3 +95,4 @@ class OtherLaunches:
                         error=how,
                     )
             self._seen.add(path)
+        return before - self._claims.others

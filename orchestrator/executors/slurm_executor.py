@@ -6,28 +6,24 @@ A job goes on without us, and the next launch goes on from it.
 from __future__ import annotations
 
 import logging
-import shutil
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from depthrate.orchestrator.attempt import new_attempt_id
 from depthrate.orchestrator.executors.executor import Executor, JobEnd, LaunchJob, NoRoomError, PackJob, SubmitError
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.slurm_bundles import GUESSED_PARALLEL, bundle, share_of_slots_used
 from depthrate.orchestrator.executors.slurm_ends import CancelledEnds, PackEnds
-from depthrate.orchestrator.executors.slurm_job import run_bundle
+from depthrate.orchestrator.executors.slurm_folders import FinishedFolders
 from depthrate.orchestrator.executors.slurm_lanes import Lanes
 from depthrate.orchestrator.executors.slurm_nodes import NodeCounts
+from depthrate.orchestrator.executors.slurm_outbox import Outbox
 from depthrate.orchestrator.executors.slurm_queue import JobQueue, WatchedJob, array_of
 from depthrate.orchestrator.executors.slurm_room import Room
 from depthrate.orchestrator.executors.slurm_submissions import (
     Submission,
-    SubmittedPack,
     is_alive,
     jobs_folder,
     jobs_of_sweep,
@@ -38,14 +34,10 @@ from depthrate.slurm.profile import Profile
 from depthrate.slurm.states import JobState, squeue_states
 from depthrate.slurm.submit import (
     SubmitLimitError,
-    UnclearSubmissionError,
     batch_script,
     cancel_jobs,
-    find_submitted,
-    submit_array,
 )
 from depthrate.slurm.waiting import exclude_nodes
-from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.states import FailureKind
 from depthrate.storage.store import Store, StoreError
@@ -92,15 +84,14 @@ class SlurmExecutor(Executor):
         self._nodes = NodeCounts(limits.partition_of(profile).nodes)
         self._ends = PackEnds(store, sweep, self._nodes, profile)
         self._cancelled = CancelledEnds(clock)
-        self._finished = _FinishedFolders(store)
+        self._finished = FinishedFolders(store)
         self._lanes = Lanes(profile.array_parallelism)
         self._adopted: dict[str, tuple[str, list[str]]] = {}
         self._over: list[Submission] = []
         """Submissions of earlier launches that are over and still on the books."""
         self._next_look = float("-inf")
         self._pause_s = SOONEST_S
-        self._unclear: list[Submission] = []
-        """What sbatch may or may not have accepted; its packs are submitted again once that is known."""
+        self._outbox = Outbox(profile, limits, store, sweep, self.room, self._lanes)
 
     @property
     def submitted(self) -> dict[str, tuple[str, list[str]]]:
@@ -227,47 +218,19 @@ class SlurmExecutor(Executor):
             SubmitError: sbatch refused.
         """
         self._strike_off_what_is_over()
-        try:
-            self._clear_up()
-        except SlurmError as error:
-            raise SubmitError(f"an earlier submission is not settled yet: {error}", jobs) from None
         bundles = bundle(jobs, [job.estimated_s for job in jobs], self._profile_in_room())
+        sent: set[str] = set()
         try:
-            self._submit_bundles(bundles)
+            for submission in self._outbox.submit(bundles, self._nodes.excluded, self._alive):
+                for job_id, members in submission.jobs():
+                    self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(members))
+                    sent |= {pack.attempt_id for pack in members}
         except SlurmError as error:
-            submitted = {pack.attempt_id for job in self._queue.jobs.values() for pack in job.packs}
-            left = [job for each in bundles for job in each if job.attempt_id not in submitted]
             kind = NoRoomError if isinstance(error, SubmitLimitError) else SubmitError
-            raise kind(str(error), left) from None
+            raise kind(str(error), [job for each in bundles for job in each if job.attempt_id not in sent]) from None
         finally:
             self._pause_s = SOONEST_S
             self._next_look = self._clock() + SOONEST_S
-
-    def _submit_bundles(self, bundles: list[list[PackJob]]) -> None:
-        """Submit arrays as long as the cluster takes them, ever shorter ones where it refuses.
-
-        Raises:
-            SubmitLimitError: it takes no more for now.
-            SlurmError: it refuses for another reason, or does not answer.
-        """
-        left = deque(bundles)
-        size = self.limits.array_size
-        while left:
-            room = self.room.left()
-            size = min(size, len(left), size if room is None else room)
-            if size == 0:
-                raise SubmitLimitError(f"the cluster takes {self.room.most} jobs of this user")
-            try:
-                self._submit_array([left[index] for index in range(size)])
-            except SubmitLimitError:
-                if size == 1 and not self.room.learn():
-                    raise SlurmError("the cluster's limits take not even one job of this user") from None
-                size //= 2
-                if size == 0:
-                    raise
-            else:
-                for _ in range(size):
-                    left.popleft()
 
     def _profile_in_room(self) -> Profile:
         """Return the profile, with no more jobs at once than there may be."""
@@ -276,43 +239,8 @@ class SlurmExecutor(Executor):
             return self.profile
         return replace(self.profile, array_parallelism=min(most, self.profile.array_parallelism or most))
 
-    def _submit_array(self, bundles: list[list[PackJob]]) -> None:
-        name = f"depthrate-{self.sweep}-{new_attempt_id()}"
-        folder = jobs_folder(self.profile, self.store, self.sweep) / name
-        packs = [[SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids) for job in each] for each in bundles]
-        submission = Submission(name, self.sweep, self.limits.cluster, str(folder), packs)
-        submission.write(self.store)  # first, so that a job can always be found again by its name
-        try:
-            arguments = [[job.to_json() for job in each] for each in bundles]
-            excluded = self._nodes.excluded
-            profile = self._lanes.bounded(self.profile, len(bundles), self._alive())
-            submission.job_ids = submit_array(profile, name, folder, run_bundle, arguments, excluded)
-        except UnclearSubmissionError:
-            self._unclear.append(submission)  # stays in the store, for whoever comes after us
-            raise
-        except SlurmError:
-            submission.delete(self.store)
-            raise
-        submission.write(self.store)
-        self._lanes.take(submission.job_ids)
-        for job_id, members in submission.jobs():
-            self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(members))
-
     def _alive(self) -> list[str]:
         return [job_id for job_id, job in self._queue.jobs.items() if not self._queue.is_over(job)]
-
-    def _clear_up(self) -> None:
-        """Cancel what sbatch accepted without saying so, and forget it: its packs are about to be submitted again.
-
-        Raises:
-            SlurmError: the controller does not say whether it has those jobs.
-        """
-        while self._unclear:
-            submission = self._unclear[-1]
-            if job_ids := find_submitted(submission.name, len(submission.packs)):
-                cancel_jobs(job_ids)
-            submission.delete(self.store)
-            self._unclear.pop()
 
     def running(self) -> dict[str, str]:
         """Return the attempts that have started: as submitted -> as they run now."""
@@ -388,35 +316,3 @@ class SlurmExecutor(Executor):
 
 def _nowhere(end: JobEnd) -> JobEnd:
     return replace(end, kind=FailureKind.BEGINS_NOWHERE) if end.kind is FailureKind.NOT_BEGUN else end
-
-
-class _FinishedFolders:
-    """The folders of submissions that are over; those go of which all packs were done, the others may say why not."""
-
-    def __init__(self, store: Store):
-        self._store = store
-        self._cache = SnapshotCache()
-        self._done: list[Submission] = []
-
-    def strike_off(self, submission: Submission) -> None:
-        """Take a submission off the books, and note its folder if all its packs were done."""
-        submission.delete(self._store)
-        if not submission.job_ids:
-            return
-        try:
-            committed = take_snapshot(self._store, cache=self._cache).trial_ids()
-        except StoreError:
-            return
-        if all(committed.issuperset(pack.trial_ids) for packs in submission.packs for pack in packs):
-            self._done.append(submission)
-
-    def arrays(self) -> list[str]:
-        """Return the arrays whose folders are to be removed."""
-        return sorted({array_of(each.job_ids[0]) for each in self._done})
-
-    def remove(self, states: dict[str, JobState]) -> None:
-        """Remove them, but for those into which a job still writes its end."""
-        alive = {job_id for job_id, state in states.items() if is_alive(state)}
-        for submission in [each for each in self._done if alive.isdisjoint(each.job_ids)]:
-            shutil.rmtree(Path(submission.folder), ignore_errors=True)
-            self._done.remove(submission)

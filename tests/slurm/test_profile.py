@@ -266,7 +266,9 @@ def test_small_packs_share_few_jobs_but_all_machines_work() -> None:
 def test_the_first_setup_line_that_fails_ends_the_job(tmp_path: Path, lines: list[str], code: int, said: str) -> None:
     (tmp_path / "ends_well.sh").write_text("false\ntrue\n")
     (tmp_path / "ends_badly.sh").write_text("true\n(exit 3)\n")
-    script = "\n".join([*sbatch_parameters(Profile(setup=tuple(lines)), "x")["setup"], "false", "echo reached"])
+    script = "\n".join(
+        [*sbatch_parameters(Profile(setup=tuple(lines)), "x", tmp_path)["setup"], "false", "echo reached"]
+    )
     (tmp_path / "job.sh").write_text(script)
     done = subprocess.run(["bash", "job.sh"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == code and said in done.stderr and "not reached" not in done.stdout

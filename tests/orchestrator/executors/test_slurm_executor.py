@@ -13,7 +13,7 @@ import pytest
 from tests_rows import commit
 
 from depthrate.orchestrator.attempt import Attempt, nth_attempt_id, read_attempt, write_lost
-from depthrate.orchestrator.executors import slurm_executor, slurm_queue
+from depthrate.orchestrator.executors import slurm_executor, slurm_outbox, slurm_queue
 from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, PackJob, SubmitError
 from depthrate.orchestrator.executors.slurm_ends import silent_deaths
 from depthrate.orchestrator.executors.slurm_executor import SlurmExecutor
@@ -82,7 +82,7 @@ def scheduler(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     monkeypatch.setattr(slurm_queue, "squeue_states", made.squeue)
     monkeypatch.setattr(slurm_executor, "squeue_states", made.squeue)
     monkeypatch.setattr(slurm_queue, "sacct_states", made.sacct)
-    monkeypatch.setattr(slurm_executor, "submit_array", made.submit)
+    monkeypatch.setattr(slurm_outbox, "submit_array", made.submit)
     monkeypatch.setattr(slurm_executor, "exclude_nodes", made.keep_away)
     monkeypatch.setattr(slurm_executor, "cancel_jobs", made.cancel)
     return made
