@@ -24,7 +24,7 @@ from depthrate.orchestrator.executors.executor import (
 from depthrate.orchestrator.other_launches import OtherLaunches
 from depthrate.orchestrator.plan import Plan, halved
 from depthrate.orchestrator.progress import Detached, Feed, Outcome, PackFailure, Progress, Watcher
-from depthrate.orchestrator.retry import STOP_AFTER_PACKS, Decision, decide, error_pattern, pause_s
+from depthrate.orchestrator.retry import STOP_AFTER_PACKS, Decision, GrowingPause, decide, error_pattern, pause_s
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.layout import checkpoint_folder
 from depthrate.storage.records import Record
@@ -84,13 +84,13 @@ class Driver:
         """By the attempt as it was submitted, by this launch or by one that this launch goes on from."""
         self.failures: list[PackFailure] = []
         self.trials_done = len(plan.done)
-        self.stopping = self.stopped_early = self.cancelled = False
+        self.stopping = self.stopped_early = self.cancelled = self._has_submitted = False
         self._cancel_mark = read_cancel_mark(store, self.sweep.name)
         self._others = OtherLaunches(store, self.sweep.name, new_attempt_id())
         for attempt_id in self.running:
             self._others.note_own(self.sweep.name, attempt_id)
-        self._has_submitted = False
-        self._next_look = self._full_until = self._feed_not_before = float("-inf")
+        self._no_room = GrowingPause(clock)
+        self._next_look = self._feed_not_before = float("-inf")
         self._cache = SnapshotCache()
         self._last_committed = set(plan.done)
 
@@ -154,7 +154,7 @@ class Driver:
 
     def _submit(self, now: float) -> None:
         """Fill the executor; packs that another launch runs wait, and are dropped when it has committed them."""
-        if not self.queue or len(self.running) >= self.executor.capacity or now < self._full_until:
+        if not self.queue or len(self.running) >= self.executor.capacity or self._no_room.is_on:
             return
         if now >= self._next_look:
             self._look_at_others()
@@ -190,7 +190,7 @@ class Driver:
         except NoRoomError as error:
             self.queue.extendleft(reversed([self.running.pop(job.attempt_id) for job in error.left]))
             log.info("%d packs wait for room: %s", len(error.left), error)
-            self._full_until = self._clock() + SUBMIT_PAUSE_S  # or until something ends
+            self._no_room.wait()
         except SubmitError as error:
             entries = [self.running.pop(job.attempt_id) for job in error.left]
             if not self.running and not self._has_submitted:
@@ -222,7 +222,7 @@ class Driver:
     def _handle(self, end: JobEnd) -> None:
         entry = self.running.pop(end.attempt_id, None)
         self._feed_is_due = True
-        self._full_until = float("-inf")
+        self._no_room.end()
         if entry is None:  # an earlier launch's, and not of this plan: committed since, or submitted once more
             return
         if isinstance(end.kind, NoFailure):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from enum import StrEnum
 
 from depthrate.storage.states import FailureKind
@@ -66,3 +67,25 @@ _DIFFERS = (
     (re.compile(r"( ended as \w+) on [^\s:]+"), r"\1"),
     (re.compile(r"\d{3,}"), "#"),  # processes, times
 )
+
+
+class GrowingPause:
+    """How long a scheduler without room is left alone: a job leaves it a moment after its last pack, or after hours."""
+
+    def __init__(self, clock: Callable[[], float], first_s: float = 3.0, longest_s: float = 30.0):
+        self._clock, self._first_s, self._longest_s = clock, first_s, longest_s
+        self.end()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is not the time yet."""
+        return self._clock() < self._until
+
+    def wait(self) -> None:
+        """Begin a pause, twice as long as the last."""
+        self._until = self._clock() + self._next_s
+        self._next_s = min(self._longest_s, 2 * self._next_s)
+
+    def end(self) -> None:
+        """End it: something has changed, so the next one is short."""
+        self._until, self._next_s = float("-inf"), self._first_s
