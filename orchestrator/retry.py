@@ -74,7 +74,7 @@ class GrowingPause:
 
     def __init__(self, clock: Callable[[], float], first_s: float = 3.0, longest_s: float = 30.0):
         self._clock, self._first_s, self._longest_s = clock, first_s, longest_s
-        self.end()
+        self._until, self._next_s = float("-inf"), first_s
 
     @property
     def is_on(self) -> bool:

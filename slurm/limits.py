@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import getpass
 import re
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from depthrate.slurm.command import SlurmError, fields_of, run_command
 from depthrate.slurm.profile import Profile
 
 ACCOUNTING_TIMEOUT_S = 10.0
 """Where the accounting is slow to answer, its limits are learnt from refusals."""
+_BETWEEN_FEATURES = re.compile(r"[&|,\[\]()]|\*\d+")
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,10 @@ class Partition:
     mem_gb: float
     gpus: int
     nodes: int
+    gpu_types: dict[str, int] = field(default_factory=dict)
+    """Type -> most of them in a node."""
+    features: frozenset[str] = frozenset()
+    """What `constraint` may name."""
 
 
 @dataclass(frozen=True)
@@ -43,48 +50,69 @@ class Limits:
         return max(1, min(self.max_array_size - 1, self.max_jobs))
 
     def partition_of(self, profile: Profile) -> Partition:
-        """Return the partition that jobs of this profile go to.
+        """Return the partition that jobs of this profile go to, the first of several.
 
         Raises:
             SlurmError: there is no such partition, or no default one.
         """
-        if profile.partition is None:
+        return self._partitions_of(profile)[0]
+
+    def _partitions_of(self, profile: Profile) -> list[Partition]:
+        if not profile.partitions:
             found = next((p for p in self.partitions.values() if p.is_default), None)
             if found is None:
                 raise SlurmError(f"this cluster has no default partition; set partition to one of {self._names()}")
-            return found
-        if profile.partition not in self.partitions:
-            raise SlurmError(f"partition {profile.partition!r} is unknown here; this cluster has {self._names()}")
-        return self.partitions[profile.partition]
+            return [found]
+        for name in profile.partitions:
+            if name not in self.partitions:
+                raise SlurmError(f"partition {name!r} is unknown here; this cluster has {self._names()}")
+        return [self.partitions[name] for name in profile.partitions]
 
     def _names(self) -> str:
         return ", ".join(sorted(self.partitions))
 
     def check(self, profile: Profile, num_jobs: int, nodes: int = 1) -> None:
-        """Refuse what this cluster would not run: so many jobs, each of so many nodes.
+        """Refuse what this cluster would not run: so many jobs, each of so many nodes. One of several partitions is enough.
 
         Raises:
             SlurmError: naming the limit and what was asked.
         """
-        partition = self.partition_of(profile)
-        where = f"partition {partition.name}"
-        if not partition.is_up:
-            raise SlurmError(f"{where} is not up; jobs would wait there until an administrator changes that")
-        if partition.max_min is not None and profile.walltime_min > partition.max_min:
-            raise SlurmError(f"walltime_min is {profile.walltime_min}; {where} allows {partition.max_min:g} minutes")
-        for key, asked, largest in (
-            ("gpus", profile.gpus, partition.gpus),
-            ("cpus", profile.cpus, partition.cpus),
-            ("mem_gb", profile.mem_gb, partition.mem_gb),
-        ):
-            if asked > largest:
-                raise SlurmError(f"{key} is {asked:g}; the largest node of {where} has {largest:g}")
-        if nodes > partition.nodes:
-            raise SlurmError(f"nodes is {nodes}; {where} has {partition.nodes}")
+        refusals = [_refusal(profile, partition, nodes) for partition in self._partitions_of(profile)]
+        if all(refusals):
+            raise SlurmError("; ".join(text for text in refusals if text))
         if num_jobs > self.max_jobs:
             raise SlurmError(
                 f"{num_jobs} jobs are more than this cluster holds at once (MaxJobCount={self.max_jobs}); raise job_min"
             )
+
+
+def _refusal(profile: Profile, partition: Partition, nodes: int) -> str | None:
+    """Say why a partition would not run a job of this profile; None if it would."""
+    where = f"partition {partition.name}"
+    if not partition.is_up:
+        return f"{where} is not up; jobs would wait there until an administrator changes that"
+    if partition.max_min is not None and profile.walltime_min > partition.max_min:
+        return f"walltime_min is {profile.walltime_min}; {where} allows {partition.max_min:g} minutes"
+    memory = "mem_gb" if profile.mem_per_cpu_gb is None else "mem_per_cpu_gb times cpus"
+    for key, asked, largest in (
+        ("gpus", profile.gpus, partition.gpus),
+        ("cpus", profile.cpus, partition.cpus),
+        (memory, profile.job_mem_gb or 0.0, partition.mem_gb),
+    ):
+        if asked > largest:
+            return f"{key} is {asked:g}; the largest node of {where} has {largest:g}"
+    if profile.gpu_type and profile.gpus > partition.gpu_types.get(profile.gpu_type, 0):
+        there = (
+            ", ".join(f"{name}:{count}" for name, count in sorted(partition.gpu_types.items())) or "GPUs without a type"
+        )
+        return f"gpus is {profile.gpu_type}:{profile.gpus}; the nodes of {where} have {there}"
+    named = {name.strip() for name in _BETWEEN_FEATURES.split(profile.constraint or "")} - {""}
+    if unknown := sorted(named - partition.features):
+        there = ", ".join(sorted(partition.features)) or "none"
+        return f"constraint names {unknown[0]!r}; the nodes of {where} have these features: {there}"
+    if nodes > partition.nodes:
+        return f"nodes is {nodes}; {where} has {partition.nodes}"
+    return None
 
 
 def read_limits() -> Limits:
@@ -115,12 +143,19 @@ def read_limits() -> Limits:
             mem_gb=max((int(node.get("RealMemory", 0)) / 1024 for node in members), default=0.0),
             gpus=max((_gpus_of(node.get("Gres", "")) for node in members), default=0),
             nodes=len(members),
+            gpu_types=_most(_gpu_types_of(node.get("Gres", "")) for node in members),
+            features=frozenset(name for node in members for name in _features_of(node)),
         )
-    return Limits(config["ClusterName"], int(config["MaxArraySize"]), int(config["MaxJobCount"]), partitions)
+    array_size = int(config["MaxArraySize"])
+    if found := re.search(r"max_array_tasks=(\d+)", config.get("SchedulerParameters", "")):
+        array_size = min(array_size, int(found[1]) + 1)
+    return Limits(config["ClusterName"], array_size, int(config["MaxJobCount"]), partitions)
 
 
 def read_max_submitted(profile: Profile) -> int | None:
     """Return how many jobs of the user the accounting lets wait and run together; None where it sets or says nothing."""
+    if len(profile.alternatives()) > 1:
+        return None  # each has a limit of its own
     try:
         user = [f"user={getpass.getuser()}", "format=account,partition,maxsubmitjobs,grpsubmitjobs,defaultqos"]
         associations = [line.split("|") for line in _sacctmgr("association", "where", *user)]
@@ -130,7 +165,7 @@ def read_max_submitted(profile: Profile) -> int | None:
     found: list[str] = []
     names = {profile.qos}
     for account, partition, most, of_group, default_qos in associations:
-        if profile.account in (None, account) and partition in ("", profile.partition):
+        if profile.account in (None, account) and partition in ("", *profile.partitions):
             found += [most, of_group]
             names |= set() if profile.qos else {default_qos}
     found += [text for name, *texts in qualities if name in names for text in texts]
@@ -167,3 +202,24 @@ def minutes_of(text: str) -> float | None:
 def _gpus_of(gres: str) -> int:
     """Return the GPUs in a node's `gpu[:type]:count(...)[,...]`."""
     return sum(int(count) for count in re.findall(r"(?:^|,)gpu(?::[^:,(]+)?:(\d+)", gres))
+
+
+def _gpu_types_of(gres: str) -> dict[str, int]:
+    """Return type -> GPUs of a node, from what `_gpus_of` reads."""
+    counts: Counter[str] = Counter()
+    for name, count in re.findall(r"(?:^|,)gpu:([^:,(]+):(\d+)", gres):
+        counts[name] += int(count)
+    return dict(counts)
+
+
+def _most(nodes: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the largest count of each name over the nodes."""
+    found: dict[str, int] = {}
+    for counts in nodes:
+        found |= {name: max(count, found.get(name, 0)) for name, count in counts.items()}
+    return found
+
+
+def _features_of(node: Mapping[str, str]) -> list[str]:
+    text = node.get("AvailableFeatures", "(null)")
+    return [] if text == "(null)" else text.split(",")

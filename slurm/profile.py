@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import math
 import re
 import tomllib
 import types
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,21 @@ class Profile:
     """What each job asks SLURM for (slurm/example.toml explains each key)."""
 
     partition: str | None = None
+    """One, or several with commas between them, of which SLURM takes the one that starts first."""
     account: str | None = None
+    """One, or several with commas between them, tried in turn; so is `qos`."""
     qos: str | None = None
     constraint: str | None = None
     exclude: tuple[str, ...] = ()
+    exclusive: bool = False
     gpus: int = 0
+    gpu_type: str | None = None
+    """From `gpus = "<type>:<count>"`; a MIG profile is a type like any other."""
+    gres: str | None = None
     cpus: int = 1
-    mem_gb: float = 4.0
+    mem_gb: float | None = 4.0
+    """None: what the partition gives by default, or `mem_per_cpu_gb`."""
+    mem_per_cpu_gb: float | None = None
     gpu_mem_gb: float | None = None
     """What a GPU of these nodes has; SLURM does not say it."""
     walltime_min: int = 60
@@ -57,7 +66,30 @@ class Profile:
 
     def worker_mem_gb(self, device: str) -> float | None:
         """Return the memory of one pack: its GPU's, if that is known, or its share of the job's."""
-        return self.gpu_mem_gb if device == "cuda" else self.mem_gb / self.slots
+        if device == "cuda":
+            return self.gpu_mem_gb
+        return None if self.job_mem_gb is None else self.job_mem_gb / self.slots
+
+    @property
+    def job_mem_gb(self) -> float | None:
+        """Memory of a job on each of its nodes; None where the partition decides."""
+        return self.mem_gb if self.mem_per_cpu_gb is None else self.mem_per_cpu_gb * self.cpus
+
+    @property
+    def partitions(self) -> list[str]:
+        """The partitions that jobs may go to; none: the cluster's default."""
+        return _parts(self.partition)
+
+    def alternatives(self) -> list[Profile]:
+        """Return this profile with each account and QOS alone, in the order in which they are tried."""
+        pairs = itertools.product(_parts(self.account) or [""], _parts(self.qos) or [""])
+        return [replace(self, account=account or None, qos=qos or None) for account, qos in pairs]
+
+    def asked(self) -> str:
+        """Say what a job gets on each of its nodes."""
+        words = [f"{self.gpus} {self.gpu_type or ''} GPUs".replace("  ", " ")] if self.gpus else []
+        words.append("whole nodes" if self.exclusive else f"{self.cpus} CPUs")
+        return ", ".join(words + ([] if self.job_mem_gb is None else [f"{self.job_mem_gb:g} GB"]))
 
     @property
     def warning_s(self) -> int:
@@ -71,6 +103,7 @@ _ALLOWED: dict[str, tuple[float, float]] = {
     "gpus": (0, 64),
     "cpus": (1, 1024),
     "mem_gb": (0.1, 100_000),
+    "mem_per_cpu_gb": (0.1, 10_000),
     "gpu_mem_gb": (0.1, 10_000),
     "walltime_min": (1, 525_600),
     "nodes": (1, 10_000),
@@ -85,10 +118,13 @@ _OWNED = frozenset(
     [
         *("array", "job-name", "output", "error", "open-mode", "requeue", "no-requeue", "signal", "parsable", "wrap"),
         *("nodes", "ntasks", "ntasks-per-node", "time", "partition", "account", "qos", "constraint", "exclude"),
-        *("gpus-per-node", "cpus-per-task", "mem"),
+        *("gpus-per-node", "cpus-per-task", "mem", "mem-per-cpu"),
     ]
 )
 """sbatch options that have a key of their own or that the submission needs as it sets them."""
+_WITH_COMMAS = ("partition", "account", "qos", "gres")
+"""Keys that take a text or a list of texts, which is that text with commas."""
+_GPUS = re.compile(r"([\w.-]+):(\d+)")
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?")
 
 
@@ -116,8 +152,8 @@ def make_profile(content: dict[str, Any], where: str) -> Profile:
         SlurmError: naming the key, what was given and what is allowed.
     """
     hints = typing.get_type_hints(Profile)
-    known = [each.name for each in dataclasses.fields(Profile)]
-    fields: dict[str, Any] = {}
+    known = [each.name for each in dataclasses.fields(Profile) if each.name != "gpu_type"]
+    content, fields = _spelled_out(content, where)
     for key, value in content.items():
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)
@@ -125,6 +161,43 @@ def make_profile(content: dict[str, Any], where: str) -> Profile:
             raise SlurmError(f"{where}: unknown key {key!r}{meant}; allowed: {', '.join(known)}")
         fields[key] = _extra(value, where) if key == "extra" else _checked(key, value, hints[key], where)
     return Profile(**fields)
+
+
+def _spelled_out(content: dict[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what is left to be checked, and the fields that follow from what may be written in several ways."""
+    content, fields = dict(content), {}
+    for key in _WITH_COMMAS:
+        if isinstance(texts := content.get(key), list) and texts and all(isinstance(text, str) for text in texts):
+            content[key] = ",".join(texts)
+    if isinstance(gpus := content.get("gpus"), str):
+        if (found := _GPUS.fullmatch(gpus)) is None:
+            raise SlurmError(f"{where}: gpus is {gpus!r}; give a whole number, or a type and a number, as in 'a100:2'")
+        fields["gpu_type"], content["gpus"] = found[1], int(found[2])
+    if content.get("mem_gb") == "default" or "mem_per_cpu_gb" in content:
+        if content.pop("mem_gb", "default") != "default":
+            raise SlurmError(f"{where}: mem_gb and mem_per_cpu_gb exclude each other; give one of them")
+        fields["mem_gb"] = None
+    if isinstance(gres := content.get("gres"), str) and (named := gpus_in(gres)):
+        if "gpus" in content:
+            raise SlurmError(f"{where}: gres asks for GPUs and so does gpus; give one of them")
+        fields["gpus"] = sum(count for _, count in named)
+        fields["gpu_type"] = named[0][0]
+    return content, fields
+
+
+def gpus_in(gres: str | None) -> list[tuple[str | None, int]]:
+    """Return (type, number) of the GPUs that generic resources as sbatch writes them ask for."""
+    found: list[tuple[str | None, int]] = []
+    for part in _parts(gres):
+        name, *words = part.removeprefix("gres/").split(":")
+        if name == "gpu":
+            count = int(words.pop()) if words and words[-1].isdigit() else 1
+            found.append((words[0] if words else None, count))
+    return found
+
+
+def _parts(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def _checked(key: str, value: Any, hint: Any, where: str) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from depthrate.slurm.command import SlurmError, run_command
-from depthrate.slurm.profile import Profile
+from depthrate.slurm.profile import Profile, gpus_in
 from depthrate.slurm.states import SETUP_FAILED_CODE, live_job_ids
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ def sbatch_parameters(
     profile: Profile, name: str, folder: Path, exclude: Sequence[str] = (), nodes: int = 1
 ) -> dict[str, Any]:
     """Return what submitit is told, from a profile."""
-    memory_mb = round(profile.mem_gb * MEGABYTES)
+    profile = profile.alternatives()[0]
+    gpus = f"{profile.gpu_type}:{profile.gpus}" if profile.gpu_type else profile.gpus or None
     excluded = sorted({*profile.exclude, *exclude})
     return {
         "job_name": name,
@@ -58,10 +59,13 @@ def sbatch_parameters(
         "qos": profile.qos,
         "constraint": profile.constraint,
         "exclude": ",".join(excluded) or None,
-        "gpus_per_node": profile.gpus or None,
+        "exclusive": profile.exclusive or None,
+        "gpus_per_node": None if gpus_in(profile.gres) else gpus,
+        "gres": profile.gres,
         "cpus_per_task": profile.cpus,
         **({} if nodes == 1 else {"nodes": nodes, "ntasks_per_node": 1}),
-        "mem": f"{memory_mb}M",
+        "mem": _megabytes(profile.mem_gb),
+        "mem_per_cpu": _megabytes(profile.mem_per_cpu_gb),
         "time": profile.walltime_min,
         "array_parallelism": profile.array_parallelism or PARALLEL,
         "signal_delay_s": profile.warning_s,
@@ -79,6 +83,10 @@ def sbatch_parameters(
         # srun asks for CPUs anew unless told
         "srun_args": [f"--cpus-per-task={profile.cpus}"],
     }
+
+
+def _megabytes(gb: float | None) -> str | None:
+    return None if gb is None else f"{round(gb * MEGABYTES)}M"
 
 
 def _setup(profile: Profile) -> list[str]:
@@ -126,10 +134,29 @@ def submit_array(
     folder.mkdir(parents=True, exist_ok=True)
     for index, each in enumerate(arguments):
         DelayedSubmission(function, each).dump(folder / _work_of(str(index)))
-    script = folder / "submission.sh"
-    script.write_text(batch_script(profile, name, len(arguments), folder, exclude, nodes))
-    array_id = _send(script, name)
+    array_id = _send_as_some(
+        profile, lambda each: batch_script(each, name, len(arguments), folder, exclude, nodes), name, folder
+    )
     return [f"{array_id}_{index}" for index in range(len(arguments))] if len(arguments) > 1 else [array_id]
+
+
+def _send_as_some(profile: Profile, script_of: Callable[[Profile], str], name: str, folder: Path) -> str:
+    """Give a batch script to sbatch under each account and QOS in turn until one is taken, and return the job's id.
+
+    Raises:
+        SlurmError: as `_send`; of several refusals the one that time may change, else the last.
+    """
+    script = folder / "submission.sh"
+    refusals: list[SlurmError] = []
+    for each in profile.alternatives():
+        script.write_text(script_of(each))
+        try:
+            return _send(script, name)
+        except UnclearSubmissionError:
+            raise
+        except SlurmError as error:
+            refusals.append(error)
+    raise next((error for error in refusals if isinstance(error, SubmitLimitError)), refusals[-1])
 
 
 def find_submitted(name: str, num_jobs: int) -> list[str]:

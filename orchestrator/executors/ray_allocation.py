@@ -41,10 +41,11 @@ class Allocation(LaunchSite):
         self._sweep, self._store = request.sweep, request.store
         self._packs_per_gpu = packs_per_gpu
         slots = profile.gpus * packs_per_gpu if device == "cuda" else profile.cpus
-        left_gb = max(0.1, profile.mem_gb - RAY_ITSELF_GB)
         self.device = device
         self.workers = profile.nodes * slots
-        self.memory_bytes = None if device == "cuda" else USABLE_SHARE * left_gb * 2**30 / slots
+        if device != "cuda" and profile.job_mem_gb is not None:
+            left_gb = max(0.1, profile.job_mem_gb - RAY_ITSELF_GB)
+            self.memory_bytes = USABLE_SHARE * left_gb * 2**30 / slots
 
     def check(self, plan: Plan, estimate_s: Estimate) -> None:
         """Refuse what exceeds a limit of the cluster.
@@ -57,8 +58,7 @@ class Allocation(LaunchSite):
     def sentence(self) -> str:
         """Say which cluster and what the job asks for."""
         profile, partition = self._profile, self._limits.partition_of(self._profile)
-        asked = f"{profile.gpus} GPUs, " if profile.gpus else ""
-        asked += f"{profile.cpus} CPUs, {profile.mem_gb:g} GB each, {profile.walltime_min} min"
+        asked = f"{profile.asked()} each, {profile.walltime_min} min"
         nodes = f"{profile.nodes} nodes" if profile.nodes > 1 else "1 node"
         where = f"SLURM cluster {self._limits.cluster}, partition {partition.name}"
         return f"Ray in one job of {nodes} of {where}: {asked}; {self.workers} packs at once on {self.device}"

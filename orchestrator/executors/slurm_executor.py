@@ -109,9 +109,9 @@ class SlurmExecutor(Executor):
     def sentence(self) -> str:
         """Say which cluster and what each job asks for."""
         profile, partition = self.profile, self.limits.partition_of(self.profile)
-        asked = f"{profile.gpus} GPUs, " if profile.gpus else ""
-        asked += f"{profile.cpus} CPUs, {profile.mem_gb:g} GB, {profile.walltime_min} min"
-        text = f"SLURM cluster {self.limits.cluster}, partition {partition.name}; each job: {asked}; packs on {self.device}"
+        asked = f"{profile.asked()}, {profile.walltime_min} min"
+        where = profile.partition or partition.name
+        text = f"SLURM cluster {self.limits.cluster}, partition {where}; each job: {asked}; packs on {self.device}"
         text += f"; {len(self._adopted)} packs are already there" if self._adopted else ""
         return text + (f"; {ignored}" if (ignored := ignored_variables()) else "")
 

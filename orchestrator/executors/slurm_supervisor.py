@@ -80,7 +80,10 @@ class Supervisor:
     def _own_profile(self) -> Profile:
         """Return what the job itself asks for: where the others run unless the cluster file says otherwise."""
         where = self._profile.supervisor_partition or self._profile.partition
-        asked = replace(self._profile, partition=where, gpus=0, cpus=1, mem_gb=MEM_GB, nodes=1, signal_s=None)
+        asked = replace(
+            self._profile, partition=where, exclusive=False, gpus=0, gpu_type=None, gres=None, signal_s=None
+        )
+        asked = replace(asked, cpus=1, mem_gb=MEM_GB, mem_per_cpu_gb=None, nodes=1)
         longest = self._limits.partition_of(asked).max_min
         return replace(asked, walltime_min=int(min(LONGEST_MIN, longest or LONGEST_MIN)))
 

@@ -64,7 +64,8 @@ LIMITS = Limits(
     max_array_size=101,
     max_jobs=2000,
     partitions={
-        "main": Partition("main", True, True, 120.0, cpus=8, mem_gb=16.0, gpus=2, nodes=4),
+        "main": Partition("main", True, True, 120.0, cpus=8, mem_gb=16.0, gpus=2, nodes=4, gpu_types={"v100": 2}),
+        "long": Partition("long", False, True, None, 8, 16.0, 0, 4, features=frozenset(["80gb", "intel"])),
         "off": Partition("off", False, False, None, cpus=8, mem_gb=16.0, gpus=2, nodes=4),
     },
 )
@@ -96,6 +97,45 @@ def test_the_batch_script(programs: Any, tmp_path: Path) -> None:
     }
     script = batch_script(make_profile(content, "x.toml"), "depthrate-wd", 7, tmp_path, exclude=["n3"])
     assert script == GOLDEN.format(folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        ({"gpus": "a100:2"}, ["--gpus-per-node=a100:2", "--mem=4096M"]),
+        ({"gpus": "1g.10gb:3"}, ["--gpus-per-node=1g.10gb:3", "--mem=4096M"]),
+        ({"gres": "gpu:a100:2,tmpdir:20G"}, ["--gres=gpu:a100:2,tmpdir:20G", "--mem=4096M"]),
+        ({"gres": ["tmpdir:20G"], "gpus": 1}, ["--gpus-per-node=1", "--gres=tmpdir:20G", "--mem=4096M"]),
+        ({"mem_gb": "default"}, []),
+        ({"cpus": 3, "mem_per_cpu_gb": 1.5}, ["--mem-per-cpu=1536M"]),
+        ({"exclusive": True}, ["--exclusive", "--mem=4096M"]),
+        ({"partition": ["gpu", "gpu-long"]}, ["--mem=4096M", "--partition=gpu,gpu-long"]),
+        ({"account": ["a", "b"], "qos": "long"}, ["--account=a", "--mem=4096M", "--qos=long"]),
+    ],
+    ids=str,
+)
+def test_what_sbatch_is_asked_for(programs: Any, tmp_path: Path, content: dict[str, Any], lines: list[str]) -> None:
+    pytest.importorskip("submitit")
+    programs("srun", "")
+    script = batch_script(make_profile(content, "x.toml"), "x", 1, tmp_path)
+    asked = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
+    always = ("cpus-per-task", "error", "job-name", "nodes", "open-mode", "output", "requeue", "signal", "time")
+    assert [line for line in asked if line[2:].partition("=")[0] not in always] == lines
+
+
+def test_what_follows_from_a_cluster_file() -> None:
+    def made(**content: Any) -> Profile:
+        return make_profile(content, "x.toml")
+
+    assert (made(gpus="a100:2").slots, made(gres="gpu:a100:2").slots, made(gres="gpu", cpus=4).slots) == (2, 2, 1)
+    assert made(gres="tmpdir:2", cpus=4).slots == 4 and made(gres="gpu:3").gpu_type is None
+    assert (
+        made(cpus=4, mem_per_cpu_gb=2).worker_mem_gb("cpu") == 2 and made(mem_gb="default").worker_mem_gb("cpu") is None
+    )
+    assert made(gpus="a100:2", cpus=8, mem_gb=16).asked() == "2 a100 GPUs, 8 CPUs, 16 GB"
+    assert made(exclusive=True, mem_gb="default").asked() == "whole nodes"
+    pairs = [(each.account, each.qos) for each in made(account=["a", "b"], qos="x,y").alternatives()]
+    assert pairs == [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]
 
 
 def test_packs_of_a_job_share_its_memory_and_have_a_gpu_each() -> None:
@@ -135,6 +175,12 @@ def test_the_example_is_a_profile() -> None:
         ({"extra": ["-p gpu"]}, "extra has '-p gpu'; write sbatch's long options"),
         ({"extra": {"array": "0-3"}}, "extra sets --array, which depthrate sets itself"),
         ({"extra": 3}, "extra is 3; give a list"),
+        ({"gpus": "a100"}, "gpus is 'a100'; give a whole number, or a type and a number, as in 'a100:2'"),
+        ({"gpus": 1, "gres": "gpu:2"}, "gres asks for GPUs and so does gpus"),
+        ({"mem_gb": 4, "mem_per_cpu_gb": 1}, "mem_gb and mem_per_cpu_gb exclude each other"),
+        ({"exclusive": 1}, "exclusive is 1; give true or false"),
+        ({"gpu_type": "a100"}, "unknown key 'gpu_type'"),
+        ({"account": []}, "account is []; give a text"),
     ],
 )
 def test_a_wrong_cluster_file_is_refused(content: dict[str, Any], message: str) -> None:
@@ -154,11 +200,19 @@ def test_a_cluster_file_that_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"partition": "gpu"}, "partition 'gpu' is unknown here; this cluster has main, off"),
+        ({"partition": "gpu"}, "partition 'gpu' is unknown here; this cluster has long, main, off"),
         ({"partition": "off"}, "partition off is not up"),
         ({"walltime_min": 121}, "walltime_min is 121; partition main allows 120 minutes"),
         ({"gpus": 3}, "gpus is 3; the largest node of partition main has 2"),
         ({"mem_gb": 16.5}, "mem_gb is 16.5; the largest node of partition main has 16"),
+        (
+            {"mem_per_cpu_gb": 9, "cpus": 2},
+            "mem_per_cpu_gb times cpus is 18; the largest node of partition main has 16",
+        ),
+        ({"gpus": 1, "gpu_type": "a100"}, "gpus is a100:1; the nodes of partition main have v100:2"),
+        ({"constraint": "intel"}, "constraint names 'intel'; the nodes of partition main have these features: none"),
+        ({"partition": "long", "constraint": "[80gb|amd*2]"}, "constraint names 'amd'"),
+        ({"partition": "main,off", "walltime_min": 121}, "partition main allows 120 minutes; partition off is not up"),
     ],
 )
 def test_limits(changes: dict[str, Any], message: str) -> None:
@@ -166,6 +220,11 @@ def test_limits(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SlurmError) as caught:
         LIMITS.check(Profile(**changes), 1)
     assert message in str(caught.value)
+
+
+def test_one_of_several_partitions_is_enough() -> None:
+    LIMITS.check(Profile(partition="main,long", walltime_min=121), 1)
+    LIMITS.check(Profile(partition="long", constraint="intel&80gb"), 1)
 
 
 def test_too_many_jobs() -> None:
@@ -185,7 +244,7 @@ def test_limits_are_read_from_the_cluster(programs: Any) -> None:
     script = """\
 case "$*" in
 "show config") printf 'ClusterName             = big\\nMaxArraySize            = 1001\\nMaxJobCount             = 10000\\n';;
-*node) echo 'NodeName=a1 CPUTot=64 RealMemory=512000 Gres=gpu:a100:4(S:0-1),tmpdir:1 Partitions=gpu,all';;
+*node) echo 'NodeName=a1 CPUTot=64 RealMemory=512000 AvailableFeatures=a100,ib Gres=gpu:a100:4,tmpdir:1 Partitions=gpu,all';;
 *partition) echo 'PartitionName=gpu Default=NO MaxTime=2-00:00:00 State=UP'
             echo 'PartitionName=all Default=YES MaxTime=UNLIMITED State=UP';;
 esac
@@ -198,6 +257,7 @@ esac
     assert (limits.cluster, limits.array_size, limits.max_jobs) == ("big", 1000, 10000)
     gpu = limits.partition_of(Profile(partition="gpu"))
     assert (gpu.max_min, gpu.cpus, gpu.mem_gb, gpu.gpus) == (2880, 64, 500.0, 4)
+    assert gpu.gpu_types == {"a100": 4} and gpu.features == {"a100", "ib"}
     assert limits.partition_of(Profile()).name == "all"
 
 

@@ -11,7 +11,7 @@ import pytest
 from depthrate.slurm import submit
 from depthrate.slurm.command import SlurmError, command_environment, ignored_variables
 from depthrate.slurm.profile import Profile
-from depthrate.slurm.submit import UnclearSubmissionError, submit_array
+from depthrate.slurm.submit import SubmitLimitError, UnclearSubmissionError, submit_array
 
 pytest.importorskip("submitit")
 NAME = "depthrate-s-20260101T000000_000000000000"
@@ -71,6 +71,21 @@ def test_a_refusal_is_one_when_the_controller_has_nothing(programs: Programs, tm
     ) as caught:
         send(tmp_path)
     assert not isinstance(caught.value, UnclearSubmissionError)
+
+
+def test_accounts_are_tried_in_turn(programs: Programs, tmp_path: Path) -> None:
+    refused = "echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1"
+    programs(sbatch=f'grep -q account=second "$2" || {{ {refused}; }}; echo 79')
+    profile = Profile(account="first,second,third")
+    assert submit_array(profile, NAME, tmp_path / "jobs", print, [["x"]]) == ["79"]
+
+
+def test_that_there_is_no_room_outweighs_that_an_account_is_refused(programs: Programs, tmp_path: Path) -> None:
+    full = "echo 'sbatch: error: AssocMaxSubmitJobLimit' >&2"
+    refused = "echo 'sbatch: error: Batch job submission failed: x' >&2; exit 1"
+    programs(sbatch=f'grep -q account=second "$2" || {full}; {refused}')
+    with pytest.raises(SubmitLimitError, match="AssocMaxSubmitJobLimit"):
+        submit_array(Profile(account="first,second"), NAME, tmp_path / "jobs", print, [["x"]])
 
 
 def test_silence_is_no_refusal(programs: Programs, tmp_path: Path) -> None:
