@@ -58,6 +58,8 @@ class Attempt:
     trials_done: int = 0
     checkpoints: int = 0
     """Saved by this attempt."""
+    code_hash: str | None = None
+    """The version of the task's code that it runs."""
     error_kind: FailureKind | None = None
     error: str | None = None
     traceback: str | None = None

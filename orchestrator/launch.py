@@ -16,6 +16,8 @@ from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.executor import Executor, LaunchJob, LaunchOptions, LaunchSite
 from depthrate.orchestrator.plan import CheckedSweep, Plan
 from depthrate.orchestrator.progress import Feed, Outcome
+from depthrate.orchestrator.provenance import other_code
+from depthrate.orchestrator.task_source import keep_source
 from depthrate.orchestrator.upkeep import Upkeep
 from depthrate.orchestrator.watch import JobWatcher, LaunchWatcher
 from depthrate.storage.lag import await_commits
@@ -113,7 +115,7 @@ def send_launch(plan: Plan, store: Store, site: LaunchSite, *, data: str, checkp
     """
     store.check_writable()
     write_launch(store, plan.checked)
-    return site.send_launch(data=data, checkpoint_s=checkpoint_s)
+    return site.send_launch(data=data, checkpoint_s=checkpoint_s, code_hash=keep_source(store, plan.checked.task))
 
 
 def follow_launch(plan: Plan, store: Store, site: LaunchSite, job: LaunchJob, console: Console) -> LaunchEnd:
@@ -137,6 +139,7 @@ def _begin(plan: Plan, store: Store, executor: Executor, data: str, checkpoint_s
     store.check_writable()
     _delete_checkpoints(plan.stale_checkpoints, store)
     write_launch(store, plan.checked)
+    found = other_code(plan.checked, plan.snapshot)
     git_sha, git_dirty = _git_state(_task_folder(plan.checked.sweep.task))
     return LaunchOptions(
         store=_absolute(store),
@@ -145,6 +148,8 @@ def _begin(plan: Plan, store: Store, executor: Executor, data: str, checkpoint_s
         checkpoint_s=checkpoint_s,
         git_sha=git_sha,
         git_dirty=git_dirty,
+        code_hash=keep_source(store, plan.checked.task),
+        accepted_codes=() if found is None else sorted(found.accepted),
     )
 
 

@@ -55,13 +55,13 @@ class Plan:
         return sum(len(pack.trials) for pack in self.packs)
 
 
-def check_sweep(sweep: Sweep) -> CheckedSweep:
-    """Load the sweep's task and expand it.
+def check_sweep(sweep: Sweep, files: Mapping[str, bytes] | None = None) -> CheckedSweep:
+    """Load the sweep's task, as these files of its code have it or as it is now, and expand it.
 
     Raises:
         ValueError: `SweepError`, `TaskError`, `ParameterError` or `TableError` for what cannot run.
     """
-    task = sweep.load_task()
+    task = sweep.load_task(files)
     trials = sweep.expand(task)
     check_fits(sweep, task)
     columns_of(task)  # refuses columns that the store cannot keep

@@ -12,6 +12,8 @@ checkpoints/<pack>/pack.json, <name>.ckpt                           deleted afte
 searches/sweep=<sweep>/<study>/<batch>-<digest>.json                what a search proposed, before it runs
 searches/sweep=<sweep>/reports/<attempt>.json                       what trials that may be pruned reported, and which were
 fits/sweep=<sweep>/fits.parquet                                     the newest fits of a sweep
+code/<hash>/index.json, files/<path>                                a task's source, once for each version of it
+decisions/sweep=<sweep>/<number>-<digest>.json                      which versions of a task's code count
 quarantine/<when>/<path>                                            what `verify --repair` moved out of the way
 
 A store is shared, so what stands in its files never chooses a path: a path comes from a listing, or is made here from
@@ -26,7 +28,7 @@ from urllib.parse import quote, unquote
 
 DATA_TABLES = ("metrics", "curves", "features")
 """Written before the commit, in this order."""
-FOLDERS = ("manifest", "trials", *DATA_TABLES, "attempts")
+FOLDERS = ("manifest", "trials", *DATA_TABLES, "attempts", "decisions")
 """What a reader lists."""
 _COMPACTED = "compact_"
 _ATTEMPT_ID = re.compile(r"\d{8}T\d{6}_[0-9a-f]{12}")
@@ -183,6 +185,32 @@ def column_of_path(path: str) -> tuple[str, str]:
     """Return (column, type name) of a path that `column_path` made."""
     type_name, _, column = path.rpartition("/")[2].partition("=")
     return unquote(column), unquote(type_name)
+
+
+def code_folder(code_hash: str) -> str:
+    """Return the folder of a version of a task's source."""
+    return f"code/{identity(code_hash)}"
+
+
+def code_index_path(code_hash: str) -> str:
+    """Return where it is written which files a version of a task's source has."""
+    return f"{code_folder(code_hash)}/index.json"
+
+
+def code_file_path(code_hash: str, path: str) -> str:
+    """Return where a file of a task's source is kept; `path` is relative to the task's folder."""
+    return f"{code_folder(code_hash)}/files/{quote(path)}"
+
+
+def decision_path(sweep: str, number: int, digest: str) -> str:
+    """Return where it is written which versions of a task's code count, as decided at one time."""
+    return f"decisions/sweep={identity(sweep)}/{number:06d}-{identity(digest)}.json"
+
+
+def number_of_decision(path: str) -> int:
+    """Return a decision's place in the order of all; 0 for a path that `decision_path` did not make."""
+    number = name_of_path(path).partition("-")[0]
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 12 else 0
 
 
 def quarantine_folder(stamp: str) -> str:

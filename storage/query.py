@@ -117,11 +117,10 @@ class Results:
     def _layer_of(
         self, source: Source, layer: int, trial_id: str | None = None
     ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-        counting = set(source.trial_ids()) if trial_id is None else {trial_id}
+        columns = (source.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
+        counting = {trial: attempt for trial, attempt in zip(*columns, strict=True) if trial_id in (None, trial)}
         for file in source.files.get("features", ()):
-            for found in _read_layer(self.store, file.path, layer, trial_id):
-                if found[0] in counting:
-                    yield found
+            yield from _read_layer(self.store, file.path, layer, counting)
 
     def _look_again(self, query: str) -> bool:
         """See why a query could not read a file: replaced by a compaction, or damaged; False if neither is the case."""
@@ -301,34 +300,37 @@ def _may_name(query: str, columns: Iterable[str]) -> bool:
 
 
 def _read_layer(
-    store: Store, path: str, layer: int, trial_id: str | None
+    store: Store, path: str, layer: int, counting: Mapping[str, str]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield (trial, labels, features) of one layer, from the row groups that hold it."""
+    """Yield (trial, labels, features) of one layer of some trials (trial -> attempt), from the row groups that hold it."""
     with store.open(path) as file, open_parquet(file) as parquet:
         metadata = parquet.metadata
         names = [metadata.row_group(0).column(i).path_in_schema for i in range(metadata.num_columns)]
-        sought = [(names.index("layer"), layer)] + ([(names.index("trial_id"), trial_id)] if trial_id else [])
+        sought = [(names.index("layer"), layer)] + [
+            (names.index("trial_id"), one) for one in counting if len(counting) < 2
+        ]
 
         def may_hold(group: int) -> bool:
             ranges = [(metadata.row_group(group).column(column).statistics, value) for column, value in sought]
             return all(not s or not s.has_min_max or s.min <= value <= s.max for s, value in ranges)
 
         for group in filter(may_hold, range(metadata.num_row_groups)):
-            table = parquet.read_row_group(group, columns=["trial_id", "layer", "label", "feature"])
-            yield from _trials_of_layer(table, layer, trial_id)
+            table = parquet.read_row_group(group, columns=["trial_id", "attempt_id", "layer", "label", "feature"])
+            yield from _trials_of_layer(table, layer, counting)
 
 
-def _trials_of_layer(table: pa.Table, layer: int, trial_id: str | None) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+def _trials_of_layer(
+    table: pa.Table, layer: int, counting: Mapping[str, str]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     import numpy as np
 
-    trials = np.array(table["trial_id"].to_pylist())
+    trials, attempts = np.array(table["trial_id"].to_pylist()), np.array(table["attempt_id"].to_pylist())
     rows = table["layer"].to_numpy() == layer
     feature = table["feature"].combine_chunks()
     features = feature.flatten().to_numpy(zero_copy_only=False).reshape(len(feature), -1)
     labels = table["label"].to_numpy()
-    for trial in [trial_id] if trial_id else dict.fromkeys(trials[rows].tolist()):
-        chosen = rows & (trials == trial)
-        if chosen.any():
+    for trial in dict.fromkeys(trials[rows].tolist()):
+        if trial in counting and (chosen := rows & (trials == trial) & (attempts == counting[trial])).any():
             yield str(trial), labels[chosen], features[chosen]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.commands.find_sweep import find_sweep
 from depthrate.orchestrator.plan import CheckedSweep
+from depthrate.orchestrator.provenance import mixed_sentence
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figure_files import export_figures
 from depthrate.orchestrator.report.page import all_plots, render_report
@@ -45,6 +47,8 @@ class Written:
     problems: list[Problem]
     num_open: int
     """Trials that are pending or running."""
+    mixed_code: str | None = None
+    """Says that its trials were run by several versions of the code."""
 
 
 def report_sweep(
@@ -73,6 +77,8 @@ def report_sweep(
     except OSError as error:
         raise UsageError(f"cannot write {error.filename or page}: {error}") from None
     print_warnings(written.problems)
+    if written.mixed_code is not None:
+        print(f"warning: {written.mixed_code}", file=sys.stderr)
     print(f"wrote {page} ({written.megabytes:.1f} MB); open it in a browser")
     if figures:
         print(f"wrote {written.num_figures} figures to {figures}")
@@ -97,7 +103,8 @@ def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refr
     num_figures = 0
     if targets.figures is not None:
         num_figures = export_figures(all_plots(data), targets.figures, dark=targets.dark)
-    return Written(len(html.encode()) / 1e6, num_figures, results.problems, num_open)
+    mixed_code = mixed_sentence(checked, results.snapshot)
+    return Written(len(html.encode()) / 1e6, num_figures, results.problems, num_open, mixed_code)
 
 
 def write_reports(

@@ -15,6 +15,7 @@ from depthrate.orchestrator.commands.launch_arguments import LaunchArguments, pl
 from depthrate.orchestrator.executors.executor import Executor, LaunchSite, Machines
 from depthrate.orchestrator.launch import LaunchEnd, follow_launch, launch, send_launch, submit, write_launch
 from depthrate.orchestrator.plan import CheckedSweep, Plan, check_contents, make_estimate
+from depthrate.orchestrator.provenance import describe, other_code, settle, unknown_sentence
 from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.orchestrator.terminal import make_console, print_search, print_warnings
 from depthrate.orchestrator.usage import UsageError, next_call
@@ -53,19 +54,29 @@ class _Run:
         self.console.print(text, highlight=False)
 
 
-def run_sweep(arguments: LaunchArguments, *, detach: bool, checkpoint_s: float) -> int:
+def run_sweep(
+    arguments: LaunchArguments, *, detach: bool, checkpoint_s: float, rerun: bool = False, accept_code: bool = False
+) -> int:
     """Run what is pending of a sweep, fit its rates, and return the exit code: 0 all done, 1 not all, 130 interrupted.
+
+    Where the task's code has changed, `rerun` and `accept_code` say what of the old code counts.
 
     Raises:
         ValueError: one of our packages' errors for what a user gave; nothing was started then.
     """
+    if rerun and accept_code:
+        raise UsageError("--rerun and --accept-code contradict each other; give one of them")
     started = time.monotonic()
     console, data = make_console(), open_data_folder()
     checked = arguments.check(data)
     store = open_store(arguments.store)
     machines = arguments.open_machines(checked.sweep, store, detach=detach)
-    checked, view, feed = _see_search(checked, store, machines, detach=detach)
-    plan = plan_on(machines, checked, store)
+    with_all, view, feed = _see_search(checked, store, machines, detach=detach)
+    plan = plan_on(machines, with_all, store)
+    again = arguments.again()
+    if settle(plan, store, machines.submitted_codes, rerun=rerun, accept=accept_code, again=again):
+        with_all, view, feed = _see_search(checked, store, machines, detach=detach)
+        plan = plan_on(machines, with_all, store)
     check_contents(plan, data)
     run = _Run(
         arguments=arguments,
@@ -82,6 +93,7 @@ def run_sweep(arguments: LaunchArguments, *, detach: bool, checkpoint_s: float) 
     )
     print_warnings(plan.snapshot.problems)
     run.say(plan_sentence(plan))
+    _say_unknown_code(run)
     if view is not None and feed is not None:
         run.say(view.sentence())
         feed.hand_out(trial_id for pack in (*plan.packs, *plan.underway.values()) for trial_id in pack.trial_ids)
@@ -98,6 +110,12 @@ def run_sweep(arguments: LaunchArguments, *, detach: bool, checkpoint_s: float) 
         assert isinstance(machines, Executor)
         end = _launch_here(run, machines, estimate_s)
     return end if isinstance(end, int) else _conclude(run, end)
+
+
+def _say_unknown_code(run: _Run) -> None:
+    found = other_code(run.plan.checked, run.plan.snapshot)
+    if found is not None and found.num_unknown and run.plan.packs:
+        run.say(unknown_sentence(found.num_unknown))
 
 
 def _see_search(
@@ -172,6 +190,11 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> int:
     if is_all:
         run.say(f"all {len(checked.trials)} trials are committed ({time.monotonic() - run.started:.0f} s)")
         _say_diverged(run, checked, snapshot)
+    found = other_code(checked, snapshot)
+    if found is not None and found.versions:  # by a launch that began at the same time, say
+        text = describe(found, checked, run.store, run.arguments.again(), "nothing was fitted")
+        print(f"depthrate: {text}", file=sys.stderr)
+        return 1
     if view is not None:
         _remember(run.store, checked)
         print_search(run.console, view)

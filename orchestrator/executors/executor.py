@@ -38,6 +38,10 @@ class LaunchOptions:
     """Seconds of training between two checkpoints."""
     git_sha: str | None
     git_dirty: bool | None
+    code_hash: str | None = None
+    """The version of the task's source that workers run, as the store keeps it; null for a task that comes with depthrate."""
+    accepted_codes: Sequence[str] = ()
+    """Other versions that count as this one, so that their checkpoints are gone on from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +127,11 @@ class Machines(ABC):
         """Attempt -> (pack, trials) of what earlier launches submitted and is still on its way."""
         return {}
 
+    @property
+    def submitted_codes(self) -> Mapping[str, str | None]:
+        """Attempt -> version of the task's code of what earlier launches submitted, where that is known."""
+        return {}
+
     def check(self, plan: Plan, estimate_s: Estimate) -> None:
         """Refuse a plan that these machines would not run; nothing is started. Most take everything.
 
@@ -198,8 +207,8 @@ class LaunchSite(Machines):
     outlives_driver = True
 
     @abstractmethod
-    def send_launch(self, *, data: str, checkpoint_s: float) -> LaunchJob:
-        """Return the job in which a launch of this sweep is on its way already, or submit one.
+    def send_launch(self, *, data: str, checkpoint_s: float, code_hash: str | None) -> LaunchJob:
+        """Return the job in which a launch of this sweep is on its way already, or submit one that runs this code.
 
         Raises:
             ValueError: the scheduler refused, or does not answer.

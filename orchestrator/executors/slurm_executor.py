@@ -74,6 +74,7 @@ class SlurmExecutor(Executor):
         self._finished = _FinishedFolders(store)
         self._lanes = Lanes(profile.array_parallelism)
         self._adopted: dict[str, tuple[str, list[str]]] = {}
+        self._adopted_codes: dict[str, str | None] = {}
         self._over: list[Submission] = []
         """Submissions of earlier launches that are over and still on the books."""
         self._next_look = float("-inf")
@@ -83,6 +84,11 @@ class SlurmExecutor(Executor):
     def submitted(self) -> dict[str, tuple[str, list[str]]]:
         """Attempt -> (pack, trials) of what earlier launches submitted and is still on its way."""
         return self._adopted
+
+    @property
+    def submitted_codes(self) -> dict[str, str | None]:
+        """Attempt -> version of the task's code, where that is known."""
+        return self._adopted_codes
 
     def check(self, plan: Plan, estimate_s: Estimate) -> None:
         """Refuse what exceeds a limit of the cluster.
@@ -134,6 +140,7 @@ class SlurmExecutor(Executor):
                 if left and is_alive(states.get(job_id)):
                     self._queue.jobs[job_id] = WatchedJob(job_id, submission, left, states[job_id])
                     self._adopted |= {pack.attempt_id: (pack.pack_id, pack.trial_ids) for pack in left}
+                    self._adopted_codes |= {pack.attempt_id: pack.code_hash for pack in left}
             is_watched = any(job.submission is submission for job in self._queue.jobs.values())
             if not is_watched and submission.job_ids:
                 self._over.append(submission)
@@ -173,7 +180,10 @@ class SlurmExecutor(Executor):
     def _submit_array(self, bundles: list[list[PackJob]]) -> None:
         name = f"depthrate-{self.sweep}-{new_attempt_id()}"
         folder = jobs_folder(self.profile, self.store, self.sweep) / name
-        packs = [[SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids) for job in each] for each in bundles]
+        packs = [
+            [SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids, job.options.code_hash) for job in each]
+            for each in bundles
+        ]
         submission = Submission(name, self.sweep, self.limits.cluster, str(folder), packs)
         submission.write(self.store)  # first, so that a job can always be found again by its name
         try:

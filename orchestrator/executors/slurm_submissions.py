@@ -24,6 +24,8 @@ class SubmittedPack:
     attempt_id: str
     pack_id: str
     trial_ids: list[str]
+    code_hash: str | None = None
+    """The version of the task's code that it runs."""
 
 
 @dataclass
