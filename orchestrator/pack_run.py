@@ -127,10 +127,14 @@ class PackRun:
             )
         trial_id, attempt_id = self.job.trial_ids[result.index], self.job.attempt_id
         columns = columns_of(self.task)
-        return {
-            name: task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id)
-            for name, content in result.tables.items()
-        }
+        try:
+            return {
+                name: task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id)
+                for name, content in result.tables.items()
+            }
+        except TableError as error:
+            where = f"; task {self.task.name!r} is in {self.task.defined_at}" if self.task.defined_at else ""
+            raise TableError(f"{error}{where}") from None
 
     def _trial_row(self, result: TrialResult, wall_s: float) -> dict[str, Any]:
         peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9

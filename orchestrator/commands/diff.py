@@ -10,7 +10,7 @@ from rich.console import Console
 
 from depthrate.orchestrator.code_diff import unified_diff
 from depthrate.orchestrator.results import results_of
-from depthrate.orchestrator.terminal import print_json, print_table
+from depthrate.orchestrator.terminal import print_json, print_table, printable
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.kept_code import read_code
 from depthrate.storage.store import Store
@@ -61,7 +61,7 @@ def show_difference(store: Store, prefixes: tuple[str, str], as_json: bool, cons
             console.print(f"{title}: the same", highlight=False)
     console.print(f"code: {note}", highlight=False, markup=False)
     for line in code:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(printable(line), highlight=False, markup=False, soft_wrap=True)
 
 
 def _the_trial(rows: list[dict[str, Any]], prefix: str, store: Store) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from depthrate.orchestrator.launch import LaunchEnd, follow_launch, launch, send
 from depthrate.orchestrator.plan import CheckedSweep, Plan, check_contents, make_estimate
 from depthrate.orchestrator.provenance import describe, other_code, settle, unknown_sentence
 from depthrate.orchestrator.search.proposals import SearchView, with_search
-from depthrate.orchestrator.terminal import make_console, print_search, print_warnings
+from depthrate.orchestrator.terminal import make_console, print_search, print_warnings, printable
 from depthrate.orchestrator.usage import UsageError, next_call
 from depthrate.storage.data_folder import open_data_folder
 from depthrate.storage.snapshot import Snapshot
@@ -255,7 +255,7 @@ def _print_failures(outcome: Outcome, left: int, unseen: int, arguments: LaunchA
     for failure in outcome.failures[:10]:
         trial_ids = failure.pack.trial_ids
         see = next_call("logs", trial_ids[0] if trial_ids else "?", arguments.store)
-        print(f"  {len(trial_ids)} trials: {failure.error}; see: {see}", file=sys.stderr)
+        print(f"  {len(trial_ids)} trials: {printable(failure.error)}; see: {see}", file=sys.stderr)
     if outcome.stopped_early:
         print("  stopped early: several packs failed with the same error", file=sys.stderr)
     print(f"  try what is left again: {arguments.again()}", file=sys.stderr)

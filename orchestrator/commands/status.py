@@ -13,7 +13,7 @@ from depthrate.orchestrator.commands.find_sweep import planned_trials
 from depthrate.orchestrator.executors.builtin import schedulers, silent_deaths
 from depthrate.orchestrator.executors.executor import JobCounts
 from depthrate.orchestrator.status import SweepStatus, TrialState, sweep_status
-from depthrate.orchestrator.terminal import make_console, print_json, print_table, print_warnings
+from depthrate.orchestrator.terminal import make_console, print_json, print_table, print_warnings, printable
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
@@ -69,7 +69,8 @@ def _print_states(console: Console, states: Sequence[SweepStatus], jobs: Sequenc
                 console.print(f"{state.name}: {_job_words(counts, title)}", highlight=False, markup=False)
     for state in states:
         for message, count in state.errors().most_common(5):
-            console.print(f"{state.name}: {count} trials failed with: {message}", highlight=False, markup=False)
+            text = printable(f"{state.name}: {count} trials failed with: {message}")
+            console.print(text, highlight=False, markup=False)
 
 
 def _job_words(counts: JobCounts, title: str) -> str:
