@@ -7,7 +7,7 @@ attempts/sweep=<sweep>/<attempt>.json, <attempt>.log                state, heart
 trials|metrics|curves|features|attempts/sweep=<sweep>/compact_<id>[-<part>].parquet   many of these in one
 manifest/sweep=<sweep>/<id>.json                                    makes them count, and says what they replace
 jobs/sweep=<sweep>/<submission>.json                                what a scheduler was given; deleted when it is over
-columns/<table>/<type>=<column>                                     the type of each column that tasks added
+columns/<table>/<type>=<column>=<claim>                             the type of each column that tasks added
 checkpoints/<pack>/pack.json, <name>.ckpt                           deleted after the commit
 searches/sweep=<sweep>/<study>/<batch>-<digest>.json                what a search proposed, before it runs
 searches/sweep=<sweep>/reports/<attempt>.json                       what trials that may be pruned reported, and which were
@@ -176,15 +176,15 @@ def manifest_path(sweep: str, compaction_id: str) -> str:
     return f"manifest/sweep={identity(sweep)}/{identity(compaction_id)}.json"
 
 
-def column_path(table: str, column: str, type_name: str) -> str:
-    """Return the empty file that says which type a column of the tasks' own has."""
-    return f"columns/{table}/{quote(type_name, safe='')}={quote(column, safe='')}"
+def column_path(table: str, column: str, type_name: str, claim: str) -> str:
+    """Return the empty file that claims a type for a column of the tasks' own; `claim` tells it from other claims."""
+    return f"columns/{table}/{quote(type_name, safe='')}={quote(column, safe='')}={identity(claim)}"
 
 
 def column_of_path(path: str) -> tuple[str, str]:
-    """Return (column, type name) of a path that `column_path` made."""
-    type_name, _, column = path.rpartition("/")[2].partition("=")
-    return unquote(column), unquote(type_name)
+    """Return (column, type name) of a path that `column_path` made, or a version that did not tell claims apart."""
+    type_name, _, rest = path.rpartition("/")[2].partition("=")
+    return unquote(rest.partition("=")[0]), unquote(type_name)
 
 
 def code_folder(code_hash: str) -> str:

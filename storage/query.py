@@ -237,7 +237,8 @@ class Results:
                 types.setdefault(column, set()).add(text)
         for column, texts in types.items():
             problem = Problem(
-                f"{name}.{column}", f"has the types {sorted(texts)} in different tasks; rename one of them"
+                f"{name}.{column}",
+                f"has the types {sorted(texts)} in different tasks; depthrate verify --repair renames one of them",
             )
             if len(texts) > 1 and problem not in self.problems:
                 self.problems.append(problem)

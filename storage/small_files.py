@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from depthrate.storage.columns import TYPE_WORDS, late_claims
 from depthrate.storage.damage import BROKEN
 from depthrate.storage.decisions import Decision
 from depthrate.storage.findings import Finding
@@ -15,7 +16,7 @@ from depthrate.storage.kept_code import damaged_code
 from depthrate.storage.layout import checkpoint_trials_path, identity, is_identity, is_job_folder, submission_path
 from depthrate.storage.parquet import read_parquet
 from depthrate.storage.replaced import ABANDONED_S
-from depthrate.storage.schema import FITS
+from depthrate.storage.schema import FITS, MEASURED
 from depthrate.storage.searches import is_batch
 from depthrate.storage.source import first_line
 from depthrate.storage.specs import parse_spec
@@ -36,6 +37,10 @@ def check_small_files(store: Store, committed: Set[str], hash_of: HashOf) -> Ite
     yield from _check_each(store, "jobs", _check_submission)
     yield from _check_each(store, "searches", _check_search)
     yield from _check_each(store, "fits", _check_fits)
+    for table in MEASURED:
+        for path, (column, kind, held) in late_claims(store, table).items():
+            what = f"column {column!r} of {table} is a {TYPE_WORDS.get(held, held)} in this store"
+            yield Finding(path, "two types", f"{what}; a {TYPE_WORDS.get(kind, kind)} was claimed later")
     yield from _check_each(store, "decisions", _check_decision)
     yield from (Finding(path, "damaged", what) for path, what in damaged_code(store))
     yield from _checkpoints(store, committed)
