@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.commands.find_sweep import find_sweep
+from depthrate.orchestrator.output_file import check_folder, check_output, is_replaceable, output_file
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.provenance import mixed_sentence
 from depthrate.orchestrator.report.data import ReportData
@@ -61,13 +61,14 @@ def report_sweep(
     """
     if dark and figures is None:
         raise UsageError("--dark is about the figures of --figures FOLDER; give that, or leave --dark out")
+    check_output(page)
+    if figures is not None:
+        check_folder(figures)
     store = existing_store(url)
     checked, _ = find_sweep(given, store)
     if not checked.trials:
         again = next_call("run", given, url)
         raise UsageError(f"sweep {checked.sweep.name!r} has proposed nothing yet; run it: {again}")
-    if not page.parent.is_dir():
-        raise UsageError(f"cannot write {page}: folder {page.parent} does not exist")
     targets = ReportFiles(page, figures, ["depthrate", "run", given, "--store", store.url], dark)
     try:
         if watch_every_s is None:
@@ -79,9 +80,10 @@ def report_sweep(
     print_warnings(written.problems)
     if written.mixed_code is not None:
         print(f"warning: {written.mixed_code}", file=sys.stderr)
-    print(f"wrote {page} ({written.megabytes:.1f} MB); open it in a browser")
+    said = sys.stdout if is_replaceable(page) else sys.stderr  # the page itself may have gone to the former
+    print(f"wrote {page} ({written.megabytes:.1f} MB); open it in a browser", file=said)
     if figures:
-        print(f"wrote {written.num_figures} figures to {figures}")
+        print(f"wrote {written.num_figures} figures to {figures}", file=said)
 
 
 def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refresh_s: float | None = None) -> Written:
@@ -93,13 +95,8 @@ def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refr
     results = results_of(store, checked.task)
     data, num_open = _read(checked, store, results, targets.command)
     html = render_report(data, refresh_s=refresh_s if num_open else None)
-    # a browser that loads the page again must not meet half of it
-    aside = targets.page.with_name(f".{targets.page.name}.{os.getpid()}")
-    try:
-        aside.write_text(html, encoding="utf-8")
-        os.replace(aside, targets.page)
-    finally:
-        aside.unlink(missing_ok=True)
+    with output_file(targets.page) as stream:  # a browser that loads the page again must not meet half of it
+        stream.write(html)
     num_figures = 0
     if targets.figures is not None:
         num_figures = export_figures(all_plots(data), targets.figures, dark=targets.dark)
