@@ -60,6 +60,8 @@ class Attempt:
     """Saved by this attempt."""
     code_hash: str | None = None
     """The version of the task's code that it runs."""
+    progress_at: float | None = None
+    """When it last came further: a step, a trial, a checkpoint."""
     error_kind: FailureKind | None = None
     error: str | None = None
     traceback: str | None = None
@@ -111,6 +113,18 @@ def write_lost(store: Store, *known: Mapping[str, Any], kind: FailureKind, error
     now = read_attempt(store, lost.sweep, lost.attempt_id)
     if now is None or now["state"] is AttemptState.RUNNING:
         lost.write(store)
+
+
+def who(record: Record) -> str:
+    """Say which attempt a record is of, where it runs and since when."""
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["started_at"]))
+    return f"attempt {record['attempt_id']} on {record['host']}, pid {record['pid']}, since {since}"
+
+
+def stalled_s(record: Record) -> float:
+    """Return for how many seconds a running attempt has come no further, by its own clock; 0 where it does not say."""
+    further_at, beat_at = record.get("progress_at"), record.get("heartbeat_at")
+    return 0.0 if further_at is None or beat_at is None else max(0.0, beat_at - further_at)
 
 
 def is_live(record: Record, now: float) -> bool:

@@ -80,6 +80,9 @@ def run(
     checkpoint_seconds: Annotated[
         float, typer.Option(min=0.0, help="Training time between two checkpoints of a pack.")
     ] = 30.0,
+    stall_minutes: Annotated[
+        float | None, typer.Option(min=0.0, help="End a pack that makes no progress for so long; default: never.")
+    ] = None,
     rerun: Annotated[
         bool, typer.Option("--rerun", help="The task's code has changed: run what the old code ran again.")
     ] = False,
@@ -90,7 +93,14 @@ def run(
     """Run what is pending of a sweep, then fit its rates. Run it again to resume: what is committed is never redone."""
     from depthrate.orchestrator.commands.run import run_sweep
 
-    return run_sweep(launch, detach=detach, checkpoint_s=checkpoint_seconds, rerun=rerun, accept_code=accept_code)
+    return run_sweep(
+        launch,
+        detach=detach,
+        checkpoint_s=checkpoint_seconds,
+        stall_minutes=stall_minutes,
+        rerun=rerun,
+        accept_code=accept_code,
+    )
 
 
 @app.command()
@@ -120,13 +130,19 @@ def status(
 
 @app.command()
 @exits
-def cancel(sweep: Annotated[str, typer.Argument(help="A sweep that was launched.")], store: StoreOption = None) -> None:
+def cancel(
+    sweep: Annotated[str, typer.Argument(help="A sweep that was launched.")],
+    store: StoreOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="End what runs at once, without saving its state: for a task that hangs.")
+    ] = False,
+) -> None:
     """Stop a sweep wherever it runs: what runs saves its state, what waits is taken out of the queue."""
     from depthrate.orchestrator.commands.cancel import cancel_launched
     from depthrate.orchestrator.terminal import make_console
     from depthrate.storage.store import existing_store
 
-    cancel_launched(existing_store(store), sweep, make_console())
+    cancel_launched(existing_store(store), sweep, make_console(), force=force)
 
 
 @app.command()

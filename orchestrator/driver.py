@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from depthrate.orchestrator.attempt import heartbeat_s, new_attempt_id, read_attempt, write_lost
-from depthrate.orchestrator.cancel_mark import read_cancel_mark
+from depthrate.orchestrator.cancel_mark import forced_attempts, read_cancel_mark
 from depthrate.orchestrator.executors.executor import (
     Executor,
     JobEnd,
@@ -146,9 +146,14 @@ class Driver:
         self.queue.extend(_Entry(pack) for pack in packs)
 
     def _stop_if_cancelled(self) -> None:
-        if not self.stopping and read_cancel_mark(self.store, self.sweep.name) not in (None, self._cancel_mark):
-            self.cancelled = True
-            self.stop()
+        mark = read_cancel_mark(self.store, self.sweep.name)
+        if mark in (None, self._cancel_mark):
+            return
+        self._cancel_mark = mark
+        if forced_attempts(mark) & self.running.keys() and not self.executor.outlives_driver:
+            raise KeyboardInterrupt  # as a second Ctrl-C: workers that hang hear nothing else
+        self.cancelled = True
+        self.stop()
 
     def _submit(self, now: float) -> None:
         """Fill the executor; packs that another launch runs wait, and are dropped when it has committed them."""
@@ -315,6 +320,7 @@ class Driver:
 
     def _tell(self) -> None:
         waiting = sum(bool(self._others.running.intersection(entry.pack.trial_ids)) for entry in self.queue)
+        queued = {trial_id for entry in self.queue for trial_id in entry.pack.trial_ids} if waiting else set()
         self.watch(
             Progress(
                 trials_done=self.trials_done,
@@ -324,6 +330,7 @@ class Driver:
                 packs_queued=[entry.pack for entry in self.queue],
                 packs_submitted=[entry.pack for entry in self.running.values() if entry.record is None],
                 waiting_for_others=waiting,
+                holders=[each for each in self._others.holders if queued.intersection(each["trial_ids"])],
                 packs_added=self.added,
             )
         )

@@ -53,6 +53,7 @@ def launch(
     *,
     data: str,
     checkpoint_s: float,
+    stall_s: float | None = None,
     console: Console,
     feed: Feed | None = None,
 ) -> LaunchEnd:
@@ -62,7 +63,7 @@ def launch(
         StoreError: the store cannot be written, or other processes would not see it.
         ValueError: the executor cannot be started.
     """
-    options = _begin(plan, store, executor, data, checkpoint_s)
+    options = _begin(plan, store, executor, data, checkpoint_s, stall_s)
     executor.start(plan)
     upkeep = Upkeep(options.store)
     with LaunchWatcher(plan, console) as watcher:
@@ -94,19 +95,28 @@ def _done(plan: Plan, outcome: Outcome) -> set[str]:
 
 
 def submit(
-    plan: Plan, store: Store, executor: Executor, estimate_s: Estimate, *, data: str, checkpoint_s: float
+    plan: Plan,
+    store: Store,
+    executor: Executor,
+    estimate_s: Estimate,
+    *,
+    data: str,
+    checkpoint_s: float,
+    stall_s: float | None = None,
 ) -> int:
     """Submit a plan's packs to machines that go on without us, and return how many packs are on their way.
 
     Raises:
         StoreError: the store cannot be written.
     """
-    options = _begin(plan, store, executor, data, checkpoint_s)
+    options = _begin(plan, store, executor, data, checkpoint_s, stall_s)
     executor.start(plan)
     return Driver(plan, store, executor, options, lambda progress: None, estimate_s=estimate_s).detach()
 
 
-def send_launch(plan: Plan, store: Store, site: LaunchSite, *, data: str, checkpoint_s: float) -> LaunchJob:
+def send_launch(
+    plan: Plan, store: Store, site: LaunchSite, *, data: str, checkpoint_s: float, stall_s: float | None = None
+) -> LaunchJob:
     """Send the whole launch away, or find the one that is on its way already; it goes on without us.
 
     Raises:
@@ -115,7 +125,8 @@ def send_launch(plan: Plan, store: Store, site: LaunchSite, *, data: str, checkp
     """
     store.check_writable()
     write_launch(store, plan.checked)
-    return site.send_launch(data=data, checkpoint_s=checkpoint_s, code_hash=keep_source(store, plan.checked.task))
+    version = keep_source(store, plan.checked.task)
+    return site.send_launch(data=data, checkpoint_s=checkpoint_s, code_hash=version, stall_s=stall_s)
 
 
 def follow_launch(plan: Plan, store: Store, site: LaunchSite, job: LaunchJob, console: Console) -> LaunchEnd:
@@ -130,7 +141,9 @@ def write_launch(store: Store, checked: CheckedSweep) -> None:
     write_spec(store, sweep.name, sweep.spec_hash(), sweep.spec(), [trial.trial_id for trial in checked.trials])
 
 
-def _begin(plan: Plan, store: Store, executor: Executor, data: str, checkpoint_s: float) -> LaunchOptions:
+def _begin(
+    plan: Plan, store: Store, executor: Executor, data: str, checkpoint_s: float, stall_s: float | None
+) -> LaunchOptions:
     """Check the store, note the launch in it, and return what all its jobs share."""
     if not store.is_shared:
         raise StoreError(
@@ -149,6 +162,7 @@ def _begin(plan: Plan, store: Store, executor: Executor, data: str, checkpoint_s
         git_sha=git_sha,
         git_dirty=git_dirty,
         code_hash=keep_source(store, plan.checked.task),
+        stall_s=stall_s,
         accepted_codes=() if found is None else sorted(found.accepted),
     )
 

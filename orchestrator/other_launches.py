@@ -7,7 +7,7 @@ import time
 
 from depthrate.orchestrator.attempt import is_live, write_lost
 from depthrate.storage.layout import attempt_path
-from depthrate.storage.records import read_loose_records
+from depthrate.storage.records import Record, read_loose_records
 from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
 
@@ -21,6 +21,8 @@ class OtherLaunches:
         """Attempts that are this launch's own, or have ended."""
         self.running: set[str] = set()
         """Trials that others were running at the last look."""
+        self.holders: list[Record] = []
+        """The attempts that were running them."""
 
     def note_own(self, sweep: str, attempt_id: str) -> None:
         """Note an attempt of this launch."""
@@ -34,10 +36,11 @@ class OtherLaunches:
         """
         attempts = {path for path in self._store.list("attempts") if path.endswith(".json")}
         now = time.time()
-        self.running = set()
+        self.running, self.holders = set(), []
         for path, record in read_loose_records(self._store, attempts - self._seen):
             if is_live(record, now):
                 self.running.update(record["trial_ids"])
+                self.holders.append(record)
                 continue
             if record["state"] is AttemptState.RUNNING:
                 how = "its process ended without a word"

@@ -85,6 +85,16 @@ class PackRun:
             self._commit()
         self.store.delete(checkpoint_folder(self.job.pack_id))
 
+    @property
+    def stall_s(self) -> float | None:
+        """After how many seconds without progress it is ended; null: never."""
+        return self.job.options.stall_s
+
+    def commit_finished(self) -> None:
+        """Commit the finished trials of a pack that runs in turn."""
+        if not self.task.fused:
+            self._commit()
+
     def commit_if_due(self) -> None:
         """Commit the finished trials of a pack that runs in turn, if they waited long enough."""
         waited = self._finished and time.monotonic() - self._oldest_finished >= COMMIT_EVERY_S

@@ -36,6 +36,7 @@ class _Run:
     arguments: LaunchArguments
     detach: bool
     checkpoint_s: float
+    stall_s: float | None
     data: str
     console: Console
     store: Store
@@ -55,7 +56,13 @@ class _Run:
 
 
 def run_sweep(
-    arguments: LaunchArguments, *, detach: bool, checkpoint_s: float, rerun: bool = False, accept_code: bool = False
+    arguments: LaunchArguments,
+    *,
+    detach: bool,
+    checkpoint_s: float,
+    stall_minutes: float | None = None,
+    rerun: bool = False,
+    accept_code: bool = False,
 ) -> int:
     """Run what is pending of a sweep, fit its rates, and return the exit code: 0 all done, 1 not all, 130 interrupted.
 
@@ -82,6 +89,7 @@ def run_sweep(
         arguments=arguments,
         detach=detach,
         checkpoint_s=checkpoint_s,
+        stall_s=None if stall_minutes is None else 60 * stall_minutes,
         data=data.url,
         console=console,
         store=store,
@@ -144,7 +152,9 @@ def _see_search(
 def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchEnd | int:
     """Drive the packs from here; return how that ended, or the exit code of who leaves before its end."""
     if run.detach:
-        count = submit(run.plan, run.store, executor, estimate_s, data=run.data, checkpoint_s=run.checkpoint_s)
+        count = submit(
+            run.plan, run.store, executor, estimate_s, data=run.data, checkpoint_s=run.checkpoint_s, stall_s=run.stall_s
+        )
         run.console.print(f"{count} packs are on their way; how far: {run.next('status')}")
         return 0
     try:
@@ -155,6 +165,7 @@ def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchE
             estimate_s,
             data=run.data,
             checkpoint_s=run.checkpoint_s,
+            stall_s=run.stall_s,
             console=run.console,
             feed=run.feed,
         )
@@ -165,7 +176,7 @@ def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchE
 
 def _launch_there(run: _Run, site: LaunchSite) -> LaunchEnd | int:
     """Send the whole launch away and follow it; return how it ended, or the exit code of who leaves before its end."""
-    job = send_launch(run.plan, run.store, site, data=run.data, checkpoint_s=run.checkpoint_s)
+    job = send_launch(run.plan, run.store, site, data=run.data, checkpoint_s=run.checkpoint_s, stall_s=run.stall_s)
     run.say(f"job {job.job_id}; how far: {run.next('status')}")
     if run.detach:
         return 0

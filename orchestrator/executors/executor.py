@@ -42,6 +42,8 @@ class LaunchOptions:
     """The version of the task's source that workers run, as the store keeps it; null for a task that comes with depthrate."""
     accepted_codes: Sequence[str] = ()
     """Other versions that count as this one, so that their checkpoints are gone on from."""
+    stall_s: float | None = None
+    """An attempt that comes no further for so long is ended; null: never."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +209,9 @@ class LaunchSite(Machines):
     outlives_driver = True
 
     @abstractmethod
-    def send_launch(self, *, data: str, checkpoint_s: float, code_hash: str | None) -> LaunchJob:
+    def send_launch(
+        self, *, data: str, checkpoint_s: float, code_hash: str | None, stall_s: float | None = None
+    ) -> LaunchJob:
         """Return the job in which a launch of this sweep is on its way already, or submit one that runs this code.
 
         Raises:
