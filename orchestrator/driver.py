@@ -230,12 +230,20 @@ class Driver:
             self.trials_done += len(entry.pack.trials)
         elif state is AttemptState.INTERRUPTED and end.kind not in (FailureKind.CANCELLED, FailureKind.TIMEOUT):
             self._requeue(entry)
-        elif record is None:
-            how = "the attempt left no record: the store could not be written there, or what is there is another one"
-            self._retry(entry, attempt_id, FailureKind.STORE, how)
+        elif record is None or state is AttemptState.RUNNING:
+            self._retry(entry, attempt_id, FailureKind.STORE, self._why_no_end(record))
         else:
             kind = end.kind if end.kind is FailureKind.BEGINS_NOWHERE else record["error_kind"] or end.kind
             self._retry(entry, attempt_id, kind, record["error"] or end.death)
+
+    def _why_no_end(self, record: Record | None) -> str:
+        """Say why a worker that goes on working has left no end of an attempt, or no word at all, in the store."""
+        what = "the attempt left no record" if record is None else "the attempt could not write down its end"
+        try:
+            self.store.check_writable()
+        except StoreError as error:
+            return f"{what}: {error}"
+        return f"{what}: the store could not be written there, or what is there is another one"
 
     def _record_death(self, entry: _Entry, attempt_id: str, kind: FailureKind, death: str, record: Record) -> None:
         """Write the end of an attempt whose worker could not; a hint, so a store that refuses it stops nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import subprocess
 from collections.abc import Iterable
@@ -28,6 +29,8 @@ from depthrate.storage.store import Store, StoreError
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.executors.executor import Estimate
+
+log = logging.getLogger("depthrate")
 
 
 @dataclass(frozen=True)
@@ -216,6 +219,12 @@ def _git_state(folder: Path) -> tuple[str | None, bool | None]:
 
 
 def _delete_checkpoints(pack_ids: Iterable[str], store: Store) -> None:
-    """Delete the checkpoints of packs that are done (by another launch, after they were halved, or before a crash)."""
+    """Delete the checkpoints of packs that are done (by another launch, after they were halved, or before a crash).
+
+    What is left of one costs room and no result: the next launch, and `verify`, find it.
+    """
     for pack_id in pack_ids:
-        store.delete(checkpoint_folder(pack_id))
+        try:
+            store.delete(checkpoint_folder(pack_id))
+        except OSError as error:
+            log.warning("checkpoint of pack %s, which is done, is not deleted: %s", pack_id, error)

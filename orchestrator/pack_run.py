@@ -83,7 +83,10 @@ class PackRun:
             share_s = (time.monotonic() - started + context.wall_s_before) / len(self.job.trial_ids)
             self._finished = [(result, tables, share_s) for result, tables, _ in self._finished]
             self._commit()
-        self.store.delete(checkpoint_folder(self.job.pack_id))
+        try:
+            self.store.delete(checkpoint_folder(self.job.pack_id))
+        except OSError as error:  # all is committed
+            log.warning("checkpoint not deleted: %s", error)
 
     @property
     def stall_s(self) -> float | None:

@@ -29,6 +29,7 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
     Raises:
         TaskError: there is no such task, file, module or function, or the function is not marked as a task.
     """
+    _check_text(name)
     builtin = builtin_tasks()
     if name in builtin:
         return builtin[name]
@@ -51,11 +52,21 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
 
 
 def absolute_task_name(name: str, folder: Path) -> str:
-    """Return the task's name with a relative file path made absolute, so that any process can load it."""
+    """Return the task's name with a relative file path made absolute, so that any process can load it.
+
+    Raises:
+        TaskError: it has characters that no name has.
+    """
+    _check_text(name)
     where, separator, function_name = name.rpartition(":")
     if separator and where.endswith(".py"):
         return f"{(folder / where).resolve()}:{function_name}"
     return name
+
+
+def _check_text(name: str) -> None:
+    if not name.isprintable():
+        raise TaskError(f"task {name!r:.200} has characters that no file or function has in its name")
 
 
 def _load_file(path_text: str, folder: Path | None, files: Mapping[str, bytes] | None) -> tuple[Any, TaskCode]:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.commands.find_sweep import find_sweep
-from depthrate.orchestrator.plan import CheckedSweep
+from depthrate.orchestrator.plan import CheckedSweep, check_filters
 from depthrate.orchestrator.provenance import mixed_sentence
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
@@ -85,7 +85,9 @@ def fit_otherwise(
         SweepError: a metric or parameter is unknown, an option is not allowed.
     """
     requests = changed_requests(checked.sweep, changes)
-    check_fits(replace(checked.sweep, fit=requests), checked.task)
+    otherwise = replace(checked.sweep, fit=requests)
+    check_fits(otherwise, checked.task)
+    check_filters(otherwise, checked.task)
     results = results_of(store, checked.task)
     _warn_of_mixed_code(checked, results)
     curves = fit_curves(results, requests, fitted_trials(checked, view))

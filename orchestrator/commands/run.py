@@ -80,8 +80,7 @@ def run_sweep(
     machines = arguments.open_machines(checked.sweep, store, detach=detach)
     with_all, view, feed = _see_search(checked, store, machines, detach=detach)
     plan = plan_on(machines, with_all, store)
-    again = arguments.again()
-    if settle(plan, store, machines.submitted_codes, rerun=rerun, accept=accept_code, again=again):
+    if settle(plan, store, machines.submitted_codes, rerun=rerun, accept=accept_code, again=arguments.again()):
         with_all, view, feed = _see_search(checked, store, machines, detach=detach)
         plan = plan_on(machines, with_all, store)
     check_contents(plan, data)
@@ -109,14 +108,19 @@ def run_sweep(
         if isinstance(machines, Executor) and machines.outlives_driver:
             machines.close()  # tidies up after the launches before
         return _conclude(run, None)
-    estimate_s = make_estimate(plan, store)
-    machines.check(plan, estimate_s)
-    run.say(f"{machines.sentence()}; store {store.url}")
-    if isinstance(machines, LaunchSite):
-        end = _launch_there(run, machines)
+    return _launch(run)
+
+
+def _launch(run: _Run) -> int:
+    """Run what is pending, wherever that is, and return the exit code."""
+    estimate_s = make_estimate(run.plan, run.store)
+    run.machines.check(run.plan, estimate_s)
+    run.say(f"{run.machines.sentence()}; store {run.store.url}")
+    if isinstance(run.machines, LaunchSite):
+        end = _launch_there(run, run.machines)
     else:
-        assert isinstance(machines, Executor)
-        end = _launch_here(run, machines, estimate_s)
+        assert isinstance(run.machines, Executor)
+        end = _launch_here(run, run.machines, estimate_s)
     return end if isinstance(end, int) else _conclude(run, end)
 
 
