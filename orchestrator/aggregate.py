@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from depthrate.storage.columns import quoted
 from depthrate.storage.query import Results
 from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.sweeps.trial import Trial
@@ -135,10 +136,10 @@ def _measured(results: Results, request: FitRequest) -> dict[str, dict[str, Any]
     known = results.sql("select * from results limit 0").columns
     # a measured column that a parameter hides (loss, lr) stands in results as last_<name>
     column = f"last_{request.metric}" if f"last_{request.metric}" in known else request.metric
-    source, value = "results r", f'r."{column}"' if column in known else "null"
+    source, value = "results r", f"r.{quoted(column)}" if column in known else "null"
     if request.layer is not None:
         layers = results.sql("select * from metrics limit 0").columns
-        value = f'm."{request.metric}"' if request.metric in layers else "null"
+        value = f"m.{quoted(request.metric)}" if request.metric in layers else "null"
         layer = str(request.layer) if request.layer >= 0 else f"r.layer + 1 {request.layer}"
         match = f"m.trial_id = r.trial_id and m.step = r.step and m.split = r.split and m.layer = {layer}"
         source = f"results r left join metrics m on {match}"

@@ -17,7 +17,7 @@ from depthrate.storage.claims import is_process_gone
 from depthrate.storage.layout import attempt_path
 from depthrate.storage.records import Record, parse_record
 from depthrate.storage.states import AttemptState, FailureKind
-from depthrate.storage.store import Store
+from depthrate.storage.store import Store, StoreError
 
 HEARTBEAT_S = 2.0
 REMOTE_HEARTBEAT_S = 15.0
@@ -59,6 +59,10 @@ class Attempt:
     trials_done: int = 0
     checkpoints: int = 0
     """Saved by this attempt."""
+    code_hash: str | None = None
+    """The version of the task's code that it runs."""
+    progress_at: float | None = None
+    """When it last came further: a step, a trial, a checkpoint."""
     error_kind: FailureKind | None = None
     error: str | None = None
     traceback: str | None = None
@@ -110,6 +114,28 @@ def write_lost(store: Store, *known: Mapping[str, Any], kind: FailureKind, error
     now = read_attempt(store, lost.sweep, lost.attempt_id)
     if now is None or now["state"] is AttemptState.RUNNING:
         lost.write(store)
+
+
+def why_no_end(store: Store, record: Record | None) -> str:
+    """Say why a worker that goes on working has left no end of an attempt, or no word at all, in the store."""
+    what = "the attempt left no record" if record is None else "the attempt could not write down its end"
+    try:
+        store.check_writable()
+    except StoreError as error:
+        return f"{what}: {error}"
+    return f"{what}: the store could not be written there, or what is there is another one"
+
+
+def who(record: Record) -> str:
+    """Say which attempt a record is of, where it runs and since when."""
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(record["started_at"]))
+    return f"attempt {record['attempt_id']} on {record['host']}, pid {record['pid']}, since {since}"
+
+
+def stalled_s(record: Record) -> float:
+    """Return for how many seconds a running attempt has come no further, by its own clock; 0 where it does not say."""
+    further_at, beat_at = record.get("progress_at"), record.get("heartbeat_at")
+    return 0.0 if further_at is None or beat_at is None else max(0.0, beat_at - further_at)
 
 
 def is_live(record: Record, now: float) -> bool:

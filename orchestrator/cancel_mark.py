@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 
 from depthrate.storage.layout import cancel_path
 from depthrate.storage.store import Store
@@ -16,6 +17,12 @@ def read_cancel_mark(store: Store, sweep: str) -> bytes | None:
         return None
 
 
-def write_cancel_mark(store: Store, sweep: str) -> None:
-    """Ask all launches of a sweep that run now to stop."""
-    store.write(cancel_path(sweep), secrets.token_hex(8).encode())
+def forced_attempts(mark: bytes | None) -> set[str]:
+    """Return the attempts that are to end at once, and not when their task next looks."""
+    words = (mark or b"").decode(errors="replace").split()
+    return set(words[1:])
+
+
+def write_cancel_mark(store: Store, sweep: str, force: Iterable[str] = ()) -> None:
+    """Ask all launches of a sweep that run now to stop; the attempts in `force` end themselves at once."""
+    store.write(cancel_path(sweep), " ".join([secrets.token_hex(8), *force]).encode())

@@ -52,6 +52,9 @@ def launch_arguments(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Replace a parameter; a list makes it an axis of the grid."),
     ] = None,
+    code: Annotated[
+        str | None, typer.Option("--code", help="Run this kept version of the task's code (its hash), not its file.")
+    ] = None,
 ) -> Any:
     """Return what `run` and `plan` are both given."""
     from depthrate.orchestrator.commands.launch_arguments import LaunchArguments
@@ -64,6 +67,7 @@ def launch_arguments(
         workers=workers,
         device=device,
         options=options,
+        code=code,
     )
 
 
@@ -76,11 +80,27 @@ def run(
     checkpoint_seconds: Annotated[
         float, typer.Option(min=0.0, help="Training time between two checkpoints of a pack.")
     ] = 30.0,
+    stall_minutes: Annotated[
+        float | None, typer.Option(min=0.0, help="End a pack that makes no progress for so long; default: never.")
+    ] = None,
+    rerun: Annotated[
+        bool, typer.Option("--rerun", help="The task's code has changed: run what the old code ran again.")
+    ] = False,
+    accept_code: Annotated[
+        bool, typer.Option("--accept-code", help="The task's code has changed: what the old code gave counts.")
+    ] = False,
 ) -> int:
     """Run what is pending of a sweep, then fit its rates. Run it again to resume: what is committed is never redone."""
     from depthrate.orchestrator.commands.run import run_sweep
 
-    return run_sweep(launch, detach=detach, checkpoint_s=checkpoint_seconds)
+    return run_sweep(
+        launch,
+        detach=detach,
+        checkpoint_s=checkpoint_seconds,
+        stall_minutes=stall_minutes,
+        rerun=rerun,
+        accept_code=accept_code,
+    )
 
 
 @app.command()
@@ -110,13 +130,19 @@ def status(
 
 @app.command()
 @exits
-def cancel(sweep: Annotated[str, typer.Argument(help="A sweep that was launched.")], store: StoreOption = None) -> None:
+def cancel(
+    sweep: Annotated[str, typer.Argument(help="A sweep that was launched.")],
+    store: StoreOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="End what runs at once, without saving its state: for a task that hangs.")
+    ] = False,
+) -> None:
     """Stop a sweep wherever it runs: what runs saves its state, what waits is taken out of the queue."""
     from depthrate.orchestrator.commands.cancel import cancel_launched
     from depthrate.orchestrator.terminal import make_console
     from depthrate.storage.store import existing_store
 
-    cancel_launched(existing_store(store), sweep, make_console())
+    cancel_launched(existing_store(store), sweep, make_console(), force=force)
 
 
 @app.command()
@@ -145,6 +171,22 @@ def debug(
     from depthrate.orchestrator.commands.debug import debug_trial
 
     debug_trial(trial, sweep, store, device, post_mortem=pdb)
+
+
+@app.command()
+@exits
+def diff(
+    first: TrialArgument,
+    second: TrialArgument,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what two trials differ in: parameters, versions, where they ran, and their task's code."""
+    from depthrate.orchestrator.commands.diff import show_difference
+    from depthrate.orchestrator.terminal import make_console
+    from depthrate.storage.store import existing_store
+
+    show_difference(existing_store(store), (first, second), json, make_console())
 
 
 class Format(StrEnum):

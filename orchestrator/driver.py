@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from depthrate.orchestrator.attempt import heartbeat_s, new_attempt_id, read_attempt, write_lost
-from depthrate.orchestrator.cancel_mark import read_cancel_mark
+from depthrate.orchestrator.attempt import heartbeat_s, new_attempt_id, read_attempt, why_no_end, write_lost
+from depthrate.orchestrator.cancel_mark import forced_attempts, read_cancel_mark
+from depthrate.orchestrator.committed import CommittedTrials
 from depthrate.orchestrator.executors.executor import (
     Executor,
     JobEnd,
@@ -25,10 +26,9 @@ from depthrate.orchestrator.other_launches import OtherLaunches
 from depthrate.orchestrator.plan import Plan, halved
 from depthrate.orchestrator.progress import Detached, Feed, Outcome, PackFailure, Progress, Watcher
 from depthrate.orchestrator.retry import STOP_AFTER_PACKS, Decision, GrowingPause, decide, error_pattern, pause_s
-from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.layout import checkpoint_folder
 from depthrate.storage.records import Record
-from depthrate.storage.snapshot import Snapshot, take_snapshot
+from depthrate.storage.snapshot import Snapshot
 from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store, StoreError
 from depthrate.sweeps.packing import Pack
@@ -71,8 +71,6 @@ class Driver:
         self._clock = clock
         self._estimate_s = estimate_s
         """Gives the rough seconds of a pack on one core."""
-        self._upkeep = upkeep
-        """Sees the store now and then, and compacts it."""
         self._feed = feed
         self._feed_is_due = not plan.packs
         """Whether something has ended since the search was last asked."""
@@ -91,8 +89,7 @@ class Driver:
             self._others.note_own(self.sweep.name, attempt_id)
         self._no_room = GrowingPause(clock)
         self._next_look = self._feed_not_before = float("-inf")
-        self._cache = SnapshotCache()
-        self._last_committed = set(plan.done)
+        self._committed = CommittedTrials(store, plan.done, upkeep)
 
     def stop(self) -> None:
         """Start nothing more; let what runs save a checkpoint and end, or go on without us where it can."""
@@ -148,9 +145,14 @@ class Driver:
         self.queue.extend(_Entry(pack) for pack in packs)
 
     def _stop_if_cancelled(self) -> None:
-        if not self.stopping and read_cancel_mark(self.store, self.sweep.name) not in (None, self._cancel_mark):
-            self.cancelled = True
-            self.stop()
+        mark = read_cancel_mark(self.store, self.sweep.name)
+        if mark in (None, self._cancel_mark):
+            return
+        self._cancel_mark = mark
+        if forced_attempts(mark) & self.running.keys() and not self.executor.outlives_driver:
+            raise KeyboardInterrupt  # as a second Ctrl-C: workers that hang hear nothing else
+        self.cancelled = True
+        self.stop()
 
     def _submit(self, now: float) -> None:
         """Fill the executor; packs that another launch runs wait, and are dropped when it has committed them."""
@@ -173,7 +175,7 @@ class Driver:
         chosen = ready[:room]
         packs, following = [entry.pack for entry in chosen], [entry.pack for entry in ready[room:]]
         if self._others.claim(packs, following, self._own_trials()) and self._others.were_there:
-            committed = self._committed()  # by whoever held one of them before, perhaps just now
+            committed = self._committed.look()  # by whoever held one of them before, perhaps just now
             for entry in chosen:
                 entry.pack = self._without(entry.pack, committed)
         ours = {id(entry) for entry in chosen if self._others.are_ours(entry.pack)}
@@ -244,9 +246,8 @@ class Driver:
             self.trials_done += len(entry.pack.trials)
         elif state is AttemptState.INTERRUPTED and end.kind not in (FailureKind.CANCELLED, FailureKind.TIMEOUT):
             self._requeue(entry)
-        elif record is None:
-            how = "the attempt left no record: the store could not be written there, or what is there is another one"
-            self._retry(entry, attempt_id, FailureKind.STORE, how)
+        elif record is None or state is AttemptState.RUNNING:
+            self._retry(entry, attempt_id, FailureKind.STORE, why_no_end(self.store, record))
         else:
             kind = end.kind if end.kind is FailureKind.BEGINS_NOWHERE else record["error_kind"] or end.kind
             self._retry(entry, attempt_id, kind, record["error"] or end.death)
@@ -254,7 +255,7 @@ class Driver:
     def _retry(self, entry: _Entry, attempt_id: str, kind: FailureKind, error: str | None) -> None:
         entry.failures[kind] += 1
         # a pack that runs in turn may have committed some of its trials before it failed
-        entry.pack = self._without(entry.pack, self._committed())
+        entry.pack = self._without(entry.pack, self._committed.look())
         match decide(kind, entry.failures, len(entry.pack.trials)):
             case Decision.GIVE_UP:
                 self._give_up(entry, attempt_id, kind, error or "the attempt left no record")
@@ -268,19 +269,9 @@ class Driver:
                 self.queue.appendleft(_Entry(entry.pack, entry.failures, not_before=not_before))
 
     def _requeue(self, entry: _Entry) -> None:
-        left = self._without(entry.pack, self._committed())
+        left = self._without(entry.pack, self._committed.look())
         if left.trials:
             self.queue.appendleft(_Entry(left, entry.failures))
-
-    def _committed(self) -> set[str]:
-        """Return what is committed, as last seen if the store does not answer just now."""
-        try:
-            snapshot = take_snapshot(self.store, cache=self._cache)
-            self._last_committed = snapshot.trial_ids()
-            self._upkeep(snapshot)
-        except (OSError, StoreError) as error:
-            log.warning("store not read: %s", error)
-        return self._last_committed
 
     def _give_up(self, entry: _Entry, attempt_id: str, kind: FailureKind, error: str) -> None:
         """Report a pack; the same error from several packs stops the launch, since the others would fail alike."""
@@ -308,7 +299,7 @@ class Driver:
         except OSError as error:
             log.warning("attempts not listed: %s", error)
             return
-        committed = self._committed()  # last: what was given back above is committed by now, or was not done
+        committed = self._committed.look()  # last: what was given back above is committed by now, or was not done
         for entry in self.queue:
             entry.pack = self._without(entry.pack, committed)
         left = is_first or any(given_back.intersection(entry.pack.trial_ids) for entry in self.queue)
@@ -338,13 +329,16 @@ class Driver:
 
     def _tell(self) -> None:
         busy, entries = self._others.busy, self.running.values()
+        waiting = [entry for entry in self.queue if not busy.isdisjoint(entry.pack.trial_ids)]
+        queued = {trial_id for entry in waiting for trial_id in entry.pack.trial_ids}
         self.watch(
             Progress(
                 trials_done=self.trials_done,
                 packs_running=[(entry.pack, entry.record) for entry in entries if entry.record is not None],
                 packs_queued=[entry.pack for entry in self.queue],
                 packs_submitted=[entry.pack for entry in entries if entry.record is None],
-                waiting_for_others=sum(not busy.isdisjoint(entry.pack.trial_ids) for entry in self.queue),
+                waiting_for_others=len(waiting),
+                holders=[each for each in self._others.holders if queued.intersection(each["trial_ids"])],
                 packs_added=self.added,
             )
         )

@@ -32,7 +32,9 @@ def _code_of(command: Callable[[], int | None]) -> int:
     except ValueError as error:
         if type(error).__module__.partition(".")[0] != "depthrate":
             raise  # not what a user gave, but what we got wrong
-        print(f"depthrate: {error}", file=sys.stderr)
+        from depthrate.orchestrator.terminal import printable  # its library is only needed where something is said
+
+        print(f"depthrate: {printable(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

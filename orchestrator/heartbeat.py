@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import logging
 import os
 import sys
@@ -11,11 +13,15 @@ import time
 from typing import IO, Protocol
 
 from depthrate.orchestrator.attempt import Attempt, heartbeat_s
+from depthrate.orchestrator.cancel_mark import forced_attempts, read_cancel_mark
 from depthrate.orchestrator.worker_context import StopFlag
 from depthrate.storage.layout import log_path
+from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
 
 LOG_TAIL_BYTES = 200_000
+ENDED = 70
+"""Exit code of a worker that ended itself in the middle of a task."""
 log = logging.getLogger("depthrate")
 
 
@@ -25,8 +31,17 @@ class Beating(Protocol):
     store: Store
     attempt: Attempt
 
+    @property
+    def stall_s(self) -> float | None:
+        """After how many seconds without progress it is ended; null: never."""
+        ...
+
     def commit_if_due(self) -> None:
         """Commit what has waited long enough."""
+        ...
+
+    def commit_finished(self) -> None:
+        """Commit every trial that has finished."""
         ...
 
 
@@ -57,6 +72,8 @@ class Heartbeat:
         self._parent = int(os.environ.get("DEPTHRATE_DRIVER_PID") or os.getppid())
         self._ended = threading.Event()
         self._uploaded = 0
+        self._progress: tuple[object, ...] = ()
+        self._came_further = time.monotonic()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
     def __enter__(self) -> Heartbeat:
@@ -73,6 +90,7 @@ class Heartbeat:
         while not self._ended.wait(1.0):
             if os.getppid() != self._parent:
                 self._stop.set("the driver is gone")
+            self._note_progress()
             if time.monotonic() - last < pause_s:
                 continue
             last = time.monotonic()
@@ -82,6 +100,41 @@ class Heartbeat:
             except Exception as error:  # a hint that is late; the commit itself is tried again at the pack's end
                 log.warning("heartbeat: %s", error)
             self._upload_log()
+            self._end_if_forced()
+
+    def _note_progress(self) -> None:
+        """Note when the attempt came further, and end it where it has not for too long."""
+        attempt, limit_s = self._run.attempt, self._run.stall_s
+        progress = (attempt.step, attempt.num_steps, attempt.trials_done, attempt.checkpoints)
+        if progress != self._progress:
+            self._progress, self._came_further = progress, time.monotonic()
+            attempt.progress_at = time.time()
+        waited_s = time.monotonic() - self._came_further
+        if limit_s is not None and waited_s > limit_s:
+            step = f"step {attempt.step}/{attempt.num_steps or '?'}"
+            self._end(FailureKind.TASK, f"no progress for {waited_s / 60:.3g} min at {step}: ended by --stall-minutes")
+
+    def _end_if_forced(self) -> None:
+        """End this process if `depthrate cancel --force` says so; a task that hangs would never look."""
+        store, attempt = self._run.store, self._run.attempt
+        if not (self._stop.is_set or store.is_local):
+            return  # a request to a remote store with every heartbeat is not worth it
+        if attempt.attempt_id in forced_attempts(read_cancel_mark(store, attempt.sweep)):
+            self._end(FailureKind.CANCELLED, "ended by depthrate cancel --force")
+
+    def _end(self, kind: FailureKind, error: str) -> None:
+        """Commit what has finished, write down the end, and end this process, whatever its other threads do."""
+        attempt = self._run.attempt
+        with contextlib.suppress(Exception):
+            self._run.commit_finished()
+        attempt.state, attempt.error_kind, attempt.error = AttemptState.FAILED, kind, error
+        attempt.ended_at = time.time()
+        with contextlib.suppress(Exception):
+            faulthandler.dump_traceback(self._output)
+            self._upload_log()
+        with contextlib.suppress(Exception):
+            attempt.beat(self._run.store)
+        os._exit(ENDED)
 
     def _upload_log(self) -> None:
         sys.stdout.flush()

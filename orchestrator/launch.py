@@ -18,6 +18,8 @@ from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.executor import Executor, LaunchJob, LaunchOptions, LaunchSite, SubmitError
 from depthrate.orchestrator.plan import CheckedSweep, Plan
 from depthrate.orchestrator.progress import Detached, Feed, Outcome
+from depthrate.orchestrator.provenance import other_code
+from depthrate.orchestrator.task_source import keep_source
 from depthrate.orchestrator.upkeep import Upkeep
 from depthrate.orchestrator.watch import JobWatcher, LaunchWatcher
 from depthrate.storage.lag import await_commits
@@ -55,6 +57,7 @@ def launch(
     *,
     data: str,
     checkpoint_s: float,
+    stall_s: float | None = None,
     console: Console,
     feed: Feed | None = None,
 ) -> LaunchEnd:
@@ -64,7 +67,7 @@ def launch(
         StoreError: the store cannot be written, or other processes would not see it.
         ValueError: the executor cannot be started.
     """
-    options = _begin(plan, store, executor, data, checkpoint_s)
+    options = _begin(plan, store, executor, data, checkpoint_s, stall_s)
     executor.start(plan)
     upkeep = Upkeep(options.store)
     with LaunchWatcher(plan, console) as watcher:
@@ -96,15 +99,22 @@ def _done(plan: Plan, outcome: Outcome) -> set[str]:
 
 
 def submit(
-    plan: Plan, store: Store, executor: Executor, estimate_s: Estimate, *, data: str, checkpoint_s: float
+    plan: Plan,
+    store: Store,
+    executor: Executor,
+    estimate_s: Estimate,
+    *,
+    data: str,
+    checkpoint_s: float,
+    stall_s: float | None = None,
 ) -> Detached:
     """Submit a plan's packs to machines that go on without us.
 
     Raises:
         StoreError: the store cannot be written.
     """
-    options = _begin(plan, store, executor, data, checkpoint_s)
-    supervise = partial(executor.supervise, plan, estimate_s, data=data, checkpoint_s=checkpoint_s)
+    options = _begin(plan, store, executor, data, checkpoint_s, stall_s)
+    supervise = partial(executor.supervise, plan, estimate_s, options)
     try:
         if job := supervise():
             return Detached(len(plan.underway), 0, len(plan.packs), job)
@@ -119,7 +129,9 @@ def submit(
         return sent
 
 
-def send_launch(plan: Plan, store: Store, site: LaunchSite, *, data: str, checkpoint_s: float) -> LaunchJob:
+def send_launch(
+    plan: Plan, store: Store, site: LaunchSite, *, data: str, checkpoint_s: float, stall_s: float | None = None
+) -> LaunchJob:
     """Send the whole launch away, or find the one that is on its way already; it goes on without us.
 
     Raises:
@@ -128,7 +140,8 @@ def send_launch(plan: Plan, store: Store, site: LaunchSite, *, data: str, checkp
     """
     store.check_writable()
     write_launch(store, plan.checked)
-    return site.send_launch(data=data, checkpoint_s=checkpoint_s)
+    version = keep_source(store, plan.checked.task)
+    return site.send_launch(data=data, checkpoint_s=checkpoint_s, code_hash=version, stall_s=stall_s)
 
 
 def follow_launch(plan: Plan, store: Store, site: LaunchSite, job: LaunchJob, console: Console) -> LaunchEnd:
@@ -143,7 +156,9 @@ def write_launch(store: Store, checked: CheckedSweep) -> None:
     write_spec(store, sweep.name, sweep.spec_hash(), sweep.spec(), [trial.trial_id for trial in checked.trials])
 
 
-def _begin(plan: Plan, store: Store, executor: Executor, data: str, checkpoint_s: float) -> LaunchOptions:
+def _begin(
+    plan: Plan, store: Store, executor: Executor, data: str, checkpoint_s: float, stall_s: float | None
+) -> LaunchOptions:
     """Check the store, note the launch in it, and return what all its jobs share."""
     if not store.is_shared:
         raise StoreError(
@@ -152,6 +167,7 @@ def _begin(plan: Plan, store: Store, executor: Executor, data: str, checkpoint_s
     store.check_writable()
     _delete_checkpoints(plan.stale_checkpoints, store)
     write_launch(store, plan.checked)
+    found = other_code(plan.checked, plan.snapshot)
     git_sha, git_dirty = _git_state(_task_folder(plan.checked.sweep.task))
     return LaunchOptions(
         store=_absolute(store),
@@ -160,6 +176,9 @@ def _begin(plan: Plan, store: Store, executor: Executor, data: str, checkpoint_s
         checkpoint_s=checkpoint_s,
         git_sha=git_sha,
         git_dirty=git_dirty,
+        code_hash=keep_source(store, plan.checked.task),
+        stall_s=stall_s,
+        accepted_codes=() if found is None else sorted(found.accepted),
     )
 
 
@@ -212,6 +231,12 @@ def _git_state(folder: Path) -> tuple[str | None, bool | None]:
 
 
 def _delete_checkpoints(pack_ids: Iterable[str], store: Store) -> None:
-    """Delete the checkpoints of packs that are done (by another launch, after they were halved, or before a crash)."""
+    """Delete the checkpoints of packs that are done (by another launch, after they were halved, or before a crash).
+
+    What is left of one costs room and no result: the next launch, and `verify`, find it.
+    """
     for pack_id in pack_ids:
-        store.delete(checkpoint_folder(pack_id))
+        try:
+            store.delete(checkpoint_folder(pack_id))
+        except OSError as error:
+            log.warning("checkpoint of pack %s, which is done, is not deleted: %s", pack_id, error)

@@ -10,6 +10,7 @@ from depthrate.tasks.builtin import builtin_measurements
 from depthrate.tasks.measurement import Measurement, Per, by_name
 from depthrate.tasks.task import Task
 
+_SQL_TYPES = {"int": "bigint", "float": "double", "str": "varchar", "bool": "boolean"}
 TABLES: dict[Per, str] = {"layer": "metrics", "step": "curves"}
 """Where a measurement's column stands."""
 
@@ -34,6 +35,24 @@ def known_measurements(task: Task) -> dict[str, Measurement]:
     return by_name(task.measurements) | {
         each.name: each for each in builtin_measurements() if each.name not in {own.name for own in task.measurements}
     }
+
+
+def result_columns(task: Task) -> dict[str, str] | None:
+    """Return the columns of `results` with their SQL types; None for a task that does not declare what it measures."""
+    if not task.measurements:
+        return None
+    columns = {"step": "bigint", "layer": "bigint", "wall_s": "double", "committed_at": "timestamptz"}
+    columns |= {name: "varchar" for name in ("trial_id", "sweep", "task", "status", "split", "device", "host")}
+    columns |= {each.name: "double" if each.kind == "scalar" else "double[]" for each in task.measurements}
+    per = {each.name.casefold(): each.per for each in task.measurements}  # SQL ignores capitals
+    seen = set()
+    for name, parameter in task.schema.items():  # as the view names those that share a measurement's name
+        if per.get(name.casefold()) == "step" and name in columns:
+            columns[f"last_{name}"] = columns[name]
+        is_taken = per.get(name.casefold()) == "layer" or name.casefold() in seen
+        seen.add(name.casefold())
+        columns[f"param_{name}" if is_taken else name] = _SQL_TYPES.get(parameter.kind, "double[]")
+    return columns
 
 
 def _tables(measurements: Iterable[Measurement]) -> dict[str, dict[str, str]]:

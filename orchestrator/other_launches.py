@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from depthrate.orchestrator.attempt import is_live, write_lost
 from depthrate.storage.claims import Claims
 from depthrate.storage.layout import attempt_path
-from depthrate.storage.records import read_loose_records
+from depthrate.storage.records import Record, read_loose_records
 from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
 from depthrate.sweeps.packing import Pack
@@ -25,6 +25,8 @@ class OtherLaunches:
         """Attempts that are this launch's own, or have ended."""
         self.running: set[str] = set()
         """Trials that others were running at the last look."""
+        self.holders: list[Record] = []
+        """The attempts that were running them."""
 
     def __enter__(self) -> OtherLaunches:
         self._claims.enter()
@@ -79,10 +81,11 @@ class OtherLaunches:
         self._claims.look()
         attempts = {path for path in self._store.list("attempts") if path.endswith(".json")}
         now = time.time()
-        self.running = set()
+        self.running, self.holders = set(), []
         for path, record in read_loose_records(self._store, attempts - self._seen):
             if is_live(record, now):
                 self.running.update(record["trial_ids"])
+                self.holders.append(record)
                 continue
             if record["state"] is AttemptState.RUNNING:
                 how = "its process ended without a word"

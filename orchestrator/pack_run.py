@@ -19,6 +19,7 @@ from depthrate.orchestrator.executors.executor import PackJob
 from depthrate.orchestrator.heartbeat import Heartbeat, captured_output
 from depthrate.orchestrator.measurements import columns_of
 from depthrate.orchestrator.pruning import Judge, Pruning
+from depthrate.orchestrator.task_source import code_hash, load_kept_task
 from depthrate.orchestrator.worker_context import StopFlag, WorkerContext
 from depthrate.storage.commit import commit_trials
 from depthrate.storage.data_folder import DataFolder
@@ -27,7 +28,6 @@ from depthrate.storage.schema import TableError
 from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
 from depthrate.storage.task_tables import task_table
-from depthrate.tasks.loading import load_task
 from depthrate.tasks.task import Interrupted, ResultStatus, Task, TrialResult
 
 if TYPE_CHECKING:
@@ -83,7 +83,20 @@ class PackRun:
             share_s = (time.monotonic() - started + context.wall_s_before) / len(self.job.trial_ids)
             self._finished = [(result, tables, share_s) for result, tables, _ in self._finished]
             self._commit()
-        self.store.delete(checkpoint_folder(self.job.pack_id))
+        try:
+            self.store.delete(checkpoint_folder(self.job.pack_id))
+        except OSError as error:  # all is committed
+            log.warning("checkpoint not deleted: %s", error)
+
+    @property
+    def stall_s(self) -> float | None:
+        """After how many seconds without progress it is ended; null: never."""
+        return self.job.options.stall_s
+
+    def commit_finished(self) -> None:
+        """Commit the finished trials of a pack that runs in turn."""
+        if not self.task.fused:
+            self._commit()
 
     def commit_if_due(self) -> None:
         """Commit the finished trials of a pack that runs in turn, if they waited long enough."""
@@ -127,10 +140,14 @@ class PackRun:
             )
         trial_id, attempt_id = self.job.trial_ids[result.index], self.job.attempt_id
         columns = columns_of(self.task)
-        return {
-            name: task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id)
-            for name, content in result.tables.items()
-        }
+        try:
+            return {
+                name: task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id)
+                for name, content in result.tables.items()
+            }
+        except TableError as error:
+            where = f"; task {self.task.name!r} is in {self.task.defined_at}" if self.task.defined_at else ""
+            raise TableError(f"{error}{where}") from None
 
     def _trial_row(self, result: TrialResult, wall_s: float) -> dict[str, Any]:
         peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
@@ -152,6 +169,7 @@ class PackRun:
             "host": self.attempt.host,
             "job_id": self.attempt.job_id,
             "params": json.dumps(self._params[result.index], sort_keys=True),
+            "code_hash": self.attempt.code_hash,
         }
 
 
@@ -164,11 +182,14 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
         pack_id=job.pack_id,
         trial_ids=job.trial_ids,
         device=job.options.device,
+        code_hash=job.options.code_hash,
     )
     with captured_output() as output:
         try:
             _begin(attempt, store)
-            run = PackRun(job, load_task(job.task), store, attempt, stop, judge)
+            task = _load_task(job, store)
+            attempt.code_hash = code_hash(task)
+            run = PackRun(job, task, store, attempt, stop, judge)
             with Heartbeat(run, output, stop):
                 run.run()
             attempt.state = AttemptState.DONE
@@ -186,6 +207,13 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
     except OSError as error:  # the driver takes an attempt without a last word for lost, and tries again
         log.warning("end of attempt %s not written: %s", job.attempt_id, error)
     return attempt
+
+
+def _load_task(job: PackJob, store: Store) -> Task:
+    try:
+        return load_kept_task(job.task, store, job.options.code_hash)
+    except OSError as error:
+        raise CommitError(f"{type(error).__name__}: {error}") from error
 
 
 def _begin(attempt: Attempt, store: Store) -> None:

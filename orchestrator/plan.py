@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from depthrate.orchestrator.measurements import columns_of
+from depthrate.orchestrator.measurements import columns_of, result_columns
 from depthrate.storage.json_file import read_object
 from depthrate.storage.layout import checkpoint_trials_path, identity, is_identity
 from depthrate.storage.schema import no_rows
 from depthrate.storage.snapshot import Snapshot, sample_trials, take_snapshot
 from depthrate.storage.store import Store
+from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.fit_requests import check_fits
 from depthrate.sweeps.memory import check_memory
 from depthrate.sweeps.packing import Pack, estimated_wall_s, make_pack, pack_trials
@@ -55,17 +56,36 @@ class Plan:
         return sum(len(pack.trials) for pack in self.packs)
 
 
-def check_sweep(sweep: Sweep) -> CheckedSweep:
-    """Load the sweep's task and expand it.
+def check_sweep(sweep: Sweep, files: Mapping[str, bytes] | None = None) -> CheckedSweep:
+    """Load the sweep's task, as these files of its code have it or as it is now, and expand it.
 
     Raises:
         ValueError: `SweepError`, `TaskError`, `ParameterError` or `TableError` for what cannot run.
     """
-    task = sweep.load_task()
+    task = sweep.load_task(files)
     trials = sweep.expand(task)
     check_fits(sweep, task)
     columns_of(task)  # refuses columns that the store cannot keep
+    check_filters(sweep, task)
     return CheckedSweep(sweep, task, trials)
+
+
+def check_filters(sweep: Sweep, task: Task) -> None:
+    """Check that each `where` of the sweep's fits is SQL over what its trials will have.
+
+    Raises:
+        SweepError: it is not; found out after the training it would be too late.
+    """
+    filters = [request.where for request in sweep.fit if request.where is not None]
+    if not filters:
+        return
+    from depthrate.storage.query import QueryError, check_expression  # here: most sweeps have no filter
+
+    for text in filters:
+        try:
+            check_expression(text, result_columns(task))
+        except QueryError as error:
+            raise SweepError(f"fit where: {error}") from None
 
 
 def check_data(checked: CheckedSweep, source: DataSource) -> None:

@@ -23,6 +23,8 @@ class Progress:
     """On their way to a machine, as far as we know."""
     waiting_for_others: int
     """Queued packs that another launch is running."""
+    holders: list[Record] = field(default_factory=list)
+    """The attempts that they wait for."""
     packs_added: list[Pack] = field(default_factory=list)
     """By a search, since the launch began."""
 

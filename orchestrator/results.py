@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from depthrate.orchestrator.measurements import builtin_columns, columns_of
 from depthrate.storage.query import Results
 from depthrate.storage.store import Store, existing_store
@@ -9,7 +11,7 @@ from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.task import Task, added_parameters
 
 
-def open_results(url: str | None = None) -> Results:
+def open_results(url: str | os.PathLike[str] | None = None) -> Results:
     """Open a store for reading.
 
     Raises:

@@ -6,12 +6,12 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
 from typing import Any
 
-from depthrate.orchestrator.attempt import is_live
+from depthrate.orchestrator.attempt import is_live, stalled_s
 from depthrate.orchestrator.retry import error_pattern
 from depthrate.storage.records import Record, read_records
 from depthrate.storage.snapshot import Snapshot
@@ -20,6 +20,9 @@ from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.task import ResultStatus
+
+STALLED_S = 900.0
+"""An attempt that has come no further for so long is named."""
 
 
 class TrialState(StrEnum):
@@ -54,6 +57,8 @@ class SweepStatus:
     committed_s: float
     """Seconds that the committed trials took."""
     problems: list[Problem]
+    stalled: list[Record] = field(default_factory=list)
+    """Attempts that run and have come no further for a while."""
 
     def counts(self) -> dict[str, int]:
         """Return how many trials are in each state."""
@@ -83,6 +88,11 @@ class SweepStatus:
             **self.counts(),
             "trial_hours": self.trial_hours(),
             "errors": dict(self.errors()),
+            "stalled": [
+                {name: each[name] for name in ("attempt_id", "host", "pid", "step", "num_steps")}
+                | {"stalled_s": stalled_s(each)}
+                for each in self.stalled
+            ],
             "problems": [str(problem) for problem in self.problems],
         }
 
@@ -97,7 +107,7 @@ def sweep_status(
     columns = (snapshot.trials[column].to_pylist() for column in ("trial_id", "status", "wall_s"))
     committed = {trial_id: (status, wall_s or 0.0) for trial_id, status, wall_s in zip(*columns, strict=True)}
     left = [trial_id for trial_id in trial_ids if trial_id not in committed]
-    newest, live, ignored = _attempts_of(left, store, snapshot, deaths)
+    newest, live, stalled, ignored = _attempts_of(left, store, snapshot, deaths)
 
     def state_of(trial_id: str) -> TrialState:
         if trial_id in committed:  # with a status of a later version it is done all the same
@@ -108,7 +118,7 @@ def sweep_status(
 
     seconds = sum(committed[trial_id][1] for trial_id in trial_ids if trial_id in committed)
     states = {trial_id: state_of(trial_id) for trial_id in trial_ids}
-    return SweepStatus(name, states, newest, seconds, [*snapshot.problems, *ignored])
+    return SweepStatus(name, states, newest, seconds, [*snapshot.problems, *ignored], stalled)
 
 
 def _has_failed(record: Record) -> bool:
@@ -119,24 +129,34 @@ def _has_failed(record: Record) -> bool:
 
 def _attempts_of(
     trial_ids: Iterable[str], store: Store, snapshot: Snapshot, deaths: Iterable[Record]
-) -> tuple[dict[str, Record], set[str], list[Problem]]:
-    """Return the newest attempt of each trial, the trials that a live attempt has, and the records that are none."""
+) -> tuple[dict[str, Record], set[str], list[Record], list[Problem]]:
+    """Return the newest attempt of each trial, the trials that a live attempt has, those of which come no further, and the
+    records that are none.
+    """
     sought = set(trial_ids)
     newest: dict[str, Record] = {}
     live: set[str] = set()
     ignored: set[str] = set()
+    stalled: list[Record] = []
     if not sought:
-        return newest, live, []  # thousands of records need not be read to learn that all is done
+        return newest, live, [], []  # thousands of records need not be read to learn that all is done
     now = time.time()
     kept = read_records(store, snapshot, skip=snapshot.finished_attempts(), ignored=ignored.add)
     for record in chain(kept, deaths):
         running = is_live(record, now)
+        if running and stalled_s(record) > STALLED_S and sought.intersection(record["trial_ids"]):
+            stalled.append(record)
         for trial_id in sought.intersection(record["trial_ids"]):
             if trial_id not in newest or record["started_at"] >= newest[trial_id]["started_at"]:
                 newest[trial_id] = record
             if running:
                 live.add(trial_id)
-    return newest, live, [Problem(path, "is no record of an attempt; it is ignored") for path in sorted(ignored)]
+    return (
+        newest,
+        live,
+        stalled,
+        [Problem(path, "is no record of an attempt; it is ignored") for path in sorted(ignored)],
+    )
 
 
 def find_params(trials: Sequence[Trial], snapshot: Snapshot, prefix: str) -> list[tuple[str, str, dict[str, Any]]]:

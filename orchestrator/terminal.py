@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import io
 import json
 import math
 import sys
@@ -20,9 +21,21 @@ if TYPE_CHECKING:
     from depthrate.tasks.fits.rate_fit import RateFit
 
 
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_CONTROLS |= {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+"""What makes a terminal do something other than show a letter: escape sequences, and signs that turn the direction."""
+
+
+def printable(text: str) -> str:
+    """Return a text from a task or a store as a terminal may have it: what is no letter there is written out."""
+    return text.translate(_CONTROLS).encode(errors="backslashreplace").decode()
+
+
 def make_console(*, stderr: bool = False) -> Console:
     """Return a console that never wraps or cuts a table when its output goes to a file or a pipe."""
     stream = sys.stderr if stderr else sys.stdout
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")  # a letter that this place does not know is no reason to end
     return Console(stderr=stderr, width=None if stream.isatty() else 100_000, soft_wrap=not stream.isatty())
 
 
@@ -34,7 +47,9 @@ def print_table(
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for index, column in enumerate(columns):
         is_number = any(isinstance(row[index], int | float) and not isinstance(row[index], bool) for row in rows)
-        table.add_column(column, justify="right" if is_number else "left", no_wrap=not console.is_terminal)
+        table.add_column(
+            _escape(printable(column)), justify="right" if is_number else "left", no_wrap=not console.is_terminal
+        )
     for row in rows:
         table.add_row(*(_escape(format_value(value)) for value in row))
     console.print(table, highlight=False)
@@ -51,13 +66,13 @@ def format_value(value: Any) -> str:
     if isinstance(value, list):
         shown = ", ".join(format_value(item) for item in value[:4])
         return f"[{shown}]" if len(value) <= 4 else f"[{shown}, ... {len(value)} values]"
-    return str(value)
+    return printable(str(value))
 
 
 def print_warnings(problems: Sequence[Problem]) -> None:
     """Name damaged and foreign files on standard error."""
     for problem in problems[:20]:
-        print(f"warning: {problem}", file=sys.stderr)
+        print(f"warning: {printable(str(problem))}", file=sys.stderr)
     if len(problems) > 20:
         print(f"warning: and {len(problems) - 20} more damaged or foreign files", file=sys.stderr)
 

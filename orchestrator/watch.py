@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from depthrate.orchestrator.attempt import who
 from depthrate.orchestrator.plan import CheckedSweep, Plan
 from depthrate.orchestrator.progress import Progress as LaunchProgress
+from depthrate.orchestrator.terminal import printable
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.records import Record
 from depthrate.storage.snapshot import take_snapshot
@@ -18,6 +21,8 @@ from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import varying_parameters
 
 LOG_EVERY_S = 30.0
+SHOWN_HOLDERS = 10
+"""Attempts of other launches that are named."""
 
 
 class LaunchWatcher:
@@ -34,6 +39,8 @@ class LaunchWatcher:
         self._last_line = self._started
         self._last_done = self._done_before
         self._rows: dict[str, TaskID] = {}
+        self._named: set[str] = set()
+        """Attempts of other launches that were said to be waited for."""
         self._display: Progress | None = None
 
     def __enter__(self) -> LaunchWatcher:
@@ -56,6 +63,7 @@ class LaunchWatcher:
     def __call__(self, progress: LaunchProgress) -> None:
         """Show how the launch is getting on."""
         self._count_added(progress)
+        self._name_holders(progress)
         if self._display is not None:
             self._draw(self._display, progress)
             return
@@ -63,6 +71,15 @@ class LaunchWatcher:
         if progress.trials_done > self._last_done or now - self._last_line >= LOG_EVERY_S:
             self._last_done, self._last_line = progress.trials_done, now
             self._console.print(f"{progress.trials_done}/{self._total} trials{self._pace(progress)}", highlight=False)
+
+    def _name_holders(self, progress: LaunchProgress) -> None:
+        """Say once of each attempt of another launch that it is waited for: one that hangs is waited for in vain."""
+        for record in progress.holders:
+            if record["attempt_id"] not in self._named and len(self._named) < SHOWN_HOLDERS:
+                sweep = shlex.quote(record["sweep"])
+                text = f"waiting for {who(record)}; if it hangs, end it: depthrate cancel {sweep} --force"
+                self._console.print(printable(text), highlight=False, markup=False)
+            self._named.add(record["attempt_id"])
 
     def _count_added(self, progress: LaunchProgress) -> None:
         """A search adds packs on the way."""

@@ -79,21 +79,28 @@ class WorkerContext:
         wall_s = self.wall_s_before + time.time() - self.attempt.started_at
         try:
             self.pruning.write(self.store)
-            self.store.write(checkpoint_path(pack_id, self.name), content)
-            members = {"trial_ids": self.job.trial_ids, "wall_s": wall_s}
+            self.store.write(checkpoint_path(pack_id, self._checkpoint(self.attempt.code_hash)), content)
+            members = {"trial_ids": self.job.trial_ids, "wall_s": wall_s, "code_hash": self.attempt.code_hash}
             self.store.write(checkpoint_trials_path(pack_id), json.dumps(members).encode())
             self.attempt.checkpoints += 1
         except OSError as error:
             log.warning("checkpoint not written: %s", error)
 
     def load_checkpoint(self) -> bytes | None:
-        """Return what an earlier attempt saved, or None."""
-        try:
-            content = self.store.read(checkpoint_path(self.job.pack_id, self.name))
-            self.wall_s_before = float(json.loads(self.store.read(checkpoint_trials_path(self.job.pack_id)))["wall_s"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return content
+        """Return what an earlier attempt saved, with this code or one that counts as this, or None."""
+        for version in (self.attempt.code_hash, *self.job.options.accepted_codes, None):
+            try:
+                content = self.store.read(checkpoint_path(self.job.pack_id, self._checkpoint(version)))
+                members = json.loads(self.store.read(checkpoint_trials_path(self.job.pack_id)))
+                self.wall_s_before = float(members["wall_s"])
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            return content
+        return None
+
+    def _checkpoint(self, version: str | None) -> str:
+        """Return a checkpoint's name: other code does not go on from it."""
+        return self.name if version is None else f"{self.name}.{version[:12]}"
 
     def for_trial(self, index: int) -> WorkerContext:
         """Return this context narrowed to one trial, with a checkpoint of its own."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from depthrate.storage.commit import ForeignFile
+from depthrate.storage.decisions import Decision
 from depthrate.storage.manifest import Manifest
 from depthrate.storage.parquet import DataFile, read_parquet
 from depthrate.storage.schema import STATE_COLUMNS, as_trials, no_rows
@@ -26,6 +27,7 @@ class SnapshotCache:
     """Of the trials table, what to read."""
     commits: dict[tuple[str, int], Commit | Problem] = field(default_factory=dict)
     manifests: dict[tuple[str, int], Manifest | Problem] = field(default_factory=dict)
+    decisions: dict[tuple[str, int], Decision | Problem] = field(default_factory=dict)
 
     def manifests_of(self, store: Store, listed: Mapping[str, int]) -> list[Manifest | Problem]:
         """Return the manifests at these paths (with their bytes), without those that have vanished."""
@@ -39,6 +41,18 @@ class SnapshotCache:
                 reason = f"is no manifest ({first_line(error)}); it is ignored"
                 self.manifests[path, listed[path]] = Problem(path, reason)
         return [self.manifests[key] for key in listed.items() if key in self.manifests]
+
+    def decisions_of(self, store: Store, listed: Mapping[str, int]) -> dict[str, Decision | Problem]:
+        """Return the decisions at these paths (with their bytes), without those that have vanished."""
+        new = [path for path, size in listed.items() if (path, size) not in self.decisions]
+        for path, content in _read_all(store, new):
+            try:
+                if content is not None:
+                    self.decisions[path, listed[path]] = Decision.of(path, content)
+            except _UNREADABLE as error:
+                reason = f"is no decision ({first_line(error)}); it is ignored"
+                self.decisions[path, listed[path]] = Problem(path, reason)
+        return {path: self.decisions[path, size] for path, size in listed.items() if (path, size) in self.decisions}
 
     def compacted_trials(self, store: Store, file: DataFile) -> Commit | Problem | None:
         """Return the trials in a compaction's file, or None if it has vanished."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from depthrate.storage.columns import check_own_columns
 from depthrate.storage.layout import DATA_TABLES, table_path
 from depthrate.storage.parquet import DataFile, open_parquet, pages_are_sound, write_table
-from depthrate.storage.schema import SCHEMA_VERSION, TRIALS, Columns, TableError, as_trials
+from depthrate.storage.schema import LATER, SCHEMA_VERSION, TRIALS, Columns, TableError, as_trials
 from depthrate.storage.store import Store
 
 METADATA_KEY = b"depthrate"
@@ -97,7 +97,7 @@ def read_commit(content: bytes, columns: Sequence[str] = TRIALS.names) -> tuple[
     with open_parquet(content) as parquet:
         metadata = parquet.metadata.metadata or {}
         raw = metadata.get(METADATA_KEY)
-        if raw is None or not set(TRIALS.names) <= set(parquet.schema_arrow.names):
+        if raw is None or not set(TRIALS.names) - LATER <= set(parquet.schema_arrow.names):
             raise ForeignFile("is Parquet, but not written by depthrate")
         sound = pages_are_sound(content, metadata)
         if sound is False:

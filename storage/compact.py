@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.groups import GROUP_BYTES, plan_groups
 from depthrate.storage.merge import DamagedFile, write_group
+from depthrate.storage.mistyped import is_mistyped, types_of
 from depthrate.storage.replaced import delete_replaced
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
@@ -63,7 +64,9 @@ def compact(
     Raises:
         OSError: the store refused a read or a write; nothing is lost, run it again.
     """
-    result, cache, damaged = CompactionResult(), SnapshotCache(), set[str]()
+    result, cache, types = CompactionResult(), SnapshotCache(), types_of(store)
+    first = take_snapshot(store, cache=cache)
+    damaged = {source.path for source in (*first.sources, *first.beaten) if is_mistyped(source, types)}
     for _ in range(ROUNDS):
         snapshot = take_snapshot(store, ignore=damaged, cache=cache)
         groups = list(plan_groups(store, snapshot, at_least, group_bytes))

@@ -16,7 +16,7 @@ class Finding:
 
     path: str
     kind: str
-    """damaged, missing, wrong schema, incomplete, miscounted, foreign, leftover."""
+    """damaged, missing, wrong schema, two types, incomplete, miscounted, foreign, leftover."""
     what: str
     trial_ids: tuple[str, ...] = ()
     """Trials that do not count because of it, or may not."""

@@ -8,11 +8,13 @@ trials|metrics|curves|features|attempts/sweep=<sweep>/compact_<id>[-<part>].parq
 manifest/sweep=<sweep>/<id>.json                                    makes them count, and says what they replace
 jobs/sweep=<sweep>/<submission>.json                                what a scheduler was given; deleted when it is over
 claims/<launch>-<n>.json                                            which trials a launch is about to run; gone when it ends
-columns/<table>/<type>=<column>                                     the type of each column that tasks added
+columns/<table>/<type>=<column>=<claim>                             the type of each column that tasks added
 checkpoints/<pack>/pack.json, <name>.ckpt                           deleted after the commit
 searches/sweep=<sweep>/<study>/<batch>-<digest>.json                what a search proposed, before it runs
 searches/sweep=<sweep>/reports/<attempt>.json                       what trials that may be pruned reported, and which were
 fits/sweep=<sweep>/fits.parquet                                     the newest fits of a sweep
+code/<hash>/index.json, files/<path>                                a task's source, once for each version of it
+decisions/sweep=<sweep>/<number>-<digest>.json                      which versions of a task's code count
 quarantine/<when>/<path>                                            what `verify --repair` moved out of the way
 
 A store is shared, so what stands in its files never chooses a path: a path comes from a listing, or is made here from
@@ -27,7 +29,7 @@ from urllib.parse import quote, unquote
 
 DATA_TABLES = ("metrics", "curves", "features")
 """Written before the commit, in this order."""
-FOLDERS = ("manifest", "trials", *DATA_TABLES, "attempts")
+FOLDERS = ("manifest", "trials", *DATA_TABLES, "attempts", "decisions")
 """What a reader lists."""
 CLAIMS = "claims"
 _COMPACTED = "compact_"
@@ -191,15 +193,41 @@ def manifest_path(sweep: str, compaction_id: str) -> str:
     return f"manifest/sweep={identity(sweep)}/{identity(compaction_id)}.json"
 
 
-def column_path(table: str, column: str, type_name: str) -> str:
-    """Return the empty file that says which type a column of the tasks' own has."""
-    return f"columns/{table}/{quote(type_name, safe='')}={quote(column, safe='')}"
+def column_path(table: str, column: str, type_name: str, claim: str) -> str:
+    """Return the empty file that claims a type for a column of the tasks' own; `claim` tells it from other claims."""
+    return f"columns/{table}/{quote(type_name, safe='')}={quote(column, safe='')}={identity(claim)}"
 
 
 def column_of_path(path: str) -> tuple[str, str]:
-    """Return (column, type name) of a path that `column_path` made."""
-    type_name, _, column = path.rpartition("/")[2].partition("=")
-    return unquote(column), unquote(type_name)
+    """Return (column, type name) of a path that `column_path` made, or a version that did not tell claims apart."""
+    type_name, _, rest = path.rpartition("/")[2].partition("=")
+    return unquote(rest.partition("=")[0]), unquote(type_name)
+
+
+def code_folder(code_hash: str) -> str:
+    """Return the folder of a version of a task's source."""
+    return f"code/{identity(code_hash)}"
+
+
+def code_index_path(code_hash: str) -> str:
+    """Return where it is written which files a version of a task's source has."""
+    return f"{code_folder(code_hash)}/index.json"
+
+
+def code_file_path(code_hash: str, path: str) -> str:
+    """Return where a file of a task's source is kept; `path` is relative to the task's folder."""
+    return f"{code_folder(code_hash)}/files/{quote(path)}"
+
+
+def decision_path(sweep: str, number: int, digest: str) -> str:
+    """Return where it is written which versions of a task's code count, as decided at one time."""
+    return f"decisions/sweep={identity(sweep)}/{number:06d}-{identity(digest)}.json"
+
+
+def number_of_decision(path: str) -> int:
+    """Return a decision's place in the order of all; 0 for a path that `decision_path` did not make."""
+    number = name_of_path(path).partition("-")[0]
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 12 else 0
 
 
 def quarantine_folder(stamp: str) -> str:

@@ -17,13 +17,17 @@ Added = Mapping[tuple[str, int], Mapping[str, Any]]
 
 
 def with_parameter_columns(trials: pa.Table, added: Added = MappingProxyType({})) -> pa.Table:
-    """Return the trials with every parameter as a column; one named like a standard column becomes param_<name>.
+    """Return the trials with every parameter as a column; one named like a standard column, or like another parameter but for
+    its capitals, becomes param_<name>.
 
     A trial from before a task gained a parameter shows the value that `added` has for it, else null.
     """
     columns = parameter_columns(_completed(trials, added))
+    taken = {name.casefold() for name in TRIALS.names}  # SQL sees no difference between n and N
     for name, column in columns.items():
-        trials = trials.append_column(f"param_{name}" if name in TRIALS.names else name, column)
+        shown = f"param_{name}" if name.casefold() in taken else name
+        taken.add(name.casefold())
+        trials = trials.append_column(shown, column)
     return trials
 
 

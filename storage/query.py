@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -14,12 +14,13 @@ import duckdb
 import pyarrow as pa
 
 from depthrate.storage.cache import SnapshotCache
-from depthrate.storage.columns import OWN_TYPES
+from depthrate.storage.columns import OWN_TYPES, quoted
 from depthrate.storage.fits import fits_of
 from depthrate.storage.layout import DATA_TABLES, attempt_of_path
 from depthrate.storage.parameters import Added, with_parameter_columns
 from depthrate.storage.parquet import open_parquet
 from depthrate.storage.records import read_records
+from depthrate.storage.results_view import results_view
 from depthrate.storage.schema import ATTEMPTS, FITS, MEASURED, TRIALS, Columns
 from depthrate.storage.snapshot import LOOKS, Snapshot, take_snapshot
 from depthrate.storage.source import Problem, Source, find_broken_files, first_line
@@ -78,6 +79,10 @@ class Results:
         Raises:
             QueryError: the query is not understood, or tries to do anything but read the views.
         """
+        try:
+            query.encode()
+        except UnicodeEncodeError:
+            raise QueryError(f"{query!r:.200} has characters that are none (halves of surrogate pairs)") from None
         if lazy:
             return self._relation(query)
         for _ in range(LOOKS):
@@ -117,11 +122,10 @@ class Results:
     def _layer_of(
         self, source: Source, layer: int, trial_id: str | None = None
     ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-        counting = set(source.trial_ids()) if trial_id is None else {trial_id}
+        columns = (source.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
+        counting = {trial: attempt for trial, attempt in zip(*columns, strict=True) if trial_id in (None, trial)}
         for file in source.files.get("features", ()):
-            for found in _read_layer(self.store, file.path, layer, trial_id):
-                if found[0] in counting:
-                    yield found
+            yield from _read_layer(self.store, file.path, layer, counting)
 
     def _look_again(self, query: str) -> bool:
         """See why a query could not read a file: replaced by a compaction, or damaged; False if neither is the case."""
@@ -233,40 +237,36 @@ class Results:
                 types.setdefault(column, set()).add(text)
         for column, texts in types.items():
             problem = Problem(
-                f"{name}.{column}", f"has the types {sorted(texts)} in different tasks; rename one of them"
+                f"{name}.{column}",
+                f"has the types {sorted(texts)} in different tasks; depthrate verify --repair renames one of them",
             )
             if len(texts) > 1 and problem not in self.problems:
                 self.problems.append(problem)
         standard = self.columns.schemas[name].names  # a later version may have made a user's column its own
         found = {c: OWN_TYPES[min(texts)] for c, texts in types.items() if len(texts) == 1 and c not in standard}
-        return found | {c: kind for c, kind in self.columns.own_types(name).items() if c not in types}
+        found |= {c: kind for c, kind in self.columns.own_types(name).items() if c not in types}
+        return self._nameable(name, found, standard)
+
+    def _nameable(self, table: str, found: dict[str, pa.DataType], standard: Sequence[str]) -> dict[str, pa.DataType]:
+        """Return the columns that SQL can name apart, as all can that are written today."""
+        known = {column.casefold() for column in standard}
+        kept = {}
+        for column, kind in found.items():
+            if not column or column.casefold() in known:
+                reason = "is no name in SQL, or that of another column; it is left out: rename it in the task"
+                problem = Problem(f"{table}.{column!r:.80}", reason)
+                self.problems.extend([problem] if problem not in self.problems else [])
+                continue
+            known.add(column.casefold())
+            kept[column] = kind
+        return kept
 
     def _results_view(self, query: str) -> str:
-        """One row a trial: parameters, and what was measured at its last step at the last layer, on the training split.
-
-        A parameter named like a metric becomes param_<name>; a curve named like a parameter becomes last_<name>.
-        """
         parameters = self._trials_table().schema.names[len(TRIALS) :]
         standard = {table: self.columns.schemas[table].names for table in MEASURED}
         metrics = [n for n in standard["metrics"] if n not in ("trial_id", "attempt_id", "is_last")]
-        metrics += self._own_columns("metrics")
-        first = ("trial_id", "sweep", "task", "status")
         curves = [n for n in standard["curves"] if n not in standard["metrics"]] + list(self._own_columns("curves"))
-        curves = [n for n in curves if n not in (*metrics, *first)]
-        columns = [f't."{name}"' for name in first]
-        columns += [f't."{name}"' + (f' as "param_{name}"' if name in metrics else "") for name in parameters]
-        columns += [f'm."{name}"' for name in metrics if name not in first]
-        join = ""
-        if _may_name(query, curves):
-            columns += [f'c."{name}"' + (f' as "last_{name}"' if name in parameters else "") for name in curves]
-            join = "left join curves c on c.trial_id = t.trial_id and c.step = m.step and c.split = m.split"
-        columns += [f"t.{name}" for name in ("wall_s", "device", "host", "committed_at")]
-        return (
-            f"create temp view results as select {', '.join(columns)} from trials t left join ("
-            "select * from metrics where is_last qualify row_number() over "
-            "(partition by trial_id order by step desc, split <> 'train', split, layer desc) = 1"
-            f") m on m.trial_id = t.trial_id {join}"
-        )
+        return results_view(parameters, [*metrics, *self._own_columns("metrics")], curves, query)
 
     def _fits(self) -> pa.Table:
         tables = [pa.Table.from_batches([], FITS)]
@@ -284,51 +284,38 @@ class Results:
         )
 
 
-def _may_name(query: str, columns: Iterable[str]) -> bool:
-    """Whether a query can mean one of these columns of `results`, by its name, a star, or the row as a whole.
-
-    If it cannot, the files of the curves need not be opened: DuckDB would read them for the join.
-    """
-    text = query.lower()
-    by_name = any(name.lower() in text for name in columns)
-    names = ["results", *re.findall(r"\bresults\s+(?:as\s+)?(\w+)", text)]  # of the row as a whole: itself, its aliases
-    as_a_whole = any(len(re.findall(rf"\b{name}\b(?!\s*\.)", text)) > 1 for name in names)
-    # `from results` alone means all of its columns, and so do describe and summarize
-    all_of_it = (
-        "*" in text or "columns" in text or re.search(r"\b(describe|summarize)\b|^(?!.*\bselect\b)", text, re.DOTALL)
-    )
-    return by_name or as_a_whole or bool(all_of_it)
-
-
 def _read_layer(
-    store: Store, path: str, layer: int, trial_id: str | None
+    store: Store, path: str, layer: int, counting: Mapping[str, str]
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield (trial, labels, features) of one layer, from the row groups that hold it."""
+    """Yield (trial, labels, features) of one layer of some trials (trial -> attempt), from the row groups that hold it."""
     with store.open(path) as file, open_parquet(file) as parquet:
         metadata = parquet.metadata
         names = [metadata.row_group(0).column(i).path_in_schema for i in range(metadata.num_columns)]
-        sought = [(names.index("layer"), layer)] + ([(names.index("trial_id"), trial_id)] if trial_id else [])
+        sought = [(names.index("layer"), layer)] + [
+            (names.index("trial_id"), one) for one in counting if len(counting) < 2
+        ]
 
         def may_hold(group: int) -> bool:
             ranges = [(metadata.row_group(group).column(column).statistics, value) for column, value in sought]
             return all(not s or not s.has_min_max or s.min <= value <= s.max for s, value in ranges)
 
         for group in filter(may_hold, range(metadata.num_row_groups)):
-            table = parquet.read_row_group(group, columns=["trial_id", "layer", "label", "feature"])
-            yield from _trials_of_layer(table, layer, trial_id)
+            table = parquet.read_row_group(group, columns=["trial_id", "attempt_id", "layer", "label", "feature"])
+            yield from _trials_of_layer(table, layer, counting)
 
 
-def _trials_of_layer(table: pa.Table, layer: int, trial_id: str | None) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+def _trials_of_layer(
+    table: pa.Table, layer: int, counting: Mapping[str, str]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     import numpy as np
 
-    trials = np.array(table["trial_id"].to_pylist())
+    trials, attempts = np.array(table["trial_id"].to_pylist()), np.array(table["attempt_id"].to_pylist())
     rows = table["layer"].to_numpy() == layer
     feature = table["feature"].combine_chunks()
     features = feature.flatten().to_numpy(zero_copy_only=False).reshape(len(feature), -1)
     labels = table["label"].to_numpy()
-    for trial in [trial_id] if trial_id else dict.fromkeys(trials[rows].tolist()):
-        chosen = rows & (trials == trial)
-        if chosen.any():
+    for trial in dict.fromkeys(trials[rows].tolist()):
+        if trial in counting and (chosen := rows & (trials == trial) & (attempts == counting[trial])).any():
             yield str(trial), labels[chosen], features[chosen]
 
 
@@ -340,22 +327,23 @@ def check_expression(text: str, columns: Mapping[str, str] | None) -> None:
     """
     query = f"select (\n{text}\n) as value from results"
     try:
+        query.encode()
         statements = duckdb.extract_statements(query)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise QueryError(f"{text!r} is not an SQL expression over the columns of results, as in a or log(a) + b")
         if columns is not None:
             connection = duckdb.connect(":memory:")
             connection.execute("set enable_external_access = false")
-            listed = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
+            listed = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
             connection.execute(f"create table results ({listed})")
             connection.sql(query)
-    except duckdb.Error as error:
+    except (duckdb.Error, UnicodeEncodeError) as error:
         raise QueryError(
             f"{text!r} is no SQL expression over results: {first_line(error)}{_candidates(error)}"
         ) from None
 
 
-def _candidates(error: duckdb.Error) -> str:
+def _candidates(error: Exception) -> str:
     """Return which column may have been meant, as DuckDB says it below the error."""
     found = re.search(r'^Candidate bindings:[ :]*(".*")', str(error), re.MULTILINE)
     return f"; did you mean {found[1]}?" if found else ""

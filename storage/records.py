@@ -22,8 +22,8 @@ from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
 
 Record = dict[str, Any]
-"""The columns of `storage.schema.ATTEMPTS` and `checkpoints` (how many it saved), each of its type or None. Never None are
-attempt_id, sweep, trial_ids, state (an `AttemptState`) and started_at; error_kind is a `FailureKind`."""
+"""The columns of `storage.schema.ATTEMPTS`, `checkpoints` (how many it saved), `code_hash` and `progress_at`, each of its type
+or None. Never None are attempt_id, sweep, trial_ids, state (an `AttemptState`), started_at; error_kind is a `FailureKind`."""
 
 
 def read_records(
@@ -155,6 +155,8 @@ _OF_TYPE: dict[Any, Callable[[object], Any]] = {pa.string(): _text, pa.float64()
 _READERS: dict[str, Callable[[object], Any]] = {
     **{field.name: _OF_TYPE.get(field.type, _ids) for field in ATTEMPTS},
     "checkpoints": _count,
+    "code_hash": _text,
+    "progress_at": _number,
     "state": lambda value: _member(value, _STATES),
     "error_kind": lambda value: _member(value, _KINDS),
 }

@@ -14,6 +14,7 @@ from depthrate.storage.findings import STRAY, Verification
 from depthrate.storage.layout import DATA_TABLES, compacted_path, data_path, is_safe, quarantine_folder, sweep_of_path
 from depthrate.storage.manifest import Manifest
 from depthrate.storage.merge import write_tables
+from depthrate.storage.mistyped import types_of, with_own_columns, with_own_names
 from depthrate.storage.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.schema import ATTEMPTS, no_rows
 from depthrate.storage.snapshot import named_files, replaced_files, take_snapshot
@@ -88,7 +89,12 @@ def _save(store: Store, source: Source, without: set[str]) -> int:
     sweep, compaction_id = sweep_of_path(source.path), new_compaction_id()
     # counted as partial, so that rows of other trials in its files are left behind
     whole = replace(source, trials=source.trials.filter(pa.array(keep)), is_whole=False)
-    written = write_tables(store, sweep, [whole], compaction_id, _read_what_is_left)
+    types = types_of(store)
+
+    def read(store: Store, source: Source, file: DataFile) -> pa.Table:
+        return with_own_columns(_read_what_is_left(store, source, file), file.path.partition("/")[0], types)
+
+    written = write_tables(store, sweep, [with_own_names(store, whole, types)], compaction_id, read)
     records = [table for file in source.files.get("attempts", ()) if (table := _records_left(store, file)) is not None]
     if records:
         path = compacted_path("attempts", sweep, compaction_id)

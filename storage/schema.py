@@ -35,9 +35,12 @@ TRIALS = pa.schema(
         ("host", _TEXT),
         ("job_id", _TEXT),
         ("params", _TEXT),
+        ("code_hash", _TEXT),
     ]
 )
-STATE_COLUMNS = ("trial_id", "attempt_id", "committed_at", "status", "wall_s")
+LATER = frozenset({"code_hash"})
+"""Columns of the trials that files of before do not have: null there."""
+STATE_COLUMNS = ("trial_id", "attempt_id", "committed_at", "status", "wall_s", "code_hash")
 """What planning and watching need of the trials: at 100,000 trials the parameters alone are 50 MB."""
 _KEY = [("trial_id", _TEXT), ("attempt_id", _TEXT), ("step", pa.int64())]
 METRICS = pa.schema([*_KEY, ("split", _TEXT), ("layer", pa.int64()), ("is_last", pa.bool_())])
@@ -182,8 +185,10 @@ def as_trials(table: pa.Table, columns: Sequence[str] = TRIALS.names) -> pa.Tabl
     """Return a file's rows with some of the columns of `TRIALS`.
 
     Raises:
-        KeyError, pa.ArrowException: it lacks one, or holds another type.
+        KeyError, pa.ArrowException: it lacks one that all files have, or holds another type.
     """
+    for name in LATER.intersection(columns).difference(table.column_names):
+        table = table.append_column(TRIALS.field(name), pa.nulls(table.num_rows, TRIALS.field(name).type))
     table = table.select(list(columns)).replace_schema_metadata(None)
     wanted = no_rows(columns).schema
     return table if table.schema.equals(wanted) else table.cast(wanted)  # cast costs an import

@@ -1,4 +1,4 @@
-"""What stands in a store beside the results: specs, submissions, searches, fits, checkpoints; is each what it should be?"""
+"""What stands in a store beside the results (specs, submissions, searches, fits, decisions, code, checkpoints): is it sound?"""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from depthrate.storage.columns import TYPE_WORDS, late_claims
 from depthrate.storage.damage import BROKEN
+from depthrate.storage.decisions import Decision
 from depthrate.storage.findings import Finding
 from depthrate.storage.json_file import read_object
+from depthrate.storage.kept_code import damaged_code
 from depthrate.storage.layout import checkpoint_trials_path, identity, is_identity, is_job_folder, submission_path
 from depthrate.storage.parquet import read_parquet
 from depthrate.storage.replaced import ABANDONED_S
-from depthrate.storage.schema import FITS
+from depthrate.storage.schema import FITS, MEASURED
 from depthrate.storage.searches import is_batch
 from depthrate.storage.source import first_line
 from depthrate.storage.specs import parse_spec
@@ -34,6 +37,12 @@ def check_small_files(store: Store, committed: Set[str], hash_of: HashOf) -> Ite
     yield from _check_each(store, "jobs", _check_submission)
     yield from _check_each(store, "searches", _check_search)
     yield from _check_each(store, "fits", _check_fits)
+    for table in MEASURED:
+        for path, (column, kind, held) in late_claims(store, table).items():
+            what = f"column {column!r} of {table} is a {TYPE_WORDS.get(held, held)} in this store"
+            yield Finding(path, "two types", f"{what}; a {TYPE_WORDS.get(kind, kind)} was claimed later")
+    yield from _check_each(store, "decisions", _check_decision)
+    yield from (Finding(path, "damaged", what) for path, what in damaged_code(store))
     yield from _checkpoints(store, committed)
     for path in store.list_foreign():
         yield Finding(path, "foreign", "its path leads elsewhere; it is never read, nor touched by --repair")
@@ -72,6 +81,10 @@ def _check_search(path: str, content: bytes) -> None:
     fields = read_object(content)
     if "reports" not in fields and not is_batch(path, content):
         raise ValueError("it was changed after it was written")
+
+
+def _check_decision(path: str, content: bytes) -> None:
+    Decision.of(path, content)
 
 
 def _check_fits(path: str, content: bytes) -> None:

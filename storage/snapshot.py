@@ -1,8 +1,8 @@
 """What a store holds at one moment: the committed trials, each once, and the files that hold their rows.
 
 The rule for readers: a trial is there if a commit names it (a trials file, or a compaction with its manifest) and every
-file that this commit was written with is there in full. Of several commits of one trial the earliest wins, whole. What
-a counting compaction replaces is not looked at.
+file that this commit was written with is there in full. Of several commits of one trial the earliest wins, whole, among
+those whose code counts (`storage.decisions`). What a counting compaction replaces is not looked at.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
 
 from depthrate.storage.cache import SnapshotCache
+from depthrate.storage.decisions import Decisions
 from depthrate.storage.layout import (
     DATA_TABLES,
     FOLDERS,
@@ -58,6 +59,8 @@ class Snapshot:
 
     columns: Sequence[str]
     """Those of the trials table that were read."""
+    decisions: Decisions = field(default_factory=Decisions)
+    """Which versions of tasks' code count."""
 
     @cached_property
     def trials(self) -> pa.Table:
@@ -193,7 +196,8 @@ class _Look:
             if self.listing.get(path) == size
         }
         self._find_foreign()
-        sources = resolve(commits)
+        decisions = self._read_decisions()
+        sources = resolve(commits, decisions)
         return Snapshot(
             sources=[source for source in sources if source.trials.num_rows],
             beaten=[source for source in sources if not source.trials.num_rows],
@@ -204,7 +208,14 @@ class _Look:
             broken=broken,
             listing=self.listing,
             columns=self.cache.columns,
+            decisions=decisions,
         )
+
+    def _read_decisions(self) -> Decisions:
+        listed = {path: size for path, size in self.listing.items() if path.startswith("decisions/")}
+        found = self.cache.decisions_of(self.store, {p: size for p, size in listed.items() if p not in self.ignore})
+        self.problems += [each for each in found.values() if isinstance(each, Problem)]
+        return Decisions.of({path: each for path, each in found.items() if not isinstance(each, Problem)})
 
     def _manifests(self) -> list[Manifest]:
         paths = [path for path in self.listing if path.startswith("manifest/") and path not in self.ignore]

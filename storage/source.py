@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from depthrate.storage.commit import read_commit
+from depthrate.storage.decisions import Decisions
 from depthrate.storage.layout import attempt_of_path, data_path
 from depthrate.storage.manifest import Manifest
 from depthrate.storage.parquet import DataFile, read_parquet
@@ -80,24 +81,32 @@ def parse_commit(path: str, content: bytes, columns: Sequence[str] = TRIALS.name
     return Commit(path, trials, {table: [file] for table, file in named.items()})
 
 
-def resolve(commits: list[Commit]) -> list[Source]:
+def resolve(commits: list[Commit], decisions: Decisions | None = None) -> list[Source]:
     """Return the commits with those of their trials that count: the earliest commit of each wins, whole.
 
-    Copies of one row, which overlapping compactions leave, are taken from the first: compactions stand before commits.
+    With `decisions` that is the earliest of those whose code counts; without them, the earliest of each version of the code,
+    for who writes the rows anew must not choose between versions. Copies of one row, which overlapping compactions leave, are
+    taken from the first: compactions stand before commits.
     """
     if not commits:
         return []
     rows = pa.concat_tables([commit.trials for commit in commits])
-    if len(set(rows["trial_id"].to_pylist())) == rows.num_rows:
+    counts = None if decisions is None else decisions.counts(rows)
+    if counts is None and len(set(rows["trial_id"].to_pylist())) == rows.num_rows:
         return [Source(c.path, c.trials, c.trials, True, c.files, c.manifest) for c in commits]
     import pyarrow.compute as pc  # 40 ms that a store without doubles does not need
 
     keys = rows.select(["trial_id", "committed_at", "attempt_id"]).append_column(
         "row", pa.array(range(rows.num_rows), pa.int64())
     )
+    if decisions is None:
+        code = pc.fill_null(rows["code_hash"], "")
+        keys = keys.set_column(0, "trial_id", pc.binary_join_element_wise(rows["trial_id"], code, " "))
+    elif counts is not None:
+        keys = keys.filter(counts)
     keys = keys.sort_by([(name, "ascending") for name in keys.column_names])
     ids = keys["trial_id"].combine_chunks()
-    is_first = pa.concat_arrays([pa.array([True]), pc.not_equal(ids[1:], ids[:-1])])
+    is_first = pa.concat_arrays([pa.array([True] * min(1, len(ids)), pa.bool_()), pc.not_equal(ids[1:], ids[:-1])])
     wins = pc.is_in(pa.array(range(rows.num_rows), pa.int64()), keys["row"].filter(is_first).combine_chunks())
     sources, start = [], 0
     for commit in commits:
@@ -129,7 +138,10 @@ def counting_rows(source: Source, table: pa.Table) -> pa.Table:
         return table
     import pyarrow.compute as pc
 
-    return table.filter(pc.is_in(table["trial_id"], source.trials["trial_id"].combine_chunks()))
+    def keys(rows: pa.Table) -> pa.ChunkedArray:
+        return pc.binary_join_element_wise(rows["trial_id"], rows["attempt_id"], " ")
+
+    return table.filter(pc.is_in(keys(table), keys(source.trials).combine_chunks()))
 
 
 def find_broken_files(store: Store, named: Sequence[DataFile]) -> list[str]:

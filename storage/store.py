@@ -24,6 +24,10 @@ IN_FLIGHT = 24
 """Requests that are under way at once when many files of a remote store are read."""
 
 
+_OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss")
+"""Where a path is a key: `a//b` and `a/b` are two, and clients do not agree which of them is meant."""
+
+
 class StoreError(ValueError):
     """A place cannot be opened, read or written; the message says which and what to do."""
 
@@ -40,19 +44,19 @@ class Store:
     us. Throttling and server errors are tried again by the store's own client, with back-off and jitter.
     """
 
-    def __init__(self, url: str):
+    def __init__(self, url: str | os.PathLike[str]):
         """Open `url`; nothing is read or written yet.
 
         Raises:
-            StoreError: the URL's protocol is unknown or its package is not installed.
+            StoreError: the URL's protocol is unknown or its package is not installed, or it names no place.
         """
-        self.url = url
+        self.url = url = _checked(url)
         try:
             self.fs, root = url_to_fs(os.path.expanduser(url), **client_options(url))
-        except (ValueError, ImportError) as error:
+        except Exception as error:  # each protocol has its own way of saying that a URL does not suit it
             raise StoreError(
-                f"cannot open {url!r}: {error}; give a folder or an fsspec URL such as s3://bucket/store "
-                "(S3 needs pip install 'depthrate[s3]')"
+                f"cannot open {url!r}: {str(error) or type(error).__name__}; give a folder or an fsspec URL such as "
+                "s3://bucket/store (S3 needs pip install 'depthrate[s3]')"
             ) from None
         self.root = root.rstrip("/")
         self.clock_ahead_s = 0.0
@@ -288,7 +292,25 @@ class Store:
         return full
 
 
-def open_store(url: str | None = None) -> Store:
+def _checked(url: object) -> str:
+    """Return a store's URL as a text.
+
+    Raises:
+        StoreError: it is none, or names a place where what is written would not be found.
+    """
+    text = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(text, str) or "\0" in text:
+        raise StoreError(f"cannot open {url!r}: a store is a folder or an fsspec URL such as s3://bucket/store")
+    protocol, separator, rest = text.partition("://")
+    parts = rest.rstrip("/").split("/")
+    if separator and protocol in _OBJECT_STORES and {"", ".", ".."}.intersection(parts):
+        raise StoreError(
+            f"cannot open {text!r}: between its slashes stands nothing, or no name; write {protocol}://bucket/folder"
+        )
+    return text
+
+
+def open_store(url: str | os.PathLike[str] | None = None) -> Store:
     """Open the store at `url`, else that of this process, whether or not there is one yet.
 
     Raises:
@@ -299,7 +321,7 @@ def open_store(url: str | None = None) -> Store:
     return store
 
 
-def existing_store(url: str | None = None) -> Store:
+def existing_store(url: str | os.PathLike[str] | None = None) -> Store:
     """Open a store that is there.
 
     Raises:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from depthrate.storage.columns import check_names
 from depthrate.storage.schema import FEATURES, Columns, TableError
 
 
@@ -33,6 +34,8 @@ def task_table(name: str, content: Any, columns: Columns, *, trial_id: str, atte
         if "is_last" not in values:
             last = max(values["layer"], default=0)
             values["is_last"] = [layer == last for layer in values["layer"]]
+    declared = {*columns.schemas[name].names, *columns.own_types(name)}
+    check_names(name, [column for column in values if column not in declared], declared)
     nothing = [None] * num_rows
     arrays = {
         each.name: _array(name, each.name, values.pop(each.name, nothing), each.type) for each in columns.schemas[name]
@@ -66,10 +69,26 @@ def _columns(name: str, content: Any) -> tuple[dict[str, Any], int]:
 def _array(table: str, column: str, values: Any, arrow_type: pa.DataType) -> pa.Array:
     if pa.types.is_floating(arrow_type) and not hasattr(values, "dtype"):
         values = [None if value is None else _real(table, column, value) for value in values]
+    elif pa.types.is_string(arrow_type):
+        values = [_storable(value) for value in values]
+    elif pa.types.is_integer(arrow_type):
+        values = [_whole(table, column, value) for value in values]
     try:
         return pa.array(values, arrow_type, from_pandas=pa.types.is_floating(arrow_type))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise TableError(f"table {table!r}, column {column!r}: {error}; it holds {arrow_type}") from None
+
+
+def _storable(value: Any) -> Any:
+    """Return a text with what no file can hold (halves of surrogate pairs) written out."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+
+def _whole(table: str, column: str, value: Any) -> Any:
+    """Return a whole number, which may come as 2.0; other numbers are not cut to one."""
+    if isinstance(value, float) and not value.is_integer():
+        raise TableError(f"table {table!r}, column {column!r} holds {value!r}; give a whole number")
+    return value
 
 
 def _real(table: str, column: str, value: Any) -> float | None:
@@ -102,7 +121,7 @@ def _undeclared_array(table: str, column: str, values: Any) -> pa.Array:
     if not known:
         return pa.nulls(len(values))  # takes on the column's type in the other trials of its file
     if all(isinstance(value, str) for value in known):
-        return pa.array(values, pa.string())
+        return _array(table, column, values, pa.string())
     if all(hasattr(value, "__len__") and not isinstance(value, str) for value in known):
         rows = [None if row is None else [_real(table, column, value) for value in row] for row in values]
         return pa.array(rows, pa.list_(pa.float64()))

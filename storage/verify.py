@@ -26,6 +26,7 @@ from depthrate.storage.layout import (
     sweep_of_path,
     table_path,
 )
+from depthrate.storage.mistyped import find_mistyped, types_of
 from depthrate.storage.parquet import DataFile, open_parquet, read_parquet
 from depthrate.storage.records import Record, read_records
 from depthrate.storage.replaced import ABANDONED_S
@@ -76,6 +77,7 @@ class _Check:
         self.result = Verification(num_trials=snapshot.trials.num_rows)
         self.records: dict[str, Record] = {r["attempt_id"]: r for r in read_records(store, snapshot)}
         self._known: set[str] = set()
+        self._types = types_of(store)
 
     def find(self, path: str, kind: str, what: str, trial_ids: Sequence[str] = ()) -> None:
         self.result.findings.append(Finding(path, kind, what, tuple(trial_ids)))
@@ -152,6 +154,7 @@ class _Check:
         if source.path.startswith("trials/"):
             self.result.num_files += 1
         lost |= self._check_rows(source)
+        self.result.findings += find_mistyped(source, self._types)
         return lost | self._check_complete(source, lost, steps_and_layers)
 
     def _check_file(

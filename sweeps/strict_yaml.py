@@ -69,7 +69,10 @@ def read_yaml(text: str) -> Any:
     Raises:
         SweepError: the text is not YAML, a key stands twice, or its aliases stand for more than memory should hold.
     """
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except yaml.YAMLError as error:  # a NUL, or half of a surrogate pair
+        raise SweepError(f"not YAML: {' '.join(str(error).split())}") from None
     try:
         node = loader.get_single_node()
         if node is None:

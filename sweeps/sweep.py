@@ -55,9 +55,9 @@ class Sweep:
         """Return the first 16 hex digits of sha256 over the canonical spec."""
         return hashlib.sha256(canonical_json(self.spec()).encode()).hexdigest()[:16]
 
-    def load_task(self) -> Task:
-        """Load the task this sweep names."""
-        return load_task(self.task)
+    def load_task(self, files: Mapping[str, bytes] | None = None) -> Task:
+        """Load the task this sweep names, as these files of its code have it or as it is now."""
+        return load_task(self.task, files=files)
 
     def expand(self, task: Task | None = None) -> list[Trial]:
         """Return the trials, each once, checked against the task's schema; none for a search, whose trials come as it goes.

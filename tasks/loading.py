@@ -7,21 +7,29 @@ import importlib
 import importlib.util
 import sys
 import traceback
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from depthrate.tasks.builtin import builtin_tasks
+from depthrate.tasks.kept_loader import kept_spec
 from depthrate.tasks.schema import ParameterError, nearest
 from depthrate.tasks.task import Task, TaskError
+from depthrate.tasks.task_code import TaskCode, TooMuchCode, code_of_module, collect_code
 from depthrate.tasks.task_folder import import_beside, module_names
 
 
-def load_task(name: str, folder: Path | None = None) -> Task:
+def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] | None = None) -> Task:
     """Load a task by its built-in name, as `file.py:function` (relative to `folder`), or as `package.module:function`.
+
+    With `files` (path -> content, as in `TaskCode`) that code is executed, and not what the files hold by now.
 
     Raises:
         TaskError: there is no such task, file, module or function, or the function is not marked as a task.
     """
+    _check_text(name)
     builtin = builtin_tasks()
     if name in builtin:
         return builtin[name]
@@ -31,7 +39,8 @@ def load_task(name: str, folder: Path | None = None) -> Task:
             f"unknown task {name!r}{nearest(name, builtin)}; allowed: {', '.join(builtin)}, "
             "'./my_task.py:function' or 'package.module:function'"
         )
-    module = _load_file(where, folder) if where.endswith(".py") else _load_module(where)
+    is_file = where.endswith(".py")
+    module, code = _load_file(where, folder, files) if is_file else _load_module(where, files)
     function = getattr(module, function_name, None)
     loaded = getattr(function, "__depthrate_task__", None)
     if loaded is None:
@@ -39,32 +48,50 @@ def load_task(name: str, folder: Path | None = None) -> Task:
         found = [key for key, value in vars(module).items() if hasattr(value, "__depthrate_task__")]
         raise TaskError(f"{where} {state} {function_name!r}; tasks there: {', '.join(found) or 'none'}")
     assert isinstance(loaded, Task)
-    return loaded
+    return replace(loaded, code=code)
 
 
 def absolute_task_name(name: str, folder: Path) -> str:
-    """Return the task's name with a relative file path made absolute, so that any process can load it."""
+    """Return the task's name with a relative file path made absolute, so that any process can load it.
+
+    Raises:
+        TaskError: it has characters that no name has.
+    """
+    _check_text(name)
     where, separator, function_name = name.rpartition(":")
     if separator and where.endswith(".py"):
         return f"{(folder / where).resolve()}:{function_name}"
     return name
 
 
-def _load_file(path_text: str, folder: Path | None) -> Any:
+def _check_text(name: str) -> None:
+    if not name.isprintable():
+        raise TaskError(f"task {name!r:.200} has characters that no file or function has in its name")
+
+
+def _load_file(path_text: str, folder: Path | None, files: Mapping[str, bytes] | None) -> tuple[Any, TaskCode]:
     path = ((folder or Path.cwd()) / path_text).resolve()
-    if not path.is_file():
-        raise TaskError(f"task file {path} does not exist (given: {path_text!r}, looked up beside the sweep file)")
-    import_beside(path.parent)
-    status = path.stat()
-    module = _run_file(path, (status.st_mtime_ns, status.st_size, status.st_ino))
+    if files is not None:
+        code = TaskCode(path.parent, path.name, tuple(sorted(files.items())))
+        if path.name not in files:
+            raise TaskError(f"the code that was kept of task file {path} lacks it; it holds {', '.join(sorted(files))}")
+    else:
+        if not path.is_file():
+            raise TaskError(f"task file {path} does not exist (given: {path_text!r}, looked up beside the sweep file)")
+        try:
+            code = collect_code(path, path.parent)
+        except (OSError, TooMuchCode) as error:
+            raise TaskError(f"task file {path} cannot be read: {error}") from None
+    import_beside(path.parent, code)
+    module = _run_file(path, code)
     sys.modules[module.__name__] = module  # dataclasses and pickle look a module up by its name
-    return module
+    return module, code
 
 
 @functools.lru_cache(maxsize=8)  # a worker takes one pack after another of the same file
-def _run_file(path: Path, version: tuple[int, ...]) -> Any:
-    """Execute a file of tasks; `version` is another one when its content is."""
-    spec = importlib.util.spec_from_file_location(f"depthrate_task_{path.stem}", path)
+def _run_file(path: Path, code: TaskCode) -> Any:
+    """Execute a file of tasks, as the code has it."""
+    spec = kept_spec(f"depthrate_task_{path.stem}", code, path.name)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module
@@ -97,8 +124,30 @@ def _explain(error: Exception, path: Path) -> str:
     )
 
 
-def _load_module(name: str) -> Any:
+def _load_module(name: str, files: Mapping[str, bytes] | None) -> tuple[Any, TaskCode | None]:
+    if files is not None:
+        code = _code_of_files(name, files)
+        import_beside(None, code)
+        return _import_module(name), code
     import_beside(None)
+    module = _import_module(name)
+    try:
+        return module, code_of_module(getattr(module, "__file__", None) or "", name)
+    except (OSError, TooMuchCode) as error:
+        raise TaskError(f"task module {name!r} cannot be read: {error}") from None
+
+
+def _code_of_files(name: str, files: Mapping[str, bytes]) -> TaskCode:
+    """Return the code of a module's task that was read elsewhere, below the folder where the module is found here."""
+    module = name.replace(".", "/")
+    main = f"{module}.py" if f"{module}.py" in files else f"{module}/__init__.py"
+    top = PathFinder.find_spec(name.partition(".")[0])
+    places = [] if top is None else top.submodule_search_locations or [top.origin or ""]
+    root = Path(next(iter(places))).parent if places else Path.cwd()
+    return TaskCode(root, main, tuple(sorted(files.items())))
+
+
+def _import_module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ParameterError:

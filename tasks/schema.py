@@ -137,7 +137,7 @@ class Parameter:
             return int(value)
         if kind == "float" and is_number:
             return float(value) + 0.0  # -0.0 and 0.0 are one value, hence one trial
-        if kind == "str" and isinstance(value, str):
+        if kind == "str" and isinstance(value, str) and _is_text(value):
             return value
         if kind == "bool" and isinstance(value, bool):
             return value
@@ -156,6 +156,15 @@ class Parameter:
 
 
 Result = TypeVar("Result")
+
+
+def _is_text(value: str) -> bool:
+    """Whether a text can be written down: no half of a surrogate pair, and no NUL, which ends a text elsewhere."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in value
 
 
 class OncePerObject(Generic[Result]):

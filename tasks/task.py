@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from depthrate.tasks.measurement import Measurement, by_name
 from depthrate.tasks.schema import ParameterSchema
 from depthrate.tasks.signature import schema_of_function
+from depthrate.tasks.task_code import TaskCode
 
 if TYPE_CHECKING:
     from depthrate.tasks.data.sources import DataSource
@@ -146,6 +147,10 @@ class Task:
     """(steps, layers) that a trial which took so many steps has measured; null for a task that does not say."""
     estimate_s: Callable[[Params], float] | None = None
     """Rough seconds of one trial on one CPU core; packs start longest first. One for all trials of a fused pack."""
+    code: TaskCode | None = None
+    """The source of a user's task; null for one that comes with depthrate, which its version stands for."""
+    defined_at: str = ""
+    """Where a user's task is written: file and line."""
 
     def __post_init__(self) -> None:
         """Check the measurements.
@@ -203,7 +208,8 @@ def _task_of_function(
         for name in names:
             schema.require_known(name, f"{word} of task {function.__name__!r}")
     run = _run_fused(function, schema) if fusible else _run_in_turn(function)
-    stem = Path(inspect.getfile(function)).stem
+    path = Path(inspect.getfile(function))
+    stem = path.stem
     return Task(
         name=f"{stem}:{function.__name__}",
         version=version,
@@ -212,6 +218,7 @@ def _task_of_function(
         fused=bool(fusible),
         doc=inspect.getdoc(function) or "",
         measurements=measurements,
+        defined_at=f"{path.name}, line {function.__code__.co_firstlineno}",
     )
 
 

@@ -45,7 +45,7 @@ NEEDS_TORCH = {
 }
 LONGEST_FUNCTION, LONGEST_FILE = 60, 350
 LONG_FUNCTIONS = {"tasks/fits/least_squares.py:_minimise_block"}
-LONG_FILES = {"storage/query.py"}
+LONG_FILES: set[str] = set()
 """What is longer today; nothing may be added."""
 FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 

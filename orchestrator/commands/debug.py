@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from depthrate.orchestrator.measurements import columns_of
 from depthrate.orchestrator.plan import check_sweep
 from depthrate.orchestrator.status import find_params
-from depthrate.orchestrator.terminal import make_console, print_table
+from depthrate.orchestrator.terminal import make_console, print_table, printable
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.data_folder import DataFolder, open_data_folder
 from depthrate.storage.schema import TRIALS
@@ -72,7 +72,7 @@ def debug_trial(prefix: str, sweep: str | None, url: str | None, device: str, *,
     trial_id, task_name, params = found[0]
     task = by_task[task_name].load_task()  # again: what lies beside its file is what it imports while it runs
     params = task.schema.completed(params)
-    console.print(f"trial {trial_id} of {task_name}: {params}", highlight=False, markup=False)
+    console.print(printable(f"trial {trial_id} of {task_name}: {params}"), highlight=False, markup=False)
     try:
         results = list(task.run([params], _DebugContext(device, data, [trial_id])))
     except Exception:

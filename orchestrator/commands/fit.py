@@ -11,12 +11,14 @@ from rich.console import Console
 
 from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.commands.find_sweep import find_sweep
-from depthrate.orchestrator.plan import CheckedSweep
+from depthrate.orchestrator.plan import CheckedSweep, check_filters
+from depthrate.orchestrator.provenance import mixed_sentence
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
 from depthrate.orchestrator.terminal import make_console, print_fits, print_json, print_warnings
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.fits import write_fits
+from depthrate.storage.query import Results
 from depthrate.storage.source import Problem
 from depthrate.storage.store import Store
 from depthrate.sweeps.errors import SweepError
@@ -54,6 +56,7 @@ def fit_and_print(
     `view` is the sweep's search: its fits are about what it chose.
     """
     results = results_of(store, checked.task)
+    _warn_of_mixed_code(checked, results)
     curves = fit_curves(results, checked.sweep.fit, fitted_trials(checked, view))
     rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
     if rows:
@@ -82,8 +85,11 @@ def fit_otherwise(
         SweepError: a metric or parameter is unknown, an option is not allowed.
     """
     requests = changed_requests(checked.sweep, changes)
-    check_fits(replace(checked.sweep, fit=requests), checked.task)
+    otherwise = replace(checked.sweep, fit=requests)
+    check_fits(otherwise, checked.task)
+    check_filters(otherwise, checked.task)
     results = results_of(store, checked.task)
+    _warn_of_mixed_code(checked, results)
     curves = fit_curves(results, requests, fitted_trials(checked, view))
     if as_json:
         print_json([row for curve in curves for row in curve.table_rows(checked.sweep.name)])
@@ -91,6 +97,12 @@ def fit_otherwise(
         print_fits(console, curves)
         console.print("not kept in the store: to keep a fit, write it into the sweep's fit:", highlight=False)
     return results.problems
+
+
+def _warn_of_mixed_code(checked: CheckedSweep, results: Results) -> None:
+    sentence = mixed_sentence(checked, results.snapshot)
+    if sentence is not None:
+        print(f"warning: {sentence}", file=sys.stderr)
 
 
 def changed_requests(sweep: Sweep, changes: Mapping[str, Any]) -> tuple[Any, ...]:

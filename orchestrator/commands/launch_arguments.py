@@ -12,7 +12,8 @@ from depthrate.orchestrator.plan import CheckedSweep, Plan, check_data, check_sw
 from depthrate.orchestrator.search.checks import check_search
 from depthrate.orchestrator.usage import next_call
 from depthrate.storage.data_folder import DataFolder
-from depthrate.storage.store import Store
+from depthrate.storage.kept_code import find_code
+from depthrate.storage.store import Store, existing_store
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.sweep import Sweep
 from depthrate.sweeps.sweep_file import load_sweep, parse_yaml
@@ -31,6 +32,8 @@ class LaunchArguments:
     device: str
     options: Mapping[str, Any]
     """Of all executors' options (`executors.builtin.executor_options`), the value or the default."""
+    code: str | None = None
+    """A version of the task's code that the store keeps, to be used in place of its file: its hash or the hash's beginning."""
 
     def check(self, data: DataFolder) -> CheckedSweep:
         """Load the sweep and check all that needs no store.
@@ -38,7 +41,9 @@ class LaunchArguments:
         Raises:
             ValueError: `SweepError`, `TaskError`, `ParameterError` or `DatasetError` for what cannot run.
         """
-        checked = check_sweep(load_sweep(self.sweep, _overrides(self.overrides)))
+        sweep = load_sweep(self.sweep, _overrides(self.overrides))
+        files = None if self.code is None else find_code(existing_store(self.store), self.code)[1]
+        checked = check_sweep(sweep, files)
         check_data(checked, data)
         check_search(checked, data)
         return checked
@@ -61,6 +66,7 @@ class LaunchArguments:
             if (value := self.options.get(option.name, option.default)) != option.default:
                 words += [option.flag, str(value)]
         words += [part for text in self.overrides for part in ("--set", text)]
+        words += [] if self.code is None else ["--code", self.code]
         return next_call("run", self.sweep, self.store, *words)
 
 

@@ -7,6 +7,7 @@ import time
 from rich.console import Console
 
 from depthrate.orchestrator.executors.builtin import silent_deaths
+from depthrate.orchestrator.terminal import printable
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.layout import log_path
 from depthrate.storage.records import compacted_log, read_records
@@ -36,12 +37,12 @@ def print_logs(store: Store, prefix: str, console: Console) -> None:
             f"attempt {state['attempt_id']} {state['state']}: started {when} on {state['host']}, pid {state['pid']}, "
         )
         head += f"{len(state['trial_ids'])} trials, step {state['step']}/{state['num_steps'] or '?'}"
-        console.print(head, highlight=False, markup=False)
+        console.print(printable(head), highlight=False, markup=False)
         if state.get("error"):
-            console.print(state.get("traceback") or state["error"], highlight=False, markup=False)
+            console.print(printable(state.get("traceback") or state["error"]), highlight=False, markup=False)
         try:
             printed: bytes | None = store.read(log_path(state["sweep"], state["attempt_id"]))
         except FileNotFoundError:
             printed = compacted_log(store, snapshot, state["attempt_id"])
         if printed:
-            console.print(printed.decode(errors="replace"), highlight=False, markup=False, end="")
+            console.print(printable(printed.decode(errors="replace")), highlight=False, markup=False, end="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from rich.console import Console
@@ -9,6 +10,7 @@ from rich.console import Console
 from depthrate.orchestrator.commands.launch_arguments import LaunchArguments, plan_on, plan_sentence
 from depthrate.orchestrator.executors.executor import Machines
 from depthrate.orchestrator.plan import Plan, check_contents, estimated_hours, make_estimate
+from depthrate.orchestrator.provenance import describe, other_code_of_launch
 from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.orchestrator.terminal import make_console, print_json, print_table, print_warnings
 from depthrate.storage.data_folder import open_data_folder
@@ -41,6 +43,9 @@ def show_plan(arguments: LaunchArguments, as_json: bool) -> None:
         print_json(_as_json(plan, machines, view, hours, details))
         return
     print_warnings(plan.snapshot.problems)
+    found = other_code_of_launch(plan, store, machines.submitted_codes)
+    if found is not None and found.versions:
+        print(f"warning: {describe(found, plan.checked, store, arguments.again(), 'run would stop')}", file=sys.stderr)
     console = make_console()
     console.print(plan_sentence(plan), highlight=False)
     if view is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from depthrate.orchestrator.output_file import check_output, output_file
 from depthrate.orchestrator.results import open_results
 from depthrate.orchestrator.terminal import make_console, print_table, print_warnings
 from depthrate.orchestrator.usage import UsageError
@@ -28,8 +28,8 @@ def answer(sql: str, store: str | None, format: str | None, output: Path | None,
     if as_json and format not in (None, "json"):
         raise UsageError(f"--json and --format {format} contradict each other; give one of them")
     chosen = "json" if as_json else format or format_of(output)
-    if output is not None and not output.parent.is_dir():
-        raise UsageError(f"cannot write {output}: folder {output.parent} does not exist")
+    if output is not None:
+        check_output(output)
     results = open_results(store)
     relation = results.sql(sql)
     if output is None:
@@ -72,17 +72,10 @@ def write_answer(relation: duckdb.DuckDBPyRelation, format: str, path: Path) -> 
     Raises:
         OSError: it cannot be written.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with output_file(path, binary=format == "parquet") as stream:
         if format == "parquet":
-            with aside.open("wb") as binary:
-                write_parquet(relation, binary)
+            write_parquet(relation, stream)
+        elif format == "table":
+            print_table(Console(file=stream, width=100_000), relation.columns, relation.fetchall())
         else:
-            with aside.open("w", encoding="utf-8", newline="") as text:
-                if format == "table":
-                    print_table(Console(file=text, width=100_000), relation.columns, relation.fetchall())
-                else:
-                    {"csv": write_csv, "json": write_json}[format](relation, text)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+            {"csv": write_csv, "json": write_json}[format](relation, stream)

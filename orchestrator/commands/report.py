@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,9 @@ from pathlib import Path
 
 from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.commands.find_sweep import find_sweep
+from depthrate.orchestrator.output_file import check_folder, check_output, is_replaceable, output_file
 from depthrate.orchestrator.plan import CheckedSweep
+from depthrate.orchestrator.provenance import mixed_sentence
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figure_files import export_figures
 from depthrate.orchestrator.report.page import all_plots, render_report
@@ -45,6 +47,8 @@ class Written:
     problems: list[Problem]
     num_open: int
     """Trials that are pending or running."""
+    mixed_code: str | None = None
+    """Says that its trials were run by several versions of the code."""
 
 
 def report_sweep(
@@ -57,13 +61,14 @@ def report_sweep(
     """
     if dark and figures is None:
         raise UsageError("--dark is about the figures of --figures FOLDER; give that, or leave --dark out")
+    check_output(page)
+    if figures is not None:
+        check_folder(figures)
     store = existing_store(url)
     checked, _ = find_sweep(given, store)
     if not checked.trials:
         again = next_call("run", given, url)
         raise UsageError(f"sweep {checked.sweep.name!r} has proposed nothing yet; run it: {again}")
-    if not page.parent.is_dir():
-        raise UsageError(f"cannot write {page}: folder {page.parent} does not exist")
     targets = ReportFiles(page, figures, ["depthrate", "run", given, "--store", store.url], dark)
     try:
         if watch_every_s is None:
@@ -73,9 +78,12 @@ def report_sweep(
     except OSError as error:
         raise UsageError(f"cannot write {error.filename or page}: {error}") from None
     print_warnings(written.problems)
-    print(f"wrote {page} ({written.megabytes:.1f} MB); open it in a browser")
+    if written.mixed_code is not None:
+        print(f"warning: {written.mixed_code}", file=sys.stderr)
+    said = sys.stdout if is_replaceable(page) else sys.stderr  # the page itself may have gone to the former
+    print(f"wrote {page} ({written.megabytes:.1f} MB); open it in a browser", file=said)
     if figures:
-        print(f"wrote {written.num_figures} figures to {figures}")
+        print(f"wrote {written.num_figures} figures to {figures}", file=said)
 
 
 def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refresh_s: float | None = None) -> Written:
@@ -87,17 +95,13 @@ def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refr
     results = results_of(store, checked.task)
     data, num_open = _read(checked, store, results, targets.command)
     html = render_report(data, refresh_s=refresh_s if num_open else None)
-    # a browser that loads the page again must not meet half of it
-    aside = targets.page.with_name(f".{targets.page.name}.{os.getpid()}")
-    try:
-        aside.write_text(html, encoding="utf-8")
-        os.replace(aside, targets.page)
-    finally:
-        aside.unlink(missing_ok=True)
+    with output_file(targets.page) as stream:  # a browser that loads the page again must not meet half of it
+        stream.write(html)
     num_figures = 0
     if targets.figures is not None:
         num_figures = export_figures(all_plots(data), targets.figures, dark=targets.dark)
-    return Written(len(html.encode()) / 1e6, num_figures, results.problems, num_open)
+    mixed_code = mixed_sentence(checked, results.snapshot)
+    return Written(len(html.encode()) / 1e6, num_figures, results.problems, num_open, mixed_code)
 
 
 def write_reports(

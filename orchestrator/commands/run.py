@@ -15,8 +15,9 @@ from depthrate.orchestrator.commands.launch_arguments import LaunchArguments, pl
 from depthrate.orchestrator.executors.executor import Executor, LaunchSite, Machines
 from depthrate.orchestrator.launch import LaunchEnd, follow_launch, launch, send_launch, submit, write_launch
 from depthrate.orchestrator.plan import CheckedSweep, Plan, check_contents, make_estimate
+from depthrate.orchestrator.provenance import describe, other_code, settle, unknown_sentence
 from depthrate.orchestrator.search.proposals import SearchView, with_search
-from depthrate.orchestrator.terminal import make_console, print_search, print_warnings
+from depthrate.orchestrator.terminal import make_console, print_search, print_warnings, printable
 from depthrate.orchestrator.usage import UsageError, next_call
 from depthrate.storage.data_folder import open_data_folder
 from depthrate.storage.snapshot import Snapshot
@@ -35,6 +36,7 @@ class _Run:
     arguments: LaunchArguments
     detach: bool
     checkpoint_s: float
+    stall_s: float | None
     data: str
     console: Console
     store: Store
@@ -53,24 +55,40 @@ class _Run:
         self.console.print(text, highlight=False)
 
 
-def run_sweep(arguments: LaunchArguments, *, detach: bool, checkpoint_s: float) -> int:
+def run_sweep(
+    arguments: LaunchArguments,
+    *,
+    detach: bool,
+    checkpoint_s: float,
+    stall_minutes: float | None = None,
+    rerun: bool = False,
+    accept_code: bool = False,
+) -> int:
     """Run what is pending of a sweep, fit its rates, and return the exit code: 0 all done, 1 not all, 130 interrupted.
+
+    Where the task's code has changed, `rerun` and `accept_code` say what of the old code counts.
 
     Raises:
         ValueError: one of our packages' errors for what a user gave; nothing was started then.
     """
+    if rerun and accept_code:
+        raise UsageError("--rerun and --accept-code contradict each other; give one of them")
     started = time.monotonic()
     console, data = make_console(), open_data_folder()
     checked = arguments.check(data)
     store = open_store(arguments.store)
     machines = arguments.open_machines(checked.sweep, store, detach=detach)
-    checked, view, feed = _see_search(checked, store, machines, detach=detach)
-    plan = plan_on(machines, checked, store)
+    with_all, view, feed = _see_search(checked, store, machines, detach=detach)
+    plan = plan_on(machines, with_all, store)
+    if settle(plan, store, machines.submitted_codes, rerun=rerun, accept=accept_code, again=arguments.again()):
+        with_all, view, feed = _see_search(checked, store, machines, detach=detach)
+        plan = plan_on(machines, with_all, store)
     check_contents(plan, data)
     run = _Run(
         arguments=arguments,
         detach=detach,
         checkpoint_s=checkpoint_s,
+        stall_s=None if stall_minutes is None else 60 * stall_minutes,
         data=data.url,
         console=console,
         store=store,
@@ -82,6 +100,7 @@ def run_sweep(arguments: LaunchArguments, *, detach: bool, checkpoint_s: float) 
     )
     print_warnings(plan.snapshot.problems)
     run.say(plan_sentence(plan))
+    _say_unknown_code(run)
     if view is not None and feed is not None:
         run.say(view.sentence())
         feed.hand_out(trial_id for pack in (*plan.packs, *plan.underway.values()) for trial_id in pack.trial_ids)
@@ -89,15 +108,26 @@ def run_sweep(arguments: LaunchArguments, *, detach: bool, checkpoint_s: float) 
         if isinstance(machines, Executor) and machines.outlives_driver:
             machines.close()  # tidies up after the launches before
         return _conclude(run, None)
-    estimate_s = make_estimate(plan, store)
-    machines.check(plan, estimate_s)
-    run.say(f"{machines.sentence()}; store {store.url}")
-    if isinstance(machines, LaunchSite):
-        end = _launch_there(run, machines)
+    return _launch(run)
+
+
+def _launch(run: _Run) -> int:
+    """Run what is pending, wherever that is, and return the exit code."""
+    estimate_s = make_estimate(run.plan, run.store)
+    run.machines.check(run.plan, estimate_s)
+    run.say(f"{run.machines.sentence()}; store {run.store.url}")
+    if isinstance(run.machines, LaunchSite):
+        end = _launch_there(run, run.machines)
     else:
-        assert isinstance(machines, Executor)
-        end = _launch_here(run, machines, estimate_s)
+        assert isinstance(run.machines, Executor)
+        end = _launch_here(run, run.machines, estimate_s)
     return end if isinstance(end, int) else _conclude(run, end)
+
+
+def _say_unknown_code(run: _Run) -> None:
+    found = other_code(run.plan.checked, run.plan.snapshot)
+    if found is not None and found.num_unknown and run.plan.packs:
+        run.say(unknown_sentence(found.num_unknown))
 
 
 def _see_search(
@@ -126,7 +156,9 @@ def _see_search(
 def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchEnd | int:
     """Drive the packs from here; return how that ended, or the exit code of who leaves before its end."""
     if run.detach:
-        sent = submit(run.plan, run.store, executor, estimate_s, data=run.data, checkpoint_s=run.checkpoint_s)
+        sent = submit(
+            run.plan, run.store, executor, estimate_s, data=run.data, checkpoint_s=run.checkpoint_s, stall_s=run.stall_s
+        )
         run.say(f"{sent.on_their_way} packs are on their way; how far: {run.next('status')}")
         if sent.elsewhere:
             run.say(f"{sent.elsewhere} packs are another launch's, which was there first")
@@ -145,6 +177,7 @@ def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchE
             estimate_s,
             data=run.data,
             checkpoint_s=run.checkpoint_s,
+            stall_s=run.stall_s,
             console=run.console,
             feed=run.feed,
         )
@@ -155,7 +188,7 @@ def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchE
 
 def _launch_there(run: _Run, site: LaunchSite) -> LaunchEnd | int:
     """Send the whole launch away and follow it; return how it ended, or the exit code of who leaves before its end."""
-    job = send_launch(run.plan, run.store, site, data=run.data, checkpoint_s=run.checkpoint_s)
+    job = send_launch(run.plan, run.store, site, data=run.data, checkpoint_s=run.checkpoint_s, stall_s=run.stall_s)
     run.say(f"job {job.job_id}; how far: {run.next('status')}")
     if run.detach:
         return 0
@@ -180,6 +213,11 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> int:
     if is_all:
         run.say(f"all {len(checked.trials)} trials are committed ({time.monotonic() - run.started:.0f} s)")
         _say_diverged(run, checked, snapshot)
+    found = other_code(checked, snapshot)
+    if found is not None and found.versions:  # by a launch that began at the same time, say
+        text = describe(found, checked, run.store, run.arguments.again(), "nothing was fitted")
+        print(f"depthrate: {text}", file=sys.stderr)
+        return 1
     if view is not None:
         _remember(run.store, checked)
         print_search(run.console, view)
@@ -240,7 +278,7 @@ def _print_failures(outcome: Outcome, left: int, unseen: int, arguments: LaunchA
     for failure in outcome.failures[:10]:
         trial_ids = failure.pack.trial_ids
         see = next_call("logs", trial_ids[0] if trial_ids else "?", arguments.store)
-        print(f"  {len(trial_ids)} trials: {failure.error}; see: {see}", file=sys.stderr)
+        print(f"  {len(trial_ids)} trials: {printable(failure.error)}; see: {see}", file=sys.stderr)
     if outcome.stopped_early:
         print("  stopped early: several packs failed with the same error", file=sys.stderr)
     print(f"  try what is left again: {arguments.again()}", file=sys.stderr)

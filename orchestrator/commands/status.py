@@ -9,11 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
+from depthrate.orchestrator.attempt import stalled_s, who
 from depthrate.orchestrator.commands.find_sweep import planned_trials
 from depthrate.orchestrator.executors.builtin import schedulers, silent_deaths
 from depthrate.orchestrator.executors.executor import JobCounts
 from depthrate.orchestrator.status import SweepStatus, TrialState, sweep_status
-from depthrate.orchestrator.terminal import make_console, print_json, print_table, print_warnings
+from depthrate.orchestrator.terminal import make_console, print_json, print_table, print_warnings, printable
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
@@ -68,8 +69,14 @@ def _print_states(console: Console, states: Sequence[SweepStatus], jobs: Sequenc
                 title = schedulers()[executor].title
                 console.print(f"{state.name}: {_job_words(counts, title)}", highlight=False, markup=False)
     for state in states:
+        for record in state.stalled[:5]:
+            step = f"step {record['step']}/{record['num_steps'] or '?'}"
+            text = f"{state.name}: {who(record)}: no progress for {stalled_s(record) / 60:.0f} min, at {step}"
+            text += f"; end it: depthrate cancel {state.name} --force, or launch with --stall-minutes"
+            console.print(printable(text), highlight=False, markup=False)
         for message, count in state.errors().most_common(5):
-            console.print(f"{state.name}: {count} trials failed with: {message}", highlight=False, markup=False)
+            text = printable(f"{state.name}: {count} trials failed with: {message}")
+            console.print(text, highlight=False, markup=False)
 
 
 def _job_words(counts: JobCounts, title: str) -> str:

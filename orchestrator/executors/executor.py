@@ -38,6 +38,12 @@ class LaunchOptions:
     """Seconds of training between two checkpoints."""
     git_sha: str | None
     git_dirty: bool | None
+    code_hash: str | None = None
+    """The version of the task's source that workers run, as the store keeps it; null for a task that comes with depthrate."""
+    accepted_codes: Sequence[str] = ()
+    """Other versions that count as this one, so that their checkpoints are gone on from."""
+    stall_s: float | None = None
+    """An attempt that comes no further for so long is ended; null: never."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +133,11 @@ class Machines(ABC):
         """Attempt -> (pack, trials) of what earlier launches submitted and is still on its way."""
         return {}
 
+    @property
+    def submitted_codes(self) -> Mapping[str, str | None]:
+        """Attempt -> version of the task's code of what earlier launches submitted, where that is known."""
+        return {}
+
     def check(self, plan: Plan, estimate_s: Estimate) -> None:
         """Refuse a plan that these machines would not run; nothing is started. Most take everything.
 
@@ -166,7 +177,7 @@ class Executor(Machines):
             SubmitError: a scheduler refused some of them or is away.
         """
 
-    def supervise(self, plan: Plan, estimate_s: Estimate, *, data: str, checkpoint_s: float) -> LaunchJob | None:
+    def supervise(self, plan: Plan, estimate_s: Estimate, options: LaunchOptions) -> LaunchJob | None:
         """Send the launch away, or find it on its way, if it must stay to submit what there is no room for now.
 
         None where everything fits, or nothing can be left behind that would drive the rest.
@@ -216,8 +227,10 @@ class LaunchSite(Machines):
     outlives_driver = True
 
     @abstractmethod
-    def send_launch(self, *, data: str, checkpoint_s: float) -> LaunchJob:
-        """Return the job in which a launch of this sweep is on its way already, or submit one.
+    def send_launch(
+        self, *, data: str, checkpoint_s: float, code_hash: str | None, stall_s: float | None = None
+    ) -> LaunchJob:
+        """Return the job in which a launch of this sweep is on its way already, or submit one that runs this code.
 
         Raises:
             ValueError: the scheduler refused, or does not answer.

@@ -69,13 +69,15 @@ class Allocation(LaunchSite):
         name = f"depthrate-{self._sweep.name}"
         return {"batch_script": batch_script(self._profile, name, 1, folder, nodes=self._profile.nodes)}
 
-    def send_launch(self, *, data: str, checkpoint_s: float) -> LaunchJob:
+    def send_launch(
+        self, *, data: str, checkpoint_s: float, code_hash: str | None, stall_s: float | None = None
+    ) -> LaunchJob:
         """Return the job in which a launch of this sweep waits or runs already, or submit one.
 
         Raises:
             SlurmError: sbatch refused, or the controller does not answer.
         """
-        submission = self._underway() or self._submit(data, checkpoint_s)
+        submission = self._underway() or self._submit(data, checkpoint_s, code_hash, stall_s)
         return LaunchJob(submission.job_ids[0], submission.folder)
 
     def follow(self, job: LaunchJob, show: Callable[[str], None]) -> str:
@@ -114,7 +116,7 @@ class Allocation(LaunchSite):
                 each.delete(self._store)
         return found
 
-    def _submit(self, data: str, checkpoint_s: float) -> Submission:
+    def _submit(self, data: str, checkpoint_s: float, code_hash: str | None, stall_s: float | None) -> Submission:
         name = f"depthrate-{self._sweep.name}-{new_attempt_id()}"
         folder = jobs_folder(self._profile, self._store, self._sweep.name) / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -122,6 +124,8 @@ class Allocation(LaunchSite):
         spec.write_text(json.dumps(self._sweep.spec(), indent=1))
         store = self._store.root if self._store.is_local else self._store.url
         words = ["run", str(spec), "--store", store, *self._options_inside(checkpoint_s)]
+        words += [] if stall_s is None else ["--stall-minutes", str(stall_s / 60)]
+        words += [] if code_hash is None else ["--code", code_hash]  # the task as it is now, as well
         arguments = [str(folder), store, data, self._sweep.name, *words]
         submission = Submission(name, self._sweep.name, self._limits.cluster, str(folder), [[]])
         submission.write(self._store)

@@ -138,6 +138,7 @@ def ray_environment(token: str) -> dict[str, str]:
 
 def _run_other(meeting: _Meeting) -> None:
     address, token, folder = meeting.find()
+    Path(folder).mkdir(mode=0o700, exist_ok=True)  # Ray's own folder in it is the same on every node
     node = _RayNode(token, folder, f"--address={address}")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the first node says when it is time
     while not meeting.is_over and node.process.poll() is None:
@@ -153,7 +154,7 @@ def _run_first(meeting: _Meeting, store: Store, sweep: str, words: Sequence[str]
     folder = tempfile.mkdtemp(prefix="dr-ray-", dir="/tmp")
     words_of_head = [
         "--head",
-        f"--temp-dir={folder}",
+        f"--temp-dir={folder}/r",  # Ray lets everybody write into its folder, so it stands in one of ours
         "--include-dashboard=false",
         f"--node-ip-address={host}",
         f"--port={port}",

@@ -72,7 +72,7 @@ class Session:
                 num_cpus=self._workers,
                 num_gpus=self._gpus,
                 include_dashboard=False,
-                _temp_dir=self._folder,
+                _temp_dir=f"{self._folder}/r",  # Ray lets everybody write into its folder, so it stands in one of ours
                 object_store_memory=100 * 2**20,  # nothing passes through it
                 runtime_env={"env_vars": environment},
                 **_QUIET,

@@ -43,7 +43,7 @@ from depthrate.storage.states import FailureKind
 from depthrate.storage.store import Store, StoreError
 
 if TYPE_CHECKING:
-    from depthrate.orchestrator.executors.executor import Estimate
+    from depthrate.orchestrator.executors.executor import Estimate, LaunchOptions
     from depthrate.orchestrator.executors.slurm_supervisor import Supervisor
     from depthrate.orchestrator.plan import Plan
     from depthrate.sweeps.packing import Pack
@@ -87,6 +87,7 @@ class SlurmExecutor(Executor):
         self._finished = FinishedFolders(store)
         self._lanes = Lanes(profile.array_parallelism)
         self._adopted: dict[str, tuple[str, list[str]]] = {}
+        self._adopted_codes: dict[str, str | None] = {}
         self._over: list[Submission] = []
         """Submissions of earlier launches that are over and still on the books."""
         self._next_look = float("-inf")
@@ -97,6 +98,11 @@ class SlurmExecutor(Executor):
     def submitted(self) -> dict[str, tuple[str, list[str]]]:
         """Attempt -> (pack, trials) of what earlier launches submitted and is still on its way."""
         return self._adopted
+
+    @property
+    def submitted_codes(self) -> dict[str, str | None]:
+        """Attempt -> version of the task's code, where that is known."""
+        return self._adopted_codes
 
     def check(self, plan: Plan, estimate_s: Estimate) -> None:
         """Refuse what exceeds a limit of the cluster.
@@ -151,6 +157,7 @@ class SlurmExecutor(Executor):
                 if left and is_alive(states.get(job_id)):
                     self._queue.jobs[job_id] = WatchedJob(job_id, submission, left, states[job_id])
                     self._adopted |= {pack.attempt_id: (pack.pack_id, pack.trial_ids) for pack in left}
+                    self._adopted_codes |= {pack.attempt_id: pack.code_hash for pack in left}
             is_watched = any(job.submission is submission for job in self._queue.jobs.values())
             if not is_watched and (submission.job_ids or submission.was_never_accepted(time.time())):
                 self._over.append(submission)
@@ -171,7 +178,7 @@ class SlurmExecutor(Executor):
         except (OSError, StoreError):
             return set()
 
-    def supervise(self, plan: Plan, estimate_s: Estimate, *, data: str, checkpoint_s: float) -> LaunchJob | None:
+    def supervise(self, plan: Plan, estimate_s: Estimate, options: LaunchOptions) -> LaunchJob | None:
         """Send the launch away as a small job, if there are more jobs to submit than the cluster takes now.
 
         Raises:
@@ -182,10 +189,10 @@ class SlurmExecutor(Executor):
             if self._supervisor is None or room is None or len(self._bundles(plan, estimate_s)) <= room:
                 return None
             try:
-                return self._supervisor.send(data=data, checkpoint_s=checkpoint_s)
+                return self._supervisor.send(options)
             except SubmitLimitError:
                 self._make_room_for_one()
-                return self._supervisor.send(data=data, checkpoint_s=checkpoint_s)
+                return self._supervisor.send(options)
         except SlurmError as error:
             raise SubmitError(f"the job that would submit the others cannot be submitted: {error}", []) from None
 

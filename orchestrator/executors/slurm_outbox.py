@@ -67,7 +67,10 @@ class Outbox:
     ) -> Submission:
         name = f"depthrate-{self._sweep}-{new_attempt_id()}"
         folder = jobs_folder(self._profile, self._store, self._sweep) / name
-        packs = [[SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids) for job in each] for each in bundles]
+        packs = [
+            [SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids, job.options.code_hash) for job in each]
+            for each in bundles
+        ]
         submission = Submission(name, self._sweep, self._limits.cluster, str(folder), packs)
         submission.write(self._store)  # first, so that a job can always be found again by its name
         try:

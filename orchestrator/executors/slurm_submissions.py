@@ -30,6 +30,8 @@ class SubmittedPack:
     attempt_id: str
     pack_id: str
     trial_ids: list[str]
+    code_hash: str | None = None
+    """The version of the task's code that it runs."""
 
 
 @dataclass
@@ -104,7 +106,12 @@ def parse_submission(path: str, content: bytes) -> Submission:
     fields = read_object(content)
     packs = [
         [
-            SubmittedPack(identity(p["attempt_id"]), identity(p["pack_id"]), [*map(identity, p["trial_ids"])])
+            SubmittedPack(
+                identity(p["attempt_id"]),
+                identity(p["pack_id"]),
+                [*map(identity, p["trial_ids"])],
+                None if p.get("code_hash") is None else identity(p["code_hash"]),
+            )
             for p in job
         ]
         for job in fields["packs"]

@@ -16,7 +16,7 @@ from dataclasses import replace
 from types import FrameType
 
 from depthrate.orchestrator.attempt import new_attempt_id
-from depthrate.orchestrator.executors.executor import ExecutorRequest, LaunchJob
+from depthrate.orchestrator.executors.executor import ExecutorRequest, LaunchJob, LaunchOptions
 from depthrate.orchestrator.executors.slurm_job import go_back_into_queue
 from depthrate.orchestrator.executors.slurm_submissions import Submission, is_alive, jobs_folder, jobs_of_sweep
 from depthrate.slurm import in_job
@@ -38,13 +38,13 @@ class Supervisor:
         self._request, self._cluster_file = request, cluster_file
         self._profile, self._limits = profile, limits
 
-    def send(self, *, data: str, checkpoint_s: float) -> LaunchJob:
+    def send(self, options: LaunchOptions) -> LaunchJob:
         """Return the job that drives this sweep already, or submit one.
 
         Raises:
             SlurmError: sbatch refused, or the controller does not answer.
         """
-        submission = self._underway() or self._submit(data, checkpoint_s)
+        submission = self._underway() or self._submit(options)
         return LaunchJob(submission.job_ids[0], submission.folder)
 
     def _underway(self) -> Submission | None:
@@ -52,7 +52,7 @@ class Supervisor:
         launches = [each for each in submissions if each.is_launch]
         return next((each for each in launches if any(is_alive(states.get(job)) for job in each.job_ids)), None)
 
-    def _submit(self, data: str, checkpoint_s: float) -> Submission:
+    def _submit(self, options: LaunchOptions) -> Submission:
         store, sweep = self._request.store, self._request.sweep
         name = f"depthrate-{sweep.name}-{new_attempt_id()}"
         folder = jobs_folder(self._profile, store, sweep.name) / name
@@ -60,7 +60,9 @@ class Supervisor:
         spec = folder / "sweep.yaml"  # the sweep and the cluster file as they are now, whatever becomes of them
         spec.write_text(json.dumps(sweep.spec(), indent=1))
         words = ["run", str(spec), "--store", store.root if store.is_local else store.url, "--executor", "slurm"]
-        words += ["--device", self._request.device, "--checkpoint-seconds", str(checkpoint_s)]
+        words += ["--device", self._request.device, "--checkpoint-seconds", str(options.checkpoint_s)]
+        words += [] if options.stall_s is None else ["--stall-minutes", str(options.stall_s / 60)]
+        words += [] if options.code_hash is None else ["--code", options.code_hash]  # the task as it is now, as well
         if self._cluster_file is not None:
             words += ["--cluster", str(shutil.copy(self._cluster_file, folder / "cluster.toml"))]
         if self._request.workers is not None:
@@ -68,7 +70,9 @@ class Supervisor:
         submission = Submission(name, sweep.name, self._limits.cluster, str(folder), [[]])
         submission.write(store)
         try:
-            submission.job_ids = submit_array(self._own_profile(), name, folder, run_supervisor, [[data, *words]])
+            submission.job_ids = submit_array(
+                self._own_profile(), name, folder, run_supervisor, [[options.data, *words]]
+            )
         except UnclearSubmissionError:
             raise
         except SlurmError:

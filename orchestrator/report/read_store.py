@@ -17,6 +17,7 @@ from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.search import search_content
 from depthrate.orchestrator.search.proposals import SearchView
 from depthrate.orchestrator.status import SweepStatus
+from depthrate.storage.columns import quoted
 from depthrate.storage.query import Results
 from depthrate.sweeps.trial import Trial
 
@@ -90,7 +91,7 @@ def _without(columns: Sequence[str]) -> str:
 
 
 def _columns(names: Sequence[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
+    return ", ".join(map(quoted, names))
 
 
 def _device_hours(results: Results, sweep: str) -> dict[str, float]:

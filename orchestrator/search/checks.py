@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from depthrate.orchestrator.measurements import result_columns
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.studies import make_studies
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.measurement import scalars
 from depthrate.tasks.schema import nearest
-from depthrate.tasks.task import Task
-
-_SQL_TYPES = {"int": "bigint", "float": "double", "str": "varchar", "bool": "boolean"}
 
 
 def check_search(checked: CheckedSweep, source: DataSource) -> None:
@@ -28,7 +26,7 @@ def check_search(checked: CheckedSweep, source: DataSource) -> None:
 
     studies = make_studies(checked.sweep, checked.task)
     checked.task.check_data([trial.params for study in studies for trial in study.first_trials()], source)
-    columns, measured = _result_columns(checked.task), ", ".join(scalars(checked.task.measurements))
+    columns, measured = result_columns(checked.task), ", ".join(scalars(checked.task.measurements))
     for text in search.objective:
         try:
             check_expression(text, columns)
@@ -40,18 +38,3 @@ def check_search(checked: CheckedSweep, source: DataSource) -> None:
     if search.prune is not None and by_step and search.prune.metric not in by_step:
         wrong = f"search.prune.metric is {search.prune.metric!r}{nearest(search.prune.metric, by_step)}"
         raise SweepError(f"{wrong}; task {checked.task.name!r} reports {', '.join(by_step)}")
-
-
-def _result_columns(task: Task) -> dict[str, str] | None:
-    """Return the columns of `results` with their SQL types; None for a task that does not declare what it measures."""
-    if not task.measurements:
-        return None
-    columns = {"step": "bigint", "layer": "bigint", "wall_s": "double", "committed_at": "timestamptz"}
-    columns |= {name: "varchar" for name in ("trial_id", "sweep", "task", "status", "split", "device", "host")}
-    columns |= {each.name: "double" if each.kind == "scalar" else "double[]" for each in task.measurements}
-    per = {each.name: each.per for each in task.measurements}
-    for name, parameter in task.schema.items():  # as the view names those that share a measurement's name
-        if per.get(name) == "step":
-            columns[f"last_{name}"] = columns[name]
-        columns[f"param_{name}" if per.get(name) == "layer" else name] = _SQL_TYPES.get(parameter.kind, "double[]")
-    return columns

@@ -29,6 +29,8 @@ from depthrate.orchestrator.results import results_of
 from depthrate.storage import verify
 from depthrate.storage.commit import METADATA_KEY
 from depthrate.storage.compact import compact
+from depthrate.storage.decisions import DecisionKind, decide
+from depthrate.storage.kept_code import keep_code, kept_hashes, read_code
 from depthrate.storage.layout import is_compacted
 from depthrate.storage.parquet import trials_bytes
 from depthrate.storage.searches import Batch, SearchRecords
@@ -85,6 +87,8 @@ def make_store(place: Path) -> tuple[Store, Path]:
     reports = {ids[3]: {"values": {"5": 0.1}, "pruned_at": None}}
     store.write(f"searches/sweep=tiny/reports/{D}.json", json.dumps({"reports": reports}).encode())
     store.write("sweeps/tiny/cancel", b"0123")
+    version = keep_code(store, "law.py", {"law.py": b"import parts", "parts.py": b"SCALE = 1"})
+    decide(store, take_snapshot(store).decisions, DecisionKind.RERUN, "tiny", version, {version}, ["t9"])
     return store, sweep
 
 
@@ -106,6 +110,7 @@ def seen(store: Store) -> dict[str, Any]:
     answers["planned"] = sorted(take_snapshot(store).trial_ids())
     answers["specs"] = [repr((spec.sweep, spec.spec_hash, spec.spec)) for spec in newest_specs(store).values()]
     answers["listed"] = [repr(spec.trial_ids(store)) for spec in newest_specs(store).values()]
+    answers["code"] = [repr(read_code(store, version)) for version in kept_hashes(store)]
     read_submissions(store, ["tiny"])
     return answers
 

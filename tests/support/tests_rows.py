@@ -50,6 +50,7 @@ def commit(
     params: dict[str, Any] | None = None,
     part: int | None = None,
     sweep: str = "s",
+    code_hash: str | None = None,
     **shape: Any,
 ) -> None:
     """Commit trials as a worker does: its record, the data, the trials file."""
@@ -66,6 +67,7 @@ def commit(
             "status": "ok",
             "committed_at": datetime(2026, 1, 1, hour, tzinfo=UTC),
             "params": json.dumps({"depth": 2 + index, "lr": 0.1, "steps": 5} if params is None else params),
+            "code_hash": code_hash,
         }
         for index, trial_id in enumerate(trial_ids)
     ]

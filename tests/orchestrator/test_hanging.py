@@ -1,0 +1,149 @@
+"""A task that hangs: named with its host and process, ended by force or by --stall-minutes, and never in the way for ever."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from outcomes import states
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.attempt import Attempt
+from depthrate.orchestrator.cancel_mark import forced_attempts, read_cancel_mark, write_cancel_mark
+from depthrate.orchestrator.cli import app
+from depthrate.storage.store import Store
+
+HANGS = """
+import time
+from pathlib import Path
+import depthrate
+
+@depthrate.task(version=1)
+def law(*, depth: int, context):
+    flag = Path(__file__).with_name(f"hung-{depth}")
+    context.progress(3, 10)
+    if depth == 3 and not flag.exists():
+        flag.touch()
+        while True:  # whatever anybody asks
+            time.sleep(0.1)
+    return {"metrics": [{"layer": depth, "nc1": 1.0 / depth}]}
+"""
+
+
+class Lab:
+    def __init__(self, folder: Path):
+        (folder / "law.py").write_text(HANGS)
+        self.sweep, self.flag, self.store = folder / "s.yaml", folder / "hung-3", Store(str(folder / "store"))
+        self.sweep.write_text(yaml.safe_dump({"name": "s", "task": "./law.py:law", "grid": {"depth": [2, 3, 4]}}))
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        command = [
+            sys.executable,
+            "-m",
+            "depthrate",
+            "run",
+            str(self.sweep),
+            "--store",
+            self.store.url,
+            "--workers",
+            "1",
+        ]
+        return subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def call(self, *words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(app, [*words, "--store", self.store.url])
+        return result.exit_code, result.output
+
+    def records(self) -> list[dict[str, object]]:
+        return [json.loads(self.store.read(p)) for p in self.store.list("attempts") if p.endswith(".json")]
+
+    def await_hang(self) -> int:
+        deadline = time.monotonic() + 120
+        while not self.flag.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (record,) = (record for record in self.records() if record["state"] == "running")
+        return int(record["pid"])
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def test_a_hung_worker_without_a_driver_is_named_and_ended_by_force(lab: Lab) -> None:
+    driver = lab.start()
+    pid = lab.await_hang()
+    driver.kill()
+    driver.communicate()
+    code, output = lab.call("cancel", "s")
+    assert code == 0 and f"pid {pid}, since 20" in output and "if it hangs: --force" in output
+    again = lab.start()
+    assert again.stdout is not None
+    told = ""
+    while "waiting for" not in told:
+        told = again.stdout.readline()
+        assert told, "the launch that waits says for whom"
+    assert f"pid {pid}, since 20" in told and "depthrate cancel s --force" in told
+    code, output = lab.call("cancel", "s", "--force")
+    assert code == 0 and f"pid {pid}" in output and "ends itself within seconds" in output
+    again.communicate(timeout=120)
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, "the hung worker goes on"
+        time.sleep(0.1)
+    assert any(record["error"] == "ended by depthrate cancel --force" for record in lab.records())
+    last = lab.start()
+    output = last.communicate(timeout=200)[0]
+    assert last.returncode == 0, output
+
+
+def test_force_ends_a_launch_whose_worker_hears_nothing(lab: Lab) -> None:
+    driver = lab.start()
+    pid = lab.await_hang()
+    assert lab.call("cancel", "s", "--force")[0] == 0
+    output = driver.communicate(timeout=60)[0]
+    assert driver.returncode in (130, 1), output
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, "the hung worker goes on"
+        time.sleep(0.1)
+
+
+def test_a_pack_without_progress_is_ended_and_tried_again(lab: Lab) -> None:
+    driver = lab.start("--stall-minutes", "0.1")
+    output = driver.communicate(timeout=200)[0]
+    assert driver.returncode == 0, output
+    assert "failed" in states(lab.store)
+    (failed,) = (record for record in lab.records() if record["state"] == "failed")
+    assert "no progress for" in str(failed["error"]) and "step 3/10: ended by --stall-minutes" in str(failed["error"])
+    printed = lab.store.read(f"attempts/sweep=s/{failed['attempt_id']}.log").decode()
+    assert "law.py" in printed and "in law" in printed, "where it hung"
+
+
+def test_status_names_what_comes_no_further(lab: Lab) -> None:
+    trial_id = json.loads(lab.call("plan", str(lab.sweep), "--json")[1])["packs"][0]["trial_ids"][0]
+    name = f"{time.strftime('%Y%m%dT%H%M%S')}_0123456789ab"
+    record = Attempt(
+        attempt_id=name, sweep="s", pack_id="p", trial_ids=[trial_id], device="cpu", host="node7", pid=4711
+    )
+    record.step, record.num_steps, record.progress_at = 10, 200, time.time() - 1200
+    record.write(lab.store)
+    code, output = lab.call("status", str(lab.sweep))
+    assert code == 0
+    assert f"attempt {name} on node7, pid 4711" in output and "no progress for 20 min, at step 10/200" in output
+    assert "depthrate cancel s --force, or launch with --stall-minutes" in output
+    (stalled,) = json.loads(lab.call("status", str(lab.sweep), "--json")[1])[0]["stalled"]
+    assert stalled["pid"] == 4711 and 1190 < stalled["stalled_s"] < 1300
+
+
+def test_the_mark_says_who_is_to_end_at_once(folder: Store) -> None:
+    write_cancel_mark(folder, "s")
+    assert forced_attempts(read_cancel_mark(folder, "s")) == set() == forced_attempts(None)
+    write_cancel_mark(folder, "s", ["a", "b"])
+    assert forced_attempts(read_cancel_mark(folder, "s")) == {"a", "b"}

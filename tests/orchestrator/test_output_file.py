@@ -1,0 +1,82 @@
+"""-o writes files whole, and into devices, pipes and links without replacing them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from tests_rows import commit
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.output_file import output_file
+from depthrate.storage.store import Store
+
+SQL = "select trial_id from trials"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(str(tmp_path / "store"))
+    commit(made, "20260101T000000_aaaaaaaaaaaa", ["t1"])
+    return made
+
+
+def query(store: Store, output: object, *more: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["query", SQL, "--store", store.url, "-o", str(output), *more])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+def test_a_link_stays_one_and_what_it_leads_to_is_written(store: Store, tmp_path: Path) -> None:
+    target, link = tmp_path / "target.csv", tmp_path / "link.csv"
+    target.write_text("a long content of before\n" * 10)
+    link.symlink_to(target)
+    assert query(store, link)[0] == 0
+    assert link.is_symlink() and target.read_text() == "trial_id\nt1\n"
+
+
+def test_a_pipe_is_written_into(store: Store, tmp_path: Path) -> None:
+    pipe, read = tmp_path / "pipe", list[str]()
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    assert query(store, pipe, "--format", "csv")[0] == 0
+    reader.join(timeout=30)
+    assert read == ["trial_id\nt1\n"] and stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_device_stays_one(store: Store, tmp_path: Path) -> None:
+    """Not /dev/null itself: where this fails, root would lose it."""
+    link = tmp_path / "null.parquet"
+    link.symlink_to("/dev/null")
+    assert query(store, link)[0] == 0 and link.is_symlink() and stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+@pytest.mark.parametrize("format", ["csv", "json", "parquet", "txt"])
+def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path, format: str) -> None:
+    path = tmp_path / f"rows.{format}"
+    path.write_text("before")
+    with pytest.raises(KeyError), output_file(path) as stream:
+        stream.write("half")
+        raise KeyError
+    assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("given", ["", ".", "{folder}", "{folder}/none/rows.csv"])
+def test_a_folder_is_refused_before_anything_is_asked(store: Store, tmp_path: Path, given: str) -> None:
+    code, output = query(store, given.format(folder=tmp_path))
+    assert code == 2 and "cannot write" in output
+    result = CliRunner().invoke(app, ["report", "s", "--store", store.url, "-o", given.format(folder=tmp_path)])
+    assert result.exit_code == 2 and "cannot write" in result.output
+
+
+def test_figures_go_into_a_folder(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    words = ["report", "s", "--store", store.url, "-o", str(tmp_path / "r.html"), "--figures", str(file)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2 and "is no folder" in result.output and file.read_text() == "mine"

@@ -1,0 +1,252 @@
+"""Results of edited code never mix silently with those of the code before."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import depthrate
+from depthrate.orchestrator.attempt import Attempt
+from depthrate.orchestrator.cli import app
+from depthrate.storage.kept_code import kept_hashes, read_code
+from depthrate.storage.store import Store
+
+LAW = """
+import depthrate
+from parts import SCALE
+
+@depthrate.task(version=1)
+def law(*, depth: int, seed: int = 0):
+    return {"metrics": [{"layer": depth, "nc1": SCALE * depth ** -1.0}]}
+"""
+STEADY = """
+from pathlib import Path
+import depthrate
+from parts import SCALE
+
+@depthrate.task(version=1)
+def law(*, depth: int, seed: int = 0):
+    if depth == 3:  # somebody edits while it runs
+        Path(__file__).write_text("raise SystemExit('edited')")
+        Path(__file__).with_name("parts.py").write_text("SCALE = 7.0")
+    return {"metrics": [{"layer": depth, "nc1": SCALE * depth ** -1.0}]}
+"""
+
+
+class Lab:
+    """A folder with a task, a sweep and a store."""
+
+    def __init__(self, folder: Path, depths: list[int]):
+        self.folder = folder
+        (folder / "law.py").write_text(LAW)
+        (folder / "parts.py").write_text("SCALE = 1.0\n")
+        self.write_sweep(depths)
+        self.store = Store(str(folder / "store"))
+
+    def write_sweep(self, depths: list[int], task: str = "./law.py:law") -> None:
+        content = {"name": "s", "task": task, "grid": {"depth": depths}, "fit": [{"metric": "nc1"}]}
+        (self.folder / "s.yaml").write_text(yaml.safe_dump(content))
+
+    def call(self, verb: str, *words: str) -> tuple[int, str]:
+        what = [str(self.folder / "s.yaml")] if verb in ("run", "plan", "fit") else []
+        result = CliRunner().invoke(app, [verb, *what, *words, "--store", self.store.url])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result.exit_code, result.output
+
+    def run(self, *words: str) -> tuple[int, str]:
+        return self.call("run", "--workers", "1", "--device", "cpu", *words)
+
+    def nc1(self) -> dict[int, float]:
+        rows = depthrate.open(self.store.url).sql("select depth, nc1 from results order by depth").fetchall()
+        return {depth: round(nc1 * depth, 6) for depth, nc1 in rows}
+
+    def num_attempts(self) -> int:
+        return len([path for path in self.store.list("attempts") if path.endswith(".json")])
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    made = Lab(tmp_path, [2, 3, 4])
+    code, output = made.run()
+    assert code == 0, output
+    return made
+
+
+def test_an_edited_module_stops_the_launch_with_what_changed_and_the_ways_on(lab: Lab) -> None:
+    (lab.folder / "parts.py").write_text("SCALE = 2.0\n")
+    lab.write_sweep([2, 3, 4, 5])
+    before = lab.store.list()
+    code, output = lab.run()
+    assert code == 2 and lab.store.list() == before, "nothing was started or written"
+    for part in (
+        "the code of task 'law:law' has changed: 3 of 4 trials are committed, run by other code than it is now",
+        "parts.py (-1 +1 lines)",
+        "-SCALE = 1.0",
+        "+SCALE = 2.0",
+        "--rerun",
+        "--accept-code",
+        "raise the version, @depthrate.task(version=2) in law.py, line 5",
+    ):
+        assert part in output, part
+    assert "run would stop" in lab.call("plan")[1]
+
+
+def test_rerun_counts_the_new_code_alone_and_the_old_comes_back_with_its_code(lab: Lab) -> None:
+    (lab.folder / "parts.py").write_text("SCALE = 2.0\n")
+    lab.write_sweep([2, 3, 4, 5])
+    code, output = lab.run("--rerun")
+    assert code == 0, output
+    assert lab.nc1() == {2: 2, 3: 2, 4: 2, 5: 2}
+    assert lab.call("compact", "--grace", "0")[0] == 0 and lab.nc1() == {2: 2, 3: 2, 4: 2, 5: 2}
+    assert lab.call("verify")[0] == 0
+    assert "4 trials, 4 done" in lab.run()[1], "nothing is asked twice"
+    (lab.folder / "parts.py").write_text("SCALE = 1.0\n")
+    assert lab.run()[0] == 2
+    attempts = lab.num_attempts()
+    code, output = lab.run("--rerun")
+    assert code == 0 and lab.nc1() == {2: 1, 3: 1, 4: 1, 5: 1}, output
+    assert "4 trials, 3 done, 1 to run" in output, "what this very code gave is still there"
+    assert lab.num_attempts() >= attempts
+
+
+def test_accepted_code_counts_and_is_named_where_rates_are_fitted(lab: Lab) -> None:
+    (lab.folder / "law.py").write_text(LAW + "# a comment\n")
+    lab.write_sweep([2, 3, 4, 5])
+    code, output = lab.run("--accept-code")
+    assert code == 0 and lab.nc1() == {2: 1, 3: 1, 4: 1, 5: 1}, output
+    assert "were run by 2 versions of the code of 'law:law': 3 by" in output
+    lab.write_sweep([2, 3, 4, 5, 6])
+    assert lab.run()[0] == 0, "what was accepted is not asked again"
+    (lab.folder / "law.py").write_text(LAW + "# another comment\n")
+    assert lab.run()[0] == 2, "but a third version is"
+    hashes = depthrate.open(lab.store.url).sql("select code_hash, count(*) from trials group by all").fetchall()
+    assert sorted(count for _, count in hashes) == [2, 3] and {h for h, _ in hashes} == set(kept_hashes(lab.store))
+
+
+def test_the_two_ways_contradict_each_other(lab: Lab) -> None:
+    assert lab.run("--rerun", "--accept-code")[0] == 2
+
+
+def test_the_same_code_elsewhere_is_the_same_and_a_renamed_file_is_another_task(lab: Lab) -> None:
+    moved = lab.folder / "moved"
+    moved.mkdir()
+    for name in ("law.py", "parts.py"):
+        (lab.folder / name).rename(moved / name)
+    lab.write_sweep([2, 3, 4], "./moved/law.py:law")
+    assert "3 trials, 3 done" in lab.run()[1]
+    (moved / "law.py").rename(moved / "other.py")
+    (moved / "parts.py").write_text("SCALE = 3.0\n")
+    lab.write_sweep([2, 3, 4], "./moved/other.py:law")
+    code, output = lab.run()
+    assert code == 0 and "3 trials, 0 done" in output, "its identity is the file's stem: all of its trials are new"
+    rows = depthrate.open(lab.store.url).sql("select task, depth * nc1 from results order by 1").fetchall()
+    assert [(task, round(value)) for task, value in rows] == [("law:law", 1)] * 3 + [("other:law", 3)] * 3
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_edit_during_a_run_changes_nothing_of_it(tmp_path: Path, workers: str) -> None:
+    lab = Lab(tmp_path, list(range(2, 42)))
+    (tmp_path / "law.py").write_text(STEADY)
+    code, output = lab.call("run", "--workers", workers, "--device", "cpu")
+    assert code == 0, output
+    assert set(lab.nc1().values()) == {1.0} and len(lab.nc1()) == 40
+    results = depthrate.open(lab.store.url)
+    packs, codes = results.sql("select count(distinct pack_id), count(distinct code_hash) from trials").fetchall()[0]
+    assert packs > 1 and codes == 1
+    (version,) = kept_hashes(lab.store)
+    assert read_code(lab.store, version) == {"law.py": STEADY.encode(), "parts.py": b"SCALE = 1.0\n"}
+    (tmp_path / "law.py").write_text(LAW)
+    assert lab.run()[0] == 2
+    code, output = lab.run("--code", version[:8])
+    assert code == 0 and "40 trials, 40 done" in output, "the kept version is run by its name"
+
+
+def test_another_host_with_other_code_is_seen_before_it_commits(lab: Lab) -> None:
+    lab.write_sweep([2, 3, 4, 5])
+    trial_id = json.loads(lab.call("plan", "--json")[1])["packs"][0]["trial_ids"][0]
+    name = f"{time.strftime('%Y%m%dT%H%M%S')}_0123456789ab"
+    other = Attempt(attempt_id=name, sweep="s", pack_id="p", trial_ids=[trial_id], device="cpu", host="elsewhere")
+    other.code_hash = "0" * 32
+    other.write(lab.store)
+    code, output = lab.run()
+    assert code == 2 and f"attempt {name} on elsewhere" in output and "its source is not in the store" in output
+    assert "depthrate cancel s" in output and "--rerun" not in output, "while it runs, its results would not count"
+
+
+def test_a_checkpoint_of_other_code_is_not_gone_on_from(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, [2])
+    source = LAW.replace(
+        "seed: int = 0):",
+        "seed: int = 0, context):\n    if (kept := context.load_checkpoint()): raise SystemError(kept)",
+    )
+    stops = source.replace("    return", "    context.save_checkpoint(b'old')\n    raise KeyError\n    return")
+    (tmp_path / "law.py").write_text(stops)
+    assert lab.run()[0] == 1
+    assert [path for path in lab.store.list("checkpoints") if path.endswith(".ckpt")]
+    (tmp_path / "law.py").write_text(source)
+    code, output = lab.run()
+    assert code == 2 and "1 trials are half done" in output
+    code, output = lab.run("--rerun")
+    assert code == 0 and lab.nc1() == {2: 1.0}, output
+
+
+def test_trials_from_before_are_said_to_be_unknown_and_nothing_is_refused(lab: Lab) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for path in lab.store.list("trials"):  # as files were before they had the column
+        file = pq.ParquetFile(lab.store.full_path(path))
+        table = file.read().drop_columns(["code_hash"])
+        metadata = {k: v for k, v in file.metadata.metadata.items() if k == b"depthrate"}
+        pq.write_table(pa.table(table).replace_schema_metadata(metadata), lab.store.full_path(path))
+    (lab.folder / "parts.py").write_text("SCALE = 2.0\n")
+    lab.write_sweep([2, 3, 4, 5])
+    code, output = lab.run()
+    assert code == 0 and "3 committed trials are from before code was recorded" in output
+    assert lab.nc1() == {2: 1, 3: 1, 4: 1, 5: 2}
+    code, output = lab.run("--rerun")
+    assert code == 0 and lab.nc1() == {2: 2, 3: 2, 4: 2, 5: 2}, output
+
+
+def test_code_in_the_store_that_was_changed_is_not_executed(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, [2])
+    assert lab.run()[0] == 0
+    (version,) = kept_hashes(lab.store)
+    path = f"code/{version}/files/parts.py"
+    lab.store.write(path, b"SCALE = 666.0\n")
+    assert read_code(lab.store, version) is None
+    code, output = lab.call("verify")
+    assert code == 1 and f"code/{version}/index.json" in output
+    assert lab.run("--code", version)[0] == 2
+    lab.write_sweep([2, 3])
+    assert lab.run()[0] == 0 and lab.nc1() == {2: 1, 3: 1}, "a launch keeps it anew"
+
+
+def test_a_decision_that_is_none_is_named_and_ignored(lab: Lab) -> None:
+    lab.store.write("decisions/sweep=s/000007-0123456789ab.json", b'{"kind": "rerun", "trial_ids": [[]]}')
+    assert len(lab.nc1()) == 3
+    assert "is no decision" in lab.call("plan")[1]
+    code, output = lab.call("verify", "--repair")
+    assert code == 0 and "decisions/sweep=s/000007" in output and lab.store.list("decisions") == {}
+
+
+def test_diff_shows_parameters_and_code(lab: Lab) -> None:
+    (lab.folder / "parts.py").write_text("SCALE = 1.00\n")
+    lab.write_sweep([2, 5])
+    assert lab.run("--accept-code")[0] == 0
+    rows = depthrate.open(lab.store.url).sql("select depth, trial_id from trials").fetchall()
+    of = dict(rows)
+    code, output = lab.call("diff", of[2], of[5])
+    assert code == 0
+    for part in ("depth", "versions: the same", "-SCALE = 1.0\n", "+SCALE = 1.00\n", "parts.py"):
+        assert part in output, part
+    found = json.loads(lab.call("diff", of[2], of[5], "--json")[1])
+    assert found["params"] == {"depth": [2, 5]} and any("+SCALE = 1.00" in line for line in found["code"])
+    assert "code: the same" in lab.call("diff", of[2], of[3])[1]
+    assert lab.call("diff", "nothing", of[2])[0] == 2

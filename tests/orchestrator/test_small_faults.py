@@ -1,0 +1,130 @@
+"""Faults that cost little and annoyed much: what could have been known before, and what is no failure."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from here import TINY
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.driver import Driver
+from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, PackJob
+from depthrate.orchestrator.plan import check_sweep, make_plan
+from depthrate.storage.store import Store, StoreError
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.sweep_file import sweep_of_spec
+from depthrate.tasks.task import TaskError
+
+OWN_TASKS = Path(__file__).parents[1] / "support/own_tasks.py"
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("nc1 >", "is no SQL expression over results"),
+        ("nc11 > 0", 'did you mean "nc1"'),
+        ("true; drop table trials", "is no SQL expression over results"),
+        ("true) as value from results; select (1", "is not an SQL expression"),
+    ],
+)
+def test_a_filter_that_is_no_sql_is_found_before_anything_is_trained(where: str, message: str) -> None:
+    with pytest.raises(SweepError) as caught:
+        check_sweep(sweep_of_spec({**TINY, "fit": [{"metric": "nc1", "where": where}]}))
+    assert "fit where" in str(caught.value) and message in str(caught.value)
+
+
+@pytest.mark.parametrize("where", ["nc1 > 0 and depth in (2, 3)", "weight_decay > 0", "status = 'ok'"])
+def test_a_filter_over_what_is_measured_or_set_passes(where: str) -> None:
+    check_sweep(sweep_of_spec({**TINY, "fit": [{"metric": "nc1", "where": where}]}))
+
+
+@pytest.mark.parametrize("layer", [1.5, "last", True, [1]])
+def test_a_layer_to_fit_is_a_whole_number(layer: object) -> None:
+    with pytest.raises(SweepError, match="layer is .*allowed: a whole number"):
+        sweep_of_spec({**TINY, "fit": [{"metric": "nc1", "layer": layer}]})
+
+
+@pytest.mark.parametrize("task", ["./a\0b.py:f", "./a\x1bb.py:f", "a\0b", "pack\0age:f"])
+def test_a_task_with_characters_that_no_file_has_is_refused(task: str, tmp_path: Path) -> None:
+    with pytest.raises((TaskError, SweepError), match="characters that no file or function has"):
+        check_sweep(sweep_of_spec({**TINY, "task": task}, folder=tmp_path))
+
+
+def test_a_checkpoint_that_cannot_be_deleted_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep, store = tmp_path / "s.yaml", str(tmp_path / "store")
+    sweep.write_text(f"name: s\ntask: {OWN_TASKS}:power_law\ngrid: {{depth: [2, 3]}}\n")
+
+    def refuse(self: Store, path: str) -> None:
+        if path.startswith("checkpoints/"):
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Store, "delete", refuse)
+    result = CliRunner().invoke(app, ["run", str(sweep), "--store", store, "--workers", "1"])
+    assert result.exit_code == 0 and "all 2 trials are committed" in result.output
+
+
+class Mute:
+    """An executor whose workers say that they are done, and have written nothing, or not the end."""
+
+    capacity, outlives_driver = 1, False
+
+    def __init__(self) -> None:
+        self._running: list[str] = []
+
+    def submit(self, jobs: Sequence[PackJob]) -> None:
+        self._running = [job.attempt_id for job in jobs]
+
+    def running(self) -> dict[str, str]:
+        return {}
+
+    def poll(self, timeout_s: float) -> list[JobEnd]:
+        ended, self._running = self._running, []
+        return [JobEnd(attempt_id) for attempt_id in ended]
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_full_disk_is_called_one(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(
+        check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}})), folder
+    )
+    options = LaunchOptions(store=folder.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+
+    def full(self: Store) -> None:
+        raise StoreError(f"store {self.url!r} cannot be written: [Errno 28] No space left on device")
+
+    monkeypatch.setattr(Store, "check_writable", full)
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 5.0
+        return now[0]
+
+    executor: Any = Mute()
+    outcome = Driver(plan, folder, executor, options, lambda progress: None, clock=clock).run()
+    assert "No space left on device" in outcome.failures[0].error
+
+
+def test_rays_folder_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    from depthrate.orchestrator.executors import ray_session
+
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(ray_session.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_session.ray, "init", lambda **options: given.update(options))
+    session = ray_session.Session(address=None, workers=1)
+    session.connect()
+    outer = Path(given["_temp_dir"]).parent
+    try:
+        assert stat.S_IMODE(os.stat(outer).st_mode) == 0o700 and outer.name.startswith("dr-ray-")
+    finally:
+        session._remove_folder()
+    assert not outer.exists()
