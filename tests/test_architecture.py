@@ -27,7 +27,6 @@ HOMES = {
     "submitit": "slurm",
     "ray": "orchestrator/executors/ray_",
     "optuna": "orchestrator/search",
-    "plotly": "orchestrator/report",
     "pooch": "orchestrator/commands/data.py",
     "matplotlib": "orchestrator/report/figure_files.py",
 }

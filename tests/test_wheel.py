@@ -37,7 +37,10 @@ def test_a_wheel_holds_one_name_and_all_that_is_not_code(wheel: Path) -> None:
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"depthrate"}, tops
     wanted = [
-        path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".yaml", ".toml")
+        path
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".yaml", ".toml", ".gz")
     ]
     assert len(wanted) > 100
     assert {f"depthrate/{path.relative_to(ROOT)}" for path in wanted} <= names

@@ -18,8 +18,9 @@ import yaml
 
 from depthrate.orchestrator.report import figures
 from depthrate.orchestrator.report.data import STATES, ReportData, SearchContent
+from depthrate.orchestrator.report.library import library, packed_library
 from depthrate.orchestrator.report.page_style import SCRIPT, STYLE
-from depthrate.orchestrator.report.plot import Plot, figure_html, plotly_script
+from depthrate.orchestrator.report.plot import Plot, figure_html
 from depthrate.orchestrator.report.tables import (
     failure_table,
     fit_table,
@@ -156,10 +157,9 @@ def _section(title: str, content: str) -> str:
 
 
 def _page(name: str, body: str, refresh_s: float | None) -> str:
-    scripts = [plotly_script(), SCRIPT]
-    # the policy lets these two scripts run and nothing else: no network, and no script that came in with a user's text
+    # the policy lets two scripts run and nothing else: no network, and no script that came in with a user's text
     hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (library(), SCRIPT)
     )
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
     refresh = "" if refresh_s is None else f'<meta http-equiv="refresh" content="{refresh_s:g}">'
@@ -168,5 +168,5 @@ def _page(name: str, body: str, refresh_s: float | None) -> str:
         f'content="{policy}"><meta name="viewport" content="width=device-width, initial-scale=1">{refresh}'
         f"<title>{escape(name)} · depthrate</title><style>{STYLE}</style></head><body><main>{body}</main>"
         f"<noscript><p>The figures need JavaScript.</p></noscript>"
-        f"<script>{scripts[0]}</script><script>{scripts[1]}</script></body></html>\n"
+        f'<script type="application/gzip" id="library">{packed_library()}</script><script>{SCRIPT}</script></body></html>\n'
     )

@@ -48,7 +48,28 @@ dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 }
 """
 SCRIPT = """
-(() => {
+(async () => {
+  const compare = (a, b) => {
+    const [x, y] = [Number(a), Number(b)];
+    if (a === "" || b === "") return (a === "") - (b === "");
+    return Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b) : x - y;
+  };
+  for (const table of document.querySelectorAll("table.sortable")) {
+    const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+    heads.forEach((head, column) => head.addEventListener("click", () => {
+      const falling = head.getAttribute("aria-sort") === "ascending";
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", falling ? "descending" : "ascending");
+      const key = (row) => row.cells[column].dataset.key;
+      const rows = [...body.rows].sort((a, b) => compare(key(a), key(b)) * (falling ? -1 : 1));
+      body.append(...rows);
+    }));
+  }
+  const bytes = Uint8Array.from(atob(document.getElementById("library").textContent), (byte) => byte.charCodeAt(0));
+  const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const library = document.createElement("script");
+  library.textContent = await new Response(unpacked).text();
+  document.head.append(library);
   const plots = [];
   for (const block of document.querySelectorAll("script.plot-data")) {
     const target = block.previousElementSibling, figure = JSON.parse(block.textContent);
@@ -83,21 +104,9 @@ SCRIPT = """
   const fit = () => plots.forEach((target) => Plotly.Plots.resize(target));
   addEventListener("beforeprint", fit);
   addEventListener("afterprint", fit);
-  const compare = (a, b) => {
-    const [x, y] = [Number(a), Number(b)];
-    if (a === "" || b === "") return (a === "") - (b === "");
-    return Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b) : x - y;
-  };
-  for (const table of document.querySelectorAll("table.sortable")) {
-    const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
-    heads.forEach((head, column) => head.addEventListener("click", () => {
-      const falling = head.getAttribute("aria-sort") === "ascending";
-      heads.forEach((other) => other.removeAttribute("aria-sort"));
-      head.setAttribute("aria-sort", falling ? "descending" : "ascending");
-      const key = (row) => row.cells[column].dataset.key;
-      const rows = [...body.rows].sort((a, b) => compare(key(a), key(b)) * (falling ? -1 : 1));
-      body.append(...rows);
-    }));
-  }
-})();
+})().catch((error) => {
+  const note = document.createElement("p");
+  note.textContent = `The figures could not be drawn (${error}); they need a browser of 2023 or later.`;
+  document.querySelector("main").prepend(note);
+});
 """

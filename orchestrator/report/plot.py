@@ -157,10 +157,3 @@ def _json_in_script(value: Any) -> str:
     """JSON that cannot end a <script>: no <, no >, no &."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return re.sub("[<>&]", lambda match: f"\\u{ord(match.group()):04x}", text)
-
-
-def plotly_script() -> str:
-    """Return plotly's JavaScript."""
-    from plotly.offline import get_plotlyjs
-
-    return get_plotlyjs().replace("\r\n", "\n")
