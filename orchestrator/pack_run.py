@@ -22,7 +22,7 @@ from depthrate.orchestrator.pruning import Judge, Pruning
 from depthrate.orchestrator.task_source import code_hash, load_kept_task
 from depthrate.orchestrator.worker_context import StopFlag, WorkerContext
 from depthrate.storage.commit import commit_trials
-from depthrate.storage.data_folder import DataFolder
+from depthrate.storage.data_cache import worker_data_folder
 from depthrate.storage.layout import DATA_TABLES, checkpoint_folder
 from depthrate.storage.schema import TableError
 from depthrate.storage.states import AttemptState, FailureKind
@@ -62,7 +62,7 @@ class PackRun:
         Raises:
             Interrupted: asked to stop; a checkpoint is saved and trials that had finished are committed.
         """
-        data = DataFolder(self.job.options.data)
+        data = worker_data_folder(self.job.options.data)
         context = WorkerContext(self.store, self.job, data, self.attempt, self.stop, self.job.trial_ids, self._pruning)
         started = time.monotonic()
         try:

@@ -34,8 +34,12 @@ def _is_left_out(name: str) -> bool:
     return name.startswith(_READ_BY_COMMANDS) and name not in _SAY_WHICH_CLUSTER
 
 
-def run_command(arguments: Sequence[str], timeout_s: float = TIMEOUT_S, last_words: int = 1) -> str:
+def run_command(
+    arguments: Sequence[str], timeout_s: float = TIMEOUT_S, last_words: int = 1, withheld: Sequence[str] = ()
+) -> str:
     """Run one of SLURM's commands and return what it printed; `last_words` lines of its errors come with a failure.
+
+    Variables of our environment that are `withheld` do not reach it.
 
     Raises:
         SlurmError: it is not installed, failed, or took longer than `timeout_s` seconds.
@@ -44,9 +48,10 @@ def run_command(arguments: Sequence[str], timeout_s: float = TIMEOUT_S, last_wor
         raise SlurmError(
             f"{arguments[0]} is not on the PATH; --executor slurm needs SLURM's commands: log in to a node that submits jobs"
         )
+    environment = {name: value for name, value in command_environment().items() if name not in withheld}
     try:
         done = subprocess.run(
-            arguments, env=command_environment(), capture_output=True, text=True, timeout=timeout_s, check=False
+            arguments, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{arguments[0]} did not answer within {timeout_s:g} s") from None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 import time
 from datetime import datetime
 
 from depthrate.slurm.command import SlurmError, fields_of, run_command
+from depthrate.slurm.script import GO_BACK_CODE
 
 ASK_TIMEOUT_S = 15.0
 
@@ -23,12 +26,13 @@ def restarts() -> int:
 
 
 def seconds_left() -> float | None:
-    """Return the seconds to this job's time limit; None if the controller does not say."""
+    """Return the seconds to this job's time limit; None if neither the controller says nor the batch script."""
     ends = _record().get("EndTime", "")
     try:
         return datetime.fromisoformat(ends).timestamp() - time.time()
     except ValueError:
-        return None
+        known = os.environ.get("DEPTHRATE_ENDS_AT")
+        return None if known is None else float(known) - time.time()
 
 
 def is_ending() -> bool | None:
@@ -40,7 +44,12 @@ def is_ending() -> bool | None:
 
 
 def requeue() -> bool:
-    """Send this job back into the queue, which ends it, and return whether the controller agreed."""
+    """Send this job back into the queue, which ends it, and return whether the controller agreed.
+
+    In a container without SLURM's commands the batch script around it does so, and this process ends here.
+    """
+    if os.environ.get("DEPTHRATE_ENDS_AT") and shutil.which("scontrol") is None:
+        sys.exit(GO_BACK_CODE)
     try:
         run_command(["scontrol", "requeue", job_id()], ASK_TIMEOUT_S)
     except SlurmError:

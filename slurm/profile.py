@@ -16,6 +16,8 @@ from typing import Any
 
 from depthrate.slurm.command import SlurmError
 
+KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+"""Where S3 tools look for keys before they look into a file."""
 GRACE_S = 90.0
 """How long after a job is over what it wrote may still be on its way: a shared file system shows it late."""
 
@@ -35,6 +37,7 @@ class Profile:
     gpus: int = 0
     gpu_type: str | None = None
     """From `gpus = "<type>:<count>"`; a MIG profile is a type like any other."""
+    packs_per_gpu: int = 1
     gres: str | None = None
     cpus: int = 1
     mem_gb: float | None = 4.0
@@ -56,18 +59,29 @@ class Profile:
     grace_s: float = GRACE_S
     folder: str | None = None
     python: str | None = None
+    container: str | None = None
+    """An image in which our program runs; SLURM's commands need not be in it."""
+    container_runtime: str = "apptainer"
+    container_binds: tuple[str, ...] = ()
+    """What is seen in it under the same path, or `outside:inside`."""
+    scratch: str | None = None
+    """A folder on each node, of which each job gets a part of its own as TMPDIR; bash fills in variables."""
+    data_cache: str | None = None
+    """A folder on each node into which data sets are copied once; bash fills in variables."""
+    credentials: str | None = None
+    """A file of keys as S3 tools read it, read when a job starts; keys in the environment then stay behind."""
     setup: tuple[str, ...] = ()
     extra: dict[str, str | bool] = field(default_factory=dict)
 
     @property
     def slots(self) -> int:
-        """Packs that run at once in a job: one a GPU if it has any, else one a CPU."""
-        return self.gpus or self.cpus
+        """Packs that run at once in a job: `packs_per_gpu` on each GPU if it has any, else one a CPU."""
+        return self.gpus * self.packs_per_gpu or self.cpus
 
     def worker_mem_gb(self, device: str) -> float | None:
-        """Return the memory of one pack: its GPU's, if that is known, or its share of the job's."""
+        """Return the memory of one pack: its share of its GPU's, if that is known, or of the job's."""
         if device == "cuda":
-            return self.gpu_mem_gb
+            return None if self.gpu_mem_gb is None else self.gpu_mem_gb / self.packs_per_gpu
         return None if self.job_mem_gb is None else self.job_mem_gb / self.slots
 
     @property
@@ -101,6 +115,7 @@ class Profile:
 
 _ALLOWED: dict[str, tuple[float, float]] = {
     "gpus": (0, 64),
+    "packs_per_gpu": (1, 64),
     "cpus": (1, 1024),
     "mem_gb": (0.1, 100_000),
     "mem_per_cpu_gb": (0.1, 10_000),
@@ -124,6 +139,7 @@ _OWNED = frozenset(
 """sbatch options that have a key of their own or that the submission needs as it sets them."""
 _WITH_COMMAS = ("partition", "account", "qos", "gres")
 """Keys that take a text or a list of texts, which is that text with commas."""
+_CHOICES = {"container_runtime": ("apptainer", "singularity", "pyxis")}
 _GPUS = re.compile(r"([\w.-]+):(\d+)")
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?")
 
@@ -160,7 +176,10 @@ def make_profile(content: dict[str, Any], where: str) -> Profile:
             meant = f"; did you mean {near[0]!r}?" if near else ""
             raise SlurmError(f"{where}: unknown key {key!r}{meant}; allowed: {', '.join(known)}")
         fields[key] = _extra(value, where) if key == "extra" else _checked(key, value, hints[key], where)
-    return Profile(**fields)
+    profile = Profile(**fields)
+    if profile.packs_per_gpu > 1 and not profile.gpus:
+        raise SlurmError(f"{where}: packs_per_gpu is {profile.packs_per_gpu}, but jobs ask for no GPU; set gpus = 1")
+    return profile
 
 
 def _spelled_out(content: dict[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -214,6 +233,8 @@ def _checked(key: str, value: Any, hint: Any, where: str) -> Any:
         raise SlurmError(f"{where}: {key} is {value!r}; give {_IN_WORDS[kinds[0]]}")
     if isinstance(value, str) and not value.strip():
         raise SlurmError(f"{where}: {key} is empty; give a text or leave the key out")
+    if key in _CHOICES and value not in _CHOICES[key]:
+        raise SlurmError(f"{where}: {key} is {value!r}; allowed: {', '.join(_CHOICES[key])}")
     low, high = _ALLOWED.get(key, (-math.inf, math.inf))
     if isinstance(value, int | float) and not low <= value <= high:
         raise SlurmError(f"{where}: {key} is {value}; allowed: {low} to {high}")

@@ -125,7 +125,7 @@ def sacct_states(array_ids: Sequence[str]) -> dict[str, JobState]:
 
 
 def live_job_ids(names: Iterable[str]) -> dict[str, str]:
-    """Return job name -> array id of the jobs that the controller has under these names.
+    """Return job name -> array id of the jobs that the controller has under these names, of several the last.
 
     Raises:
         SlurmError: the controller does not answer.
@@ -134,7 +134,7 @@ def live_job_ids(names: Iterable[str]) -> dict[str, str]:
         ["squeue", "--noheader", "--states=all", f"--name={','.join(names)}", "--Format=Name:200,ArrayJobID:24"]
     )
     rows = [(line[:200].strip(), line[200:].strip()) for line in printed.splitlines()]
-    return dict(rows)
+    return dict(sorted(rows, key=lambda row: int(row[1])))
 
 
 def _epoch(text: str) -> float | None:

@@ -23,8 +23,9 @@ from depthrate.orchestrator.executors.slurm_submissions import (
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.limits import Limits, read_limits
 from depthrate.slurm.profile import Profile
+from depthrate.slurm.script import batch_script
 from depthrate.slurm.states import JobState, squeue_states
-from depthrate.slurm.submit import batch_script, submit_array
+from depthrate.slurm.submit import submit_array
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.executors.executor import Estimate
@@ -36,11 +37,10 @@ LOOK_EVERY_S = 3.0
 class Allocation(LaunchSite):
     """The nodes of one SLURM job, on which a Ray cluster lives as long as the job."""
 
-    def __init__(self, request: ExecutorRequest, profile: Profile, limits: Limits, device: str, packs_per_gpu: int):
+    def __init__(self, request: ExecutorRequest, profile: Profile, limits: Limits, device: str):
         self._request, self._profile, self._limits = request, profile, limits
         self._sweep, self._store = request.sweep, request.store
-        self._packs_per_gpu = packs_per_gpu
-        slots = profile.gpus * packs_per_gpu if device == "cuda" else profile.cpus
+        slots = profile.gpus * profile.packs_per_gpu if device == "cuda" else profile.cpus
         self.device = device
         self.workers = profile.nodes * slots
         if device != "cuda" and profile.job_mem_gb is not None:
@@ -140,12 +140,19 @@ class Allocation(LaunchSite):
 
     def _options_inside(self, checkpoint_s: float) -> list[str]:
         """Return the options of the launch inside; `run_ray_node` adds the address."""
-        words = ["--executor", "ray", "--device", self._request.device, "--packs-per-gpu", str(self._packs_per_gpu)]
+        words = [
+            "--executor",
+            "ray",
+            "--device",
+            self._request.device,
+            "--packs-per-gpu",
+            str(self._profile.packs_per_gpu),
+        ]
         words += ["--checkpoint-seconds", str(checkpoint_s)]
         return words + (["--workers", str(self._request.workers)] if self._request.workers is not None else [])
 
 
-def open_allocation(request: ExecutorRequest, cluster: str, packs_per_gpu: int) -> Allocation:
+def open_allocation(request: ExecutorRequest, cluster: str) -> Allocation:
     """Return the nodes that a cluster file asks for.
 
     Raises:
@@ -154,4 +161,4 @@ def open_allocation(request: ExecutorRequest, cluster: str, packs_per_gpu: int) 
     profile, device = chosen_profile(request, cluster)
     limits = read_limits()
     limits.check(profile, 1, profile.nodes)
-    return Allocation(request, profile, limits, device, packs_per_gpu)
+    return Allocation(request, profile, limits, device)

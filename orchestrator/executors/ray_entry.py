@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from depthrate.orchestrator.executors.executor import ExecutorEntry, ExecutorError, ExecutorRequest, Machines, Option
-from depthrate.orchestrator.executors.slurm_entry import CLUSTER
+from depthrate.orchestrator.executors.slurm_entry import CLUSTER, PACKS_PER_GPU
 
 ADDRESS = Option("address", str, "A Ray cluster, as in host:6379 or auto; default: a Ray of our own.")
-PACKS_PER_GPU = Option("packs_per_gpu", int, "With --executor ray: packs that share a GPU.", default=1, minimum=1)
 
 
 def _open(request: ExecutorRequest) -> Machines:
@@ -28,11 +27,11 @@ def _open(request: ExecutorRequest) -> Machines:
         from depthrate.orchestrator.executors.ray_executor import open_cluster, open_own
     except ImportError as error:
         raise ExecutorError(f"--executor ray needs Ray ({error}); install it: pip install 'depthrate[ray]'") from None
-    packs_per_gpu = request.options[PACKS_PER_GPU.name]
     if cluster is not None:
         from depthrate.orchestrator.executors.ray_allocation import open_allocation
 
-        return open_allocation(request, cluster, packs_per_gpu)
+        return open_allocation(request, cluster)
+    packs_per_gpu = request.options[PACKS_PER_GPU.name] or 1
     if address is not None:
         return open_cluster(address, request.device, request.workers, packs_per_gpu)
     return open_own(request.device, request.workers, packs_per_gpu)

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from depthrate.storage.store import Store
 
 CLUSTER = Option("cluster", str, "A cluster file (TOML): what each SLURM job asks for; slurm/example.toml is one.")
+PACKS_PER_GPU = Option(
+    "packs_per_gpu",
+    int,
+    "With --executor ray or slurm: packs that share a GPU (default: 1, or the cluster file's).",
+    minimum=1,
+)
 
 
 def chosen_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Profile, str]:
@@ -35,6 +41,8 @@ def chosen_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Profi
     from depthrate.slurm.profile import load_profile
 
     profile = load_profile(cluster)
+    if (packs_per_gpu := request.options[PACKS_PER_GPU.name]) is not None:
+        profile = replace(profile, packs_per_gpu=packs_per_gpu)
     if request.workers is not None:
         if request.workers < 1:
             raise MachineError(f"workers is {request.workers}; give at least 1")
@@ -43,7 +51,36 @@ def chosen_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Profi
         raise MachineError(f"device {request.device!r} is unknown; allowed: auto, cpu, cuda")
     if request.device == "cuda" and not profile.gpus:
         raise ExecutorError("device is cuda, but the cluster file asks for no GPU; set gpus = 1 in it")
+    if profile.container is not None:
+        profile = _contained(profile, request.store)
     return profile, "cuda" if profile.gpus and request.device != "cpu" else "cpu"
+
+
+def _contained(profile: Profile, store: Store) -> Profile:
+    """Return the profile whose containers see the store, the data sets and the jobs' folder.
+
+    Raises:
+        ExecutorError: the image is not there.
+    """
+    from pathlib import Path
+
+    from depthrate.orchestrator.executors.slurm_submissions import jobs_folder
+    from depthrate.storage.data_folder import open_data_folder
+
+    image = str(profile.container)
+    if (image.startswith(("/", "~", ".")) or image.endswith((".sif", ".sqsh"))) and "://" not in image:
+        if not (path := Path(image).expanduser().resolve()).exists():
+            raise ExecutorError(f"container is {image!r}, which is not there; give an image that all nodes see")
+        image = str(path)
+    data = open_data_folder().store
+    needed = [str(each.root) for each in (store, data) if each.is_local]
+    needed.append(str(jobs_folder(profile, store, "x").parent))
+    for place in needed:
+        if place != data.root:
+            Path(place).mkdir(parents=True, exist_ok=True)
+    needed = [place for place in dict.fromkeys(needed) if Path(place).is_dir()]
+    inside = [place for place in needed if not any(Path(place).is_relative_to(o) for o in needed if o != place)]
+    return replace(profile, container=image, container_binds=(*profile.container_binds, *inside))
 
 
 def _open(request: ExecutorRequest) -> Machines:
@@ -138,7 +175,7 @@ def _cancel_jobs(store: Store, sweep: str) -> CancelledJobs | None:
 SLURM = ExecutorEntry(
     name="slurm",
     open=_open,
-    options=(CLUSTER,),
+    options=(CLUSTER, PACKS_PER_GPU),
     detach="slurm",
     scheduler=Scheduler("SLURM", _count_jobs, _silent_deaths, _cancel_jobs),
 )

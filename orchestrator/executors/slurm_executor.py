@@ -31,12 +31,9 @@ from depthrate.orchestrator.executors.slurm_submissions import (
 from depthrate.slurm.command import SlurmError, ignored_variables
 from depthrate.slurm.limits import Limits, count_submitted
 from depthrate.slurm.profile import Profile
+from depthrate.slurm.script import batch_script
 from depthrate.slurm.states import JobState, squeue_states
-from depthrate.slurm.submit import (
-    SubmitLimitError,
-    batch_script,
-    cancel_jobs,
-)
+from depthrate.slurm.submit import SubmitLimitError, cancel_jobs
 from depthrate.slurm.waiting import exclude_nodes
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.states import FailureKind

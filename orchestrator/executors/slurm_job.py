@@ -12,6 +12,7 @@ from types import FrameType
 
 from depthrate.orchestrator.attempt import nth_attempt_id, read_attempt, write_lost
 from depthrate.orchestrator.executors.executor import JobEnd, PackJob
+from depthrate.orchestrator.executors.gpu_sharing import shared_gpus
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.slurm import in_job
 from depthrate.storage.snapshot import take_snapshot
@@ -26,7 +27,7 @@ KILL_WAIT_S = 120.0
 
 
 def run_bundle(lines: list[str]) -> None:
-    """Run packs, given as `PackJob.to_json` wrote them, as many at once as the job has GPUs or CPUs."""
+    """Run packs, given as `PackJob.to_json` wrote them, as many at once as the job's GPUs or CPUs take."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     bundle = _Bundle([PackJob.from_json(line) for line in lines])
     for number in (signal.SIGUSR2, signal.SIGTERM):  # in place of submitit's handlers
@@ -57,8 +58,15 @@ class _Bundle:
         if not self.waiting:
             return
         gpus = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-        slots = len(gpus) or int(os.environ.get("SLURM_CPUS_PER_TASK") or 1)
-        executor = LocalExecutor(min(slots, len(self.waiting)), gpus)
+        packs_per_gpu = int(os.environ.get("DEPTHRATE_PACKS_PER_GPU") or 1)
+        slots = len(gpus) * packs_per_gpu or int(os.environ.get("SLURM_CPUS_PER_TASK") or 1)
+        with shared_gpus(gpus, packs_per_gpu) as names:
+            self._run_on(LocalExecutor(min(slots, len(self.waiting)), names))
+        if self.asked and self.waiting:
+            left = f"{len(self.waiting)} packs go on"
+            go_back_into_queue(self.asked, left, has_progressed=self.has_progressed)
+
+    def _run_on(self, executor: LocalExecutor) -> None:
         is_stopping = False
         try:
             while self.running or (self.waiting and not self.asked):
@@ -73,9 +81,6 @@ class _Bundle:
                     self._handle(end)
         finally:
             executor.close()
-        if self.asked and self.waiting:
-            left = f"{len(self.waiting)} packs go on"
-            go_back_into_queue(self.asked, left, has_progressed=self.has_progressed)
 
     def _left(self, jobs: list[PackJob]) -> list[PackJob]:
         """Return the packs that this job still has to do.

@@ -135,10 +135,11 @@ def jobs_of_sweep(store: Store, sweep: str, cluster: str) -> tuple[list[Submissi
     from depthrate.slurm.states import live_job_ids, squeue_states
 
     submissions = [each for each in read_submissions(store, [sweep]) if each.cluster == cluster]
-    nameless = {each.name: each for each in submissions if not each.job_ids}
-    if nameless:  # their launch died between sbatch and its answer
-        for name, array_id in live_job_ids(nameless).items():
-            found = nameless[name]
+    # their launch died between sbatch and its answer; or they drive one, and submit themselves again on another node
+    by_name = {each.name: each for each in submissions if not each.job_ids or each.is_launch}
+    if by_name:
+        for name, array_id in live_job_ids(by_name).items():
+            found = by_name[name]
             many = len(found.packs) > 1
             found.job_ids = [f"{array_id}_{i}" for i in range(len(found.packs))] if many else [array_id]
     arrays = sorted({job_id.partition("_")[0] for each in submissions for job_id in each.job_ids})

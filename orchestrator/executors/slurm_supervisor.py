@@ -12,7 +12,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 
 from depthrate.orchestrator.attempt import new_attempt_id
@@ -23,12 +26,19 @@ from depthrate.slurm import in_job
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.limits import Limits
 from depthrate.slurm.profile import Profile
+from depthrate.slurm.script import begun_marker
 from depthrate.slurm.submit import UnclearSubmissionError, submit_array
 
 log = logging.getLogger("depthrate")
 LONGEST_MIN = 7 * 24 * 60
 """Of one start; near its end the job queues again."""
 MEM_GB = 2.0
+MOST_ELSEWHERE = 10
+"""Nodes on which the job may end before it begins, each of which it avoids from then on."""
+BAD_INPUT = 2
+"""How a launch ends that was refused: also where the controller did not answer."""
+AGAIN_AFTER_S = (20.0, 60.0, 180.0, 600.0)
+"""Before a launch that ended so, or was killed, begins anew."""
 
 
 class Supervisor:
@@ -70,9 +80,10 @@ class Supervisor:
         submission = Submission(name, sweep.name, self._limits.cluster, str(folder), [[]])
         submission.write(store)
         try:
-            submission.job_ids = submit_array(
-                self._own_profile(), name, folder, run_supervisor, [[options.data, *words]]
-            )
+            own = self._own_profile()
+            elsewhere = min(MOST_ELSEWHERE, self._limits.partition_of(own).nodes - 1)
+            arguments = [str(folder), options.data, *words]
+            submission.job_ids = submit_array(own, name, folder, run_supervisor, [arguments], elsewhere=elsewhere)
         except UnclearSubmissionError:
             raise
         except SlurmError:
@@ -85,7 +96,14 @@ class Supervisor:
         """Return what the job itself asks for: where the others run unless the cluster file says otherwise."""
         where = self._profile.supervisor_partition or self._profile.partition
         asked = replace(
-            self._profile, partition=where, exclusive=False, gpus=0, gpu_type=None, gres=None, signal_s=None
+            self._profile,
+            partition=where,
+            exclusive=False,
+            gpus=0,
+            gpu_type=None,
+            packs_per_gpu=1,
+            gres=None,
+            signal_s=None,
         )
         asked = replace(asked, cpus=1, mem_gb=MEM_GB, mem_per_cpu_gb=None, nodes=1)
         longest = self._limits.partition_of(asked).max_min
@@ -93,24 +111,45 @@ class Supervisor:
 
 
 def run_supervisor(arguments: list[str]) -> None:
-    """Run `depthrate run` inside the job: `arguments` are the data folder and its words; queue again when time is up."""
+    """Run `depthrate run` inside the job: `arguments` are the job's folder, the data folder and its words."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    data, *words = arguments
+    folder, data, *words = arguments
+    begun_marker(Path(folder), os.environ["SLURM_JOB_ID"], in_job.restarts()).touch()
     os.environ["DEPTHRATE_DATA"] = data
-    asked: list[signal.Signals] = []
+    _Launch(words).run()
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if not asked:
-            asked.append(signal.Signals(number))
-            process.send_signal(signal.SIGTERM)  # it leaves, and the jobs go on
 
-    # SLURM sends its warning to every process: what is started from here on must not die of it
-    for number in (signal.SIGUSR2, signal.SIGCONT):
-        signal.signal(number, signal.SIG_IGN)
-    process = subprocess.Popen([sys.executable, "-m", "depthrate", *words], stdin=subprocess.DEVNULL)
-    for number in (signal.SIGUSR2, signal.SIGTERM):
-        signal.signal(number, on_signal)
-    code = process.wait()
-    log.info("depthrate run ended with code %d in job %s", code, in_job.job_id())
-    if asked and code != 0:
-        go_back_into_queue(asked[0], "the launch goes on", has_progressed=True)
+class _Launch:
+    """`depthrate run` inside the job; it queues again when time is up."""
+
+    def __init__(self, words: Sequence[str]):
+        self._words = words
+        self._asked: signal.Signals | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        # SLURM sends its warning to every process: what is started from here on must not die of it
+        for number in (signal.SIGUSR2, signal.SIGCONT):
+            signal.signal(number, signal.SIG_IGN)
+
+    def run(self) -> None:
+        """Wait for its end; begin anew where the cluster was not to be reached, or it was killed."""
+        for pause_s in (*AGAIN_AFTER_S, None):
+            code = self._run_once()
+            log.info("depthrate run ended with code %d in job %s", code, in_job.job_id())
+            if self._asked is not None or pause_s is None or not (code == BAD_INPUT or code < 0):
+                break
+            log.info("it begins anew in %.0f s", pause_s)
+            time.sleep(pause_s)
+        if self._asked is not None and code != 0:
+            go_back_into_queue(self._asked, "the launch goes on", has_progressed=True)
+
+    def _run_once(self) -> int:
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a handler would not be inherited
+        self._process = subprocess.Popen([sys.executable, "-m", "depthrate", *self._words], stdin=subprocess.DEVNULL)
+        for number in (signal.SIGUSR2, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+        return self._process.wait()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._asked is None and self._process is not None:
+            self._asked = signal.Signals(number)
+            self._process.send_signal(signal.SIGTERM)  # it leaves, and the jobs go on

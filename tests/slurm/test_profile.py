@@ -15,8 +15,8 @@ from depthrate.slurm import states
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.limits import Limits, Partition, minutes_of, read_limits
 from depthrate.slurm.profile import Profile, load_profile, make_profile
+from depthrate.slurm.script import batch_script, sbatch_parameters
 from depthrate.slurm.states import JobState, sacct_states, squeue_states
-from depthrate.slurm.submit import batch_script, sbatch_parameters
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = """\

@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused(folder: Store) -> None:
             open_machines(executor, request)
 
     refuse("local", "--address goes with --executor ray; given: --executor local", address="auto")
-    refuse("slurm", "--packs-per-gpu goes with --executor ray; given: --executor slurm", packs_per_gpu=2)
+    refuse("local", "--packs-per-gpu goes with --executor ray or slurm; given: --executor local", packs_per_gpu=2)
     refuse("ray", "give one of them", cluster="x.toml", address="auto")
     refuse("ray", "run on a node, with auto", address="ray://x:10001")
     assert issubclass(RayError, ValueError)

@@ -1,0 +1,230 @@
+"""The batch script of a job: what sbatch is asked for, and the lines of bash around our program.
+
+submitit writes the script; what is ours in it are the lines before and after its call of srun.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from depthrate.slurm.command import SlurmError
+from depthrate.slurm.profile import KEY_VARIABLES, Profile, gpus_in
+from depthrate.slurm.states import SETUP_FAILED_CODE
+
+if TYPE_CHECKING:
+    import submitit
+
+PARALLEL = 10_000
+"""Jobs of an array that run at once where the profile sets no limit."""
+MEGABYTES = 1024
+GO_BACK_CODE = 114
+"""What our program ends with inside a container to ask the batch script, which has SLURM's commands, for a requeue."""
+ELSEWHERE_TRIES, ELSEWHERE_PAUSE_S = 180, 20
+"""A full queue takes a replacement only when another job of the user ends."""
+
+
+_OWN_FOLDERS = (("TMPDIR", "scratch"), ("DEPTHRATE_DATA_CACHE", "data_cache"))
+"""Variable in the batch script -> key of the profile, of folders whose name is only known in a job."""
+
+
+def begun_marker(folder: Path, job_id: str, restarts: int) -> Path:
+    """Return the file by which a job says that our program began in it."""
+    return folder / f"begun-{job_id}-{restarts}"
+
+
+def sbatch_parameters(
+    profile: Profile, name: str, folder: Path, exclude: Sequence[str] = (), nodes: int = 1, elsewhere: int = 0
+) -> dict[str, Any]:
+    """Return what submitit is told, from a profile.
+
+    A job that dies before our program begins is submitted again on another node, up to `elsewhere` times.
+    """
+    profile = profile.alternatives()[0]
+    gpus = f"{profile.gpu_type}:{profile.gpus}" if profile.gpu_type else profile.gpus or None
+    excluded = sorted({*profile.exclude, *exclude})
+    return {
+        "job_name": name,
+        "partition": profile.partition,
+        "account": profile.account,
+        "qos": profile.qos,
+        "constraint": profile.constraint,
+        "exclude": ",".join(excluded) or None,
+        "exclusive": profile.exclusive or None,
+        "gpus_per_node": None if gpus_in(profile.gres) else gpus,
+        "gres": profile.gres,
+        "cpus_per_task": profile.cpus,
+        **({} if nodes == 1 else {"nodes": nodes, "ntasks_per_node": 1}),
+        "mem": _megabytes(profile.mem_gb),
+        "mem_per_cpu": _megabytes(profile.mem_per_cpu_gb),
+        "time": profile.walltime_min,
+        "array_parallelism": profile.array_parallelism or PARALLEL,
+        "signal_delay_s": profile.warning_s,
+        "wckey": None,
+        "setup": [
+            *_at_the_end(profile, folder, excluded, elsewhere),
+            *_credentials(profile),
+            *_setup(profile),
+            "export PYTHONSAFEPATH=1",  # a user's own tasks.py in the working folder must not shadow ours
+            f"export DEPTHRATE_WARNING_S={profile.warning_s}",
+            *_environment(profile),
+            "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1",
+            "unset SLURM_EXPORT_ENV",  # with --export=NONE srun would drop what the lines above have set
+            _hand_over_work(folder),
+        ],
+        "teardown": _teardown(profile),
+        # a job that we send back to the queue must be one that may go back there
+        "additional_parameters": {"requeue": True, **profile.extra},
+        # srun asks for CPUs anew unless told
+        "srun_args": [f"--cpus-per-task={profile.cpus}", *_pyxis(profile)],
+    }
+
+
+def _megabytes(gb: float | None) -> str | None:
+    return None if gb is None else f"{round(gb * MEGABYTES)}M"
+
+
+def _setup(profile: Profile) -> list[str]:
+    """Return the setup lines, of which the first that fails ends the job and says so.
+
+    What a sourced file or a function does inside is its own affair: only how the line ends counts.
+    """
+    if not profile.setup:
+        return []
+    says = 'echo "a setup line ended with code $code: $BASH_COMMAND" >&2'
+    trap = f"code=$?; if ((${{#BASH_SOURCE[@]}} == 1)); then {says}; exit {SETUP_FAILED_CODE}; fi"
+    return [f"trap '{trap}' ERR", *profile.setup, "trap - ERR"]
+
+
+def _credentials(profile: Profile) -> list[str]:
+    """Return the lines that let S3 tools read their keys when the job starts, from the file itself."""
+    if profile.credentials is None:
+        return []
+    path = shlex.quote(str(Path(profile.credentials).expanduser()))
+    return [f"unset {' '.join(KEY_VARIABLES)}", f"export AWS_SHARED_CREDENTIALS_FILE={path}"]
+
+
+def _environment(profile: Profile) -> list[str]:
+    """Return the variables by which our program learns of the profile inside a job."""
+    lines = []
+    if profile.packs_per_gpu > 1:
+        lines.append(f"export DEPTHRATE_PACKS_PER_GPU={profile.packs_per_gpu}")
+    if profile.scratch is not None:
+        lines += [f'export TMPDIR="{profile.scratch}/depthrate-$SLURM_JOB_ID"', 'mkdir -p -m 700 "$TMPDIR"']
+    if profile.data_cache is not None:
+        lines.append(f'export DEPTHRATE_DATA_CACHE="{profile.data_cache}"')
+    if profile.container is not None:  # SLURM's commands are not in there, so it cannot ask when its time is up
+        lines.append(f"export DEPTHRATE_ENDS_AT=$((EPOCHSECONDS + {60 * profile.walltime_min}))")
+    return lines
+
+
+def _at_the_end(profile: Profile, folder: Path, excluded: Sequence[str], elsewhere: int) -> list[str]:
+    """Return what the batch script does at its end, however it comes."""
+    lines = []
+    if profile.scratch is not None:
+        lines.append('rm -rf -- "${TMPDIR:?}"')
+    if elsewhere:
+        marker = begun_marker(Path("$here"), "$SLURM_JOB_ID", 0).name.removesuffix("0") + "${SLURM_RESTART_COUNT:-0}"
+        lines += [
+            f"here={shlex.quote(str(folder))}",
+            f'if ((code > 0 && code < 128)) && [ ! -e "$here/{marker}" ]; then',
+            '  echo "$SLURMD_NODENAME" >> "$here/avoided"',
+            f"  avoided=$(printf '%s,' {shlex.quote(','.join(excluded))} $(sort -u \"$here/avoided\"))",
+            f'  if (($(wc -l < "$here/avoided") <= {elsewhere})); then',
+            "    for name in ${!SLURM_@} ${!SBATCH_@}; do [ $name = SLURM_CONF ] || unset $name; done",
+            f"    for try in {{1..{ELSEWHERE_TRIES}}}; do",
+            '      sbatch --exclude="${avoided#,}" "$here/submission.sh" && break',
+            f"      sleep {ELSEWHERE_PAUSE_S}",
+            "    done",
+            "  fi",
+            "fi",
+        ]
+    if not lines:
+        return []
+    return ["depthrate_ends() {", "  code=$?", *(f"  {line}" for line in lines), "}", "trap depthrate_ends EXIT"]
+
+
+def _teardown(profile: Profile) -> list[str] | None:
+    """Return what follows the call of srun: a container, in which SLURM's commands are not, asks for a requeue by its code."""
+    if profile.container is None:
+        return None
+    return [
+        "code=$?",
+        f"if ((code == {GO_BACK_CODE})); then",
+        "  job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
+        "  job=${job:-$SLURM_JOB_ID}",
+        '  state=$(scontrol --oneliner show job "$job")',
+        "  case $state in",
+        "    *JobState=CANCELLED*|*JobState=COMPLETING*) ;;",
+        '    *) scontrol requeue "$job" && sleep 120 ;;',  # a job that ends by itself now would count as completed
+        "  esac",
+        "fi",
+        "exit $code",
+    ]
+
+
+def _pyxis(profile: Profile) -> list[str]:
+    """Return the options of srun by which the pyxis plugin runs a container."""
+    if profile.container is None or profile.container_runtime != "pyxis":
+        return []
+    mounts = ",".join(bind if ":" in bind else f"{bind}:{bind}" for bind in profile.container_binds)
+    return [f"--container-image={profile.container}", *([f"--container-mounts={mounts}"] if mounts else [])]
+
+
+def python_command(profile: Profile) -> str | None:
+    """Return what starts Python in a job, in its container if it has one; None: the Python that launches."""
+    if profile.container is None:
+        return profile.python
+    python = profile.python or "python3"
+    if profile.container_runtime == "pyxis":
+        return python
+    options = [*(["--nv"] if profile.gpus else []), *(f"--bind={bind}" for bind in profile.container_binds)]
+    own = "".join(f' --bind="${name}"' for name, key in _OWN_FOLDERS if getattr(profile, key) is not None)
+    given = shlex.join([profile.container_runtime, "exec", *options])
+    return f"{given}{own} {shlex.quote(profile.container)} {python}"
+
+
+def batch_script(
+    profile: Profile,
+    name: str,
+    num_jobs: int,
+    folder: Path,
+    exclude: Sequence[str] = (),
+    nodes: int = 1,
+    elsewhere: int = 0,
+) -> str:
+    """Return the text that sbatch gets, for people to look at before anything is submitted as well.
+
+    Raises:
+        SlurmError: submitit is not installed, or this machine submits no jobs.
+    """
+    executor = _executor(profile, folder)
+    executor.update_parameters(**sbatch_parameters(profile, name, folder, exclude, nodes, elsewhere))
+    if num_jobs > 1:
+        executor.parameters["map_count"] = num_jobs
+    text: str = executor._make_submission_file_text(executor._submitit_command_str, "")
+    return text
+
+
+def work_file(index: str) -> str:
+    """Return the name of the file with what the job of this index in an array runs."""
+    return f"work_{index}.pkl"
+
+
+def _hand_over_work(folder: Path) -> str:
+    """Return the line of bash that gives a job its own work under the name by which submitit looks for it."""
+    name = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}_submitted.pkl"
+    return f'ln -sf "{work_file("${SLURM_ARRAY_TASK_ID:-0}")}" {shlex.quote(str(folder))}/"{name}"'
+
+
+def _executor(profile: Profile, folder: Path) -> submitit.SlurmExecutor:
+    try:
+        import submitit
+    except ImportError:
+        raise SlurmError("--executor slurm needs submitit: pip install 'depthrate[slurm]'") from None
+    try:
+        return submitit.SlurmExecutor(folder=folder, python=python_command(profile))
+    except RuntimeError as error:
+        raise SlurmError(f"{error}; log in to a node that submits jobs") from None

@@ -1,0 +1,66 @@
+"""A detached sweep of 200 packs on a cluster that takes five jobs of a user and has a bad quarter of an hour."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from slurm_bench import CHECKPOINT_S, Bench
+
+from depthrate.orchestrator.results import results_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+MOST, PACKS, STEPS, STEP_S = 5, 200, 10, 0.1
+DOWN_S = 40.0
+
+
+@pytest.fixture
+def limited(bench: Bench) -> Iterator[Bench]:
+    """A sweep on a cluster that takes five jobs of a user, waiting and running together."""
+    bench.lab.limit_submitted(MOST)
+    yield bench
+    bench.lab.limit_submitted(None)
+    bench.lab.resume_node("n3")
+
+
+def test_a_detached_sweep_ends_by_itself_through_all_that_goes_wrong(limited: Bench) -> None:
+    bench = limited
+    bad, begun = bench.folder / "bad", time.monotonic()
+    bench.profile |= {"setup": [f'[ "$SLURMD_NODENAME" != n2 ] || [ ! -e {bad} ] || exit 7'], "grace_s": 10}
+    bench.sweep(params={"steps": STEPS, "step_s": STEP_S}, grid={"depth": list(range(2, 2 + PACKS))})
+    assert "more as the cluster takes them" in bench.run("run", "--detach")
+
+    def until_done(share: float) -> None:
+        bench.until(lambda: len(bench.steps()) >= share * PACKS * STEPS, 600)
+        print(f"{time.monotonic() - begun:.0f} s: {share:.0%} of the steps", bench.queue())
+
+    until_done(0.1)
+    bad.touch()  # from here on every job that comes to n2 ends at once
+    until_done(0.25)
+    bench.lab.kill_node("n3")
+    until_done(0.4)
+    second = ["unshare", "--uts", "sh", "-c", 'hostname login2; exec "$@"', "sh"]
+    from_elsewhere = bench.wait(bench.start("--detach", within=second))
+    print("from a second login node:", from_elsewhere)
+    until_done(0.5)
+    bench.lab.stop_controller()
+    time.sleep(DOWN_S)
+    bench.lab.start_controller()
+    most = 0
+    deadline = time.monotonic() + 900
+    while (queue := bench.queue()) or bench.status()["ok"] < PACKS:
+        most = max(most, len(queue))
+        assert queue, f"nobody is left to drive the sweep: {bench.status()}"
+        assert time.monotonic() < deadline, (queue, bench.status())
+        time.sleep(2)
+    took_s = time.monotonic() - begun
+    steps = [step[:3] for step in bench.steps()]
+    ends = results_of(bench.store).sql("select state, error_kind, count(*) from attempts group by all").fetchall()
+    print(
+        f"{took_s:.0f} s, at most {most} jobs, {len(steps) - len(set(steps))} steps done twice of {len(steps)}; {ends}"
+    )
+    assert most <= MOST
+    bench.run("run")  # takes what is over off the books
+    lost_with_a_node = 2 * round((CHECKPOINT_S + 1) / STEP_S)  # of the two packs that n3 may have run
+    bench.check(PACKS, most_redone=2 * lost_with_a_node)

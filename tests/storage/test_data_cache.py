@@ -1,0 +1,85 @@
+"""Data sets kept on a node: copied once however many want them, anew when they change, and never a reason to fail."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from depthrate.storage.data_cache import CachedDataFolder, worker_data_folder
+from depthrate.storage.data_folder import DataFolder
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    (tmp_path / "data" / "mnist").mkdir(parents=True)
+    (tmp_path / "data" / "mnist" / "images").write_bytes(b"first")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was read at the place itself."""
+    paths: list[str] = []
+
+    def note(self: Any, path: str, really: Any = DataFolder.open) -> IO[bytes]:
+        paths.append(path)
+        file: IO[bytes] = really(self, path)
+        return file
+
+    monkeypatch.setattr(DataFolder, "open", note)
+    return paths
+
+
+def test_a_file_is_copied_once_however_many_want_it(source: Path, tmp_path: Path, opened: list[str]) -> None:
+    cache = str(tmp_path / "node")
+    with ThreadPoolExecutor(8) as pool:  # each with a lock of its own, as processes have
+        jobs = [pool.submit(CachedDataFolder(str(source), cache).read, "mnist/images") for _ in range(32)]
+    assert {job.result() for job in jobs} == {b"first"} and opened == ["mnist/images"]
+    with CachedDataFolder(str(source), cache).open("mnist/images") as file:
+        assert file.read() == b"first" and len(opened) == 1
+    assert CachedDataFolder(str(source), cache).find("mnist", ["labels", "images"]) == "mnist/images"
+
+
+def test_a_file_that_changes_is_copied_anew(source: Path, tmp_path: Path, opened: list[str]) -> None:
+    data = CachedDataFolder(str(source), str(tmp_path / "node"))
+    data.read("mnist/images")
+    (source / "mnist" / "images").write_bytes(b"other")
+    os.utime(source / "mnist" / "images", (1, 1))
+    assert data.read("mnist/images") == b"other" and len(opened) == 2
+    twin = tmp_path / "twin" / "mnist"
+    twin.mkdir(parents=True)
+    (twin / "images").write_bytes(b"third")
+    assert CachedDataFolder(str(twin.parent), str(tmp_path / "node")).read("mnist/images") == b"third"
+
+
+def test_a_copy_that_was_cut_off_is_no_copy(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = CachedDataFolder(str(source), str(tmp_path / "node"))
+    with monkeypatch.context() as patch:
+        patch.setattr("depthrate.storage.data_cache.os.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            data.read("mnist/images")
+    (copies,) = (tmp_path / "node").glob("*/*")
+    assert not [path for path in copies.iterdir() if not path.name.endswith(".lock")]
+    assert data.read("mnist/images") == b"first"
+
+
+def test_a_cache_that_cannot_be_used_costs_time_only(
+    source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    assert CachedDataFolder(str(source), str(tmp_path / "file")).read("mnist/images") == b"first"
+    assert "the cache cannot be used" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert CachedDataFolder(str(source), str(tmp_path / "node")).read("mnist/images") == b"first"
+    assert "belongs to somebody else" in caplog.text, "what others put there may be anything"
+
+
+def test_workers_read_through_the_cache_where_one_is_set(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(worker_data_folder(str(source))) is DataFolder
+    monkeypatch.setenv("DEPTHRATE_DATA_CACHE", str(source / "cache"))
+    assert type(worker_data_folder(str(source))) is CachedDataFolder
