@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from typing import Any
@@ -50,4 +51,25 @@ def cursed(*, depth: int, context: Any) -> Any:
 def stubborn(*, depth: int, seconds: float = 600.0, context: Any) -> Any:
     """Take longer than any job here, save nothing, and never ask whether to stop."""
     time.sleep(seconds)
+    return {"metrics": [{"layer": depth, "nc1": 1.0}]}
+
+
+@depthrate.task(version=1)
+def looks_around(*, depth: int, trace: str, seconds: float = 2.0, file: str = "", context: Any) -> Any:
+    """Note what a job gives its processes, and read a file of the data folder."""
+    began = time.time()
+    names = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "TMPDIR", "SLURM_JOB_ID", "APPTAINER_CONTAINER")
+    seen: dict[str, Any] = {name: os.environ.get(name) for name in names}
+    seen["has_pipe"] = os.path.exists(os.path.join(seen["CUDA_MPS_PIPE_DIRECTORY"] or "/nowhere", "control"))
+    if file:
+        seen["content"] = context.data.read(file).decode()
+    if os.environ.get("AWS_ENDPOINT_URL"):
+        import botocore.session
+
+        seen["key"] = botocore.session.get_session().get_credentials().access_key
+    with open(os.path.join(seen["TMPDIR"] or "/tmp", f"left-by-{os.getpid()}"), "w") as scratch:
+        scratch.write("x")
+    time.sleep(seconds)
+    with open(trace, "a") as lines:
+        lines.write(json.dumps({**seen, "began": began, "ended": time.time(), "device": context.device}) + "\n")
     return {"metrics": [{"layer": depth, "nc1": 1.0}]}

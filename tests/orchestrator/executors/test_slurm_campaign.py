@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -27,8 +28,10 @@ def limited(bench: Bench) -> Iterator[Bench]:
 def test_a_detached_sweep_ends_by_itself_through_all_that_goes_wrong(limited: Bench) -> None:
     bench = limited
     bad, begun = bench.folder / "bad", time.monotonic()
+    bench.profile |= {"array_parallelism": 50}  # cuts the trials into packs of one; the limit holds all the same
     bench.profile |= {"setup": [f'[ "$SLURMD_NODENAME" != n2 ] || [ ! -e {bad} ] || exit 7'], "grace_s": 10}
     bench.sweep(params={"steps": STEPS, "step_s": STEP_S}, grid={"depth": list(range(2, 2 + PACKS))})
+    assert len(json.loads(bench.run("plan", "--json"))["packs"]) == PACKS
     assert "more as the cluster takes them" in bench.run("run", "--detach")
 
     def until_done(share: float) -> None:

@@ -1,0 +1,174 @@
+"""What packs find around them in a job on a real controller: shared GPUs, containers, scratch folders, data, keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from s3_server import S3Server
+from slurm_bench import Bench
+
+from depthrate.storage.store import Store
+
+pytestmark = pytest.mark.timeout(300)
+ROOT = Path(__file__).parents[3]
+IMAGE = os.environ.get("DEPTHRATE_TEST_IMAGE")
+"""A container image whose system this Python runs on; CONTRIBUTING.md says how one is made."""
+CONTROL = """\
+#!/bin/bash
+if [ "$1" = -d ]; then echo start; touch "$CUDA_MPS_PIPE_DIRECTORY/control"; else read word; echo $word; fi >> {log}
+"""
+
+
+def look_around(bench: Bench, num_packs: int, **params: Any) -> None:
+    """Write a sweep of packs that note what they see."""
+    given = {"trace": str(bench.trace), **params}
+    bench.sweep("looks_around", params=given, grid={"depth": list(range(2, 2 + num_packs))})
+
+
+def seen(bench: Bench) -> list[dict[str, Any]]:
+    """Return what each pack noted."""
+    return [json.loads(line) for line in bench.trace.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("has_service", [True, False])
+def test_packs_share_a_gpu(bench: Bench, has_service: bool) -> None:
+    bench.profile |= {"gpus": "fake:2", "cpus": 2, "packs_per_gpu": 2, "gpu_mem_gb": 8}
+    log = bench.folder / "control.log"
+    if has_service:
+        programs = bench.folder / "programs"
+        programs.mkdir()
+        (programs / "nvidia-cuda-mps-control").write_text(CONTROL.format(log=log))
+        (programs / "nvidia-cuda-mps-control").chmod(0o755)
+        bench.profile["setup"] = [f"export PATH={programs}:$PATH"]
+    look_around(bench, 8)
+    plan = json.loads(bench.run("plan", "--json"))
+    assert plan["jobs"] == 2 and plan["share_of_slots_used"] == 1
+    assert json.loads(bench.run("plan", "--json", "--packs-per-gpu", "1"))["jobs"] == 4
+    bench.wait(bench.start())
+    bench.check(8)
+    places = {(each["SLURM_JOB_ID"], each["CUDA_VISIBLE_DEVICES"]) for each in seen(bench)}
+    assert len(places) == 4 and {gpu for _, gpu in places} == {"0", "1"}, "two jobs of two GPUs each"
+    assert {each["device"] for each in seen(bench)} == {"cuda"}
+    for place in places:
+        first, second = (e for e in seen(bench) if (e["SLURM_JOB_ID"], e["CUDA_VISIBLE_DEVICES"]) == place)
+        assert max(first["began"], second["began"]) < min(first["ended"], second["ended"]), "at the same time"
+    pipes = {each["CUDA_MPS_PIPE_DIRECTORY"] for each in seen(bench)}
+    if has_service:
+        assert all(each["has_pipe"] for each in seen(bench)) and len(pipes) == 2, "one service a job"
+        assert sorted(log.read_text().split()) == ["quit", "quit", "start", "start"]
+        assert not any(os.path.exists(pipe) for pipe in pipes)
+    else:
+        assert pipes == {None}
+
+
+@pytest.mark.skipif(not IMAGE or not shutil.which("apptainer"), reason="needs apptainer and DEPTHRATE_TEST_IMAGE")
+def test_jobs_in_a_container_go_back_into_the_queue_without_scontrol(bench: Bench) -> None:
+    bench.profile |= {"container": IMAGE, "python": sys.executable}
+    bench.profile["container_binds"] = [sys.prefix, os.path.realpath(sys.base_prefix), str(ROOT)]
+    bench.environment["PYTHONPATH"] = str(ROOT)
+    bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2, 3]})
+    process = bench.start()
+    bench.until(lambda: len({step[0] for step in bench.steps()}) == 2)
+    job = bench.queue()[0][0]
+    bench.lab.run("scancel", "--signal=USR2", job)  # as before the time limit
+    bench.until(lambda: (job, "PENDING", "") in bench.queue(), 60)
+    bench.wait(process)
+    bench.check(2, most_redone=0)
+    look_around(bench, 1)
+    bench.wait(bench.start())
+    assert [each["APPTAINER_CONTAINER"] for each in seen_last(bench, 1)] == [IMAGE]
+    bench.sweep(params={"steps": 200, "step_s": 0.2}, grid={"depth": [5]})
+    num_steps = len(bench.steps())
+    bench.run("run", "--detach")
+    bench.until(lambda: len(bench.steps()) > num_steps)
+    bench.run("cancel", bench.name)
+    bench.until(lambda: not bench.queue())
+    time.sleep(3)
+    assert not bench.queue(), "a cancelled job does not come back"
+
+
+def seen_last(bench: Bench, count: int) -> list[dict[str, Any]]:
+    """Return what the last packs noted, in a trace that has other lines as well."""
+    return [json.loads(line) for line in bench.trace.read_text().splitlines()[-count:]]
+
+
+def test_an_image_that_is_not_there_is_refused(bench: Bench) -> None:
+    bench.profile["container"] = "nowhere.sif"
+    bench.sweep(grid={"depth": [2]})
+    assert "container is 'nowhere.sif', which is not there" in bench.run("plan", code=2)
+
+
+def test_scratch_folders_end_with_their_job_and_data_is_copied_once_a_node(bench: Bench) -> None:
+    scratch, cache, data = bench.folder / "scratch", bench.folder / "cache", bench.folder / "data"
+    data.mkdir()
+    (data / "numbers").write_text("one two")
+    bench.environment["DEPTHRATE_DATA"] = str(data)
+    bench.profile |= {"scratch": f"{scratch}/$USER", "data_cache": f"{cache}/$SLURMD_NODENAME", "array_parallelism": 8}
+    bench.environment["USER"] = "me"
+    look_around(bench, 8, file="numbers", seconds=0.5)
+    bench.wait(bench.start())
+    bench.check(8)
+    assert {each["content"] for each in seen(bench)} == {"one two"}
+    assert {Path(each["TMPDIR"]) for each in seen(bench)} == {
+        scratch / "me" / f"depthrate-{each['SLURM_JOB_ID']}" for each in seen(bench)
+    }
+    copies = [path for path in cache.rglob("*-numbers")]
+    assert {path.relative_to(cache).parts[0] for path in copies} <= set(bench.lab.node_names)
+    assert len(copies) == len(list(cache.iterdir())), "one copy a node"
+    bench.until(lambda: not bench.queue())
+    assert not list((scratch / "me").iterdir()), "with what the packs had left there"
+
+
+def files_with(text: str, *folders: Path) -> list[Path]:
+    """Return the files below these folders that hold a text."""
+    return [
+        path
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink() and text.encode() in path.read_bytes()
+    ]
+
+
+def test_keys_are_read_when_a_job_starts_and_stand_nowhere_else(bench: Bench, s3: S3Server) -> None:
+    """Those of the launch have expired when its jobs begin; and nothing that is written down has either."""
+    keys, secrets = bench.folder / "keys", ("OLDSECRET7c1f", "NEWSECRET9a2e")
+    keys.mkdir()
+    file = keys / "credentials"
+
+    def write(name: str, secret: str) -> None:
+        text = f"[default]\naws_access_key_id = {name}\naws_secret_access_key = {secret}\n"
+        file.write_text(text)
+
+    write("OLDKEY", secrets[0])
+    bench.store = Store(s3.new_url())
+    bench.url = bench.store.url  # type: ignore[assignment]
+    jobs = bench.folder / "jobs"
+    bench.environment |= {"AWS_ACCESS_KEY_ID": "OLDKEY", "AWS_SECRET_ACCESS_KEY": secrets[0]}
+    places = [jobs, *(bench.lab.folder / name for name in ("state", "spool", "log"))]
+    bench.profile |= {"folder": str(jobs), "extra": ["--hold"]}
+    look_around(bench, 2, seconds=0.2)
+    bench.run("run", "--detach")
+    assert files_with(secrets[0], bench.lab.folder / "state"), "sbatch takes the environment along, and SLURM keeps it"
+    bench.run("cancel", bench.name)
+    bench.until(lambda: not bench.queue() and not files_with(secrets[0], *places))
+    bench.profile["credentials"] = str(file)
+    bench.run("run", "--detach")
+    assert not files_with(secrets[0], *places)
+    write("NEWKEY", secrets[1])
+    bench.environment |= {"AWS_ACCESS_KEY_ID": "NEWKEY", "AWS_SECRET_ACCESS_KEY": secrets[1]}
+    bench.lab.run("scontrol", "release", ",".join({job.partition("_")[0] for job, _, _ in bench.queue()}))
+    bench.until(lambda: bench.trace.exists() and len(seen(bench)) == 2)
+    assert {each["key"] for each in seen(bench)} == {"NEWKEY"}
+    bench.until(lambda: not bench.queue())
+    bench.run("run")
+    for secret in secrets:
+        assert not files_with(secret, *places)
+        everything = dict(bench.store.read_many(bench.store.list()))
+        assert len(everything) > 3 and not [p for p, content in everything.items() if secret.encode() in content]
