@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 
@@ -22,26 +23,37 @@ def limited(bench: Bench) -> Iterator[Bench]:
     bench.lab.limit_submitted(MOST)
     yield bench
     bench.lab.limit_submitted(None)
-    bench.lab.resume_node("n3")
+    for node in bench.lab.node_names:
+        bench.lab.resume_node(node)
 
 
 def test_a_detached_sweep_ends_by_itself_through_all_that_goes_wrong(limited: Bench) -> None:
     bench = limited
     bad, begun = bench.folder / "bad", time.monotonic()
-    bench.profile |= {"array_parallelism": 50}  # cuts the trials into packs of one; the limit holds all the same
-    bench.profile |= {"setup": [f'[ "$SLURMD_NODENAME" != n2 ] || [ ! -e {bad} ] || exit 7'], "grace_s": 10}
+    bench.profile |= {"array_parallelism": 50, "grace_s": 10}  # packs of one trial; the limit holds all the same
+    bench.profile["setup"] = [f'[ "$SLURMD_NODENAME" != "$(cat {bad} 2>/dev/null)" ] || exit 7']
     bench.sweep(params={"steps": STEPS, "step_s": STEP_S}, grid={"depth": list(range(2, 2 + PACKS))})
     assert len(json.loads(bench.run("plan", "--json"))["packs"]) == PACKS
-    assert "more as the cluster takes them" in bench.run("run", "--detach")
+    printed = bench.run("run", "--detach")
+    print(printed)
+    found = re.search(r"job (\d+) submits", printed)
+    assert found is not None
+
+    def drivers_node() -> str:
+        bench.until(lambda: any(job == found[1] and node for job, _, node in bench.queue()))
+        return next(node for job, _, node in bench.queue() if job == found[1])
 
     def until_done(share: float) -> None:
         bench.until(lambda: len(bench.steps()) >= share * PACKS * STEPS, 600)
         print(f"{time.monotonic() - begun:.0f} s: {share:.0%} of the steps", bench.queue())
 
     until_done(0.1)
-    bad.touch()  # from here on every job that comes to n2 ends at once
+    fails = next(node for node in bench.lab.node_names if node != drivers_node())
+    bad.write_text(fails)  # from here on every job that comes there ends at once
     until_done(0.25)
-    bench.lab.kill_node("n3")
+    dies = drivers_node()
+    bench.lab.kill_node(dies)
+    print(f"{fails} fails, {dies} with the job that drives the sweep is dead")
     until_done(0.4)
     second = ["unshare", "--uts", "sh", "-c", 'hostname login2; exec "$@"', "sh"]
     from_elsewhere = bench.wait(bench.start("--detach", within=second))
@@ -65,5 +77,5 @@ def test_a_detached_sweep_ends_by_itself_through_all_that_goes_wrong(limited: Be
     )
     assert most <= MOST
     bench.run("run")  # takes what is over off the books
-    lost_with_a_node = 2 * round((CHECKPOINT_S + 1) / STEP_S)  # of the two packs that n3 may have run
+    lost_with_a_node = 2 * round((CHECKPOINT_S + 1) / STEP_S)  # of the two packs that it may have run
     bench.check(PACKS, most_redone=2 * lost_with_a_node)
