@@ -176,10 +176,7 @@ def make_profile(content: dict[str, Any], where: str) -> Profile:
             meant = f"; did you mean {near[0]!r}?" if near else ""
             raise SlurmError(f"{where}: unknown key {key!r}{meant}; allowed: {', '.join(known)}")
         fields[key] = _extra(value, where) if key == "extra" else _checked(key, value, hints[key], where)
-    profile = Profile(**fields)
-    if profile.packs_per_gpu > 1 and not profile.gpus:
-        raise SlurmError(f"{where}: packs_per_gpu is {profile.packs_per_gpu}, but jobs ask for no GPU; set gpus = 1")
-    return profile
+    return Profile(**fields)
 
 
 def _spelled_out(content: dict[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -51,6 +51,10 @@ def chosen_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Profi
         raise MachineError(f"device {request.device!r} is unknown; allowed: auto, cpu, cuda")
     if request.device == "cuda" and not profile.gpus:
         raise ExecutorError("device is cuda, but the cluster file asks for no GPU; set gpus = 1 in it")
+    if profile.packs_per_gpu > 1 and not profile.gpus:
+        raise ExecutorError(
+            f"packs_per_gpu is {profile.packs_per_gpu}, but jobs ask for no GPU; set gpus = 1 in the cluster file"
+        )
     if profile.container is not None:
         profile = _contained(profile, request.store)
     return profile, "cuda" if profile.gpus and request.device != "cpu" else "cpu"
@@ -73,13 +77,12 @@ def _contained(profile: Profile, store: Store) -> Profile:
             raise ExecutorError(f"container is {image!r}, which is not there; give an image that all nodes see")
         image = str(path)
     data = open_data_folder().store
-    needed = [str(each.root) for each in (store, data) if each.is_local]
+    # those of ours are there when a job starts, and a place that is not there cannot be bound
+    needed = [store.root] if store.is_local else []
+    needed += [data.root] if data.is_local and Path(data.root).is_dir() else []
     needed.append(str(jobs_folder(profile, store, "x").parent))
-    for place in needed:
-        if place != data.root:
-            Path(place).mkdir(parents=True, exist_ok=True)
-    needed = [place for place in dict.fromkeys(needed) if Path(place).is_dir()]
-    inside = [place for place in needed if not any(Path(place).is_relative_to(o) for o in needed if o != place)]
+    places = dict.fromkeys(needed)
+    inside = [place for place in places if not any(Path(place).is_relative_to(o) for o in places if o != place)]
     return replace(profile, container=image, container_binds=(*profile.container_binds, *inside))
 
 

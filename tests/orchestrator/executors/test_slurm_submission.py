@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -155,3 +156,20 @@ def test_a_detached_launch_that_may_leave_no_job_says_what_is_not_submitted(limi
     assert "packs are not submitted; go on: depthrate run" in printed
     limited.until(lambda: not limited.queue())
     assert 0 < limited.status()["ok"] < 8
+
+
+def test_how_often_slurm_is_asked(bench: Bench) -> None:
+    """As docs/cluster.md tells administrators; jobs are counted too, since they inherit the PATH."""
+    calls = bench.folder / "calls"
+    for program in ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sacctmgr"):
+        bench.wrap(program, f'echo "{program} $*" >> {calls}; exec $REAL "$@"')
+    bench.sweep(params={"steps": 400, "step_s": 0.1}, grid={"depth": [2, 3, 5, 8]})
+    bench.wait(bench.start())
+    bench.check(4, most_redone=0)
+    asked = Counter(" ".join(line.split()[: 3 if "show" in line else 1]) for line in calls.read_text().splitlines())
+    print(dict(asked))
+    assert asked["sbatch"] == 1 and not asked["scancel"] and asked["sacct"] <= 2
+    # by the run: `status` asks only where a sweep has jobs
+    assert [asked[f"scontrol show {what}"] for what in ("config", "node", "partition")] == [1, 1, 1]
+    assert asked["scontrol show"] == asked["scontrol"] == 0, "a job that is left alone asks nothing"
+    assert asked["squeue"] <= 30, "40 s of work"
