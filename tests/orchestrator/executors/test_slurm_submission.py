@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from getpass import getuser
 
 import pytest
 from slurm_bench import Bench
@@ -173,3 +175,32 @@ def test_how_often_slurm_is_asked(bench: Bench) -> None:
     assert [asked[f"scontrol show {what}"] for what in ("config", "node", "partition")] == [1, 1, 1]
     assert asked["scontrol show"] == asked["scontrol"] == 0, "a job that is left alone asks nothing"
     assert asked["squeue"] <= 30, "40 s of work"
+
+
+def test_a_thousand_jobs_stay_within_what_arrays_and_a_qos_take(bench: Bench) -> None:
+    """Arrays of at most 100 jobs (MaxArraySize), of which the QOS takes 250 of a user, read from the accounting."""
+    lab, hold = bench.lab, bench.folder / "hold"
+    hold.touch()
+    for words in ("add qos few set MaxSubmitJobsPerUser=250", f"modify user {getuser()} set qos+=few"):
+        lab.run("sacctmgr", "--immediate", *words.split())
+    lab.reconfigure(AccountingStorageEnforce="limits,qos")
+    try:
+        bench.profile |= {"qos": "few", "job_min": 0, "array_parallelism": 250, "cpus": 2}
+        params = {"steps": 1, "hold": str(hold)}
+        bench.sweep(params=params, grid={"depth": list(range(2, 2002))})
+        plan = json.loads(bench.run("plan", "--json"))
+        assert len(plan["packs"]) == 2000 and plan["jobs"] == 1000 and plan["arrays"] == 10
+        begun = time.monotonic()
+        printed = bench.run("run", "--detach")
+        took_s = time.monotonic() - begun
+        jobs = [job for job, _, _ in bench.queue()]
+        sizes = Counter(job.partition("_")[0] for job in jobs)
+        print(f"{len(jobs)} jobs in {len(sizes)} arrays in {took_s:.1f} s: {sizes}; {printed}")
+        assert 240 <= len(jobs) <= 250 and max(sizes.values()) <= 100 and "more as the cluster takes them" in printed
+        bench.run("cancel", bench.name)
+        bench.until(lambda: not bench.queue())
+        state = bench.status()
+        assert state["failed"] == 0 and state["ok"] + state["pending"] == 2000
+    finally:
+        hold.unlink(missing_ok=True)
+        lab.reconfigure()
