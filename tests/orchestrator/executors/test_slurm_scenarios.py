@@ -17,7 +17,7 @@ from slurm_bench import CHECKPOINT_S, Bench
 from depthrate.orchestrator.results import results_of
 from depthrate.storage.store import Store
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(1800)  # only for what hangs: a busy machine takes many times longer than a quiet one
 ATTACHES = int(os.environ.get("DEPTHRATE_TEST_ATTACHES") or 5)
 """How often a running sweep is gone back to; 20 is the long form."""
 
@@ -176,7 +176,7 @@ def test_a_running_sweep_is_gone_back_to_at_random_moments(bench: Bench) -> None
             break
         time.sleep(moment.uniform(0, 2))
         process.send_signal(signal.SIGINT)
-        printed = head + process.communicate(timeout=60)[0]
+        printed = head + process.communicate(timeout=600)[0]
         assert process.returncode in (0, 130) and "Traceback" not in printed, printed
     bench.wait(bench.start())
     bench.until(lambda: not bench.queue())

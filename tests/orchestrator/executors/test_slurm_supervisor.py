@@ -1,0 +1,119 @@
+"""The job that drives a sweep: what it is told, when it begins anew, and how it leaves a node on which it cannot begin."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from depthrate.orchestrator.executors import slurm_supervisor
+from depthrate.orchestrator.executors.executor import ExecutorRequest, LaunchOptions
+from depthrate.orchestrator.executors.slurm_supervisor import AGAIN_AFTER_S, Supervisor, run_supervisor
+from depthrate.slurm.limits import Limits, Partition
+from depthrate.slurm.profile import Profile
+from depthrate.slurm.script import batch_script, begun_marker
+from depthrate.storage.store import Store
+from depthrate.sweeps.sweep import Sweep
+
+LIMITS = Limits("lab", 101, 2000, {"main": Partition("main", True, True, 120.0, 8, 16.0, 2, nodes=4)})
+
+
+def test_it_is_told_all_that_the_launch_was(folder: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sent: dict[str, Any] = {}
+
+    def submit(profile: Profile, name: str, where: Path, function: Any, arguments: list[Any], **more: Any) -> list[str]:
+        sent.update(profile=profile, arguments=arguments, **more)
+        return ["7"]
+
+    monkeypatch.setattr(slurm_supervisor, "submit_array", submit)
+    monkeypatch.setattr(slurm_supervisor, "jobs_of_sweep", lambda *_: ([], {}))
+    (tmp_path / "c.toml").write_text("gpus = 2")
+    request = ExecutorRequest(
+        sweep=Sweep(name="s", task="collapse"), store=folder, device="auto", workers=3, options={}
+    )
+    asked = Profile(gpus=2, packs_per_gpu=4, credentials="/keys", supervisor_partition="main")
+    options = LaunchOptions(
+        store="x",
+        data="/data",
+        device="cuda",
+        checkpoint_s=7.0,
+        git_sha=None,
+        git_dirty=None,
+        code_hash="c0de",
+        stall_s=90,
+    )
+    assert Supervisor(request, str(tmp_path / "c.toml"), asked, LIMITS).send(options).job_id == "7"
+    ((where, data, *words),) = sent["arguments"]
+    given = dict(zip(words[2::2], words[3::2], strict=True))
+    assert data == "/data" and given["--code"] == "c0de" and given["--stall-minutes"] == "1.5"
+    assert given["--checkpoint-seconds"] == "7.0" and given["--workers"] == "3" and given["--device"] == "auto"
+    assert Path(given["--cluster"]).read_text() == "gpus = 2" and Path(given["--cluster"]).parent == Path(where)
+    profile = sent["profile"]
+    assert (profile.slots, profile.gpus, profile.credentials, profile.walltime_min) == (1, 0, "/keys", 120)
+    assert sent["elsewhere"] == 3, "each node but one may be bad"
+
+
+@pytest.fixture
+def codes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[float]]:
+    """Run the job with launches that end with these codes, and return for how long it paused in between."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(slurm_supervisor.signal, "signal", lambda *_: None)
+
+    def run(*given: int) -> list[float]:
+        left, pauses = list(given), []
+
+        class Launch:
+            def __init__(self, *_: object, **__: object) -> None:
+                pass
+
+            def wait(self) -> int:
+                return left.pop(0)
+
+        monkeypatch.setattr(slurm_supervisor.subprocess, "Popen", Launch)
+        monkeypatch.setattr(slurm_supervisor.time, "sleep", pauses.append)
+        run_supervisor([str(tmp_path), "/data", "run"])
+        assert not left and begun_marker(tmp_path, "7", 0).exists()
+        return pauses
+
+    return run
+
+
+def test_it_begins_anew_where_the_cluster_was_not_there_or_it_was_killed(codes: Callable[..., list[float]]) -> None:
+    assert codes(0) == codes(1) == [], "all is done, or some trials were given up"
+    assert codes(2, -9, 0) == list(AGAIN_AFTER_S[:2])
+    assert codes(2, 2, 2, 2, 2) == list(AGAIN_AFTER_S), "a launch that is always refused ends some time"
+
+
+@pytest.mark.parametrize(
+    ("code", "has_begun", "before", "is_sent"),
+    [(7, False, 0, True), (7, True, 0, False), (0, False, 0, False), (143, False, 0, False), (7, False, 3, False)],
+)
+def test_on_a_node_where_it_cannot_begin_it_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, has_begun: bool, before: int, is_sent: bool
+) -> None:
+    pytest.importorskip("submitit")
+    programs, jobs = tmp_path / "bin", tmp_path / "jobs of mine"
+    programs.mkdir()
+    jobs.mkdir()
+    for name, script in {
+        "srun": f"exit {code}",
+        "sbatch": f'echo "$@ $SLURM_MEM_PER_NODE $SLURM_CONF" > {tmp_path}/sent',
+    }.items():
+        (programs / name).write_text(f"#!/bin/bash\n{script}\n")
+        (programs / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    script = batch_script(Profile(exclude=("n9",)), "x", 1, jobs, elsewhere=3)
+    for name, value in {"JOB_ID": "7", "MEM_PER_NODE": "1", "CONF": "conf"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("SLURMD_NODENAME", "n2")
+    (jobs / "avoided").write_text("n1\n" * before)
+    if has_begun:
+        begun_marker(jobs, "7", 0).touch()
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    sent = (tmp_path / "sent").read_text() if (tmp_path / "sent").exists() else ""
+    assert sent == (f"--exclude=n9,n2 {jobs}/submission.sh  conf\n" if is_sent else ""), done.stderr
