@@ -15,18 +15,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import yaml
-from slurm_lab import Lab
+from slurm_lab import Lab, patience
 
 from depthrate.orchestrator.results import results_of
 from depthrate.storage.store import Store
 
 TASKS = Path(__file__).parent / "steady_task.py"
 CHECKPOINT_S = 2.0
-
-
-def patience() -> float:
-    """Return how many times longer than on a quiet machine everything takes now."""
-    return max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
 
 
 class Bench:

@@ -11,7 +11,8 @@ from getpass import getuser
 
 import pytest
 import yaml
-from slurm_bench import Bench, patience
+from slurm_bench import Bench
+from slurm_lab import patience
 
 from depthrate.orchestrator.results import results_of
 
