@@ -170,12 +170,13 @@ def test_how_often_slurm_is_asked(bench: Bench) -> None:
     bench.sweep(params={"steps": 400, "step_s": 0.1}, grid={"depth": [2, 3, 5, 8]})
     bench.wait(bench.start())
     bench.check(4, most_redone=0)
-    asked = Counter(" ".join(line.split()[: 3 if "show" in line else 1]) for line in calls.read_text().splitlines())
+    lines = calls.read_text().replace(" --oneliner", "").splitlines()
+    asked = Counter(" ".join(line.split()[: 3 if " show " in line else 1]) for line in lines)
     print(dict(asked))
     assert asked["sbatch"] == 1 and not asked["scancel"] and asked["sacct"] <= 2
     # by the run: `status` asks only where a sweep has jobs
     assert [asked[f"scontrol show {what}"] for what in ("config", "node", "partition")] == [1, 1, 1]
-    assert asked["scontrol show"] == asked["scontrol"] == 0, "a job that is left alone asks nothing"
+    assert not asked["scontrol show job"] and not asked["scontrol"], "a job that is left alone asks nothing"
     assert asked["squeue"] <= 30, "40 s of work"
 
 
@@ -192,13 +193,12 @@ def test_a_thousand_jobs_stay_within_what_arrays_and_a_qos_take(bench: Bench) ->
         bench.sweep(params=params, grid={"depth": list(range(2, 2002))})
         plan = json.loads(bench.run("plan", "--json"))
         assert len(plan["packs"]) == 2000 and plan["jobs"] == 1000 and plan["arrays"] == 10
-        begun = time.monotonic()
-        printed = bench.run("run", "--detach")
-        took_s = time.monotonic() - begun
-        jobs = [job for job, _, _ in bench.queue()]
-        sizes = Counter(job.partition("_")[0] for job in jobs)
-        print(f"{len(jobs)} jobs in {len(sizes)} arrays in {took_s:.1f} s: {sizes}; {printed}")
-        assert 240 <= len(jobs) <= 250 and max(sizes.values()) <= 100 and "more as the cluster takes them" in printed
+        assert "submits 2000 more as the cluster takes them" in bench.run("run", "--detach")
+        bench.until(lambda: len(bench.queue()) == 250, 120)
+        time.sleep(10 * patience())
+        sizes = Counter(job.partition("_")[0] for job, _, _ in bench.queue())
+        print(dict(sizes))
+        assert sum(sizes.values()) == 250 and max(sizes.values()) <= 100
         bench.run("cancel", bench.name)
         bench.until(lambda: not bench.queue())
         state = bench.status()
@@ -213,7 +213,7 @@ def test_jobs_run_the_code_that_they_were_submitted_with(bench: Bench) -> None:
     file, body = bench.folder / "mine.py", "return {'metrics': [{'layer': depth, 'nc1': %s}]}"
     lines = ["import depthrate", "@depthrate.task(version=1)", "def mine(*, depth: int, context):", f"    {body}"]
     file.write_text("\n".join(lines) % 1.0)
-    bench.sweep(grid={"depth": [2, 3]})
+    bench.sweep("mine", grid={"depth": [2, 3]})
     spec = yaml.safe_load((bench.folder / "sweep.yaml").read_text()) | {"task": f"{file}:mine"}
     (bench.folder / "sweep.yaml").write_text(yaml.safe_dump(spec))
     bench.profile["extra"] = ["--hold"]
