@@ -49,7 +49,9 @@ SWEEPS: dict[str, dict[str, Any]] = {
     },
 }
 VICTIMS = ("all", "driver", "worker")
-LONGEST_S = 300.0
+PER_SWEEP = 15
+"""Kills at most on the way to one sweep's end."""
+LONGEST_S = 600.0
 """A launch that takes longer hangs."""
 FAULTS = ("lost", "doubled", "stored_twice", "different", "damaged", "left_over", "hung", "failed")
 
@@ -193,7 +195,7 @@ def run_rounds(
     crowd, kills, started = KillRounds(folder, seed), 0, time.monotonic()
     while kills < rounds and time.monotonic() - started < 60 * minutes:
         name = names[crowd.counts["sweeps"] % len(names)]
-        kills += crowd.sweep(name, rounds - kills)
+        kills += crowd.sweep(name, min(PER_SWEEP, rounds - kills))
         taken = time.monotonic() - started
         print(f"{kills} kills in {taken:.0f} s: {dict(crowd.counts)}", file=sys.stderr, flush=True)
     return {fault: crowd.counts[fault] for fault in FAULTS} | {"kills": kills} | dict(crowd.counts)
