@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from depthrate.orchestrator.measurements import columns_of, result_columns
-from depthrate.storage.json_file import read_object
+from depthrate.storage.json_file import read_sealed
 from depthrate.storage.layout import checkpoint_trials_path, identity, is_identity
 from depthrate.storage.schema import no_rows
 from depthrate.storage.snapshot import Snapshot, sample_trials, take_snapshot
@@ -186,7 +186,7 @@ def _checkpointed_packs(store: Store) -> dict[str, list[str]]:
         pack_id = path.split("/")[1]
         if is_identity(pack_id) and path == checkpoint_trials_path(pack_id):
             try:
-                packs[pack_id] = [identity(trial_id) for trial_id in read_object(store.read(path))["trial_ids"]]
+                packs[pack_id] = [identity(trial_id) for trial_id in read_sealed(store.read(path))["trial_ids"]]
             except (OSError, ValueError, KeyError, TypeError):
                 continue  # torn or foreign: its trials are packed as if they had no checkpoint
     return packs

@@ -6,7 +6,6 @@ of its sweep, of their checkpoints, or of what runs now, does not begin until it
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from depthrate.orchestrator.code_diff import changed_files, short_diff
 from depthrate.orchestrator.plan import CheckedSweep, Plan
 from depthrate.orchestrator.task_source import code_hash
 from depthrate.storage.decisions import DecisionKind, Decisions, decide
+from depthrate.storage.json_file import read_sealed
 from depthrate.storage.kept_code import read_code
 from depthrate.storage.layout import sweep_of_path
 from depthrate.storage.records import read_loose_records
@@ -131,11 +131,9 @@ def _checkpoints(store: Store) -> list[dict[str, object]]:
     found = []
     for _, content in store.read_many(paths):
         try:
-            members = None if isinstance(content, OSError) else json.loads(content)
+            found += [] if isinstance(content, OSError) else [read_sealed(content)]
         except ValueError:
             continue
-        if isinstance(members, dict):
-            found.append(members)
     return found
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from depthrate.orchestrator.executors.executor import PackJob
+from depthrate.storage.json_file import sealed
 from depthrate.storage.layout import reports_path
 from depthrate.storage.store import Store
 
@@ -52,5 +52,5 @@ class Pruning:
     def write(self, store: Store) -> None:
         """Put the reports into the store; before the commit, so that a pruned trial is never pending after it."""
         if self.reports:
-            content = json.dumps({"sweep": self._job.sweep, "reports": self.reports})
-            store.write(reports_path(self._job.sweep, self._job.attempt_id), content.encode())
+            content = sealed({"sweep": self._job.sweep, "reports": self.reports})
+            store.write(reports_path(self._job.sweep, self._job.attempt_id), content)

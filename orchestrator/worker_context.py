@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from depthrate.orchestrator.attempt import Attempt
 from depthrate.orchestrator.executors.executor import PackJob
 from depthrate.orchestrator.pruning import Pruning
 from depthrate.storage.data_folder import DataFolder
+from depthrate.storage.json_file import read_sealed, sealed
 from depthrate.storage.layout import checkpoint_path, checkpoint_trials_path
 from depthrate.storage.store import Store
 
@@ -81,7 +81,7 @@ class WorkerContext:
             self.pruning.write(self.store)
             self.store.write(checkpoint_path(pack_id, self._checkpoint(self.attempt.code_hash)), content)
             members = {"trial_ids": self.job.trial_ids, "wall_s": wall_s, "code_hash": self.attempt.code_hash}
-            self.store.write(checkpoint_trials_path(pack_id), json.dumps(members).encode())
+            self.store.write(checkpoint_trials_path(pack_id), sealed(members))
             self.attempt.checkpoints += 1
         except OSError as error:
             log.warning("checkpoint not written: %s", error)
@@ -91,7 +91,7 @@ class WorkerContext:
         for version in (self.attempt.code_hash, *self.job.options.accepted_codes, None):
             try:
                 content = self.store.read(checkpoint_path(self.job.pack_id, self._checkpoint(version)))
-                members = json.loads(self.store.read(checkpoint_trials_path(self.job.pack_id)))
+                members = read_sealed(self.store.read(checkpoint_trials_path(self.job.pack_id)))
                 self.wall_s_before = float(members["wall_s"])
             except (OSError, ValueError, KeyError, TypeError):
                 continue

@@ -41,7 +41,7 @@ STATES: dict[str, tuple[Phase, str | None]] = {
 }
 _COLUMNS = (
     *("ArrayJobID:24", "ArrayTaskID:24", "JobID:24", "State:24", "RestartCnt:12", "NodeList:120", "Reason:120"),
-    *("exit_code:12", "EndTime:24"),
+    *("exit_code:12", "EndTime:24", "Name:200"),
 )
 _FORMAT = ",".join(_COLUMNS)
 _WIDTHS = [int(column.partition(":")[2]) for column in _COLUMNS]
@@ -64,6 +64,8 @@ class JobState:
     """Of a job that is over."""
     ended_at: float | None = None
     """When a job was over, in seconds since the epoch."""
+    name: str = ""
+    """As it was submitted; empty where unknown (sacct)."""
 
     @property
     def phase(self) -> Phase:
@@ -97,10 +99,10 @@ def squeue_states(array_ids: Sequence[str]) -> dict[str, JobState]:
         raise
     found = {}
     for line in printed.splitlines():
-        array_id, task, job_id, state, restarts, node, reason, status, end = _cells(line)
-        name = job_id if task in ("N/A", "") else f"{array_id}_{task}"
+        array_id, task, job_id, state, restarts, node, reason, status, end, name = _cells(line)
+        job = job_id if task in ("N/A", "") else f"{array_id}_{task}"
         exit_code = int(status) >> 8 if status.isdigit() else None  # as wait() gives it
-        found[name] = JobState(state, int(restarts or 0), node, reason, exit_code, _epoch(end))
+        found[job] = JobState(state, int(restarts or 0), node, reason, exit_code, _epoch(end), name)
     return found
 
 

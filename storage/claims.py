@@ -14,13 +14,14 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import socket
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
+from depthrate.storage.json_file import read_object
 from depthrate.storage.layout import CLAIMS, claim_path, launch_of_claim
 from depthrate.storage.store import Store
 
@@ -46,8 +47,8 @@ class Claim:
     """Trial -> when it was claimed."""
 
     def is_live(self, now: float) -> bool:
-        """Whether its launch renews it, and runs if it is one of this machine."""
-        return now - self.renewed_at <= LEASE_S and not is_process_gone(self.host, self.pid)
+        """Whether its launch renews it, and runs if it is one of this machine; what is renewed in the future is not."""
+        return abs(now - self.renewed_at) <= LEASE_S and not is_process_gone(self.host, self.pid)
 
 
 class Claims:
@@ -70,6 +71,7 @@ class Claims:
         self._number = 0
         self._written_at = float("-inf")
         self._others: list[Claim] = []
+        self._refusal = ""
         self.has_company = False
         """Whether another launch of this sweep was there at any look."""
 
@@ -80,7 +82,7 @@ class Claims:
 
     def enter(self) -> None:
         """Show that this launch is there, and see who else is."""
-        with _as_hint():
+        with self._as_hint():
             before = self._clock()
             self._write()
             modified = self._store.modified(self._path())
@@ -89,12 +91,12 @@ class Claims:
 
     def leave(self) -> None:
         """Give back everything that is claimed."""
-        with _as_hint():
+        with self._as_hint():
             self._store.delete_many([self._path()])
 
     def look(self) -> None:
         """See what others have claimed, and take away what launches left behind that ended without a word."""
-        with _as_hint():
+        with self._as_hint():
             now = self._now()
             claims = [claim for claim in _read_claims(self._store) if claim[1].launch_id != self._launch_id]
             self._others = [claim for _, claim in claims if claim.is_live(now)]
@@ -113,7 +115,7 @@ class Claims:
         new = {trial_id: now for trial_id in wanted if trial_id not in self._held and trial_id not in others}
         if new:
             self._held |= new
-            with _as_hint():
+            with self._as_hint():
                 self._write()
                 self.look()
                 if any(claim.sweep == self._sweep or new.keys() & claim.trials.keys() for claim in self._others):
@@ -129,7 +131,7 @@ class Claims:
         """Say again that this launch is there and what it still holds, if that is due."""
         if self._now() - self._written_at >= RENEW_S:
             self._held = {trial_id: at for trial_id, at in self._held.items() if trial_id in keep}
-            with _as_hint():
+            with self._as_hint():
                 self._write()
 
     def _yield_to_earlier(self, new: dict[str, float]) -> None:
@@ -151,6 +153,16 @@ class Claims:
         self._written_at = now
         if self._number > 1:
             self._store.delete_many([before])
+
+    @contextlib.contextmanager
+    def _as_hint(self) -> Iterator[None]:
+        """Let a store that refuses claims stop nothing; it is said once for each reason."""
+        try:
+            yield
+        except OSError as error:
+            if str(error) != self._refusal:
+                log.warning("claims not written or read: %s", error)
+            self._refusal = str(error)
 
     def _path(self) -> str:
         return claim_path(self._launch_id, self._number)
@@ -186,17 +198,9 @@ def _parsed(content: bytes | OSError) -> Claim | None:
     if isinstance(content, OSError):
         return None
     try:
-        fields: dict[str, Any] = json.loads(content)
-        claim = Claim(**fields)
-        return claim if all(isinstance(at, int | float) for at in (claim.renewed_at, *claim.trials.values())) else None
-    except (ValueError, TypeError, AttributeError):
+        claim = Claim(**read_object(content))
+        is_typed = all(isinstance(text, str) for text in (claim.launch_id, claim.sweep, claim.host))
+        is_typed &= isinstance(claim.pid, int) and isinstance(claim.trials, dict)
+        return claim if is_typed and all(map(math.isfinite, (claim.renewed_at, *claim.trials.values()))) else None
+    except (ValueError, TypeError, OverflowError):
         return None
-
-
-@contextlib.contextmanager
-def _as_hint() -> Iterator[None]:
-    """Let a store that refuses claims stop nothing."""
-    try:
-        yield
-    except OSError as error:
-        log.warning("claims not written or read: %s", error)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -21,3 +23,25 @@ def read_object(content: bytes, *, surrogates: bool = False) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"is a {type(found).__name__}, not an object")
     return found
+
+
+def sealed(fields: Mapping[str, Any]) -> bytes:
+    """Return an object as a file that says by its digest whether it is as it was written."""
+    return json.dumps({**fields, "sha256": _digest(fields)}).encode()
+
+
+def read_sealed(content: bytes) -> dict[str, Any]:
+    """Return the object that a file holds, without its digest; files of older versions have none.
+
+    Raises:
+        ValueError: it holds none, or was changed after it was written.
+    """
+    fields = read_object(content)
+    digest = fields.pop("sha256", None)
+    if digest not in (None, _digest(fields)):
+        raise ValueError("was changed after it was written")
+    return fields
+
+
+def _digest(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from depthrate.storage.json_file import read_object
+from depthrate.storage.json_file import read_sealed, sealed
 from depthrate.storage.layout import (
     DATA_TABLES,
     attempt_path,
@@ -25,10 +22,6 @@ from depthrate.storage.parquet import DataFile
 from depthrate.storage.store import Store
 
 _TABLES = ("trials", *DATA_TABLES, "attempts")
-
-
-def _digest(fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -93,8 +86,7 @@ class Manifest:
                 "logs": self.logs,
             },
         }
-        content["sha256"] = _digest(content)
-        store.write(self.path, json.dumps(content).encode(), durable=True)
+        store.write(self.path, sealed(content), durable=True)
 
     @staticmethod
     def of(path: str, content: bytes) -> Manifest:
@@ -103,10 +95,7 @@ class Manifest:
         Raises:
             ValueError, KeyError, TypeError, AttributeError: it holds none, or one that speaks of what is not its own.
         """
-        fields = read_object(content)
-        digest = fields.pop("sha256", None)  # manifests of older versions have none
-        if digest not in (None, _digest(fields)):
-            raise ValueError("was changed after it was written")
+        fields = read_sealed(content)
         replaces = fields["replaces"]
         manifest = Manifest(
             identity(fields["compaction_id"]),

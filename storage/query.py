@@ -79,10 +79,7 @@ class Results:
         Raises:
             QueryError: the query is not understood, or tries to do anything but read the views.
         """
-        try:
-            query.encode()
-        except UnicodeEncodeError:
-            raise QueryError(f"{query!r:.200} has characters that are none (halves of surrogate pairs)") from None
+        _require_characters(query)
         if lazy:
             return self._relation(query)
         for _ in range(LOOKS):
@@ -325,9 +322,9 @@ def check_expression(text: str, columns: Mapping[str, str] | None) -> None:
     Raises:
         QueryError: it is not.
     """
+    _require_characters(text)
     query = f"select (\n{text}\n) as value from results"
     try:
-        query.encode()
         statements = duckdb.extract_statements(query)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise QueryError(f"{text!r} is not an SQL expression over the columns of results, as in a or log(a) + b")
@@ -337,10 +334,18 @@ def check_expression(text: str, columns: Mapping[str, str] | None) -> None:
             listed = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
             connection.execute(f"create table results ({listed})")
             connection.sql(query)
-    except (duckdb.Error, UnicodeEncodeError) as error:
+    except duckdb.Error as error:
         raise QueryError(
             f"{text!r} is no SQL expression over results: {first_line(error)}{_candidates(error)}"
         ) from None
+
+
+def _require_characters(text: str) -> None:
+    """Raise QueryError for a text with characters that DuckDB cannot be given."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise QueryError(f"{text!r:.200} has characters that are none (halves of surrogate pairs)") from None
 
 
 def _candidates(error: Exception) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from depthrate.storage.json_file import read_object
+from depthrate.storage.json_file import read_object, read_sealed
 from depthrate.storage.layout import batch_path, searches_folder
 from depthrate.storage.store import Store
 
@@ -87,7 +87,7 @@ class SearchRecords:
         try:
             fields = read_object(content)
             if "reports" in fields:
-                self._take_reports(fields["reports"])
+                self._take_reports(read_sealed(content)["reports"])
                 return
             if not is_batch(path, content):
                 return

@@ -11,7 +11,7 @@ from depthrate.storage.columns import TYPE_WORDS, late_claims
 from depthrate.storage.damage import BROKEN
 from depthrate.storage.decisions import Decision
 from depthrate.storage.findings import Finding
-from depthrate.storage.json_file import read_object
+from depthrate.storage.json_file import read_object, read_sealed
 from depthrate.storage.kept_code import damaged_code
 from depthrate.storage.layout import checkpoint_trials_path, identity, is_identity, is_job_folder, submission_path
 from depthrate.storage.parquet import read_parquet
@@ -78,8 +78,7 @@ def _check_submission(path: str, content: bytes) -> None:
 
 
 def _check_search(path: str, content: bytes) -> None:
-    fields = read_object(content)
-    if "reports" not in fields and not is_batch(path, content):
+    if "reports" not in read_sealed(content) and not is_batch(path, content):
         raise ValueError("it was changed after it was written")
 
 
@@ -98,7 +97,7 @@ def _checkpoints(store: Store, committed: Set[str]) -> Iterator[Finding]:
         if not is_identity(pack_id) or path != checkpoint_trials_path(pack_id):
             continue
         try:
-            members = {identity(trial_id) for trial_id in read_object(store.read(path))["trial_ids"]}
+            members = {identity(trial_id) for trial_id in read_sealed(store.read(path))["trial_ids"]}
         except FileNotFoundError:
             continue  # deleted meanwhile
         except BROKEN as error:

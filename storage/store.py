@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import time
@@ -22,7 +23,8 @@ from depthrate.storage.local_files import is_hidden, walk, write_whole
 log = logging.getLogger("depthrate")
 IN_FLIGHT = 24
 """Requests that are under way at once when many files of a remote store are read."""
-
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""How a file system says that it takes no more."""
 
 _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss")
 """Where a path is a key: `a//b` and `a/b` are two, and clients do not agree which of them is meant."""
@@ -245,9 +247,13 @@ class Store:
             self._compare_clocks(probe)
             self.delete_many([probe])
         except Exception as error:
-            raise StoreError(
-                f"store {self.url!r} cannot be written: {error}; give a place you may write to with --store or DEPTHRATE_STORE"
-            ) from error
+            way = (
+                "make room there, or give another place"
+                if getattr(error, "errno", 0) in FULL
+                else "give a place you may write to"
+            )
+            what = f"store {self.url!r} cannot be written: {error}"
+            raise StoreError(f"{what}; {way} with --store or DEPTHRATE_STORE") from error
 
     def _compare_clocks(self, probe: str) -> None:
         """See what the store says when a file was written that we wrote just now."""

@@ -53,8 +53,11 @@ def mappings_of(value: Any, where: str) -> tuple[dict[str, Any], ...]:
     """
     if value is None:
         return ()
-    if not isinstance(value, list) or not all(isinstance(part, Mapping) for part in value):
+    if not isinstance(value, list):
         raise SweepError(f"{where} is {kind_of(value)}; give a list of mappings")
+    for index, part in enumerate(value):
+        if not isinstance(part, Mapping):
+            raise SweepError(f"{where}[{index}] is {kind_of(part)}; give a mapping")
     return tuple(dict(part) for part in value)
 
 

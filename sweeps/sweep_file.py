@@ -49,7 +49,7 @@ def find_sweep_file(given: str) -> Path:
     shipped = {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in SHIPPED.rglob("*.yaml")}
     if given in shipped:
         return shipped[given]
-    if path.is_dir():
+    if given and path.is_dir():
         raise SweepError(f"{given} is a folder; give a sweep file in it")
     raise SweepError(
         f"sweep file {given!r} does not exist (looked in {Path.cwd()}){nearest(given, shipped)}; "

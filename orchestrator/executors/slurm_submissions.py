@@ -129,6 +129,8 @@ def parse_submission(path: str, content: bytes) -> Submission:
 def jobs_of_sweep(store: Store, sweep: str, cluster: str) -> tuple[list[Submission], dict[str, JobState]]:
     """Return what was submitted to this cluster for a sweep, and job -> state as the controller knows it.
 
+    Whoever writes to the store may name any job: only those count that the controller has under the submission's name.
+
     Raises:
         SlurmError: the controller does not answer.
     """
@@ -143,7 +145,12 @@ def jobs_of_sweep(store: Store, sweep: str, cluster: str) -> tuple[list[Submissi
             many = len(found.packs) > 1
             found.job_ids = [f"{array_id}_{i}" for i in range(len(found.packs))] if many else [array_id]
     arrays = sorted({job_id.partition("_")[0] for each in submissions for job_id in each.job_ids})
-    return submissions, squeue_states(arrays) if arrays else {}
+    states = squeue_states(arrays) if arrays else {}
+    for each in submissions:
+        if any(job_id in states and states[job_id].name != each.name for job_id in each.job_ids):
+            each.job_ids = []
+    ours = {job_id for each in submissions for job_id in each.job_ids}
+    return submissions, {job_id: state for job_id, state in states.items() if job_id in ours}
 
 
 def is_alive(state: JobState | None) -> bool:

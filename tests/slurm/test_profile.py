@@ -264,15 +264,15 @@ esac
 def test_states_of_an_array(programs: Any) -> None:
     widths = [int(column.partition(":")[2]) for column in states._COLUMNS]
     rows = [
-        ("7", "0", "8", "RUNNING", "0", "n1", "None", "0", "N/A"),
-        ("7", "1", "9", "PENDING", "2", "", "Priority", "0", "N/A"),
-        ("12", "N/A", "12", "FAILED", "0", "n2", "NonZeroExitCode", "28928", "2026-01-02T03:04:05"),
+        ("7", "0", "8", "RUNNING", "0", "n1", "None", "0", "N/A", "a"),
+        ("7", "1", "9", "PENDING", "2", "", "Priority", "0", "N/A", "a"),
+        ("12", "N/A", "12", "FAILED", "0", "n2", "NonZeroExitCode", "28928", "2026-01-02T03:04:05", "b"),
     ]
     programs("squeue", "\n".join("".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) for row in rows))
     assert squeue_states(["7", "12"]) == {
-        "7_0": JobState("RUNNING", 0, "n1", "None", 0),
-        "7_1": JobState("PENDING", 2, "", "Priority", 0),
-        "12": JobState("FAILED", 0, "n2", "NonZeroExitCode", 113, datetime(2026, 1, 2, 3, 4, 5).timestamp()),
+        "7_0": JobState("RUNNING", 0, "n1", "None", 0, None, "a"),
+        "7_1": JobState("PENDING", 2, "", "Priority", 0, None, "a"),
+        "12": JobState("FAILED", 0, "n2", "NonZeroExitCode", 113, datetime(2026, 1, 2, 3, 4, 5).timestamp(), "b"),
     }
     assert squeue_states(["12"])["12"].failed_in_setup
     programs("squeue", "slurm_load_jobs error: Invalid job id specified", code=1)

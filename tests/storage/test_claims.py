@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import socket
 import threading
 import time
 from collections import defaultdict
@@ -148,4 +150,32 @@ def test_what_is_no_claim_and_a_store_that_refuses_stop_nothing(
 
     monkeypatch.setattr(folder, "write", refuse)
     claims.take(TRIALS)
-    assert claims.has(TRIALS) and "claims not written or read: quota" in caplog.text
+    claims.renew(TRIALS)
+    claims.leave()
+    assert claims.has(TRIALS) and caplog.text.count("claims not written or read: quota") == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("pid", "1"), ("pid", [1]), ("host", [1]), ("launch_id", 7), ("sweep", None), ("trials", [])),
+        *(("trials", {"t1": "now"}), ("trials", {"t1": float("nan")}), ("trials", {"t1": 10**400})),
+        *(("renewed_at", 10**400), ("renewed_at", None), ("renewed_at", 1e300), ("more", 1)),
+    ],
+)
+def test_a_claim_that_nobody_can_have_written_holds_nothing(key: str, value: Any, folder: Store) -> None:
+    claim = {
+        "launch_id": "b",
+        "sweep": "s",
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "renewed_at": time.time(),
+    }
+    claim |= {"trials": {"t1": 1.0}}
+    path = "claims/b-00000001.json"
+    folder.write(path, json.dumps(claim).encode())
+    claims = entered(folder, "a")
+    assert claims.others == {"t1"}
+    folder.write(path, json.dumps(claim | {key: value}).encode())
+    claims.look()
+    assert claims.others == set()

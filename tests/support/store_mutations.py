@@ -30,6 +30,7 @@ from depthrate.storage import verify
 from depthrate.storage.commit import METADATA_KEY
 from depthrate.storage.compact import compact
 from depthrate.storage.decisions import DecisionKind, decide
+from depthrate.storage.json_file import sealed
 from depthrate.storage.kept_code import keep_code, kept_hashes, read_code
 from depthrate.storage.layout import is_compacted
 from depthrate.storage.parquet import trials_bytes
@@ -80,12 +81,12 @@ def make_store(place: Path) -> tuple[Store, Path]:
         name, "tiny", "lab", str(place / "tiny" / name), [[SubmittedPack(D, "p", ids[2:3])]], ["7_0"]
     )
     submission.write(store)
-    store.write("checkpoints/p1/pack.json", json.dumps({"trial_ids": ids[2:], "wall_s": 1.0}).encode())
+    store.write("checkpoints/p1/pack.json", sealed({"trial_ids": ids[2:], "wall_s": 1.0}))
     store.write("checkpoints/p1/pack.ckpt", b"weights")
     searches = SearchRecords(store, "tiny")
     searches.write(Batch("0123456789abcdef", 0, ({"lr": 0.1},), ((ids[3],),)))
     reports = {ids[3]: {"values": {"5": 0.1}, "pruned_at": None}}
-    store.write(f"searches/sweep=tiny/reports/{D}.json", json.dumps({"reports": reports}).encode())
+    store.write(f"searches/sweep=tiny/reports/{D}.json", sealed({"reports": reports}))
     store.write("sweeps/tiny/cancel", b"0123")
     version = keep_code(store, "law.py", {"law.py": b"import parts", "parts.py": b"SCALE = 1"})
     decide(store, take_snapshot(store).decisions, DecisionKind.RERUN, "tiny", version, {version}, ["t9"])

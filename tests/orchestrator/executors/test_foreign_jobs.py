@@ -1,0 +1,93 @@
+"""A record in a shared store may name any job of the cluster: what is not ours by its name is nobody's to cancel."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack, jobs_of_sweep
+from depthrate.slurm import states
+from depthrate.storage.specs import write_spec
+from depthrate.storage.store import Store
+
+OURS, LIE = (f"depthrate-s-20260101T000000_{letter * 12}" for letter in "ab")
+CONFIG = "ClusterName = lab\nMaxArraySize = 1001\nMaxJobCount = 10000\n"
+
+
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A cluster on the PATH whose queue is set by (job, state, name); its scancel notes what it is asked."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    answers = {"squeue": "", "scancel": f'echo "$@" >> {tmp_path}/cancelled'}
+    answers["scontrol"] = f"case \"$*\" in *config*) cat <<'E'\n{CONFIG}E\n;; esac"
+
+    def write() -> None:
+        for name, script in answers.items():
+            (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+            (programs / name).chmod(0o755)
+
+    def set_queue(*jobs: tuple[str, str, str]) -> None:
+        widths = [int(column.partition(":")[2]) for column in states._COLUMNS]
+        rows = [(job, "N/A", job, state, "0", "", "None", "0", "N/A", name) for job, state, name in jobs]
+        lines = ["".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) for row in rows]
+        answers["squeue"] = "cat <<'E'\n" + "\n".join(lines) + "\nE"
+        write()
+
+    write()
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    return set_queue
+
+
+@pytest.fixture
+def shared(folder: Store) -> Store:
+    """A store with a sweep of which one record is ours, and one names a job that is not."""
+    write_spec(folder, "s", "0" * 16, {"name": "s", "task": "collapse"}, ["t1", "t2"])
+    for number, name in ((7, OURS), (8, LIE)):
+        packs = [[SubmittedPack(f"20260101T000000_{number:012d}", f"p{number}", [f"t{number}"])]]
+        Submission(name, "s", "lab", f"{folder.root}/slurm/s/{name}", packs, [str(number)]).write(folder)
+    return folder
+
+
+def call(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_cancel_ends_the_jobs_of_the_sweep_and_no_others(
+    shared: Store, queue: Callable[..., None], tmp_path: Path
+) -> None:
+    queue(("7", "RUNNING", OURS), ("8", "RUNNING", "thesis"))
+    assert "1 jobs of s are cancelled" in call("cancel", "s", "--store", shared.root)
+    assert (tmp_path / "cancelled").read_text().split() == ["--quiet", "7"]
+
+
+def test_status_counts_only_them(shared: Store, queue: Callable[..., None]) -> None:
+    queue(("7", "PENDING", OURS), ("8", "RUNNING", "thesis"))
+    (found,) = json.loads(call("status", "s", "--json", "--store", shared.root))
+    assert (found["slurm_jobs"]["waiting"], found["slurm_jobs"]["running"]) == (1, 0)
+
+
+def test_a_launch_watches_only_them(shared: Store, queue: Callable[..., None]) -> None:
+    queue(("7", "RUNNING", OURS), ("8", "RUNNING", "thesis"))
+    submissions, known = jobs_of_sweep(shared, "s", "lab")
+    assert list(known) == ["7"] and {each.name: each.job_ids for each in submissions} == {OURS: ["7"], LIE: []}
+
+
+def test_a_record_that_claims_a_job_of_another_record_does_not_get_it(
+    shared: Store, queue: Callable[..., None]
+) -> None:
+    packs = [[SubmittedPack("20260101T000000_000000000009", "p9", ["t9"])]]
+    Submission(LIE, "s", "lab", f"{shared.root}/slurm/s/{LIE}", packs, ["7"]).write(shared)
+    queue(("7", "RUNNING", OURS))
+    submissions, known = jobs_of_sweep(shared, "s", "lab")
+    assert list(known) == ["7"] and {each.name: each.job_ids for each in submissions} == {OURS: ["7"], LIE: []}

@@ -1,0 +1,149 @@
+"""Several hundred things that users give by mistake: exit code 2, one message, nothing started or written, at once."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from bad_arguments import bad_arguments
+from bad_inputs import Row, bad_sweeps
+from here import TINY
+from tests_rows import commit
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli import app
+from depthrate.storage.store import Store
+
+STORE = "there"
+SWEEPS, ARGUMENTS = list(bad_sweeps()), list(bad_arguments(STORE))
+COMMAND = get_command(app)
+"""Made once: that takes longer than most refusals."""
+CPU_S, MEMORY_MB = 2.0, 300.0
+"""What refusing may cost."""
+LETTERS = 700
+"""That a message may have: it names all parameters or all shipped sweeps at most."""
+AS_PROCESSES = (
+    *("name 3", "task 'colapse'", "seeds 1000000000", "grid {'range': [1000000000]}", "derive '9**9**9'"),
+    *(
+        "fit where 'nc1 >'",
+        "search objective in SQL 'nc11'",
+        "search tiny step",
+        "file with a bomb",
+        "file with many digits",
+    ),
+    *("file with a NUL", "depth text", "run --nonsense", "run quickstrat", "run quickstart --workers 0"),
+    *("run 's3://bucket//x'", "run quickstart --store /proc/nowhere", "query nowhere", "status nowhere"),
+    *("query select * from read_csv('/etc/passwd')", "query select nc11 from results", "verify 'nosuch://x'"),
+    *("fit quickstart --layer 1.5", "report quickstart -o .", "logs nothing"),
+)
+
+
+def some(rows: list[Row]) -> list[Any]:
+    """Return the rows as test parameters, of which the fast lane runs every eighth."""
+    marks = [() if number % 8 == 0 else (pytest.mark.slow,) for number in range(len(rows))]
+    return [pytest.param(*row[1:], id=ascii(row[0])[1:-1], marks=m) for row, m in zip(rows, marks, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store in it, in which nothing may change."""
+    made = tmp_path_factory.mktemp("bad")
+    commit(Store(str(made / STORE)), "20260101T000000_aaaaaaaaaaaa", ["t1", "t2"])
+    (made / "bad.yaml").touch()
+    return made
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() if path.is_file() else b"" for path in folder.rglob("*")}
+
+
+def write_sweep(folder: Path, change: Any) -> None:
+    content = change if isinstance(change, str) else yaml.safe_dump(TINY | change)
+    (folder / "bad.yaml").write_bytes(content.encode(errors="surrogatepass"))
+
+
+def assert_refusal(code: int, output: str, piece: str) -> None:
+    """Check that it refuses, in one message, and says this piece of it."""
+    message = " ".join(output.replace("│", " ").split())  # the parser of options draws a box round its messages
+    assert code == 2, message
+    assert message.count("depthrate: ") == 1 or message.startswith("Usage: "), "one message"
+    assert piece in message and "Traceback" not in message and len(message) < LETTERS, message
+    assert all(letter.isprintable() or letter == "\n" for letter in output), "orders to the terminal"
+
+
+def refuse_here(arguments: list[str], piece: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call the command line in this process, and check that nothing is started or written, at a small price."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("subprocess.Popen", _nothing_is_started)
+    monkeypatch.setattr("typer.testing._get_command", lambda _: COMMAND)
+    before, used, started = everything(folder), peak_mb(resource.RUSAGE_SELF), time.process_time()
+    result = CliRunner().invoke(app, arguments)
+    taken_s, used = time.process_time() - started, peak_mb(resource.RUSAGE_SELF) - used
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert_refusal(result.exit_code, result.output, piece)
+    assert everything(folder) == before, "something was written"
+    assert taken_s < CPU_S and used < MEMORY_MB, f"{taken_s:.1f} s, {used:.0f} MB"
+
+
+def _nothing_is_started(*_: Any, **__: Any) -> None:
+    raise AssertionError("a process was started")
+
+
+def peak_mb(whose: int) -> float:
+    """Return the most memory that this process, or any of its children, has had."""
+    return resource.getrusage(whose).ru_maxrss / 1024
+
+
+@pytest.mark.parametrize(("change", "piece"), some(SWEEPS))
+def test_a_bad_sweep(change: Any, piece: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_sweep(folder, change)
+    refuse_here(["run", "bad.yaml"], piece, folder, monkeypatch)
+
+
+@pytest.mark.parametrize(("arguments", "piece"), some(ARGUMENTS))
+def test_bad_arguments(arguments: list[str], piece: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_here(arguments, piece, folder, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AS_PROCESSES)
+def test_as_a_process_of_its_own(name: str, folder: Path) -> None:
+    (row,) = [row for row in (*SWEEPS, *ARGUMENTS) if row[0] == name]
+    arguments = row[1] if isinstance(row[1], list) else ["run", "bad.yaml"]
+    if not isinstance(row[1], list):
+        write_sweep(folder, row[1])
+    before = everything(folder)
+    environment = {key: value for key, value in os.environ.items() if key != "DEPTHRATE_STORE"}
+    root = str(Path(__file__).parents[2])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "depthrate", *arguments],
+        cwd=folder,
+        env=environment | {"PYTHONPATH": root, "COLUMNS": "80"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout as stream:
+        output = stream.read()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert_refusal(process.returncode, output, row[2])
+    assert everything(folder) == before, "something was written"
+    cpu_s, memory_mb = used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+    assert cpu_s < CPU_S and memory_mb < MEMORY_MB, f"{cpu_s:.1f} s, {memory_mb:.0f} MB"
+
+
+def test_they_are_many() -> None:
+    rows = [*SWEEPS, *ARGUMENTS]
+    assert len({repr(row[1]) for row in rows}) == len(rows) >= 800, "each is another one"
+    assert all(row[2] for row in rows), "each has a piece of what is said"
