@@ -16,9 +16,9 @@ import pyarrow as pa
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.columns import OWN_TYPES, quoted
 from depthrate.storage.fits import fits_of
+from depthrate.storage.layer_features import read_layer
 from depthrate.storage.layout import DATA_TABLES, attempt_of_path
 from depthrate.storage.parameters import Added, with_parameter_columns
-from depthrate.storage.parquet import open_parquet
 from depthrate.storage.records import read_records
 from depthrate.storage.results_view import results_view
 from depthrate.storage.schema import ATTEMPTS, FITS, MEASURED, TRIALS, Columns
@@ -122,7 +122,7 @@ class Results:
         columns = (source.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
         counting = {trial: attempt for trial, attempt in zip(*columns, strict=True) if trial_id in (None, trial)}
         for file in source.files.get("features", ()):
-            yield from _read_layer(self.store, file.path, layer, counting)
+            yield from read_layer(self.store, file.path, layer, counting)
 
     def _look_again(self, query: str) -> bool:
         """See why a query could not read a file: replaced by a compaction, or damaged; False if neither is the case."""
@@ -279,41 +279,6 @@ class Results:
         return pa.Table.from_pylist(
             [{name: record.get(name) for name in ATTEMPTS.names} for record in records], ATTEMPTS
         )
-
-
-def _read_layer(
-    store: Store, path: str, layer: int, counting: Mapping[str, str]
-) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield (trial, labels, features) of one layer of some trials (trial -> attempt), from the row groups that hold it."""
-    with store.open(path) as file, open_parquet(file) as parquet:
-        metadata = parquet.metadata
-        names = [metadata.row_group(0).column(i).path_in_schema for i in range(metadata.num_columns)]
-        sought = [(names.index("layer"), layer)] + [
-            (names.index("trial_id"), one) for one in counting if len(counting) < 2
-        ]
-
-        def may_hold(group: int) -> bool:
-            ranges = [(metadata.row_group(group).column(column).statistics, value) for column, value in sought]
-            return all(not s or not s.has_min_max or s.min <= value <= s.max for s, value in ranges)
-
-        for group in filter(may_hold, range(metadata.num_row_groups)):
-            table = parquet.read_row_group(group, columns=["trial_id", "attempt_id", "layer", "label", "feature"])
-            yield from _trials_of_layer(table, layer, counting)
-
-
-def _trials_of_layer(
-    table: pa.Table, layer: int, counting: Mapping[str, str]
-) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    import numpy as np
-
-    trials, attempts = np.array(table["trial_id"].to_pylist()), np.array(table["attempt_id"].to_pylist())
-    rows = table["layer"].to_numpy() == layer
-    feature = table["feature"].combine_chunks()
-    features = feature.flatten().to_numpy(zero_copy_only=False).reshape(len(feature), -1)
-    labels = table["label"].to_numpy()
-    for trial in dict.fromkeys(trials[rows].tolist()):
-        if trial in counting and (chosen := rows & (trials == trial) & (attempts == counting[trial])).any():
-            yield str(trial), labels[chosen], features[chosen]
 
 
 def check_expression(text: str, columns: Mapping[str, str] | None) -> None:
