@@ -121,6 +121,9 @@ def _environment(profile: Profile) -> list[str]:
         lines += [f'export DEPTHRATE_DATA_CACHE="{profile.data_cache}"', 'mkdir -p "$DEPTHRATE_DATA_CACHE"']
     if profile.container is not None:  # SLURM's commands are not in there, so it cannot ask when its time is up
         lines.append(f"export DEPTHRATE_ENDS_AT=$((EPOCHSECONDS + {60 * profile.walltime_min}))")
+        lines.append(
+            "trap : TERM"
+        )  # it ends our program, not the script, whose last lines may have to ask for a requeue
     return lines
 
 

@@ -361,6 +361,32 @@ def test_the_first_setup_line_that_fails_ends_the_job(tmp_path: Path, lines: lis
     assert (done.stdout == "reached\n") == (code == 0), "what follows the setup lines is not held to that"
 
 
+@pytest.mark.parametrize(
+    ("code", "state", "asked"),
+    [(114, "RUNNING", ["requeue 5_3"]), (114, "CANCELLED", []), (0, "RUNNING", []), (1, "RUNNING", [])],
+)
+def test_the_batch_script_queues_a_container_again(
+    programs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, state: str, asked: list[str]
+) -> None:
+    pytest.importorskip("submitit")
+    for name, script in {
+        "srun": f"kill -TERM $PPID; exit {code}",  # a preemption tells the script as well
+        "scontrol": f'if [ $1 = requeue ]; then echo "$@" >> {tmp_path}/asked; else echo "JobId=9 JobState={state} X"; fi',
+        "sleep": "true",
+    }.items():
+        programs(name, "")
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")
+    for name, value in {"JOB_ID": "9", "ARRAY_JOB_ID": "5", "ARRAY_TASK_ID": "3"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "job.sh").write_text(batch_script(Profile(container="x.sif"), "x", 2, tmp_path / "jobs"))
+    done = subprocess.run(["bash", tmp_path / "job.sh"], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert ((tmp_path / "asked").read_text().splitlines() if asked else []) == asked and (
+        tmp_path / "asked"
+    ).exists() == bool(asked)
+
+
 @pytest.mark.parametrize("setup_fails", [True, False])
 def test_only_a_scratch_folder_of_ours_is_removed(
     programs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setup_fails: bool
