@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import itertools
 import math
+import os
 import re
 import tomllib
 import types
@@ -199,6 +200,14 @@ def _spelled_out(content: dict[str, Any], where: str) -> tuple[dict[str, Any], d
         fields["gpus"] = sum(count for _, count in named)
         fields["gpu_type"] = named[0][0]
     return content, fields
+
+
+def expiring_keys(profile: Profile) -> str:
+    """Say that keys which expire go with the jobs, where they do; empty if not."""
+    name = KEY_VARIABLES[-1]
+    if profile.credentials is not None or name not in os.environ:
+        return ""
+    return f"{name} goes with the jobs and may expire while they wait: credentials in the cluster file names a file instead"
 
 
 def gpus_in(gres: str | None) -> list[tuple[str | None, int]]:

@@ -112,19 +112,26 @@ def _environment(profile: Profile) -> list[str]:
     if profile.packs_per_gpu > 1:
         lines.append(f"export DEPTHRATE_PACKS_PER_GPU={profile.packs_per_gpu}")
     if profile.scratch is not None:
-        lines += [f'export TMPDIR="{profile.scratch}/depthrate-$SLURM_JOB_ID"', 'mkdir -p -m 700 "$TMPDIR"']
+        lines += [
+            f'export TMPDIR="{profile.scratch}/depthrate-$SLURM_JOB_ID"',
+            f'mkdir -p -m 700 "$TMPDIR" || exit {SETUP_FAILED_CODE}',
+            'scratch_of_job="$TMPDIR"',
+        ]
     if profile.data_cache is not None:
-        lines.append(f'export DEPTHRATE_DATA_CACHE="{profile.data_cache}"')
+        lines += [f'export DEPTHRATE_DATA_CACHE="{profile.data_cache}"', 'mkdir -p "$DEPTHRATE_DATA_CACHE"']
     if profile.container is not None:  # SLURM's commands are not in there, so it cannot ask when its time is up
         lines.append(f"export DEPTHRATE_ENDS_AT=$((EPOCHSECONDS + {60 * profile.walltime_min}))")
+        lines.append(
+            "trap : TERM"
+        )  # it ends our program, not the script, whose last lines may have to ask for a requeue
     return lines
 
 
 def _at_the_end(profile: Profile, folder: Path, excluded: Sequence[str], elsewhere: int) -> list[str]:
     """Return what the batch script does at its end, however it comes."""
     lines = []
-    if profile.scratch is not None:
-        lines.append('rm -rf -- "${TMPDIR:?}"')
+    if profile.scratch is not None:  # never by the name TMPDIR, which is another's until we have set it
+        lines.append('[ -z "$scratch_of_job" ] || rm -rf -- "$scratch_of_job"')
     if elsewhere:
         marker = begun_marker(Path("$here"), "$SLURM_JOB_ID", 0).name.removesuffix("0") + "${SLURM_RESTART_COUNT:-0}"
         lines += [
@@ -144,7 +151,8 @@ def _at_the_end(profile: Profile, folder: Path, excluded: Sequence[str], elsewhe
         ]
     if not lines:
         return []
-    return ["depthrate_ends() {", "  code=$?", *(f"  {line}" for line in lines), "}", "trap depthrate_ends EXIT"]
+    body = [f"  {line}" for line in lines]
+    return ["scratch_of_job=", "depthrate_ends() {", "  code=$?", *body, "}", "trap depthrate_ends EXIT"]
 
 
 def _teardown(profile: Profile) -> list[str] | None:

@@ -30,7 +30,7 @@ from depthrate.orchestrator.executors.slurm_submissions import (
 )
 from depthrate.slurm.command import SlurmError, ignored_variables
 from depthrate.slurm.limits import Limits, count_submitted
-from depthrate.slurm.profile import Profile
+from depthrate.slurm.profile import Profile, expiring_keys
 from depthrate.slurm.script import batch_script
 from depthrate.slurm.states import JobState, squeue_states
 from depthrate.slurm.submit import SubmitLimitError, cancel_jobs
@@ -116,7 +116,7 @@ class SlurmExecutor(Executor):
         where = profile.partition or partition.name
         text = f"SLURM cluster {self.limits.cluster}, partition {where}; each job: {asked}; packs on {self.device}"
         text += f"; {len(self._adopted)} packs are already there" if self._adopted else ""
-        return text + (f"; {ignored}" if (ignored := ignored_variables()) else "")
+        return "; ".join([text, *filter(None, (ignored_variables(), expiring_keys(profile)))])
 
     def details(self, plan: Plan, estimate_s: Estimate) -> dict[str, Any]:
         """Return the jobs, the cost in job-hours, how full they are, and the batch script."""

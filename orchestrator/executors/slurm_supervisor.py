@@ -77,6 +77,8 @@ class Supervisor:
             words += ["--cluster", str(shutil.copy(self._cluster_file, folder / "cluster.toml"))]
         if self._request.workers is not None:
             words += ["--workers", str(self._request.workers)]
+        if (packs_per_gpu := self._request.options.get("packs_per_gpu")) is not None:
+            words += ["--packs-per-gpu", str(packs_per_gpu)]
         submission = Submission(name, sweep.name, self._limits.cluster, str(folder), [[]])
         submission.write(store)
         try:
@@ -106,6 +108,8 @@ class Supervisor:
             signal_s=None,
         )
         asked = replace(asked, cpus=1, mem_gb=MEM_GB, mem_per_cpu_gb=None, nodes=1)
+        if asked.container is not None:  # in there it would have no sbatch
+            asked = replace(asked, container=None, python=None)
         longest = self._limits.partition_of(asked).max_min
         return replace(asked, walltime_min=int(min(LONGEST_MIN, longest or LONGEST_MIN)))
 
@@ -138,11 +142,18 @@ class _Launch:
             if self._asked is not None or pause_s is None or not (code == BAD_INPUT or code < 0):
                 break
             log.info("it begins anew in %.0f s", pause_s)
-            time.sleep(pause_s)
+            self._pause(pause_s)
         if self._asked is not None and code != 0:
             go_back_into_queue(self._asked, "the launch goes on", has_progressed=True)
 
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self._asked is None and time.monotonic() < until:
+            time.sleep(0.5)  # a signal ends no sleep
+
     def _run_once(self) -> int:
+        if self._asked is not None:
+            return BAD_INPUT
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a handler would not be inherited
         self._process = subprocess.Popen([sys.executable, "-m", "depthrate", *self._words], stdin=subprocess.DEVNULL)
         for number in (signal.SIGUSR2, signal.SIGTERM):

@@ -14,7 +14,7 @@ from depthrate.orchestrator.executors.slurm_bundles import bundle, share_of_slot
 from depthrate.slurm import states
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.limits import Limits, Partition, minutes_of, read_limits
-from depthrate.slurm.profile import Profile, load_profile, make_profile
+from depthrate.slurm.profile import Profile, expiring_keys, load_profile, make_profile
 from depthrate.slurm.script import batch_script, sbatch_parameters
 from depthrate.slurm.states import JobState, sacct_states, squeue_states
 
@@ -121,6 +121,32 @@ def test_what_sbatch_is_asked_for(programs: Any, tmp_path: Path, content: dict[s
     asked = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
     always = ("cpus-per-task", "error", "job-name", "nodes", "open-mode", "output", "requeue", "signal", "time")
     assert [line for line in asked if line[2:].partition("=")[0] not in always] == lines
+
+
+def test_keys_that_expire_are_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+    assert expiring_keys(Profile()) == ""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "secret")
+    assert "may expire while they wait" in expiring_keys(Profile()) and "secret" not in expiring_keys(Profile())
+    assert expiring_keys(Profile(credentials="/keys")) == ""
+
+
+def test_packs_that_share_a_gpu() -> None:
+    profile = make_profile({"gpus": "a100:2", "packs_per_gpu": 4, "gpu_mem_gb": 80}, "x.toml")
+    assert profile.slots == 8 and profile.worker_mem_gb("cuda") == 20
+    assert [len(job) for job in bundle(range(16), [60.0] * 16, profile)] == [8, 8]
+
+
+def test_pyxis_gets_the_container_from_srun(programs: Any, tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    programs("srun", "")
+    content = {"container": "theory#image:1", "container_runtime": "pyxis", "container_binds": ["/a", "/b:/c"]}
+    script = batch_script(make_profile(content, "x.toml"), "x", 1, tmp_path)
+    called = next(line for line in script.splitlines() if line.startswith("srun"))
+    assert "--container-image=theory#image:1" in called and "--container-mounts=/a:/a,/b:/c" in called
+    assert called.endswith(f"python3 -u -m submitit.core._submit {tmp_path}")
+    with pytest.raises(SlurmError, match="container_runtime is 'docker'; allowed: apptainer, singularity, pyxis"):
+        make_profile({"container_runtime": "docker"}, "x.toml")
 
 
 def test_what_follows_from_a_cluster_file() -> None:
@@ -333,6 +359,55 @@ def test_the_first_setup_line_that_fails_ends_the_job(tmp_path: Path, lines: lis
     done = subprocess.run(["bash", "job.sh"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == code and said in done.stderr and "not reached" not in done.stdout
     assert (done.stdout == "reached\n") == (code == 0), "what follows the setup lines is not held to that"
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "asked"),
+    [(114, "RUNNING", ["requeue 5_3"]), (114, "CANCELLED", []), (0, "RUNNING", []), (1, "RUNNING", [])],
+)
+def test_the_batch_script_queues_a_container_again(
+    programs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, state: str, asked: list[str]
+) -> None:
+    pytest.importorskip("submitit")
+    for name, script in {
+        "srun": f"kill -TERM $PPID; exit {code}",  # a preemption tells the script as well
+        "scontrol": f'if [ $1 = requeue ]; then echo "$@" >> {tmp_path}/asked; else echo "JobId=9 JobState={state} X"; fi',
+        "sleep": "true",
+    }.items():
+        programs(name, "")
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{script}\n")
+    for name, value in {"JOB_ID": "9", "ARRAY_JOB_ID": "5", "ARRAY_TASK_ID": "3"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "job.sh").write_text(batch_script(Profile(container="x.sif"), "x", 2, tmp_path / "jobs"))
+    done = subprocess.run(["bash", tmp_path / "job.sh"], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert ((tmp_path / "asked").read_text().splitlines() if asked else []) == asked and (
+        tmp_path / "asked"
+    ).exists() == bool(asked)
+
+
+@pytest.mark.parametrize("setup_fails", [True, False])
+def test_only_a_scratch_folder_of_ours_is_removed(
+    programs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setup_fails: bool
+) -> None:
+    pytest.importorskip("submitit")
+    programs("srun", "")
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    monkeypatch.setenv("TMPDIR", str(precious))
+    monkeypatch.setenv("scratch_of_job", str(precious))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    setup = (f"ls -d {tmp_path}/scratch/*", "false") if setup_fails else ()
+    profile = Profile(scratch=f"{tmp_path}/scratch", setup=setup)
+    (tmp_path / "bin" / "srun").write_text('#!/bin/bash\ntouch "$TMPDIR/left"; echo "$TMPDIR"\n')
+    (jobs / "job.sh").write_text(batch_script(profile, "x", 1, jobs))
+    done = subprocess.run(["bash", jobs / "job.sh"], capture_output=True, text=True, check=False)
+    assert done.returncode == (113 if setup_fails else 0), done.stderr
+    assert done.stdout == ("" if setup_fails else f"{tmp_path}/scratch/depthrate-7\n")
+    assert precious.is_dir() and not list(tmp_path.glob("scratch/*"))
 
 
 def test_every_slot_of_a_job_is_filled_before_another_is_asked_for() -> None:

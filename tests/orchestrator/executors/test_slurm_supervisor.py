@@ -33,9 +33,11 @@ def test_it_is_told_all_that_the_launch_was(folder: Store, monkeypatch: pytest.M
     monkeypatch.setattr(slurm_supervisor, "jobs_of_sweep", lambda *_: ([], {}))
     (tmp_path / "c.toml").write_text("gpus = 2")
     request = ExecutorRequest(
-        sweep=Sweep(name="s", task="collapse"), store=folder, device="auto", workers=3, options={}
+        sweep=Sweep(name="s", task="collapse"), store=folder, device="auto", workers=3, options={"packs_per_gpu": 4}
     )
-    asked = Profile(gpus=2, packs_per_gpu=4, credentials="/keys", supervisor_partition="main")
+    asked = Profile(
+        gpus=2, packs_per_gpu=4, credentials="/keys", supervisor_partition="main", container="x.sif", python="p"
+    )
     options = LaunchOptions(
         store="x",
         data="/data",
@@ -54,6 +56,7 @@ def test_it_is_told_all_that_the_launch_was(folder: Store, monkeypatch: pytest.M
     assert Path(given["--cluster"]).read_text() == "gpus = 2" and Path(given["--cluster"]).parent == Path(where)
     profile = sent["profile"]
     assert (profile.slots, profile.gpus, profile.credentials, profile.walltime_min) == (1, 0, "/keys", 120)
+    assert (profile.container, profile.python) == (None, None) and given["--packs-per-gpu"] == "4"
     assert sent["elsewhere"] == 3, "each node but one may be bad"
 
 
@@ -74,7 +77,7 @@ def codes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
                 return left.pop(0)
 
         monkeypatch.setattr(slurm_supervisor.subprocess, "Popen", Launch)
-        monkeypatch.setattr(slurm_supervisor.time, "sleep", pauses.append)
+        monkeypatch.setattr(slurm_supervisor._Launch, "_pause", lambda self, seconds: pauses.append(seconds))
         run_supervisor([str(tmp_path), "/data", "run"])
         assert not left and begun_marker(tmp_path, "7", 0).exists()
         return pauses
