@@ -79,7 +79,7 @@ def check_filters(sweep: Sweep, task: Task) -> None:
     filters = [request.where for request in sweep.fit if request.where is not None]
     if not filters:
         return
-    from depthrate.storage.query import QueryError, check_expression  # here: most sweeps have no filter
+    from depthrate.storage.expressions import QueryError, check_expression  # here: most sweeps have no filter
 
     for text in filters:
         try:

@@ -10,7 +10,8 @@ from tests_rows import commit, tables_of
 
 from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.storage.commit import commit_trials
-from depthrate.storage.query import QueryError, Results, check_expression
+from depthrate.storage.expressions import QueryError, check_expression
+from depthrate.storage.query import Results
 from depthrate.storage.schema import TableError
 from depthrate.storage.store import Store
 from depthrate.storage.task_tables import task_table
@@ -106,5 +107,5 @@ def test_a_question_that_is_no_text_is_refused(folder: Store) -> None:
     commit(folder, A, ["t1"])
     with pytest.raises(QueryError, match="characters that are none"):
         Results(folder, builtin_columns()).sql("select '\ud800'")
-    with pytest.raises(QueryError, match="no SQL expression"):
+    with pytest.raises(QueryError, match="characters that are none"):
         check_expression("nc1 > '\ud800'", None)
