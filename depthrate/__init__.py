@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.results import open_results as open
-    from depthrate.storage.query import QueryError, Results
+    from depthrate.storage.expressions import QueryError
+    from depthrate.storage.query import Results
     from depthrate.storage.store import StoreError
     from depthrate.sweeps.errors import SweepError
     from depthrate.sweeps.fit_requests import FitRequest
@@ -49,7 +50,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "storage.query": ("QueryError", "Results"),
+    "storage.expressions": ("QueryError",),
+    "storage.query": ("Results",),
     "storage.store": ("StoreError",),
     "sweeps.errors": ("SweepError",),
     "sweeps.fit_requests": ("FitRequest",),

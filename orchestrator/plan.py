@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from depthrate.orchestrator.measurements import columns_of, result_columns
-from depthrate.storage.json_file import read_sealed
+from depthrate.storage.json_file import object_of, read_sealed
 from depthrate.storage.layout import checkpoint_trials_path, identity, is_identity
 from depthrate.storage.schema import no_rows
 from depthrate.storage.snapshot import Snapshot, sample_trials, take_snapshot
@@ -79,7 +79,7 @@ def check_filters(sweep: Sweep, task: Task) -> None:
     filters = [request.where for request in sweep.fit if request.where is not None]
     if not filters:
         return
-    from depthrate.storage.query import QueryError, check_expression  # here: most sweeps have no filter
+    from depthrate.storage.expressions import QueryError, check_expression  # here: most sweeps have no filter
 
     for text in filters:
         try:
@@ -165,11 +165,11 @@ def make_estimate(plan: Plan, store: Store) -> Callable[[Pack], float | None]:
     task = plan.checked.task
     sample = sample_trials(store, plan.snapshot, SAMPLE) if plan.packs else no_rows()
     rows = sample.select(["task", "wall_s", "params"]).to_pylist()
-    ratios = [
-        row["wall_s"] / _estimate_s(task, task.schema.completed(json.loads(row["params"])))
-        for row in rows
-        if row["task"] == task.name and row["wall_s"] is not None
-    ]
+    ratios = []
+    for row in rows:
+        if row["task"] == task.name and row["wall_s"] is not None:
+            with suppress(ValueError, KeyError, TypeError, ArithmeticError):  # a trial that this task cannot have run
+                ratios.append(row["wall_s"] / _estimate_s(task, task.schema.completed(object_of(row["params"]))))
     if not ratios and task.estimate_s is None:
         return lambda pack: None
     factor = statistics.median(ratios) if ratios else 1.0

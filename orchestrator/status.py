@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from depthrate.orchestrator.attempt import is_live, stalled_s
 from depthrate.orchestrator.retry import error_pattern
+from depthrate.storage.json_file import object_of
 from depthrate.storage.records import Record, read_records
 from depthrate.storage.snapshot import Snapshot
 from depthrate.storage.source import Problem
@@ -163,5 +163,5 @@ def find_params(trials: Sequence[Trial], snapshot: Snapshot, prefix: str) -> lis
     """Return (trial_id, task, params) of the planned and committed trials whose identity begins with `prefix`."""
     found = {trial.trial_id: (trial.trial_id, trial.task, dict(trial.params)) for trial in trials}
     for row in snapshot.trials.select(["trial_id", "task", "params"]).to_pylist():
-        found.setdefault(row["trial_id"], (row["trial_id"], row["task"], json.loads(row["params"])))
+        found.setdefault(row["trial_id"], (row["trial_id"], row["task"], object_of(row["params"])))
     return [entry for trial_id, entry in sorted(found.items()) if trial_id.startswith(prefix)]

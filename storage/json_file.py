@@ -25,6 +25,14 @@ def read_object(content: bytes, *, surrogates: bool = False) -> dict[str, Any]:
     return found
 
 
+def object_of(text: object) -> dict[str, Any]:
+    """Return the object in a text that a table of a store holds; an empty one where it holds none, which `verify` names."""
+    try:
+        return read_object(text.encode()) if isinstance(text, str) else {}
+    except ValueError:
+        return {}
+
+
 def sealed(fields: Mapping[str, Any]) -> bytes:
     """Return an object as a file that says by its digest whether it is as it was written."""
     return json.dumps({**fields, "sha256": _digest(fields)}).encode()

@@ -120,10 +120,17 @@ def read_rows(store: Store, source: Source, file: DataFile) -> pa.Table:
     Raises:
         DamagedFile: it is not what was committed.
     """
+    return counting_rows(source, _read_whole(store, file))
+
+
+def _read_whole(store: Store, file: DataFile) -> pa.Table:
     content = store.read(file.path)
     if not file.has_content(content):
         raise DamagedFile(file.path)
-    return counting_rows(source, read_parquet(content))
+    try:
+        return read_parquet(content)
+    except (pa.ArrowException, OSError, ValueError) as error:  # no Parquet, though its digest is right
+        raise DamagedFile(file.path) from error
 
 
 def _order(name: str, table: pa.Table, ids: pa.Array) -> np.ndarray:
@@ -156,15 +163,18 @@ def _merge_features(
     return kept
 
 
+def _read_records(store: Store, file: DataFile) -> pa.Table:
+    try:
+        return _read_whole(store, file).select(_RECORDS.names).cast(_RECORDS)
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise DamagedFile(file.path) from error
+
+
 def _joined_records(
     store: Store, group: Group, replaced: Sequence[Manifest], snapshot: Snapshot
 ) -> tuple[pa.Table | None, dict[str, int], list[str]]:
     """Return the attempts' records with what they printed, the bytes of each record read, and whose log is there."""
-    parts = [
-        read_parquet(store.read(file.path)).select(_RECORDS.names).cast(_RECORDS)
-        for manifest in replaced
-        for file in manifest.files.get("attempts", ())
-    ]
+    parts = [_read_records(store, file) for manifest in replaced for file in manifest.files.get("attempts", ())]
     rows, sizes = [], dict[str, int]()
     logs = [attempt for manifest in replaced for attempt in manifest.logs]
     for path, record in read_loose_records(store, group.records):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from depthrate.storage.json_file import read_object
+from depthrate.storage.json_file import object_of
 from depthrate.storage.schema import TRIALS
 
 Added = Mapping[tuple[str, int], Mapping[str, Any]]
@@ -90,17 +90,9 @@ _ARROW_AGREES = (pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.list_(pa.
 
 
 def _parsed_by_python(texts: list[str]) -> dict[str, pa.Array]:
-    rows = [_parsed(text) for text in texts]
+    rows = [object_of(text) for text in texts]
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: _parameter_array([row.get(name) for row in rows]) for name in names}
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    """Return a trial's parameters, none of them where they cannot be read: `verify` names such a trial."""
-    try:
-        return read_object(text.encode())
-    except ValueError:
-        return {}
 
 
 def _parameter_array(values: list[Any]) -> pa.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,8 @@ import duckdb
 import pyarrow as pa
 
 from depthrate.storage.cache import SnapshotCache
-from depthrate.storage.columns import OWN_TYPES, quoted
+from depthrate.storage.columns import OWN_TYPES
+from depthrate.storage.expressions import QueryError, require_characters
 from depthrate.storage.fits import fits_of
 from depthrate.storage.layer_features import read_layer
 from depthrate.storage.layout import DATA_TABLES, attempt_of_path
@@ -41,10 +42,6 @@ def _database(pid: int) -> duckdb.DuckDBPyConnection:
     database.execute("set enable_external_access = false")
     database.execute("set lock_configuration = true")
     return database
-
-
-class QueryError(ValueError):
-    """An SQL query that DuckDB refuses."""
 
 
 class Results:
@@ -79,7 +76,7 @@ class Results:
         Raises:
             QueryError: the query is not understood, or tries to do anything but read the views.
         """
-        _require_characters(query)
+        require_characters(query)
         if lazy:
             return self._relation(query)
         for _ in range(LOOKS):
@@ -279,41 +276,3 @@ class Results:
         return pa.Table.from_pylist(
             [{name: record.get(name) for name in ATTEMPTS.names} for record in records], ATTEMPTS
         )
-
-
-def check_expression(text: str, columns: Mapping[str, str] | None) -> None:
-    """Check that a text is one SQL expression over these columns (name -> SQL type); over any, where they are not known.
-
-    Raises:
-        QueryError: it is not.
-    """
-    _require_characters(text)
-    query = f"select (\n{text}\n) as value from results"
-    try:
-        statements = duckdb.extract_statements(query)
-        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            raise QueryError(f"{text!r} is not an SQL expression over the columns of results, as in a or log(a) + b")
-        if columns is not None:
-            connection = duckdb.connect(":memory:")
-            connection.execute("set enable_external_access = false")
-            listed = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
-            connection.execute(f"create table results ({listed})")
-            connection.sql(query)
-    except duckdb.Error as error:
-        raise QueryError(
-            f"{text!r} is no SQL expression over results: {first_line(error)}{_candidates(error)}"
-        ) from None
-
-
-def _require_characters(text: str) -> None:
-    """Raise QueryError for a text with characters that DuckDB cannot be given."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise QueryError(f"{text!r:.200} has characters that are none (halves of surrogate pairs)") from None
-
-
-def _candidates(error: Exception) -> str:
-    """Return which column may have been meant, as DuckDB says it below the error."""
-    found = re.search(r'^Candidate bindings:[ :]*(".*")', str(error), re.MULTILINE)
-    return f"; did you mean {found[1]}?" if found else ""

@@ -75,7 +75,10 @@ def compacted_log(store: Store, snapshot: Snapshot, attempt_id: str) -> bytes | 
     for manifest in snapshot.manifests:
         if attempt_id in manifest.logs:
             for file in manifest.files.get("attempts", ()):
-                table = read_parquet(store.read(file.path)).select(["attempt_id", "log"])
+                try:
+                    table = read_parquet(store.read(file.path)).select(["attempt_id", "log"])
+                except (pa.ArrowException, OSError, KeyError):
+                    continue  # verify names it
                 for row in table.to_pylist():
                     if row["attempt_id"] == attempt_id and row["log"] is not None:
                         return bytes(row["log"])

@@ -6,6 +6,7 @@ import pdb
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from depthrate.orchestrator.commands.find_sweep import launched_sweep
 from depthrate.orchestrator.measurements import columns_of
 from depthrate.orchestrator.plan import check_sweep
 from depthrate.orchestrator.status import find_params
@@ -17,7 +18,7 @@ from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.specs import newest_specs
 from depthrate.storage.store import StoreError, existing_store, open_store
 from depthrate.storage.task_tables import task_table
-from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
+from depthrate.sweeps.sweep_file import load_sweep
 
 
 @dataclass
@@ -58,7 +59,7 @@ def debug_trial(prefix: str, sweep: str | None, url: str | None, device: str, *,
     """
     store = existing_store(url) if sweep is None else open_store(url)
     console, data = make_console(), open_data_folder()
-    sweeps = [load_sweep(sweep)] if sweep else [sweep_of_spec(each.spec) for each in newest_specs(store).values()]
+    sweeps = [load_sweep(sweep)] if sweep else [launched_sweep(each) for each in newest_specs(store).values()]
     checked = [check_sweep(each) for each in sweeps]
     by_task = {each.task.name: each.sweep for each in checked}
     snapshot = take_snapshot(store, cache=SnapshotCache(columns=TRIALS.names))

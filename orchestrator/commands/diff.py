@@ -12,6 +12,7 @@ from depthrate.orchestrator.code_diff import unified_diff
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.terminal import print_json, print_table, printable
 from depthrate.orchestrator.usage import UsageError
+from depthrate.storage.json_file import object_of
 from depthrate.storage.kept_code import read_code
 from depthrate.storage.store import Store
 
@@ -42,9 +43,7 @@ def show_difference(store: Store, prefixes: tuple[str, str], as_json: bool, cons
     results = results_of(store)
     rows = results.sql(f"select {', '.join(_COLUMNS)} from trials").to_arrow_table().to_pylist()
     first, second = (_the_trial(rows, prefix, store) for prefix in prefixes)
-    params, versions = (
-        _differing(json.loads(first[name]), json.loads(second[name])) for name in ("params", "versions")
-    )
+    params, versions = (_differing(object_of(first[name]), object_of(second[name])) for name in ("params", "versions"))
     rest = _differing(
         *({n: row[n] for n in _COLUMNS[1:] if n not in ("params", "versions")} for row in (first, second))
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from depthrate.sweeps.sweep import Sweep
 
 
+ROOT = 0
+"""The user whose files are everybody's, and who needs no protection from others'."""
+
+
 def find_sweep(given: str, store: Store) -> tuple[CheckedSweep, SearchView | None]:
     """Return the sweep that is meant, a file, the last launch under a name, or a shipped one, and its search.
 
@@ -25,7 +30,7 @@ def find_sweep(given: str, store: Store) -> tuple[CheckedSweep, SearchView | Non
     """
     launched = newest_specs(store)
     is_launch = given in launched and not Path(given).is_file()
-    return _checked(_sweep_of(launched[given]) if is_launch else _load(given), store)
+    return _checked(launched_sweep(launched[given]) if is_launch else _load(given), store)
 
 
 def planned_trials(given: str | None, store: Store) -> dict[str, list[str]]:
@@ -45,7 +50,7 @@ def planned_trials(given: str | None, store: Store) -> dict[str, list[str]]:
         try:
             # a search that was killed knows more trials than were written down with its spec
             trial_ids = None if "search" in spec.spec else spec.trial_ids(store)
-            planned[spec.sweep] = _expanded(_sweep_of(spec), store) if trial_ids is None else trial_ids
+            planned[spec.sweep] = _expanded(launched_sweep(spec), store) if trial_ids is None else trial_ids
         except ValueError as error:
             if given is not None:
                 raise
@@ -71,7 +76,30 @@ def _load(given: str) -> Sweep:
     return load_sweep(given)
 
 
-def _sweep_of(launched: LaunchedSpec) -> Sweep:
+def launched_sweep(launched: LaunchedSpec) -> Sweep:
+    """Return the sweep of a launch that a store has written down.
+
+    Others may write to a store: it does not choose which of their files is executed.
+
+    Raises:
+        ValueError: it is no sweep, or its task is a file of another user.
+    """
     from depthrate.sweeps.sweep_file import sweep_of_spec
 
-    return sweep_of_spec(launched.spec)
+    sweep = sweep_of_spec(launched.spec)
+    where, _, _ = sweep.task.rpartition(":")
+    owner = _owner_of(Path(where)) if where.endswith(".py") else None
+    if owner is not None and os.geteuid() not in (owner, ROOT) and owner != ROOT:
+        raise UsageError(
+            f"sweep {launched.sweep!r} in the store names the task file {where}, which belongs to another user (id {owner}) "
+            "and is not executed because a store says so; if you trust it, give the sweep's file instead of its name"
+        )
+    return sweep
+
+
+def _owner_of(path: Path) -> int | None:
+    """Return whose file it is; None for one that is not there."""
+    try:
+        return path.stat().st_uid
+    except (OSError, ValueError):
+        return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from rich.progress import Progress
 from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.terminal import print_json, print_table
 from depthrate.storage.findings import Verification
+from depthrate.storage.json_file import object_of
 from depthrate.storage.repair import repair
 from depthrate.storage.store import Store
 from depthrate.storage.verify import verify
@@ -85,4 +85,7 @@ def _measured(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | N
     task = builtin_tasks().get(row["task"])
     if task is None or task.measured is None or task.version != row["task_version"] or row["steps"] is None:
         return None
-    return task.measured(json.loads(row["params"]), row["steps"])
+    try:
+        return task.measured(object_of(row["params"]), row["steps"])
+    except (ValueError, KeyError, TypeError):
+        return None  # parameters that the task never had: the commit was not written by us

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from depthrate.orchestrator.report.figures.search import search_content
 from depthrate.orchestrator.search.proposals import SearchView
 from depthrate.orchestrator.status import SweepStatus
 from depthrate.storage.columns import quoted
+from depthrate.storage.json_file import object_of
 from depthrate.storage.query import Results
 from depthrate.sweeps.trial import Trial
 
@@ -64,7 +64,7 @@ def read_report(
     )
     ours = [done[trial.trial_id] for trial in planned if trial.trial_id in done]
     newest = max(ours, key=lambda row: row["committed_at"], default=None)
-    versions = json.loads(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")}
+    versions = object_of(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")}
     return ReportData(
         name=sweep.name,
         spec=sweep.spec(),

@@ -14,7 +14,7 @@ from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.results import results_of
 from depthrate.storage.commit import commit_trials
-from depthrate.storage.query import QueryError
+from depthrate.storage.expressions import QueryError
 from depthrate.storage.schema import FITS
 from depthrate.storage.store import Store
 from depthrate.storage.task_tables import task_table

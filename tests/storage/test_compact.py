@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests_rows import commit
 
+from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.results import results_of
 from depthrate.storage.compact import compact
 from depthrate.storage.groups import Group, plan_groups
@@ -19,6 +20,7 @@ from depthrate.storage.query import VIEWS
 from depthrate.storage.records import compacted_log, read_records
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
+from depthrate.storage.verify import verify
 
 
 def fill(store: Store, packs: int = 6) -> None:
@@ -252,3 +254,21 @@ def test_an_empty_store_and_a_single_commit_are_left_alone(store: Store) -> None
     assert compact(store).groups == 0
     commit(store, "20260101T000000_aaaaaaaaaaaa", ["t0a"])
     assert compact(store).groups == 0 and not store.list("manifest")
+
+
+@pytest.mark.parametrize("damage", ["schema", "cut", "empty", "flip"])
+def test_damaged_records_of_a_compaction_stop_no_other(folder: Store, damage: str) -> None:
+    fill(folder)
+    compact(folder, grace_s=0)
+    (path,) = [path for path in folder.list("attempts") if is_compacted(path)]
+    content = folder.read(path)
+    at = content.index(b"ARROW:schema") + 24
+    changes = {"schema": content[:at] + b"\xef" + content[at + 1 :], "cut": content[:-9], "empty": b""}
+    changes["flip"] = content[:30] + bytes([content[30] ^ 1]) + content[31:]
+    folder.write(path, changes[damage])
+    commit(folder, f"20260102T000000_{'e' * 12}", ["u1"])
+    commit(folder, f"20260102T000000_{'f' * 12}", ["u2"])
+    result = compact(folder, grace_s=0)
+    assert path in result.damaged or damage in ("cut", "empty"), "which the snapshot leaves out by its size"
+    assert compacted_log(folder, take_snapshot(folder), f"20260102T000000_{'e' * 12}") is None
+    assert path in {finding.path for finding in verify(folder, builtin_columns()).findings}

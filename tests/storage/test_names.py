@@ -10,7 +10,8 @@ from tests_rows import commit, tables_of
 
 from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.storage.commit import commit_trials
-from depthrate.storage.query import QueryError, Results, check_expression
+from depthrate.storage.expressions import QueryError, check_expression
+from depthrate.storage.query import Results
 from depthrate.storage.schema import TableError
 from depthrate.storage.store import Store
 from depthrate.storage.task_tables import task_table

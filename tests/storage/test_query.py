@@ -11,7 +11,7 @@ from tests_rows import commit
 from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.results import open_results, results_of
 from depthrate.storage.commit import commit_trials
-from depthrate.storage.query import QueryError
+from depthrate.storage.expressions import QueryError
 from depthrate.storage.schema import TableError
 from depthrate.storage.store import Store, StoreError
 from depthrate.storage.task_tables import task_table
