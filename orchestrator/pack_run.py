@@ -84,7 +84,8 @@ class PackRun:
             self._finished = [(result, tables, share_s) for result, tables, _ in self._finished]
             self._commit()
         try:
-            self.store.delete(checkpoint_folder(self.job.pack_id))
+            if context.may_have_checkpoint:
+                self.store.delete(checkpoint_folder(self.job.pack_id))
         except OSError as error:  # all is committed
             log.warning("checkpoint not deleted: %s", error)
 
@@ -183,6 +184,7 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
         trial_ids=job.trial_ids,
         device=job.options.device,
         code_hash=job.options.code_hash,
+        beat_s=job.options.beat_s,
     )
     with captured_output() as output:
         try:

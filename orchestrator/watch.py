@@ -13,8 +13,8 @@ from depthrate.orchestrator.attempt import who
 from depthrate.orchestrator.plan import CheckedSweep, Plan
 from depthrate.orchestrator.progress import Progress as LaunchProgress
 from depthrate.orchestrator.terminal import printable
+from depthrate.storage.beats import Beat
 from depthrate.storage.cache import SnapshotCache
-from depthrate.storage.records import Record
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store, StoreError
 from depthrate.sweeps.packing import Pack, estimated_wall_s
@@ -131,7 +131,7 @@ class LaunchWatcher:
         done = self._work - left
         return elapsed * left / done if done > 0.01 * self._work and left > 0 else None
 
-    def _share_done(self, pack: Pack, state: Record) -> float:
+    def _share_done(self, pack: Pack, state: Beat) -> float:
         """Return how much of a running pack is done; where trials run in turn, steps are those of one trial."""
         share = (state.get("step") or 0) / state["num_steps"] if state.get("num_steps") else 0.0
         if self._plan.checked.task.fused:

@@ -44,6 +44,8 @@ class LaunchOptions:
     """Other versions that count as this one, so that their checkpoints are gone on from."""
     stall_s: float | None = None
     """An attempt that comes no further for so long is ended; null: never."""
+    beat_s: float | None = None
+    """Seconds between two signs of life of an attempt, the longer the more of them run; null: as for one alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +129,10 @@ class Machines(ABC):
     """Memory that one pack may use, if that is known."""
     outlives_driver: bool = False
     """Whether what was submitted goes on when the driver ends, so that a launch may leave it alone."""
+
+    def at_once(self, packs: int) -> int:
+        """Return how many of so many packs may run at the same moment."""
+        return min(packs, self.workers)
 
     @property
     def submitted(self) -> Mapping[str, tuple[str, list[str]]]:
@@ -281,6 +287,15 @@ class JobCounts:
 
 
 @dataclass(frozen=True)
+class SeenJobs:
+    """One answer of a scheduler about a sweep's jobs."""
+
+    counts: JobCounts
+    deaths: list[Record]
+    """How those attempts ended whose job is over without a word of theirs, and which no launch has written down."""
+
+
+@dataclass(frozen=True)
 class CancelledJobs:
     """What became of a sweep's jobs when all were cancelled."""
 
@@ -295,10 +310,8 @@ class Scheduler:
 
     title: str
     """As people write it."""
-    count_jobs: Callable[[Store, str], JobCounts | None]
-    """None where the sweep has none, or the scheduler is silent."""
-    silent_deaths: Callable[[Store, str], list[Record]]
-    """Tells how those attempts ended whose job is over without a word of theirs, and which no launch has written down."""
+    look: Callable[[Store, str], SeenJobs | None]
+    """Asks it once; None where the sweep has no jobs, or the scheduler is silent."""
     cancel_jobs: Callable[[Store, str], CancelledJobs | None]
     """Cancels all; running ones save their state first. None where the sweep has none."""
 

@@ -91,6 +91,10 @@ class SlurmExecutor(Executor):
         self._pause_s = SOONEST_S
         self._outbox = Outbox(profile, limits, store, sweep, self.room, self._lanes)
 
+    def at_once(self, packs: int) -> int:
+        """Return how many of so many packs may run at the same moment: without a bound on jobs, all."""
+        return min(packs, self.workers) if self.profile.array_parallelism else packs
+
     @property
     def submitted(self) -> dict[str, tuple[str, list[str]]]:
         """Attempt -> (pack, trials) of what earlier launches submitted and is still on its way."""
@@ -268,7 +272,7 @@ class SlurmExecutor(Executor):
         if not self._queue.look():
             return []
         ends = []
-        self._ends.look_again()
+        self._ends.look_again(self._queue.jobs.values())
         avoided = list(self._nodes.excluded)
         for job in list(self._queue.jobs.values()):
             is_over, is_settled = self._queue.is_over(job), self._queue.is_settled(job)
