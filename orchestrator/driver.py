@@ -42,8 +42,8 @@ LOOK_AT_OTHERS_S, LOOK_ALONE_S = 5.0, 60.0
 itself, which costs one request to see."""
 REST = 20
 """Looks take at most this part of a launch's time: what took a second is not done again for so many seconds."""
-BEATS_A_LOOK = 100
-"""Nodes that are asked at most for their progress in one look."""
+BEATS_A_LOOK, BEATS_HEARD = 100, 2
+"""Nodes that are asked at most for their progress in one look, and every how many of the shortest heartbeats."""
 
 
 @dataclass
@@ -99,6 +99,8 @@ class Driver:
         """Until when no pack in the queue can become ready by itself."""
         self._committed = CommittedTrials(store, plan.done, upkeep)
         self._beats = Beats(store, self.sweep.name, most=BEATS_A_LOOK)
+        self._heard: dict[str, Beat] = {}
+        self._next_beats = float("-inf")
         self._ended: set[str] = set()
         """Attempts of this launch, as they ran, that are over."""
 
@@ -245,11 +247,12 @@ class Driver:
             return
         self._nothing_before = float("-inf")
         self._committed.forget()
-        failed = [end for end in ends if not isinstance(end.kind, NoFailure) and end.attempt_id in self.running]
-        records = read_attempts(self.store, self.sweep.name, [end.ran_as or end.attempt_id for end in failed])
+        unread = [end for end in ends if not isinstance(end.kind, NoFailure) and end.record is None]
+        names = [end.ran_as or end.attempt_id for end in unread if end.attempt_id in self.running]
+        records = read_attempts(self.store, self.sweep.name, names)
         for end in ends:
             self._ended.add(end.ran_as or end.attempt_id)
-            self._handle(end, records.get(end.ran_as or end.attempt_id))
+            self._handle(end, end.record or records.get(end.ran_as or end.attempt_id))
 
     def _handle(self, end: JobEnd, record: Record | None) -> None:
         entry = self.running.pop(end.attempt_id, None)
@@ -329,7 +332,8 @@ class Driver:
             is_first = self._next_full_look == float("-inf")
             self._look_at_others(is_first)
             self._next_full_look = now + LOOK_ALONE_S
-        self._next_look = now + max(LOOK_AT_OTHERS_S, REST * (self._clock() - now))
+        pause_s = heartbeat_s(self.store) if self._others.is_alone else 0.0
+        self._next_look = now + max(LOOK_AT_OTHERS_S, pause_s, REST * (self._clock() - now))
 
     def _look_at_others(self, is_first: bool) -> None:
         """See which pending trials other launches run, and drop those that they have committed."""
@@ -360,10 +364,12 @@ class Driver:
 
     def _read_progress(self) -> None:
         started = self.executor.running()
-        beats = self._beats.look() if started else {}
+        if started and self._clock() >= self._next_beats:
+            self._heard = self._beats.look()
+            self._next_beats = self._clock() + BEATS_HEARD * heartbeat_s(self.store)
         for attempt_id, entry in self.running.items():
             runs_as = started.get(attempt_id)
-            entry.beat = None if runs_as is None else beats.get(runs_as) or entry.beat or {}
+            entry.beat = None if runs_as is None else self._heard.get(runs_as) or entry.beat or {}
 
     def _tell(self) -> None:
         busy, entries = self._others.busy, self.running.values()

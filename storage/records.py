@@ -76,9 +76,10 @@ def as_it_is_now(store: Store, path: str, record: Record, beats: Mapping[str, Be
 class RecordReader:
     """The loose records of a folder as they are again and again: what has not changed is not read again."""
 
-    def __init__(self, store: Store, sweep: str | None = None):
+    def __init__(self, store: Store, sweep: str | None = None, *, beats: bool = True):
+        """Read the records of a sweep, or of all; without `beats` they say of a running attempt only that it has begun."""
         self._store, self._folder = store, "attempts" if sweep is None else attempts_folder(sweep)
-        self._beats = Beats(store, sweep)
+        self._beats = Beats(store, sweep) if beats else None
         self._known: dict[str, tuple[Stamp, Record | None]] = {}
 
     def look(
@@ -99,7 +100,7 @@ class RecordReader:
         for path in self._known.keys() - records.keys():
             ignored(path)
         is_any_running = any(record["state"] is AttemptState.RUNNING for record in records.values())
-        beats = self._beats.look() if is_any_running else {}
+        beats = self._beats.look() if self._beats is not None and is_any_running else {}
         return {path: as_it_is_now(self._store, path, record, beats) for path, record in records.items()}
 
 

@@ -100,6 +100,8 @@ class JobEnd:
     """What such a death is."""
     ran_as: str | None = None
     """The last attempt, where a scheduler started the job anew under other names."""
+    record: Record | None = None
+    """Of that attempt, where the executor has read it already and it says how it ended."""
 
 
 class SubmitError(ValueError):

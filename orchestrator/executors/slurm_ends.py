@@ -47,7 +47,7 @@ class PackEnds:
         """What the jobs asked for, where that is known."""
         self.nodes = nodes
         self._cache = SnapshotCache()
-        self._reader = RecordReader(store, sweep)
+        self._reader = RecordReader(store, sweep, beats=False)
         self._seen: dict[str, Record] | None = None
         """Attempt -> record at the last look; None before it: then each is asked for."""
         self._committed: set[str] | None = None
@@ -98,7 +98,7 @@ class PackEnds:
         if state in (AttemptState.DONE, AttemptState.FAILED, AttemptState.LOST):
             if state is not AttemptState.FAILED:  # an exception in the task is no node's doing
                 self.nodes.count(job.state.node, state is AttemptState.DONE)
-            return JobEnd(pack.attempt_id, ran_as=attempt_id)
+            return JobEnd(pack.attempt_id, ran_as=attempt_id, record=record)
         is_last_start = attempt_id == nth_attempt_id(pack.attempt_id, restarts)
         if state is AttemptState.INTERRUPTED and is_over and (is_settled or is_last_start):
             return self._interrupted(job, pack, attempt_id, record)
@@ -106,6 +106,8 @@ class PackEnds:
             job.current[pack.attempt_id] = attempt_id
         if not is_over or not (is_settled or _wrote_nothing(job)):
             return None
+        if state is AttemptState.RUNNING and self._seen is not None:
+            record = read_attempt(self._store, self._sweep, attempt_id) or record  # with what its node said since
         silent_s = time.time() - (record.get("heartbeat_at") or 0.0)
         if state is AttemptState.RUNNING and silent_s < SILENT_BEATS * beat_of(record, self._store):
             return None  # the scheduler says it is over, its heartbeat says it is not

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("depthrate")
 SOONEST_S, LATEST_S = 2.0, 60.0
 """Between two looks at the queue: soon after something changed, ever more seldom while nothing does."""
+REST = 20
+"""A look that took a second, at thousands of records, is not done again for so many."""
 CLOSING_LOOKS = 8
 """How often, a second apart, the last jobs are looked for before the folders of those that still end are left behind."""
 
@@ -259,13 +261,13 @@ class SlurmExecutor(Executor):
         time.sleep(timeout_s)
         if not (self._queue.jobs or self._cancelled) or self._clock() < self._next_look:
             return []
-        before = self._queue.states()
+        before, began = self._queue.states(), self._clock()
         ends = self._look()
         if ends or before != self._queue.states():
             self._pause_s = SOONEST_S
         else:
             self._pause_s = min(LATEST_S, self._pause_s * 1.3)
-        self._next_look = self._clock() + self._pause_s
+        self._next_look = self._clock() + max(self._pause_s, REST * (self._clock() - began))
         return ends
 
     def _look(self) -> list[JobEnd]:
