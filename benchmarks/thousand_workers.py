@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-from thousand_workers import simulate
+from thousand_workers import simulate  # type: ignore[import-not-found]
 
 
 def main() -> None:

@@ -67,6 +67,10 @@ class Attempt:
     """When it last came further: a step, a trial, a checkpoint."""
     beat_s: float | None = None
     """Seconds between two of its signs of life."""
+    cpu_s: float | None = None
+    """Seconds of all cores that it computed for, at its end."""
+    gpu_share: float | None = None
+    """Part of a GPU that is its own, where it computes on one."""
     error_kind: FailureKind | None = None
     error: str | None = None
     traceback: str | None = None

@@ -180,6 +180,7 @@ def _begin(
         code_hash=keep_source(store, plan.checked.task),
         stall_s=stall_s,
         accepted_codes=() if found is None else sorted(found.accepted),
+        gpu_share=executor.gpu_share,
         beat_s=heartbeat_s(store, executor.at_once(executor.workers if plan.checked.sweep.search else len(plan.packs))),
     )
 

@@ -6,6 +6,7 @@ import functools
 import importlib.metadata
 import json
 import logging
+import os
 import resource
 import sys
 import threading
@@ -185,7 +186,9 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
         device=job.options.device,
         code_hash=job.options.code_hash,
         beat_s=job.options.beat_s,
+        gpu_share=job.options.gpu_share if job.options.device == "cuda" else None,
     )
+    computed_before_s = sum(os.times()[:4])
     with captured_output() as output:
         try:
             _begin(attempt, store)
@@ -203,7 +206,7 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
             attempt.error_kind = failure_kind(error)
             attempt.error = f"{type(error).__name__}: {error}"
             attempt.traceback = traceback.format_exc()
-    attempt.ended_at = time.time()
+    attempt.ended_at, attempt.cpu_s = time.time(), sum(os.times()[:4]) - computed_before_s
     try:
         attempt.beat(store)
     except OSError as error:  # the driver takes an attempt without a last word for lost, and tries again

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from depthrate.orchestrator.attempt import who
 from depthrate.orchestrator.plan import CheckedSweep, Plan
 from depthrate.orchestrator.progress import Progress as LaunchProgress
-from depthrate.orchestrator.terminal import printable
+from depthrate.orchestrator.terminal import duration, printable
 from depthrate.storage.beats import Beat
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.snapshot import take_snapshot
@@ -115,7 +115,7 @@ class LaunchWatcher:
         left = self._seconds_left(progress, elapsed)
         waiting = len(progress.packs_submitted)
         parts = [f", {trials / elapsed:.2g} trials/s" if trials and elapsed > 0 else ""]
-        parts.append(f", {_duration(left)} left" if left is not None else "")
+        parts.append(f", {duration(left)} left" if left is not None else "")
         parts.append(f", {len(progress.packs_running)} packs running, {waiting} submitted" if waiting else "")
         parts.append(
             f", {progress.waiting_for_others} packs wait for another launch" if progress.waiting_for_others else ""
@@ -158,9 +158,3 @@ class JobWatcher:
         if text != self._shown:
             self._console.print(text, highlight=False)
         self._shown = text
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -44,6 +44,8 @@ class LaunchOptions:
     """Other versions that count as this one, so that their checkpoints are gone on from."""
     stall_s: float | None = None
     """An attempt that comes no further for so long is ended; null: never."""
+    gpu_share: float = 1.0
+    """Part of a GPU that a pack has, where it computes on one."""
     beat_s: float | None = None
     """Seconds between two signs of life of an attempt, the longer the more of them run; null: as for one alone."""
 
@@ -129,6 +131,8 @@ class Machines(ABC):
     """Packs that may run at once."""
     memory_bytes: float | None = None
     """Memory that one pack may use, if that is known."""
+    gpu_share: float = 1.0
+    """Part of a GPU that each pack has, where they compute on GPUs."""
     outlives_driver: bool = False
     """Whether what was submitted goes on when the driver ends, so that a launch may leave it alone."""
 

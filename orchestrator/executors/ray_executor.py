@@ -76,7 +76,7 @@ class RayExecutor(Executor):
         self._count_slots, self._slots = count_slots, Slots(workers, workers)
         self._head: HeadProbe | None = None
         self._is_lost = False
-        self._session, self._gpu_share = session, gpu_share
+        self._session, self.gpu_share = session, gpu_share or 1.0
         self._where, self._differences = where, differences
         # a signal's handler may put while the same thread gets: other queues would wait for themselves
         self._ends: queue.SimpleQueue[JobEnd | BaseException] = queue.SimpleQueue()
@@ -195,7 +195,7 @@ class RayExecutor(Executor):
         self._thread.join(timeout=2.0)
 
     def _run_tune(self) -> None:
-        resources = {"cpu": 1.0} | ({"gpu": self._gpu_share} if self._gpu_share else {})
+        resources = {"cpu": 1.0} | ({"gpu": self.gpu_share} if self.device == "cuda" else {})
         try:
             tune.run(
                 tune.with_resources(PackTrainable, resources),

@@ -10,6 +10,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -28,6 +29,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from depthrate.orchestrator.executors.local import WORKER_ENVIRONMENT
 from depthrate.orchestrator.executors.ray_errors import RayError
 
+KNOCK_S = 10.0
+"""How long a head's port may take to accept a connection."""
 START_WAIT_S = 120.0
 """Longest wait for a node to say what is installed on it."""
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
@@ -50,6 +53,7 @@ class Session:
         """
         if ray.is_initialized():
             return self
+        self._knock()
         environment = {**WORKER_ENVIRONMENT, "DEPTHRATE_DRIVER_PID": "", "RAY_USAGE_STATS_ENABLED": "0"}
         with written_errors() as written:
             try:
@@ -64,6 +68,22 @@ class Session:
                 raise RayError(self._why_not(error, written())) from error
         self.is_ours = True
         return self
+
+    def _knock(self) -> None:
+        """See that somebody listens where a host and a port are given; Ray would try for minutes.
+
+        Raises:
+            RayError: nobody does.
+        """
+        host, _, port = (self._address or "").rpartition(":")
+        if not host or not port.isdigit():
+            return
+        try:
+            socket.create_connection((host, int(port)), KNOCK_S).close()
+        except OSError as error:
+            raise RayError(
+                f"no Ray cluster at {self._address!r}: nobody listens there ({error}); `ray status` there says where it is"
+            ) from error
 
     def _why_not(self, error: Exception, written: str) -> str:
         """Say why there is no connection; Ray only writes to its error output that a token is asked for."""

@@ -327,7 +327,6 @@ def simulate(
         began = clock()
         outcome = Driver(plan, store, executor, options, lambda progress: None, clock).run()
         took_s = clock() - began
-    executor.looks.end()
     assert not outcome.failures
     requests = {who: store.fs.count(who) for who in ("driver", "workers", "beats")}
     with store.fs.acting("check"):
