@@ -102,7 +102,7 @@ class JobEnd:
     """What such a death is."""
     ran_as: str | None = None
     """The last attempt, where a scheduler started the job anew under other names."""
-    record: Record | None = None
+    record: Record | None = field(default=None, compare=False)
     """Of that attempt, where the executor has read it already and it says how it ended."""
 
 

@@ -89,7 +89,7 @@ class Session:
         """Say why there is no connection; Ray only writes to its error output that a token is asked for."""
         if self._address is None:
             return f"no Ray could be started here: {error}"
-        if "Unauthenticated" in written or "token" in str(error).lower():
+        if "Unauthenticated" in written or "authentication token" in str(error).lower():
             given = "the one in RAY_AUTH_TOKEN is another" if os.environ.get("RAY_AUTH_TOKEN") else "none is given here"
             return (
                 f"the Ray cluster at {self._address!r} is there and asks for a token, and {given}; set RAY_AUTH_MODE=token and "

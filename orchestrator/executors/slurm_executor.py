@@ -75,6 +75,7 @@ class SlurmExecutor(Executor):
         self.workers = (profile.array_parallelism or GUESSED_PARALLEL) * profile.slots
         worker_gb = profile.worker_mem_gb(device)
         self.memory_bytes = None if worker_gb is None else USABLE_SHARE * worker_gb * 2**30
+        self.gpu_share = 1 / profile.packs_per_gpu
         self._clock = clock
         self._supervisor = supervisor
         """Sends the launch away where it must stay."""
@@ -261,13 +262,13 @@ class SlurmExecutor(Executor):
         time.sleep(timeout_s)
         if not (self._queue.jobs or self._cancelled) or self._clock() < self._next_look:
             return []
-        before, began = self._queue.states(), self._clock()
+        before, began = self._queue.states(), time.monotonic()
         ends = self._look()
         if ends or before != self._queue.states():
             self._pause_s = SOONEST_S
         else:
             self._pause_s = min(LATEST_S, self._pause_s * 1.3)
-        self._next_look = self._clock() + max(self._pause_s, REST * (self._clock() - began))
+        self._next_look = self._clock() + max(self._pause_s, REST * (time.monotonic() - began))
         return ends
 
     def _look(self) -> list[JobEnd]:

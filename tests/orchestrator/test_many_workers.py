@@ -69,7 +69,7 @@ def test_what_has_not_changed_is_not_read_again() -> None:
     _attempt("b", state=AttemptState.DONE).beat(store)
     assert reader.look(lambda path: True)[attempt_path("s", "b")]["state"] is AttemptState.DONE
     assert store.fs.requests["driver", "read"] == before + 1
-    store.delete(attempt_path("s", "b"))
+    store.delete_many([attempt_path("s", "b")])
     assert len(reader.look(lambda path: True)) == 2
 
 
