@@ -8,22 +8,24 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from depthrate.storage.claims import is_process_gone
 from depthrate.storage.layout import attempt_path
-from depthrate.storage.records import Record, parse_record
+from depthrate.storage.records import Record, read_loose_records
 from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store, StoreError
 
 HEARTBEAT_S = 2.0
 REMOTE_HEARTBEAT_S = 15.0
 """On an object store every heartbeat is a paid request."""
-STALE_S = 60.0
-"""A running attempt whose heartbeat is older than this is taken for dead."""
+BEATS_A_SECOND, LONGEST_BEAT_S = 20.0, 60.0
+"""All that runs of a sweep gives at most so many signs of life a second, unless each would then give one in more than this."""
+STALE_S, STALE_BEATS = 60.0, 4
+"""A running attempt that was silent for so long, and for so many of its heartbeats, is taken for dead."""
 
 
 def nth_attempt_id(attempt_id: str, restart: int) -> str:
@@ -63,6 +65,12 @@ class Attempt:
     """The version of the task's code that it runs."""
     progress_at: float | None = None
     """When it last came further: a step, a trial, a checkpoint."""
+    beat_s: float | None = None
+    """Seconds between two of its signs of life."""
+    cpu_s: float | None = None
+    """Seconds of all cores that it computed for, at its end."""
+    gpu_share: float | None = None
+    """Part of a GPU that is its own, where it computes on one."""
     error_kind: FailureKind | None = None
     error: str | None = None
     traceback: str | None = None
@@ -80,18 +88,26 @@ class Attempt:
 _FIELDS = Attempt.__dataclass_fields__.keys()
 
 
-def heartbeat_s(store: Store) -> float:
-    """Return the seconds between two heartbeats in this store."""
-    return HEARTBEAT_S if store.is_local else REMOTE_HEARTBEAT_S
+def heartbeat_s(store: Store, at_once: int = 1) -> float:
+    """Return the seconds between two signs of life of each of the attempts, `at_once` of which may run in this store."""
+    least = HEARTBEAT_S if store.is_local else REMOTE_HEARTBEAT_S
+    return max(least, min(LONGEST_BEAT_S, at_once / BEATS_A_SECOND))
+
+
+def beat_of(record: Mapping[str, Any], store: Store) -> float:
+    """Return the seconds between two signs of life of an attempt, as its record states them."""
+    return float(record.get("beat_s") or heartbeat_s(store))
 
 
 def read_attempt(store: Store, sweep: str, attempt_id: str) -> Record | None:
     """Return an attempt's record, or None if it cannot be read."""
-    path = attempt_path(sweep, attempt_id)
-    try:
-        return parse_record(store.read(path), path)
-    except OSError:
-        return None
+    return read_attempts(store, sweep, [attempt_id]).get(attempt_id)
+
+
+def read_attempts(store: Store, sweep: str, attempt_ids: Iterable[str]) -> dict[str, Record]:
+    """Return attempt -> record of those that can be read, asked for all at once."""
+    paths = [attempt_path(sweep, attempt_id) for attempt_id in attempt_ids]
+    return {record["attempt_id"]: record for _, record in read_loose_records(store, paths)}
 
 
 def lost_attempt(*known: Mapping[str, Any], kind: FailureKind, error: str | None) -> Attempt:
@@ -140,6 +156,7 @@ def stalled_s(record: Record) -> float:
 
 def is_live(record: Record, now: float) -> bool:
     """Whether an attempt seems to run: a fresh heartbeat, and its process exists if it is one of this machine."""
-    if record["state"] != AttemptState.RUNNING or now - (record["heartbeat_at"] or 0.0) > STALE_S:
+    longest_s = max(STALE_S, STALE_BEATS * (record.get("beat_s") or 0.0))
+    if record["state"] != AttemptState.RUNNING or now - (record["heartbeat_at"] or 0.0) > longest_s:
         return False
     return not is_process_gone(record["host"], record["pid"])

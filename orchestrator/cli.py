@@ -120,12 +120,29 @@ def status(
     store: StoreOption = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds until all is done.")] = False,
     json: JsonOption = False,
+    prometheus: Annotated[
+        Path | None, typer.Option(help="Write the same for Prometheus' node exporter: a file NAME.prom.")
+    ] = None,
 ) -> None:
-    """Show how many trials are done, running, failed and pending."""
+    """Show how many trials are done, running, failed and pending; of one sweep also what it has cost."""
     from depthrate.orchestrator.commands.status import show_status
     from depthrate.storage.store import existing_store
 
-    show_status(sweep, existing_store(store), watch=watch, as_json=json)
+    show_status(sweep, existing_store(store), watch=watch, as_json=json, textfile=prometheus)
+
+
+@app.command()
+@exits
+def nodes(
+    sweep: Annotated[str, typer.Argument(help="A sweep that was launched.")],
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what each node has done of a sweep, what failed there, and how."""
+    from depthrate.orchestrator.commands.nodes import show_nodes
+    from depthrate.storage.store import existing_store
+
+    show_nodes(sweep, existing_store(store), as_json=json)
 
 
 @app.command()

@@ -6,11 +6,11 @@ import contextlib
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from depthrate.orchestrator.attempt import heartbeat_s, new_attempt_id, read_attempt, why_no_end, write_lost
+from depthrate.orchestrator.attempt import heartbeat_s, new_attempt_id, read_attempts, why_no_end, write_lost
 from depthrate.orchestrator.cancel_mark import forced_attempts, read_cancel_mark
 from depthrate.orchestrator.committed import CommittedTrials
 from depthrate.orchestrator.executors.executor import (
@@ -26,6 +26,7 @@ from depthrate.orchestrator.other_launches import OtherLaunches
 from depthrate.orchestrator.plan import Plan, halved
 from depthrate.orchestrator.progress import Detached, Feed, Outcome, PackFailure, Progress, Watcher
 from depthrate.orchestrator.retry import STOP_AFTER_PACKS, Decision, GrowingPause, decide, error_pattern, pause_s
+from depthrate.storage.beats import Beat, Beats
 from depthrate.storage.layout import checkpoint_folder
 from depthrate.storage.records import Record
 from depthrate.storage.snapshot import Snapshot
@@ -36,8 +37,13 @@ from depthrate.sweeps.packing import Pack
 log = logging.getLogger("depthrate")
 SUBMIT_PAUSE_S = 30.0
 """Before a scheduler that took nothing is asked again."""
-LOOK_AT_OTHERS_S = 5.0
-"""Seconds between two looks at what other launches run and have committed."""
+LOOK_AT_OTHERS_S, LOOK_ALONE_S = 5.0, 60.0
+"""Seconds between two looks at what other launches run and have committed: while there are any, and while none has shown
+itself, which costs one request to see."""
+REST = 20
+"""Looks take at most this part of a launch's time: what took a second is not done again for so many seconds."""
+BEATS_A_LOOK, BEATS_HEARD = 100, 2
+"""Nodes that are asked at most for their progress in one look, and every how many of the shortest heartbeats."""
 
 
 @dataclass
@@ -46,8 +52,8 @@ class _Entry:
 
     pack: Pack
     failures: Counter[FailureKind] = field(default_factory=Counter)
-    record: Record | None = None
-    """Of its attempt, where that has started."""
+    beat: Beat | None = None
+    """How far its attempt is, where that has started; empty before that was heard."""
     not_before: float = 0.0
     """When it may start, on the driver's clock."""
 
@@ -88,8 +94,15 @@ class Driver:
         for attempt_id in self.running:
             self._others.note_own(self.sweep.name, attempt_id)
         self._no_room = GrowingPause(clock)
-        self._next_look = self._feed_not_before = float("-inf")
+        self._next_look = self._next_full_look = self._next_tick = self._feed_not_before = float("-inf")
+        self._nothing_before = float("-inf")
+        """Until when no pack in the queue can become ready by itself."""
         self._committed = CommittedTrials(store, plan.done, upkeep)
+        self._beats = Beats(store, self.sweep.name, most=BEATS_A_LOOK)
+        self._heard: dict[str, Beat] = {}
+        self._next_beats = float("-inf")
+        self._ended: set[str] = set()
+        """Attempts of this launch, as they ran, that are over."""
 
     def stop(self) -> None:
         """Start nothing more; let what runs save a checkpoint and end, or go on without us where it can."""
@@ -99,22 +112,26 @@ class Driver:
 
     def run(self) -> Outcome:
         """Bring every pack to its commit, or give it up."""
-        last_read = float("-inf")
         with self._others:
             while (self.running and not self._may_leave()) or (self._has_more() and not self.stopping):
                 if not self.stopping:
                     self._ask_feed(self._clock())
                     self._submit(self._clock())
-                for end in self.executor.poll(timeout_s=0.2):
-                    self._handle(end)
-                if self._clock() - last_read >= heartbeat_s(self.store) / 2:
-                    last_read = self._clock()
-                    self._stop_if_cancelled()
-                    self._others.renew(self._own_trials())
-                    self._read_progress()
-                    self._tell()
+                self._handle_all(self.executor.poll(timeout_s=0.2))
+                if self._clock() >= self._next_tick:
+                    self._tick(self._clock())
         self._tell()
+        with contextlib.suppress(OSError):
+            self._beats.delete_ended(self._ended)
         return Outcome(self.failures, self.stopping and not self.stopped_early, self.stopped_early, self.cancelled)
+
+    def _tick(self, now: float) -> None:
+        """Look at what goes on while packs run, and show it."""
+        self._stop_if_cancelled()
+        self._others.renew(self._own_trials())
+        self._read_progress()
+        self._tell()
+        self._next_tick = now + max(heartbeat_s(self.store) / 2, REST * (self._clock() - now))
 
     def detach(self) -> Detached:
         """Submit what is pending once; the jobs go on without us."""
@@ -159,14 +176,17 @@ class Driver:
         if not self.queue or len(self.running) >= self.executor.capacity or self._no_room.is_on:
             return
         if now >= self._next_look:
-            self._look_at_others()
-            # a large store takes a while to list: spend at most a twentieth of the launch on it
-            self._next_look = now + max(LOOK_AT_OTHERS_S, 20 * (self._clock() - now))
+            self._look_for_others(now)
+        if now < self._nothing_before:
+            return
         room = self.executor.capacity - len(self.running)
         busy = self._others.busy
         ready = (e for e in self.queue if now >= e.not_before and busy.isdisjoint(e.pack.trial_ids))
-        if not self.stopping and (entries := self._claimed(list(islice(ready, 2 * room)), room)):
+        ahead = max(room, self.executor.capacity // 4)  # claims are asked for rarely
+        if not self.stopping and (entries := self._claimed(list(islice(ready, room + ahead)), room)):
             self._submit_jobs([self._job_of(entry) for entry in entries])
+        else:
+            self._nothing_before = min((e.not_before for e in self.queue if e.not_before > now), default=float("inf"))
         if self.stopping:  # asked to while these were on their way
             self.executor.stop()
 
@@ -216,12 +236,25 @@ class Driver:
             options=self.options,
             estimated_s=self._estimate_s(entry.pack),
         )
-        entry.record = None
+        entry.beat = None
         self.running[job.attempt_id] = entry
         self._others.note_own(job.sweep, job.attempt_id)
         return job
 
-    def _handle(self, end: JobEnd) -> None:
+    def _handle_all(self, ends: Sequence[JobEnd]) -> None:
+        """Decide what becomes of packs that ended, with one look at the store for all."""
+        if not ends:
+            return
+        self._nothing_before = float("-inf")
+        self._committed.forget()
+        unread = [end for end in ends if not isinstance(end.kind, NoFailure) and end.record is None]
+        names = [end.ran_as or end.attempt_id for end in unread if end.attempt_id in self.running]
+        records = read_attempts(self.store, self.sweep.name, names)
+        for end in ends:
+            self._ended.add(end.ran_as or end.attempt_id)
+            self._handle(end, end.record or records.get(end.ran_as or end.attempt_id))
+
+    def _handle(self, end: JobEnd, record: Record | None) -> None:
         entry = self.running.pop(end.attempt_id, None)
         self._feed_is_due = True
         self._no_room.end()
@@ -234,7 +267,6 @@ class Driver:
                 self.stop()
             return
         attempt_id = end.ran_as or end.attempt_id
-        record = read_attempt(self.store, self.sweep.name, attempt_id)
         state = AttemptState.RUNNING if record is None else record["state"]
         if end.death is not None and state is AttemptState.RUNNING:
             known = {"attempt_id": attempt_id, "sweep": self.sweep.name, "device": self.options.device}
@@ -255,7 +287,7 @@ class Driver:
     def _retry(self, entry: _Entry, attempt_id: str, kind: FailureKind, error: str | None) -> None:
         entry.failures[kind] += 1
         # a pack that runs in turn may have committed some of its trials before it failed
-        entry.pack = self._without(entry.pack, self._committed.look())
+        entry.pack = self._without(entry.pack, self._committed.since_then())
         match decide(kind, entry.failures, len(entry.pack.trials)):
             case Decision.GIVE_UP:
                 self._give_up(entry, attempt_id, kind, error or "the attempt left no record")
@@ -269,7 +301,7 @@ class Driver:
                 self.queue.appendleft(_Entry(entry.pack, entry.failures, not_before=not_before))
 
     def _requeue(self, entry: _Entry) -> None:
-        left = self._without(entry.pack, self._committed.look())
+        left = self._without(entry.pack, self._committed.since_then())
         if left.trials:
             self.queue.appendleft(_Entry(left, entry.failures))
 
@@ -291,9 +323,20 @@ class Driver:
         self._feed_is_due = self._feed_is_due or len(left) < len(pack.trials)
         return Pack(pack.pack_id, left)
 
-    def _look_at_others(self) -> None:
+    def _look_for_others(self, now: float) -> None:
+        """Look at what other launches do, now and then also where none has shown itself."""
+        self._nothing_before = float("-inf")
+        if now < self._next_full_look and self._others.is_alone:
+            self._others.look_for_company()
+        if now >= self._next_full_look or not self._others.is_alone:
+            is_first = self._next_full_look == float("-inf")
+            self._look_at_others(is_first)
+            self._next_full_look = now + LOOK_ALONE_S
+        pause_s = heartbeat_s(self.store) if self._others.is_alone else 0.0
+        self._next_look = now + max(LOOK_AT_OTHERS_S, pause_s, REST * (self._clock() - now))
+
+    def _look_at_others(self, is_first: bool) -> None:
         """See which pending trials other launches run, and drop those that they have committed."""
-        is_first = self._next_look == float("-inf")
         try:
             given_back = self._others.look()
         except OSError as error:
@@ -321,11 +364,12 @@ class Driver:
 
     def _read_progress(self) -> None:
         started = self.executor.running()
+        if started and self._clock() >= self._next_beats:
+            self._heard = self._beats.look()
+            self._next_beats = self._clock() + BEATS_HEARD * heartbeat_s(self.store)
         for attempt_id, entry in self.running.items():
-            if runs_as := started.get(attempt_id):
-                entry.record = read_attempt(self.store, self.sweep.name, runs_as) or entry.record or {}
-            else:
-                entry.record = None
+            runs_as = started.get(attempt_id)
+            entry.beat = None if runs_as is None else self._heard.get(runs_as) or entry.beat or {}
 
     def _tell(self) -> None:
         busy, entries = self._others.busy, self.running.values()
@@ -334,9 +378,9 @@ class Driver:
         self.watch(
             Progress(
                 trials_done=self.trials_done,
-                packs_running=[(entry.pack, entry.record) for entry in entries if entry.record is not None],
+                packs_running=[(entry.pack, entry.beat) for entry in entries if entry.beat is not None],
                 packs_queued=[entry.pack for entry in self.queue],
-                packs_submitted=[entry.pack for entry in entries if entry.record is None],
+                packs_submitted=[entry.pack for entry in entries if entry.beat is None],
                 waiting_for_others=len(waiting),
                 holders=[each for each in self._others.holders if queued.intersection(each["trial_ids"])],
                 packs_added=self.added,

@@ -6,14 +6,17 @@ import contextlib
 import faulthandler
 import logging
 import os
+import random
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from typing import IO, Protocol
 
-from depthrate.orchestrator.attempt import Attempt, heartbeat_s
+from depthrate.orchestrator.attempt import Attempt, beat_of
 from depthrate.orchestrator.cancel_mark import forced_attempts, read_cancel_mark
+from depthrate.orchestrator.node_beat import NodeBeat
 from depthrate.orchestrator.worker_context import StopFlag
 from depthrate.storage.layout import log_path
 from depthrate.storage.states import AttemptState, FailureKind
@@ -86,21 +89,30 @@ class Heartbeat:
         self._upload_log()
 
     def _beat(self) -> None:
-        pause_s, last = heartbeat_s(self._run.store), time.monotonic()
+        pause_s = beat_of({"beat_s": self._run.attempt.beat_s}, self._run.store)
+        node = NodeBeat(self._run.store, self._run.attempt, pause_s)
+        node.leave_word()
+        last = time.monotonic() - random.uniform(0.0, pause_s)  # what starts together does not write together
         while not self._ended.wait(1.0):
             if os.getppid() != self._parent:
                 self._stop.set("the driver is gone")
             self._note_progress()
+            self._try("commit", self._run.commit_if_due)
             if time.monotonic() - last < pause_s:
+                node.leave_word()
                 continue
             last = time.monotonic()
-            try:
-                self._run.attempt.beat(self._run.store)
-                self._run.commit_if_due()
-            except Exception as error:  # a hint that is late; the commit itself is tried again at the pack's end
-                log.warning("heartbeat: %s", error)
+            self._try("heartbeat", node.beat)
             self._upload_log()
             self._end_if_forced()
+        node.end()
+
+    def _try(self, what: str, act: Callable[[], None]) -> None:
+        """Do what may fail here: a hint that is late, or a commit that is tried again at the pack's end."""
+        try:
+            act()
+        except Exception as error:
+            log.warning("%s: %s", what, error)
 
     def _note_progress(self) -> None:
         """Note when the attempt came further, and end it where it has not for too long."""

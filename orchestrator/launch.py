@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from depthrate.orchestrator.attempt import heartbeat_s
 from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.executor import Executor, LaunchJob, LaunchOptions, LaunchSite, SubmitError
 from depthrate.orchestrator.plan import CheckedSweep, Plan
@@ -179,6 +180,8 @@ def _begin(
         code_hash=keep_source(store, plan.checked.task),
         stall_s=stall_s,
         accepted_codes=() if found is None else sorted(found.accepted),
+        gpu_share=executor.gpu_share,
+        beat_s=heartbeat_s(store, executor.at_once(executor.workers if plan.checked.sweep.search else len(plan.packs))),
     )
 
 

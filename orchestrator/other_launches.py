@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from depthrate.orchestrator.attempt import is_live, write_lost
 from depthrate.storage.claims import Claims
 from depthrate.storage.layout import attempt_path
-from depthrate.storage.records import Record, read_loose_records
+from depthrate.storage.records import Record, RecordReader
 from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
 from depthrate.sweeps.packing import Pack
@@ -21,6 +21,7 @@ class OtherLaunches:
     def __init__(self, store: Store, sweep: str = "", launch_id: str = ""):
         self._store = store
         self._claims = Claims(store, sweep, launch_id)
+        self._records = RecordReader(store)
         self._seen: set[str] = set()
         """Attempts that are this launch's own, or have ended."""
         self.running: set[str] = set()
@@ -44,6 +45,15 @@ class OtherLaunches:
     def were_there(self) -> bool:
         """Whether another launch of the sweep was seen at any time."""
         return self._claims.has_company
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing of another launch was seen at the last look."""
+        return not self.holders and not self._claims.has_company and not self._claims.others
+
+    def look_for_company(self) -> None:
+        """See whether another launch has come, at the cost of one request."""
+        self._claims.look()
 
     def claim(self, packs: Sequence[Pack], following: Sequence[Pack], own: Collection[str]) -> bool:
         """Claim packs beside this launch's `own` trials, unless they are its already; return whether that had to be asked.
@@ -79,10 +89,10 @@ class OtherLaunches:
         """
         before = self._claims.others
         self._claims.look()
-        attempts = {path for path in self._store.list("attempts") if path.endswith(".json")}
+        records = self._records.look(lambda path: path not in self._seen)
         now = time.time()
         self.running, self.holders = set(), []
-        for path, record in read_loose_records(self._store, attempts - self._seen):
+        for path, record in records.items():
             if is_live(record, now):
                 self.running.update(record["trial_ids"])
                 self.holders.append(record)

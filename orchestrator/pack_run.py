@@ -6,6 +6,7 @@ import functools
 import importlib.metadata
 import json
 import logging
+import os
 import resource
 import sys
 import threading
@@ -84,7 +85,8 @@ class PackRun:
             self._finished = [(result, tables, share_s) for result, tables, _ in self._finished]
             self._commit()
         try:
-            self.store.delete(checkpoint_folder(self.job.pack_id))
+            if context.may_have_checkpoint:
+                self.store.delete(checkpoint_folder(self.job.pack_id))
         except OSError as error:  # all is committed
             log.warning("checkpoint not deleted: %s", error)
 
@@ -183,7 +185,10 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
         trial_ids=job.trial_ids,
         device=job.options.device,
         code_hash=job.options.code_hash,
+        beat_s=job.options.beat_s,
+        gpu_share=job.options.gpu_share if job.options.device == "cuda" else None,
     )
+    computed_before_s = sum(os.times()[:4])
     with captured_output() as output:
         try:
             _begin(attempt, store)
@@ -201,7 +206,7 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
             attempt.error_kind = failure_kind(error)
             attempt.error = f"{type(error).__name__}: {error}"
             attempt.traceback = traceback.format_exc()
-    attempt.ended_at = time.time()
+    attempt.ended_at, attempt.cpu_s = time.time(), sum(os.times()[:4]) - computed_before_s
     try:
         attempt.beat(store)
     except OSError as error:  # the driver takes an attempt without a last word for lost, and tries again

@@ -182,11 +182,14 @@ def _estimate_s(task: Task, params: Mapping[str, Any]) -> float:
 
 def _checkpointed_packs(store: Store) -> dict[str, list[str]]:
     packs = {}
-    for path in store.list("checkpoints"):
-        pack_id = path.split("/")[1]
-        if is_identity(pack_id) and path == checkpoint_trials_path(pack_id):
-            try:
-                packs[pack_id] = [identity(trial_id) for trial_id in read_sealed(store.read(path))["trial_ids"]]
-            except (OSError, ValueError, KeyError, TypeError):
-                continue  # torn or foreign: its trials are packed as if they had no checkpoint
+    found = {path: path.split("/")[1] for path in store.list("checkpoints")}
+    named = [
+        path for path, pack_id in found.items() if is_identity(pack_id) and path == checkpoint_trials_path(pack_id)
+    ]
+    for path, content in store.read_many(named):
+        try:
+            if not isinstance(content, OSError):
+                packs[found[path]] = [identity(trial_id) for trial_id in read_sealed(content)["trial_ids"]]
+        except (ValueError, KeyError, TypeError):
+            continue  # torn or foreign: its trials are packed as if they had no checkpoint
     return packs

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from depthrate.orchestrator.executors.executor import LaunchJob
+from depthrate.storage.beats import Beat
 from depthrate.storage.records import Record
 from depthrate.sweeps.packing import Pack
 
@@ -16,8 +17,8 @@ class Progress:
     """What a watcher sees of a launch."""
 
     trials_done: int
-    packs_running: list[tuple[Pack, Record]]
-    """With the records of their attempts, empty where there is none yet."""
+    packs_running: list[tuple[Pack, Beat]]
+    """With how far their attempts are, empty where nothing was heard yet."""
     packs_queued: list[Pack]
     packs_submitted: list[Pack]
     """On their way to a machine, as far as we know."""

@@ -13,7 +13,7 @@ from typing import Any
 from depthrate.orchestrator.attempt import is_live, stalled_s
 from depthrate.orchestrator.retry import error_pattern
 from depthrate.storage.json_file import object_of
-from depthrate.storage.records import Record, read_records
+from depthrate.storage.records import Record, RecordReader, read_records
 from depthrate.storage.snapshot import Snapshot
 from depthrate.storage.source import Problem
 from depthrate.storage.states import AttemptState, FailureKind
@@ -98,16 +98,21 @@ class SweepStatus:
 
 
 def sweep_status(
-    name: str, trial_ids: Sequence[str], snapshot: Snapshot, store: Store, deaths: Iterable[Record] = ()
+    name: str,
+    trial_ids: Sequence[str],
+    snapshot: Snapshot,
+    store: Store,
+    deaths: Iterable[Record] = (),
+    reader: RecordReader | None = None,
 ) -> SweepStatus:
     """Derive the state of each trial; a trial is done if and only if its commit is in the store.
 
-    `deaths` are records of attempts that nobody has written down.
+    `deaths` are records of attempts that nobody has written down; `reader` keeps what it read for who looks again.
     """
     columns = (snapshot.trials[column].to_pylist() for column in ("trial_id", "status", "wall_s"))
     committed = {trial_id: (status, wall_s or 0.0) for trial_id, status, wall_s in zip(*columns, strict=True)}
     left = [trial_id for trial_id in trial_ids if trial_id not in committed]
-    newest, live, stalled, ignored = _attempts_of(left, store, snapshot, deaths)
+    newest, live, stalled, ignored = _attempts_of(left, store, snapshot, deaths, reader)
 
     def state_of(trial_id: str) -> TrialState:
         if trial_id in committed:  # with a status of a later version it is done all the same
@@ -128,7 +133,11 @@ def _has_failed(record: Record) -> bool:
 
 
 def _attempts_of(
-    trial_ids: Iterable[str], store: Store, snapshot: Snapshot, deaths: Iterable[Record]
+    trial_ids: Iterable[str],
+    store: Store,
+    snapshot: Snapshot,
+    deaths: Iterable[Record],
+    reader: RecordReader | None,
 ) -> tuple[dict[str, Record], set[str], list[Record], list[Problem]]:
     """Return the newest attempt of each trial, the trials that a live attempt has, those of which come no further, and the
     records that are none.
@@ -141,7 +150,7 @@ def _attempts_of(
     if not sought:
         return newest, live, [], []  # thousands of records need not be read to learn that all is done
     now = time.time()
-    kept = read_records(store, snapshot, skip=snapshot.finished_attempts(), ignored=ignored.add)
+    kept = read_records(store, snapshot, snapshot.finished_attempts(), ignored.add, reader)
     for record in chain(kept, deaths):
         running = is_live(record, now)
         if running and stalled_s(record) > STALLED_S and sought.intersection(record["trial_ids"]):

@@ -69,6 +69,13 @@ def format_value(value: Any) -> str:
     return printable(str(value))
 
 
+def duration(seconds: float) -> str:
+    """Return a time in words."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
 def print_warnings(problems: Sequence[Problem]) -> None:
     """Name damaged and foreign files on standard error."""
     for problem in problems[:20]:

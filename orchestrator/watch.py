@@ -12,9 +12,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from depthrate.orchestrator.attempt import who
 from depthrate.orchestrator.plan import CheckedSweep, Plan
 from depthrate.orchestrator.progress import Progress as LaunchProgress
-from depthrate.orchestrator.terminal import printable
+from depthrate.orchestrator.terminal import duration, printable
+from depthrate.storage.beats import Beat
 from depthrate.storage.cache import SnapshotCache
-from depthrate.storage.records import Record
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store, StoreError
 from depthrate.sweeps.packing import Pack, estimated_wall_s
@@ -115,7 +115,7 @@ class LaunchWatcher:
         left = self._seconds_left(progress, elapsed)
         waiting = len(progress.packs_submitted)
         parts = [f", {trials / elapsed:.2g} trials/s" if trials and elapsed > 0 else ""]
-        parts.append(f", {_duration(left)} left" if left is not None else "")
+        parts.append(f", {duration(left)} left" if left is not None else "")
         parts.append(f", {len(progress.packs_running)} packs running, {waiting} submitted" if waiting else "")
         parts.append(
             f", {progress.waiting_for_others} packs wait for another launch" if progress.waiting_for_others else ""
@@ -131,7 +131,7 @@ class LaunchWatcher:
         done = self._work - left
         return elapsed * left / done if done > 0.01 * self._work and left > 0 else None
 
-    def _share_done(self, pack: Pack, state: Record) -> float:
+    def _share_done(self, pack: Pack, state: Beat) -> float:
         """Return how much of a running pack is done; where trials run in turn, steps are those of one trial."""
         share = (state.get("step") or 0) / state["num_steps"] if state.get("num_steps") else 0.0
         if self._plan.checked.task.fused:
@@ -158,9 +158,3 @@ class JobWatcher:
         if text != self._shown:
             self._console.print(text, highlight=False)
         self._shown = text
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

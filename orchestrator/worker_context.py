@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from depthrate.orchestrator.attempt import Attempt
 from depthrate.orchestrator.executors.executor import PackJob
@@ -31,6 +31,14 @@ class StopFlag:
 
 
 @dataclass
+class FoundCheckpoints:
+    """What an attempt saw of the checkpoints of its pack, so that it asks for them once."""
+
+    nothing: bool = False
+    """Whether there were none of any trial."""
+
+
+@dataclass
 class WorkerContext:
     """What a running task may ask of the outside (`tasks.task.TaskContext`)."""
 
@@ -46,6 +54,8 @@ class WorkerContext:
     name: str = "pack"
     wall_s_before: float = 0.0
     """Training time of earlier attempts that the checkpoint stands for."""
+    found: FoundCheckpoints = field(default_factory=FoundCheckpoints)
+    """What was seen of the whole pack's."""
 
     def __post_init__(self) -> None:
         self.last_checkpoint = time.monotonic()
@@ -88,15 +98,27 @@ class WorkerContext:
 
     def load_checkpoint(self) -> bytes | None:
         """Return what an earlier attempt saved, with this code or one that counts as this, or None."""
-        for version in (self.attempt.code_hash, *self.job.options.accepted_codes, None):
+        if not self.may_have_checkpoint:
+            return None
+        try:
+            members = read_sealed(self.store.read(checkpoint_trials_path(self.job.pack_id)))
+            wall_s_before = float(members["wall_s"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.found.nothing = isinstance(error, FileNotFoundError)
+            return None
+        for version in dict.fromkeys((self.attempt.code_hash, *self.job.options.accepted_codes, None)):
             try:
                 content = self.store.read(checkpoint_path(self.job.pack_id, self._checkpoint(version)))
-                members = read_sealed(self.store.read(checkpoint_trials_path(self.job.pack_id)))
-                self.wall_s_before = float(members["wall_s"])
-            except (OSError, ValueError, KeyError, TypeError):
+            except OSError:
                 continue
+            self.wall_s_before = wall_s_before
             return content
         return None
+
+    @property
+    def may_have_checkpoint(self) -> bool:
+        """Whether there may be a checkpoint of this pack in the store."""
+        return self.attempt.checkpoints > 0 or not self.found.nothing
 
     def _checkpoint(self, version: str | None) -> str:
         """Return a checkpoint's name: other code does not go on from it."""
@@ -106,5 +128,6 @@ class WorkerContext:
         """Return this context narrowed to one trial, with a checkpoint of its own."""
         trial_id = self.trial_ids[index]
         return WorkerContext(
-            self.store, self.job, self.data, self.attempt, self.stop, [trial_id], self.pruning, index, trial_id
+            *(self.store, self.job, self.data, self.attempt, self.stop, [trial_id], self.pruning, index, trial_id),
+            found=self.found,
         )

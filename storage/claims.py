@@ -98,7 +98,7 @@ class Claims:
         """See what others have claimed, and take away what launches left behind that ended without a word."""
         with self._as_hint():
             now = self._now()
-            claims = [claim for claim in _read_claims(self._store) if claim[1].launch_id != self._launch_id]
+            claims = _read_claims(self._store, but=self._launch_id)
             self._others = [claim for _, claim in claims if claim.is_live(now)]
             self.has_company |= any(claim.sweep == self._sweep for claim in self._others)
             left = [path for path, claim in claims if now - claim.renewed_at > 10 * LEASE_S]
@@ -184,11 +184,11 @@ def is_process_gone(host: str, pid: int) -> bool:
     return False
 
 
-def _read_claims(store: Store) -> list[tuple[str, Claim]]:
-    """Return (path, claim) of all launches; of several files of one, the newest."""
+def _read_claims(store: Store, but: str) -> list[tuple[str, Claim]]:
+    """Return (path, claim) of all launches but one; of several files of one, the newest."""
     for _ in range(5):
         newest = {launch_of_claim(path): path for path in sorted(store.list(CLAIMS))}
-        read = list(store.read_many(newest.values()))
+        read = list(store.read_many(path for launch, path in newest.items() if launch != but))
         if not any(isinstance(content, FileNotFoundError) for _, content in read):
             break  # else a launch replaced its claim between the listing and the reading
     return [(path, claim) for path, content in read if (claim := _parsed(content)) is not None]

@@ -5,6 +5,7 @@ sweeps/<sweep>/cancel                                               when `depthr
 trials|metrics|curves|features/sweep=<sweep>/<attempt>[-<part>].parquet
 attempts/sweep=<sweep>/<attempt>.json, <attempt>.log                state, heartbeat, host, job, error; what it printed
 trials|metrics|curves|features|attempts/sweep=<sweep>/compact_<id>[-<part>].parquet   many of these in one
+beats/sweep=<sweep>/<node>.json                                     signs of life of the attempts that run on a node
 manifest/sweep=<sweep>/<id>.json                                    makes them count, and says what they replace
 jobs/sweep=<sweep>/<submission>.json                                what a scheduler was given; deleted when it is over
 claims/<launch>-<n>.json                                            which trials a launch is about to run; gone when it ends
@@ -106,6 +107,16 @@ def attempt_path(sweep: str, attempt_id: str) -> str:
 def log_path(sweep: str, attempt_id: str) -> str:
     """Return where the end of an attempt's output is kept."""
     return f"attempts/sweep={identity(sweep)}/{identity(attempt_id)}.log"
+
+
+def beats_folder(sweep: str | None = None) -> str:
+    """Return the folder of the nodes' signs of life, for one sweep or all."""
+    return "beats" if sweep is None else f"beats/sweep={identity(sweep)}"
+
+
+def beat_path(sweep: str, node: str) -> str:
+    """Return where a node says which attempts run on it and how far they are."""
+    return f"{beats_folder(sweep)}/{identity(node)}.json"
 
 
 def checkpoint_folder(pack_id: str) -> str:

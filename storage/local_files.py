@@ -7,6 +7,10 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+Stamp = tuple[Any, ...]
+"""By which it is seen that a file was written anew; of no other use."""
 
 
 def write_whole(path: str, content: bytes, *, durable: bool) -> None:
@@ -33,6 +37,14 @@ def write_whole(path: str, content: bytes, *, durable: bool) -> None:
 def is_hidden(path: str) -> bool:
     """Whether a file is one that is being written, or otherwise none of ours."""
     return path.rpartition("/")[2].startswith(".")
+
+
+def walk_stamps(folder: str, root: str) -> Iterator[tuple[str, Stamp]]:
+    """Yield (path below `root`, what changes when it is written anew) of the files in a local folder, as `walk` does."""
+    for path, _ in walk(folder, len(root) + 1):
+        with contextlib.suppress(FileNotFoundError):
+            found = os.stat(f"{root}/{path}")
+            yield path, (found.st_size, found.st_mtime_ns, found.st_ino)
 
 
 def walk(folder: str, start: int) -> Iterator[tuple[str, int]]:

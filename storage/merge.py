@@ -16,7 +16,7 @@ from depthrate.storage.layout import attempt_of_path, compacted_path, log_path, 
 from depthrate.storage.manifest import Manifest
 from depthrate.storage.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.records import read_loose_records
-from depthrate.storage.schema import ATTEMPTS, no_rows
+from depthrate.storage.schema import ATTEMPTS, as_attempts, no_rows
 from depthrate.storage.snapshot import Snapshot
 from depthrate.storage.source import Source, counting_rows, read_commit_of, resolve
 from depthrate.storage.store import Store
@@ -165,7 +165,7 @@ def _merge_features(
 
 def _read_records(store: Store, file: DataFile) -> pa.Table:
     try:
-        return _read_whole(store, file).select(_RECORDS.names).cast(_RECORDS)
+        return as_attempts(_read_whole(store, file)).select(_RECORDS.names).cast(_RECORDS)
     except (pa.ArrowException, KeyError, ValueError) as error:
         raise DamagedFile(file.path) from error
 

@@ -12,18 +12,22 @@ from typing import Any
 
 import pyarrow as pa
 
+from depthrate.storage.beats import Beat, Beats, with_beat
 from depthrate.storage.clocks import heartbeat_of
 from depthrate.storage.json_file import read_object
-from depthrate.storage.layout import attempt_of_path, is_identity, sweep_of_path
+from depthrate.storage.layout import attempt_of_path, attempts_folder, is_identity, sweep_of_path
+from depthrate.storage.local_files import Stamp
+from depthrate.storage.manifest import Manifest
 from depthrate.storage.parquet import read_parquet
-from depthrate.storage.schema import ATTEMPTS
+from depthrate.storage.schema import ATTEMPTS, as_attempts
 from depthrate.storage.snapshot import Snapshot
 from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
 
 Record = dict[str, Any]
-"""The columns of `storage.schema.ATTEMPTS`, `checkpoints` (how many it saved), `code_hash` and `progress_at`, each of its type
-or None. Never None are attempt_id, sweep, trial_ids, state (an `AttemptState`), started_at; error_kind is a `FailureKind`."""
+"""The columns of `storage.schema.ATTEMPTS`, `code_hash`, `progress_at` and `beat_s` (seconds between its signs of life), each
+of its type or None. Never None are attempt_id, sweep, trial_ids, state (an `AttemptState`),
+started_at; error_kind is a `FailureKind`."""
 
 
 def read_records(
@@ -31,30 +35,91 @@ def read_records(
     snapshot: Snapshot,
     skip: Iterable[str] = (),
     ignored: Callable[[str], object] = lambda path: None,
+    reader: RecordReader | None = None,
 ) -> list[Record]:
     """Return the attempts' records, without those of the attempts in `skip`.
 
-    `ignored` is told the path of each record that is left out because it cannot be read.
+    `ignored` is told the path of each record that is left out because it cannot be read; `reader` keeps what it read.
     """
     skip = set(skip)
-    records = {record["attempt_id"]: record for record in _compacted_records(store, snapshot, skip, ignored)}
-    loose = [path for path in snapshot.attempts if attempt_of_path(path) not in skip]
-    records |= {record["attempt_id"]: record for _, record in read_loose_records(store, loose, ignored)}
+    records = {record["attempt_id"]: record for record in _compacted_records(store, snapshot.manifests, skip, ignored)}
+    loose = {path for path in snapshot.attempts if attempt_of_path(path) not in skip}
+    if reader is None:
+        records |= {record["attempt_id"]: record for _, record in read_loose_records(store, sorted(loose), ignored)}
+    else:
+        records |= {record["attempt_id"]: record for record in reader.look(loose.__contains__, ignored).values()}
     return list(records.values())
+
+
+def read_records_of(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader | None = None) -> list[Record]:
+    """Return the records of all attempts of one sweep; `reader` keeps what it read."""
+    manifests = [manifest for manifest in snapshot.manifests if manifest.sweep == sweep]
+    compacted = _compacted_records(store, manifests, set(), lambda path: None)
+    loose = {path for path in snapshot.attempts if sweep_of_path(path) == sweep}
+    records = {record["attempt_id"]: record for record in compacted}
+    read = (reader or RecordReader(store)).look(loose.__contains__).values()
+    return list((records | {record["attempt_id"]: record for record in read}).values())
 
 
 def read_loose_records(
     store: Store, paths: Iterable[str], ignored: Callable[[str], object] = lambda path: None
 ) -> Iterator[tuple[str, Record]]:
     """Yield (path, record) of the records that stand in these files."""
+    beats: Mapping[str, Beat] | None = None
     for path, content in store.read_many(list(paths)):
         if isinstance(content, OSError):
             continue
         record = parse_record(content, path)
         if record is None:
             ignored(path)
-        else:
-            yield path, record | {"heartbeat_at": heartbeat_of(store, path, record)}
+            continue
+        if record["state"] is AttemptState.RUNNING and beats is None:
+            beats = Beats(store).look()
+        yield path, as_it_is_now(store, path, record, beats or {})
+
+
+def as_it_is_now(store: Store, path: str, record: Record, beats: Mapping[str, Beat]) -> Record:
+    """Return the record at `path` with what its node said since, and its last sign of life by our clock."""
+    now = with_beat(record, beats)
+    return now if now is not record else record | {"heartbeat_at": heartbeat_of(store, path, record)}
+
+
+class RecordReader:
+    """The loose records of a folder as they are again and again: what has not changed is not read again."""
+
+    def __init__(self, store: Store, sweep: str | None = None, *, beats: bool = True):
+        """Read the records of a sweep, or of all; without `beats` they say of a running attempt only that it has begun."""
+        self._store, self._folder = store, "attempts" if sweep is None else attempts_folder(sweep)
+        self._beats = Beats(store, sweep) if beats else None
+        self._known: dict[str, tuple[Stamp, Record | None]] = {}
+
+    def look(
+        self, wanted: Callable[[str], bool], ignored: Callable[[str], object] = lambda path: None
+    ) -> dict[str, Record]:
+        """Return path -> record of those that are wanted; `wanted` is asked with each path, `ignored` told those that are none.
+
+        Raises:
+            OSError: the store cannot be listed just now.
+        """
+        stamps = {path: stamp for path, stamp in self._store.stamps(self._folder).items() if path.endswith(".json")}
+        chosen = {path: stamp for path, stamp in stamps.items() if wanted(path)}
+        self._known = {path: known for path, known in self._known.items() if known[0] == stamps.get(path)}
+        new = [path for path in chosen if path not in self._known]
+        for path, content in self._store.read_many(new):
+            if not isinstance(content, OSError):
+                self._known[path] = chosen[path], parse_record(content, path)
+        found = {path: self._known[path][1] for path in chosen if path in self._known}
+        records = {path: record for path, record in found.items() if record is not None}
+        for path in found.keys() - records.keys():
+            ignored(path)
+        if self._beats is None:
+            return records
+        is_any_running = any(record["state"] is AttemptState.RUNNING for record in records.values())
+        beats = self._beats.look() if is_any_running else {}
+        for path in records.keys() & set(new):  # once: what the store says of a file costs a request
+            records[path] = as_it_is_now(self._store, path, records[path], beats)
+            self._known[path] = chosen[path], records[path]
+        return {path: with_beat(record, beats) for path, record in records.items()}
 
 
 def parse_record(content: bytes, path: str) -> Record | None:
@@ -86,12 +151,12 @@ def compacted_log(store: Store, snapshot: Snapshot, attempt_id: str) -> bytes | 
 
 
 def _compacted_records(
-    store: Store, snapshot: Snapshot, skip: set[str], ignored: Callable[[str], object]
+    store: Store, manifests: Iterable[Manifest], skip: set[str], ignored: Callable[[str], object]
 ) -> Iterator[Record]:
-    for manifest in snapshot.manifests:
+    for manifest in manifests:
         for file in manifest.files.get("attempts", ()):
             try:
-                table = read_parquet(store.read(file.path)).select(ATTEMPTS.names)
+                table = as_attempts(read_parquet(store.read(file.path))).select(ATTEMPTS.names)
             except (pa.ArrowException, OSError, KeyError):
                 continue
             wanted = [attempt not in skip for attempt in table["attempt_id"].to_pylist()]
@@ -157,9 +222,9 @@ _KINDS: dict[str, FailureKind] = {kind.value: kind for kind in FailureKind}
 _OF_TYPE: dict[Any, Callable[[object], Any]] = {pa.string(): _text, pa.float64(): _number, pa.int64(): _count}
 _READERS: dict[str, Callable[[object], Any]] = {
     **{field.name: _OF_TYPE.get(field.type, _ids) for field in ATTEMPTS},
-    "checkpoints": _count,
     "code_hash": _text,
     "progress_at": _number,
+    "beat_s": _number,
     "state": lambda value: _member(value, _STATES),
     "error_kind": lambda value: _member(value, _KINDS),
 }

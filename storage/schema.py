@@ -119,8 +119,13 @@ ATTEMPTS = pa.schema(
         ("error_kind", _TEXT),
         ("error", _TEXT),
         ("traceback", _TEXT),
+        ("checkpoints", pa.int64()),
+        ("cpu_s", _REAL),
+        ("gpu_share", _REAL),
     ]
 )
+LATER_OF_ATTEMPTS = ("checkpoints", "cpu_s", "gpu_share")
+"""Columns of the attempts that files of before do not have: null there."""
 KINDS = {"scalar": pa.float64(), "vector": pa.list_(pa.float64()), "matrix": pa.list_(pa.float32())}
 """How a measured column is kept: a number, a list of numbers, or the rows of a matrix one after the other."""
 MEASURED = ("metrics", "curves")
@@ -179,6 +184,18 @@ class Columns:
 def no_rows(columns: Sequence[str] = TRIALS.names) -> pa.Table:
     """Return an empty table of trials (schema.empty_table() would import pandas)."""
     return pa.Table.from_batches([], pa.schema([TRIALS.field(name) for name in columns]))
+
+
+def as_attempts(table: pa.Table) -> pa.Table:
+    """Return a file's rows with the columns of `ATTEMPTS`, and those of its own behind them.
+
+    Raises:
+        KeyError, pa.ArrowException: it lacks one that all files have.
+    """
+    for name in LATER_OF_ATTEMPTS:
+        if name not in table.column_names:
+            table = table.append_column(ATTEMPTS.field(name), pa.nulls(table.num_rows, ATTEMPTS.field(name).type))
+    return table.select([*ATTEMPTS.names, *(name for name in table.column_names if name not in ATTEMPTS.names)])
 
 
 def as_trials(table: pa.Table, columns: Sequence[str] = TRIALS.names) -> pa.Table:

@@ -11,14 +11,14 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO
+from typing import IO, Any
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from depthrate.storage.client import as_os_error, client_options
 from depthrate.storage.layout import is_safe
-from depthrate.storage.local_files import is_hidden, walk, write_whole
+from depthrate.storage.local_files import Stamp, is_hidden, walk, walk_stamps, write_whole
 
 log = logging.getLogger("depthrate")
 IN_FLIGHT = 24
@@ -26,6 +26,8 @@ IN_FLIGHT = 24
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """How a file system says that it takes no more."""
 
+_TELLING = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created")
+"""What filesystems say of a file by which it is seen that it was written anew."""
 _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss")
 """Where a path is a key: `a//b` and `a/b` are two, and clients do not agree which of them is meant."""
 
@@ -156,23 +158,33 @@ class Store:
         """Return the files of the whole store whose paths no store makes: they would lead elsewhere."""
         return [path for path in self._list("") if not is_safe(path)]
 
+    def stamps(self, folder: str) -> dict[str, Stamp]:
+        """Return path -> what changes when a file is written anew, of the files in a folder and below it."""
+        if self.is_local:
+            found = walk_stamps(self.full_path(folder), self.root)
+        else:
+            found = ((path, tuple(info.get(each) for each in _TELLING)) for path, info in self._find(folder))
+        return {path: stamp for path, stamp in found if not is_hidden(path) and is_safe(path)}
+
     def _list(self, folder: str) -> dict[str, int]:
         if self.is_local:
             return dict(walk(self.full_path(folder), len(self.root) + 1))
+        return {path: info["size"] for path, info in self._find(folder)}
+
+    def _find(self, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (path, what its filesystem says of it) of the files in a folder of a remote store."""
         self.fs.invalidate_cache()
         full = self.full_path(folder)
         with as_os_error(self.url):
             try:
                 found = self.fs.find(full, detail=True)
             except FileNotFoundError:
-                return {}
+                return
         start = len(self.root) + 1
-        return {
-            full[start:]: info["size"]
-            for full, info in sorted(found.items())
+        for full, info in sorted(found.items()):
             # folders may be among them: empty objects that web consoles make, and what fills while s3fs looks
-            if info["type"] == "file" and not full.endswith("/")
-        }
+            if info["type"] == "file" and not full.endswith("/"):
+                yield full[start:], info
 
     def list_many(self, folders: Sequence[str]) -> dict[str, int]:
         """Return path -> bytes of all files in some folders; a remote store is asked for all of them at once."""

@@ -3,48 +3,80 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from depthrate.orchestrator.attempt import stalled_s, who
 from depthrate.orchestrator.commands.find_sweep import planned_trials
-from depthrate.orchestrator.executors.builtin import schedulers, silent_deaths
-from depthrate.orchestrator.executors.executor import JobCounts
+from depthrate.orchestrator.cost_words import cost_lines
+from depthrate.orchestrator.executors.builtin import schedulers
+from depthrate.orchestrator.executors.executor import JobCounts, SeenJobs
+from depthrate.orchestrator.output_file import check_output
+from depthrate.orchestrator.prometheus import write_textfile
+from depthrate.orchestrator.reckoning import Reckoning, reckon
 from depthrate.orchestrator.status import SweepStatus, TrialState, sweep_status
-from depthrate.orchestrator.terminal import make_console, print_json, print_table, print_warnings, printable
+from depthrate.orchestrator.terminal import (
+    make_console,
+    print_json,
+    print_table,
+    print_warnings,
+    printable,
+)
 from depthrate.storage.cache import SnapshotCache
-from depthrate.storage.snapshot import take_snapshot
+from depthrate.storage.records import Record, RecordReader, read_records_of
+from depthrate.storage.snapshot import Snapshot, take_snapshot
 from depthrate.storage.store import Store
 
 WATCH_EVERY_S = 2.0
+ASK_EVERY_S, ASK_SELDOM_S, ASK_LESS = 15.0, 60.0, 1.5
+"""Seconds between two questions to a scheduler, at first and at most, and by what they grow while its answer stays the same."""
 _Counts = dict[str, JobCounts | None]
 """Executor -> jobs of a sweep that its scheduler has."""
+_Seen = dict[str, SeenJobs | None]
+"""Executor -> the last answer of its scheduler."""
 
 
-def show_status(given: str | None, store: Store, *, watch: bool, as_json: bool) -> None:
-    """Print how many trials of a sweep, or of all sweeps, are in which state.
+def _ask_schedulers(store: Store, sweep: str) -> _Seen:
+    return {executor: scheduler.look(store, sweep) for executor, scheduler in schedulers().items()}
+
+
+def show_status(given: str | None, store: Store, *, watch: bool, as_json: bool, textfile: Path | None = None) -> None:
+    """Print how many trials of a sweep, or of all sweeps, are in which state; of one sweep also what it has cost.
+
+    `textfile` gets the same for Prometheus, of all sweeps that are meant.
 
     Raises:
-        ValueError: there is no such sweep, or none at all.
+        ValueError: there is no such sweep, or none at all, or the file cannot be written.
     """
+    if textfile is not None:
+        check_output(textfile)
     planned = planned_trials(given, store)
-    console, cache = make_console(), SnapshotCache()
+    console, cache, reader = make_console(), SnapshotCache(), RecordReader(store)
+    controllers = Controllers(store)
     while True:
         snapshot = take_snapshot(store, cache=cache)
+        seen = {name: controllers.look(name) for name in planned}
         states = [
-            sweep_status(name, trial_ids, snapshot, store, silent_deaths(store, name))
+            sweep_status(name, trial_ids, snapshot, store, _deaths(seen[name]), reader)
             for name, trial_ids in planned.items()
         ]
-        jobs = [_count_jobs(store, state.name) for state in states]
+        jobs = [_counts(seen[state.name]) for state in states]
+        costs = {name: _reckon(store, snapshot, name, reader) for name in planned if given is not None or textfile}
+        if textfile is not None:
+            write_textfile(textfile, states, costs)
         if as_json:
-            print_json([state.to_json() | _jobs_json(counts) for state, counts in zip(states, jobs, strict=True)])
+            print_json([_as_json(state, counts, costs) for state, counts in zip(states, jobs, strict=True)])
         else:
             if watch and console.is_terminal:
                 console.clear()
             _print_states(console, states, jobs)
+            if given is not None:
+                for line in (line for name, cost in costs.items() for line in cost_lines(name, cost)):
+                    console.print(printable(line), highlight=False, markup=False)
             print_warnings(list(dict.fromkeys(problem for state in states for problem in state.problems)))
         open_trials = sum(state.counts()["pending"] + state.counts()["running"] for state in states)
         if not watch or not open_trials:
@@ -52,8 +84,47 @@ def show_status(given: str | None, store: Store, *, watch: bool, as_json: bool) 
         time.sleep(WATCH_EVERY_S)
 
 
-def _count_jobs(store: Store, sweep: str) -> _Counts:
-    return {executor: scheduler.count_jobs(store, sweep) for executor, scheduler in schedulers().items()}
+class Controllers:
+    """What schedulers say of sweeps' jobs; between two answers the last one holds, ever longer while nothing changes."""
+
+    def __init__(
+        self,
+        store: Store,
+        ask: Callable[[Store, str], _Seen] = _ask_schedulers,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._store, self._ask, self._clock = store, ask, clock
+        self._answers: dict[str, _Seen] = {}
+        self._next: dict[str, tuple[float, float]] = {}
+        """Sweep -> when to ask again, and how long that was after the last time."""
+
+    def look(self, sweep: str) -> _Seen:
+        """Return executor -> what its scheduler last said of a sweep's jobs."""
+        due, pause_s = self._next.get(sweep, (float("-inf"), ASK_EVERY_S / ASK_LESS))
+        if self._clock() >= due:
+            answer = self._ask(self._store, sweep)
+            is_same = sweep in self._answers and answer == self._answers[sweep]
+            pause_s = min(ASK_SELDOM_S, ASK_LESS * pause_s) if is_same else ASK_EVERY_S
+            self._answers[sweep], self._next[sweep] = answer, (self._clock() + pause_s, pause_s)
+        return self._answers[sweep]
+
+
+def _counts(seen: _Seen) -> _Counts:
+    return {executor: None if each is None else each.counts for executor, each in seen.items()}
+
+
+def _deaths(seen: _Seen) -> list[Record]:
+    return [record for each in seen.values() if each is not None for record in each.deaths]
+
+
+def _reckon(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader) -> Reckoning:
+    rows = snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
+    return reckon(read_records_of(store, snapshot, sweep, reader), rows, time.time())
+
+
+def _as_json(state: SweepStatus, jobs: _Counts, costs: Mapping[str, Reckoning]) -> dict[str, Any]:
+    cost = {"cost": costs[state.name].to_json()} if state.name in costs else {}
+    return state.to_json() | cost | _jobs_json(jobs)
 
 
 def _jobs_json(jobs: _Counts) -> dict[str, Any]:

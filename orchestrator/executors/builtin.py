@@ -45,7 +45,8 @@ def schedulers() -> dict[str, Scheduler]:
 
 def silent_deaths(store: Store, sweep: str) -> list[Record]:
     """Return what the schedulers know of a sweep's attempts whose job is over without a word of theirs."""
-    return [record for scheduler in schedulers().values() for record in scheduler.silent_deaths(store, sweep)]
+    seen = [scheduler.look(store, sweep) for scheduler in schedulers().values()]
+    return [record for each in seen if each is not None for record in each.deaths]
 
 
 def open_machines(executor: str, request: ExecutorRequest, *, detach: bool = False) -> Machines:

@@ -44,6 +44,10 @@ class LaunchOptions:
     """Other versions that count as this one, so that their checkpoints are gone on from."""
     stall_s: float | None = None
     """An attempt that comes no further for so long is ended; null: never."""
+    gpu_share: float = 1.0
+    """Part of a GPU that a pack has, where it computes on one."""
+    beat_s: float | None = None
+    """Seconds between two signs of life of an attempt, the longer the more of them run; null: as for one alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +102,8 @@ class JobEnd:
     """What such a death is."""
     ran_as: str | None = None
     """The last attempt, where a scheduler started the job anew under other names."""
+    record: Record | None = field(default=None, compare=False)
+    """Of that attempt, where the executor has read it already and it says how it ended."""
 
 
 class SubmitError(ValueError):
@@ -125,8 +131,14 @@ class Machines(ABC):
     """Packs that may run at once."""
     memory_bytes: float | None = None
     """Memory that one pack may use, if that is known."""
+    gpu_share: float = 1.0
+    """Part of a GPU that each pack has, where they compute on GPUs."""
     outlives_driver: bool = False
     """Whether what was submitted goes on when the driver ends, so that a launch may leave it alone."""
+
+    def at_once(self, packs: int) -> int:
+        """Return how many of so many packs may run at the same moment."""
+        return min(packs, self.workers)
 
     @property
     def submitted(self) -> Mapping[str, tuple[str, list[str]]]:
@@ -281,6 +293,15 @@ class JobCounts:
 
 
 @dataclass(frozen=True)
+class SeenJobs:
+    """One answer of a scheduler about a sweep's jobs."""
+
+    counts: JobCounts
+    deaths: list[Record]
+    """How those attempts ended whose job is over without a word of theirs, and which no launch has written down."""
+
+
+@dataclass(frozen=True)
 class CancelledJobs:
     """What became of a sweep's jobs when all were cancelled."""
 
@@ -295,10 +316,8 @@ class Scheduler:
 
     title: str
     """As people write it."""
-    count_jobs: Callable[[Store, str], JobCounts | None]
-    """None where the sweep has none, or the scheduler is silent."""
-    silent_deaths: Callable[[Store, str], list[Record]]
-    """Tells how those attempts ended whose job is over without a word of theirs, and which no launch has written down."""
+    look: Callable[[Store, str], SeenJobs | None]
+    """Asks it once; None where the sweep has no jobs, or the scheduler is silent."""
     cancel_jobs: Callable[[Store, str], CancelledJobs | None]
     """Cancels all; running ones save their state first. None where the sweep has none."""
 

@@ -49,6 +49,7 @@ class LocalExecutor(Executor):
         self.workers = self.capacity = workers
         self.device, self.memory_bytes = device, memory_bytes
         self._gpus = gpus
+        self.gpu_share = min(1.0, len(gpus) / workers) if gpus else 1.0
         self._workers: dict[int, _Worker] = {}
         self._messages: queue.Queue[tuple[int, subprocess.Popen[str], str | None]] = queue.Queue()
 

@@ -26,7 +26,9 @@ class Dispatcher(tune.Callback):
     """Gives packs to Tune's workers and tells the driver how each ended; it lives in Tune's thread."""
 
     def __init__(self, ends: queue.SimpleQueue[JobEnd | BaseException], prefix: str, workers: int):
-        self._ends, self._prefix, self._workers = ends, prefix, workers
+        self._ends, self._prefix = ends, prefix
+        self.workers = workers
+        """That there may be now; the driver changes it as the cluster does."""
         self.stop_key = f"{prefix}-stop"
         self.waiting: queue.SimpleQueue[PackJob] = queue.SimpleQueue()
         self.assigned: dict[str, PackJob | None] = {}
@@ -42,7 +44,7 @@ class Dispatcher(tune.Callback):
     def needs_worker(self) -> bool:
         """Whether more packs lie ready than there are workers without one."""
         free = sum(job is None for job in self.assigned.values())
-        return len(self.assigned) < self._workers and self.waiting.qsize() > free
+        return len(self.assigned) < self.workers and self.waiting.qsize() > free
 
     @property
     def has_started(self) -> bool:

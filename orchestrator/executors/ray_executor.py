@@ -14,8 +14,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from depthrate.orchestrator.executors.ray_settings import TUNE_SETTINGS  # first: ray reads the environment
 
@@ -27,6 +27,7 @@ from depthrate.orchestrator.executors.executor import Executor, JobEnd, NoFailur
 from depthrate.orchestrator.executors.machine import USABLE_SHARE, MachineError, choose_machine
 from depthrate.orchestrator.executors.ray_dispatcher import Dispatcher, WorkerSource
 from depthrate.orchestrator.executors.ray_errors import RayLost
+from depthrate.orchestrator.executors.ray_liveness import HeadProbe
 from depthrate.orchestrator.executors.ray_session import Session, check_versions
 from depthrate.orchestrator.executors.ray_worker import PackTrainable, put_value
 
@@ -34,8 +35,20 @@ if TYPE_CHECKING:
     from depthrate.orchestrator.executors.executor import Estimate
     from depthrate.orchestrator.plan import Plan
 
+log = logging.getLogger("depthrate")
+HEAD_LOST_S = 30.0
+"""A head that was silent for so long is gone; after a minute Ray would abort this process."""
+MOST_WORKERS = 100_000
 STOP_WAIT_S = 60.0
 """Longest wait at the end for packs that were asked to stop."""
+
+
+class Slots(NamedTuple):
+    """How many packs a cluster has room for."""
+
+    now: int
+    most: int
+    """When its autoscaler has added all that it may."""
 
 
 class RayExecutor(Executor):
@@ -50,13 +63,20 @@ class RayExecutor(Executor):
         memory_bytes: float | None = None,
         where: str = "Ray",
         differences: Sequence[str] = (),
+        count_slots: Callable[[], Slots] | None = None,
     ):
-        """Run up to `workers` packs at once, each on one CPU and a share of a GPU; nodes differ from here by `differences`."""
+        """Run up to `workers` packs at once, each on one CPU and a share of a GPU; nodes differ from here by `differences`.
+
+        Of a cluster that grows and shrinks `count_slots` tells how many packs have room now.
+        """
         self.workers, self.memory_bytes = workers, memory_bytes
         self.device = "cuda" if gpu_share else "cpu"
         # one more for each worker lies ready, so that none waits for the driver
         self.capacity = 2 * workers
-        self._session, self._gpu_share = session, gpu_share
+        self._count_slots, self._slots = count_slots, Slots(workers, workers)
+        self._head: HeadProbe | None = None
+        self._is_lost = False
+        self._session, self.gpu_share = session, gpu_share or 1.0
         self._where, self._differences = where, differences
         # a signal's handler may put while the same thread gets: other queues would wait for themselves
         self._ends: queue.SimpleQueue[JobEnd | BaseException] = queue.SimpleQueue()
@@ -81,6 +101,31 @@ class RayExecutor(Executor):
             RayError: it could not be started.
         """
         self._session.connect()
+        self._head = HeadProbe(self._session.head, self._look_at_cluster)
+
+    def _look_at_cluster(self) -> None:
+        """Note how many packs have room; in the probe's thread, since Ray answers nobody while its head is gone."""
+        if self._count_slots is not None:
+            self._slots = self._count_slots()
+
+    def _follow_cluster(self) -> None:
+        """Have as many workers as the cluster has room for, and ask for as many as its autoscaler may make room for.
+
+        Raises:
+            RayLost: the head is gone.
+        """
+        if self._head is not None and self._head.silent_s > HEAD_LOST_S:
+            self._is_lost = True
+            raise RayLost(
+                f"{self._where}: its head at {self._head.address} has not answered for {self._head.silent_s:.0f} s, so no pack "
+                "can be started or followed; workers that still run save a checkpoint and end. See there why it ended "
+                "(ray status, its gcs_server.out), and start it again or give another --address"
+            )
+        if self._slots.now != self.workers or self._slots.most != self._dispatcher.workers:
+            if self._slots.now != self.workers:
+                log.info("%s: room for %d packs at once, before %d", self._where, self._slots.now, self.workers)
+            self.workers, self._dispatcher.workers = self._slots.now, self._slots.most
+            self.capacity = 2 * self._slots.most
 
     def submit(self, jobs: Sequence[PackJob]) -> None:
         """Lay packs ready for the workers; Tune starts these where there is room."""
@@ -90,7 +135,7 @@ class RayExecutor(Executor):
         if self._thread.ident is None:  # not before: Tune sleeps for a second where there is nothing to do
             self._folder = tempfile.mkdtemp(prefix="dr-tune-")
             logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it would speak of failed trials and missing logs
-            os.environ.update(TUNE_SETTINGS, TUNE_MAX_PENDING_TRIALS_PG=str(self.workers))
+            os.environ.update(TUNE_SETTINGS, TUNE_MAX_PENDING_TRIALS_PG=str(MOST_WORKERS))
             self._thread.start()
 
     def running(self) -> Mapping[str, str]:
@@ -104,6 +149,7 @@ class RayExecutor(Executor):
         Raises:
             RayLost: Tune broke down; what is committed stands.
         """
+        self._follow_cluster()
         ends: list[JobEnd] = []
         messages: list[JobEnd | BaseException] = []
         with contextlib.suppress(queue.Empty):
@@ -126,6 +172,11 @@ class RayExecutor(Executor):
 
     def close(self) -> None:
         """End the Tune run and the connection; what still runs is killed."""
+        if self._head is not None:
+            self._head.end()
+        if self._is_lost:
+            self._session.abandon()
+            return
         try:
             if self._thread.is_alive():
                 self._dispatcher.is_over = True
@@ -144,7 +195,7 @@ class RayExecutor(Executor):
         self._thread.join(timeout=2.0)
 
     def _run_tune(self) -> None:
-        resources = {"cpu": 1.0} | ({"gpu": self._gpu_share} if self._gpu_share else {})
+        resources = {"cpu": 1.0} | ({"gpu": self.gpu_share} if self.device == "cuda" else {})
         try:
             tune.run(
                 tune.with_resources(PackTrainable, resources),
@@ -192,17 +243,24 @@ def open_cluster(address: str, device: str, workers: int | None, packs_per_gpu: 
     """
     session = Session(address=address).connect()
     differences = check_versions()
-    resources, memory_bytes = session.resources(), session.memory_per_cpu()
-    gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 0))
+    memory_bytes = session.memory_per_cpu()
+    gpus = int(session.most_resources().get("GPU", 0))
     if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not gpus):
         raise MachineError(f"device {device!r}: the Ray cluster has {gpus} GPUs; allowed: auto, cpu, cuda")
     has_gpus = bool(gpus) and device != "cpu"
-    at_once = gpus * packs_per_gpu if has_gpus else cpus
+    name, packs_each = ("GPU", packs_per_gpu) if has_gpus else ("CPU", 1)
+
+    def count_slots() -> Slots:
+        each = [packs_each * int(found.get(name, 0)) for found in (session.resources(), session.most_resources())]
+        now, most = (max(1, min(count, workers or MOST_WORKERS, MOST_WORKERS)) for count in each)
+        return Slots(now, max(now, most))
+
     return RayExecutor(
         session,
-        workers=max(1, min(at_once, workers or at_once)),
+        workers=count_slots().now,
         gpu_share=1 / packs_per_gpu if has_gpus else 0.0,
         memory_bytes=None if has_gpus or memory_bytes is None else USABLE_SHARE * memory_bytes,
         where=f"Ray cluster at {address}",
         differences=differences,
+        count_slots=count_slots,
     )

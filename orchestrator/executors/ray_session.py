@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.metadata
 import logging
+import os
 import resource
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from depthrate.orchestrator.executors.local import WORKER_ENVIRONMENT
 from depthrate.orchestrator.executors.ray_errors import RayError
 
+KNOCK_S = 10.0
+"""How long a head's port may take to accept a connection."""
 START_WAIT_S = 120.0
 """Longest wait for a node to say what is installed on it."""
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
@@ -48,20 +53,49 @@ class Session:
         """
         if ray.is_initialized():
             return self
+        self._knock()
         environment = {**WORKER_ENVIRONMENT, "DEPTHRATE_DRIVER_PID": "", "RAY_USAGE_STATS_ENABLED": "0"}
-        try:
-            if self._address is None:
-                self._start(environment)
-            else:
-                self._folder = tempfile.mkdtemp(prefix="dr-code-")
-                code = {"py_modules": [our_code(self._folder)]}
-                ray.init(address=self._address, runtime_env={"env_vars": environment, **code}, **_QUIET)
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-            self._remove_folder()
-            where = "no Ray could be started here" if self._address is None else f"no Ray cluster at {self._address!r}"
-            raise RayError(f"{where}: {error}; `ray status` shows what is there") from error
+        with written_errors() as written:
+            try:
+                if self._address is None:
+                    self._start(environment)
+                else:
+                    self._folder = tempfile.mkdtemp(prefix="dr-code-")
+                    code = {"py_modules": [our_code(self._folder)]}
+                    ray.init(address=self._address, runtime_env={"env_vars": environment, **code}, **_QUIET)
+            except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+                self._remove_folder()
+                raise RayError(self._why_not(error, written())) from error
         self.is_ours = True
         return self
+
+    def _knock(self) -> None:
+        """See that somebody listens where a host and a port are given; Ray would try for minutes.
+
+        Raises:
+            RayError: nobody does.
+        """
+        host, _, port = (self._address or "").rpartition(":")
+        if not host or not port.isdigit():
+            return
+        try:
+            socket.create_connection((host, int(port)), KNOCK_S).close()
+        except OSError as error:
+            raise RayError(
+                f"no Ray cluster at {self._address!r}: nobody listens there ({error}); `ray status` there says where it is"
+            ) from error
+
+    def _why_not(self, error: Exception, written: str) -> str:
+        """Say why there is no connection; Ray only writes to its error output that a token is asked for."""
+        if self._address is None:
+            return f"no Ray could be started here: {error}"
+        if "Unauthenticated" in written or "authentication token" in str(error).lower():
+            given = "the one in RAY_AUTH_TOKEN is another" if os.environ.get("RAY_AUTH_TOKEN") else "none is given here"
+            return (
+                f"the Ray cluster at {self._address!r} is there and asks for a token, and {given}; set RAY_AUTH_MODE=token and "
+                "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to what its head was started with"
+            )
+        return f"no Ray cluster at {self._address!r}: {error}; `ray status` shows what is there"
 
     def _start(self, environment: dict[str, str]) -> None:
         # short, because Ray's socket paths below it may have 107 bytes; our own, because /tmp/ray may be another user's
@@ -82,11 +116,30 @@ class Session:
         """Return what the nodes have together: CPU, GPU."""
         return dict(ray.cluster_resources())
 
+    def most_resources(self) -> dict[str, float]:
+        """Return what the nodes may have together when an autoscaler has added all it may; what they have where none does."""
+        there = self.resources()
+        try:  # Ray has no public way to ask
+            most = ray._private.state.state.get_max_resources_from_cluster_config() or {}
+        except Exception:
+            most = {}
+        return {name: max(there.get(name, 0.0), float(most.get(name, 0.0))) for name in there | most}
+
+    @property
+    def head(self) -> str:
+        """Where the head listens, as host:port."""
+        return str(ray.get_runtime_context().gcs_address)
+
     def memory_per_cpu(self) -> float | None:
         """Return the bytes that each CPU's packs may use on the node with the least, as Ray knows it."""
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         shares = [node["memory"] / node["CPU"] for node in nodes if node.get("memory")]
         return min(shares, default=None)
+
+    def abandon(self) -> None:
+        """Leave a Ray that is gone without a word to it: every word would wait for a minute and then end this process."""
+        atexit.unregister(ray.shutdown)
+        self._remove_folder()
 
     def close(self) -> None:
         """Disconnect, and end what was started."""
@@ -115,6 +168,21 @@ def _sheltered() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
         if is_main:
             signal.signal(signal.SIGHUP, before)
+
+
+@contextlib.contextmanager
+def written_errors() -> Iterator[Callable[[], str]]:
+    """Keep what native code writes to this process's error output, and yield what returns it."""
+    with tempfile.TemporaryFile() as file:
+        before = os.dup(2)
+        sys.stderr.flush()
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lambda: os.pread(file.fileno(), 1_000_000, 0).decode(errors="replace")
+        finally:
+            sys.stderr.flush()
+            os.dup2(before, 2)
+            os.close(before)
 
 
 def count_nodes(address: str, wanted: int, wait_s: float) -> int:

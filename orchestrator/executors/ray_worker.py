@@ -7,6 +7,7 @@ key-value store.
 from __future__ import annotations
 
 import json
+import os
 import queue
 import threading
 import time
@@ -16,11 +17,13 @@ from typing import Any
 import depthrate.orchestrator.executors.ray_settings  # noqa: F401 - first: ray reads the environment
 
 # isort: split
+import ray
 from ray import tune
 from ray.experimental import internal_kv
 
 from depthrate.orchestrator.executors.executor import PackJob
 from depthrate.orchestrator.executors.ray_asha import asha_rule
+from depthrate.orchestrator.executors.ray_liveness import HeadProbe, is_orphan
 from depthrate.orchestrator.pack_run import run_job
 from depthrate.orchestrator.worker_context import StopFlag
 
@@ -28,6 +31,12 @@ LOOK_FOR_STOP_S = 0.5
 """How often a busy worker looks whether it should stop."""
 LOOK_FOR_ORDER_S = 0.02
 """How often an idle worker looks for its next pack."""
+HEAD_LOST_S = 20.0
+"""A head that was silent for so long is gone; Ray itself waits for a minute, and then saves nothing."""
+LAST_WORDS_S = 60.0
+"""How long a pack may take to save its state when its worker has lost Ray."""
+LEFT_ALONE = 71
+"""Exit code of such a worker."""
 LINGER_S = 15.0
 """How long an idle worker waits for a pack before it gives its CPU or GPU back; a new one takes seconds to start."""
 
@@ -57,13 +66,23 @@ class PackTrainable(tune.Trainable):
         self._stop = StopFlag()
         self._num_orders = 0
         self._pack: _WatchedPack | None = None
+        self._is_busy = False
+        self._parent, self._head = os.getppid(), HeadProbe(ray.get_runtime_context().gcs_address)
         threading.Thread(target=self._look_for_stop, daemon=True).start()
+        threading.Thread(target=self._look_for_loss, daemon=True).start()
 
     def step(self) -> dict[str, Any]:
         """Carry out the next order; what comes of a pack stands in the store."""
         order = self._next_order()
         if order is None:
             return {"done": True}
+        self._is_busy = True
+        try:
+            return self._carry_out(order)
+        finally:
+            self._is_busy = False
+
+    def _carry_out(self, order: dict[str, Any]) -> dict[str, Any]:
         if self._pack is not None:
             return self._followed(self._pack.go_on(order["left_out"]))
         job = PackJob.from_json(order["job"])
@@ -88,7 +107,7 @@ class PackTrainable(tune.Trainable):
     def _next_order(self) -> dict[str, Any] | None:
         """Return what the driver wants next; None if that is nothing, for too long or because all is over."""
         give_up_at = time.monotonic() + LINGER_S
-        while not self._is_told_to_stop() or self._pack is not None:
+        while self._pack is not None or not (self._stop.is_set or self._is_told_to_stop()):
             order = json.loads(get_value(self._orders) or "{}")
             if order.get("number") == self._num_orders:
                 self._num_orders += 1
@@ -112,6 +131,18 @@ class PackTrainable(tune.Trainable):
             time.sleep(LOOK_FOR_STOP_S)
             if self._is_told_to_stop():
                 self._stop.set("asked to stop")
+
+    def _look_for_loss(self) -> None:
+        """End this process where nobody is left to work for: its pack saves a checkpoint, and it takes no other."""
+        while not is_orphan(self._parent) and self._head.silent_s < HEAD_LOST_S:
+            time.sleep(LOOK_FOR_STOP_S)
+        what = "its Ray node has ended" if is_orphan(self._parent) else "Ray's head does not answer"
+        self._stop.set(what)
+        deadline = time.monotonic() + LAST_WORDS_S
+        time.sleep(LOOK_FOR_STOP_S)  # for the answer that nothing more is done
+        while self._is_busy and time.monotonic() < deadline:
+            time.sleep(LOOK_FOR_STOP_S)
+        os._exit(LEFT_ALONE)
 
 
 class _WatchedPack:

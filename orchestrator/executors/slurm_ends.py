@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 
-from depthrate.orchestrator.attempt import heartbeat_s, lost_attempt, nth_attempt_id, read_attempt
+from depthrate.orchestrator.attempt import beat_of, lost_attempt, nth_attempt_id, read_attempt
 from depthrate.orchestrator.executors.executor import JobEnd, NoFailure
 from depthrate.orchestrator.executors.slurm_nodes import NodeCounts
 from depthrate.orchestrator.executors.slurm_queue import WatchedJob
@@ -21,7 +22,8 @@ from depthrate.orchestrator.executors.slurm_submissions import Submission, Submi
 from depthrate.slurm.profile import GRACE_S, Profile
 from depthrate.slurm.states import JobState
 from depthrate.storage.cache import SnapshotCache
-from depthrate.storage.records import Record
+from depthrate.storage.layout import attempt_path
+from depthrate.storage.records import Record, RecordReader
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store, StoreError
@@ -45,11 +47,19 @@ class PackEnds:
         """What the jobs asked for, where that is known."""
         self.nodes = nodes
         self._cache = SnapshotCache()
+        self._reader = RecordReader(store, sweep, beats=False)
+        self._seen: dict[str, Record] | None = None
+        """Attempt -> record at the last look; None before it: then each is asked for."""
         self._committed: set[str] | None = None
 
-    def look_again(self) -> None:
-        """Forget what was committed at the last look."""
+    def look_again(self, jobs: Iterable[WatchedJob] = ()) -> None:
+        """Forget what was seen at the last look; what these jobs have written is then read at once, where it is new."""
         self._committed = None
+        wanted = {attempt_path(self._sweep, name) for job in jobs for name in _attempts_of(job)}
+        if wanted:
+            with suppress(OSError):
+                found = self._reader.look(wanted.__contains__).values()
+                self._seen = {record["attempt_id"]: record for record in found}
 
     def take_ended(self, job: WatchedJob, slots: int, *, is_over: bool, is_settled: bool) -> list[JobEnd]:
         """Take the packs that ended out of a job, of which `slots` run at once, and return how.
@@ -88,7 +98,7 @@ class PackEnds:
         if state in (AttemptState.DONE, AttemptState.FAILED, AttemptState.LOST):
             if state is not AttemptState.FAILED:  # an exception in the task is no node's doing
                 self.nodes.count(job.state.node, state is AttemptState.DONE)
-            return JobEnd(pack.attempt_id, ran_as=attempt_id)
+            return JobEnd(pack.attempt_id, ran_as=attempt_id, record=record)
         is_last_start = attempt_id == nth_attempt_id(pack.attempt_id, restarts)
         if state is AttemptState.INTERRUPTED and is_over and (is_settled or is_last_start):
             return self._interrupted(job, pack, attempt_id, record)
@@ -96,8 +106,10 @@ class PackEnds:
             job.current[pack.attempt_id] = attempt_id
         if not is_over or not (is_settled or _wrote_nothing(job)):
             return None
+        if state is AttemptState.RUNNING and self._seen is not None:
+            record = read_attempt(self._store, self._sweep, attempt_id) or record  # with what its node said since
         silent_s = time.time() - (record.get("heartbeat_at") or 0.0)
-        if state is AttemptState.RUNNING and silent_s < SILENT_BEATS * heartbeat_s(self._store):
+        if state is AttemptState.RUNNING and silent_s < SILENT_BEATS * beat_of(record, self._store):
             return None  # the scheduler says it is over, its heartbeat says it is not
         if self._is_committed(pack):
             return JobEnd(pack.attempt_id, kind=NoFailure.NOT_STARTED)
@@ -162,7 +174,8 @@ class PackEnds:
         """Return (attempt, record) of a pack's last start that left one."""
         for restart in range(restarts + 1, -1, -1):  # one more than we know of: it may have just been started anew
             attempt_id = nth_attempt_id(pack.attempt_id, restart)
-            record = read_attempt(self._store, self._sweep, attempt_id)
+            seen = self._seen
+            record = read_attempt(self._store, self._sweep, attempt_id) if seen is None else seen.get(attempt_id)
             if record is not None:
                 return attempt_id, record
         return pack.attempt_id, {}
@@ -224,6 +237,13 @@ class CancelledEnds:
             others += self._held
             self._held = []
         return others
+
+
+def _attempts_of(job: WatchedJob) -> Iterator[str]:
+    """Yield the attempts that may have left a record of a job's packs."""
+    for pack in job.packs:
+        for restart in range((job.state.restarts or 0) + 2):  # one more than we know of, see `_newest_record`
+            yield nth_attempt_id(pack.attempt_id, restart)
 
 
 def _wrote_nothing(job: WatchedJob) -> bool:

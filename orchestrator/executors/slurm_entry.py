@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,11 +16,11 @@ from depthrate.orchestrator.executors.executor import (
     Machines,
     Option,
     Scheduler,
+    SeenJobs,
 )
 
 if TYPE_CHECKING:
     from depthrate.slurm.profile import Profile
-    from depthrate.storage.records import Record
     from depthrate.storage.store import Store
 
 CLUSTER = Option("cluster", str, "A cluster file (TOML): what each SLURM job asks for; slurm/example.toml is one.")
@@ -115,41 +116,34 @@ def _open(request: ExecutorRequest) -> Machines:
     return executor
 
 
-def _count_jobs(store: Store, sweep: str) -> JobCounts | None:
+@functools.cache  # it does not change, and to ask costs the controller several commands
+def _cluster_name() -> str:
+    from depthrate.slurm.limits import read_limits
+
+    return read_limits().cluster
+
+
+def _look(store: Store, sweep: str) -> SeenJobs | None:
+    """Ask the controller once about a sweep's jobs, and the accounting for those that it has forgotten."""
     from depthrate.orchestrator.executors.slurm_submissions import jobs_of_sweep, read_submissions
 
     if not read_submissions(store, [sweep]):
         return None
+    from depthrate.orchestrator.executors.slurm_ends import silent_deaths
+    from depthrate.orchestrator.executors.slurm_queue import accounted_states
     from depthrate.slurm.command import SlurmError
-    from depthrate.slurm.limits import read_limits
 
     try:
-        submissions, states = jobs_of_sweep(store, sweep, read_limits().cluster)
+        submissions, states = jobs_of_sweep(store, sweep, _cluster_name())
     except SlurmError:
         return None
     ours = {job_id for each in submissions for job_id in each.job_ids}
     known = [states[job_id] for job_id in ours if job_id in states]
     waiting = [state.reason for state in known if state.phase == "waiting"]
     running = sum(state.phase == "running" for state in known)
-    return JobCounts(len(waiting), running, dict(Counter(waiting).most_common()))
-
-
-def _silent_deaths(store: Store, sweep: str) -> list[Record]:
-    from depthrate.orchestrator.executors.slurm_submissions import jobs_of_sweep, read_submissions
-
-    if not read_submissions(store, [sweep]):
-        return []
-    from depthrate.orchestrator.executors.slurm_ends import silent_deaths
-    from depthrate.orchestrator.executors.slurm_queue import accounted_states
-    from depthrate.slurm.command import SlurmError
-    from depthrate.slurm.limits import read_limits
-
-    try:
-        submissions, states = jobs_of_sweep(store, sweep, read_limits().cluster)
-    except SlurmError:
-        return []
-    missing = [job_id for each in submissions for job_id in each.job_ids if job_id not in states]
-    return silent_deaths(store, sweep, submissions, states | accounted_states(missing))
+    counts = JobCounts(len(waiting), running, dict(Counter(waiting).most_common()))
+    states |= accounted_states([job_id for job_id in ours if job_id not in states])
+    return SeenJobs(counts, silent_deaths(store, sweep, submissions, states))
 
 
 def _cancel_jobs(store: Store, sweep: str) -> CancelledJobs | None:
@@ -180,5 +174,5 @@ SLURM = ExecutorEntry(
     open=_open,
     options=(CLUSTER, PACKS_PER_GPU),
     detach="slurm",
-    scheduler=Scheduler("SLURM", _count_jobs, _silent_deaths, _cancel_jobs),
+    scheduler=Scheduler("SLURM", _look, _cancel_jobs),
 )

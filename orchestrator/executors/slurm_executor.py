@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("depthrate")
 SOONEST_S, LATEST_S = 2.0, 60.0
 """Between two looks at the queue: soon after something changed, ever more seldom while nothing does."""
+REST = 20
+"""A look that took a second, at thousands of records, is not done again for so many."""
 CLOSING_LOOKS = 8
 """How often, a second apart, the last jobs are looked for before the folders of those that still end are left behind."""
 
@@ -73,6 +75,7 @@ class SlurmExecutor(Executor):
         self.workers = (profile.array_parallelism or GUESSED_PARALLEL) * profile.slots
         worker_gb = profile.worker_mem_gb(device)
         self.memory_bytes = None if worker_gb is None else USABLE_SHARE * worker_gb * 2**30
+        self.gpu_share = 1 / profile.packs_per_gpu
         self._clock = clock
         self._supervisor = supervisor
         """Sends the launch away where it must stay."""
@@ -90,6 +93,10 @@ class SlurmExecutor(Executor):
         self._next_look = float("-inf")
         self._pause_s = SOONEST_S
         self._outbox = Outbox(profile, limits, store, sweep, self.room, self._lanes)
+
+    def at_once(self, packs: int) -> int:
+        """Return how many of so many packs may run at the same moment: without a bound on jobs, all."""
+        return min(packs, self.workers) if self.profile.array_parallelism else packs
 
     @property
     def submitted(self) -> dict[str, tuple[str, list[str]]]:
@@ -255,20 +262,20 @@ class SlurmExecutor(Executor):
         time.sleep(timeout_s)
         if not (self._queue.jobs or self._cancelled) or self._clock() < self._next_look:
             return []
-        before = self._queue.states()
+        before, began = self._queue.states(), time.monotonic()
         ends = self._look()
         if ends or before != self._queue.states():
             self._pause_s = SOONEST_S
         else:
             self._pause_s = min(LATEST_S, self._pause_s * 1.3)
-        self._next_look = self._clock() + self._pause_s
+        self._next_look = self._clock() + max(self._pause_s, REST * (time.monotonic() - began))
         return ends
 
     def _look(self) -> list[JobEnd]:
         if not self._queue.look():
             return []
         ends = []
-        self._ends.look_again()
+        self._ends.look_again(self._queue.jobs.values())
         avoided = list(self._nodes.excluded)
         for job in list(self._queue.jobs.values()):
             is_over, is_settled = self._queue.is_over(job), self._queue.is_settled(job)

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from depthrate.orchestrator.aggregate import FittedCurve
+from depthrate.orchestrator.reckoning import Reckoning
 from depthrate.orchestrator.report.groups import unique
 from depthrate.orchestrator.report.plot import Plot
 from depthrate.tasks.measurement import Measurement, Per
@@ -59,8 +60,8 @@ class ReportData:
     """Name -> how it is shown, in the order of the figures; a column that none declares is shown by its name."""
     lists: pd.DataFrame = field(default_factory=pd.DataFrame)
     """trial_id and the vectors and matrices measured: of the last layer at the last step."""
-    device_hours: dict[str, float] = field(default_factory=dict)
-    """Kind of device (cpu, cuda) -> hours that attempts held one, failed ones included."""
+    cost: Reckoning = field(default_factory=Reckoning)
+    """What its attempts have cost, failed ones included."""
     search: SearchContent | None = None
 
     @property

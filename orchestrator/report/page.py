@@ -16,12 +16,14 @@ import numpy.typing as npt
 import pandas as pd
 import yaml
 
+from depthrate.orchestrator.reckoning import Reckoning
 from depthrate.orchestrator.report import figures
 from depthrate.orchestrator.report.data import STATES, ReportData, SearchContent
 from depthrate.orchestrator.report.library import library, packed_library
 from depthrate.orchestrator.report.page_style import SCRIPT, STYLE
 from depthrate.orchestrator.report.plot import Plot, figure_html
 from depthrate.orchestrator.report.tables import (
+    cost_tables,
     failure_table,
     fit_table,
     left_out_table,
@@ -50,6 +52,7 @@ def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
         _section("All fits", fit_table(data.fits) + sensitivity_table(data.fits)),
         _section("Left out and in doubt", left_out_table(data.fits)) if data.fits else "",
         *others,
+        _section("Cost", cost_tables(data.cost)) if data.cost.devices else "",
         _section("Trials", failure_table(data) + trial_table(data)),
         _section("How to reproduce", _reproduce(data)),
     ]
@@ -111,14 +114,19 @@ def _states(data: ReportData) -> str:
         median, longest = duration_text(float(np.median(wall_s))), duration_text(float(wall_s.max()))
         hours = number_text(wall_s.sum() / 3600)
         sentence += f" {hours} trial-hours in all; one trial took {median} (median), {longest} at most."
-    if data.device_hours:
-        held = (f"{number_text(hours)} on {escape(kind)}" for kind, hours in sorted(data.device_hours.items()))
-        sentence += f" Hours that jobs held a device: {', '.join(held)}."
-        sentence += "" if "cuda" in data.device_hours else " No GPU-hours."
+    sentence += _held(data.cost)
     committed = sorted(str(time) for time in data.trials["committed_at"].dropna())
     if committed:
         sentence += f" First commit {escape(committed[0])}, last {escape(committed[-1])}."
     return _section("State of the sweep", f"<p class=pills>{pills}</p><p>{sentence}</p>")
+
+
+def _held(cost: Reckoning) -> str:
+    """Return in words which devices were held for how long; nothing where nothing was."""
+    if not cost.devices:
+        return ""
+    held = (f"{number_text(hours.held)} on {escape(kind)}" for kind, hours in sorted(cost.devices.items()))
+    return f" Hours that jobs held a device: {', '.join(held)}.{'' if 'cuda' in cost.devices else ' No GPU-hours.'}"
 
 
 def _figures(themes: list[Theme], data: ReportData, numbers: Iterator[int]) -> str:

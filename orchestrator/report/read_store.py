@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from depthrate.orchestrator.aggregate import FittedCurve
 from depthrate.orchestrator.measurements import known_measurements
 from depthrate.orchestrator.plan import CheckedSweep
+from depthrate.orchestrator.reckoning import Reckoning, reckon
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.search import search_content
 from depthrate.orchestrator.search.proposals import SearchView
@@ -19,6 +21,7 @@ from depthrate.orchestrator.status import SweepStatus
 from depthrate.storage.columns import quoted
 from depthrate.storage.json_file import object_of
 from depthrate.storage.query import Results
+from depthrate.storage.records import read_records_of
 from depthrate.sweeps.trial import Trial
 
 if TYPE_CHECKING:
@@ -81,7 +84,7 @@ def read_report(
         problems=[str(problem) for problem in results.problems],
         measurements=measurements,
         lists=of_sweep(f"select {_columns(['trial_id', *lists])} from results"),
-        device_hours=_device_hours(results, sweep.name),
+        cost=_cost(results, sweep.name),
         search=None if search is None else search_content(search),
     )
 
@@ -94,16 +97,10 @@ def _columns(names: Sequence[str]) -> str:
     return ", ".join(map(quoted, names))
 
 
-def _device_hours(results: Results, sweep: str) -> dict[str, float]:
-    """Sum up how long attempts ran, by kind of device; one that was killed counts to its last heartbeat."""
-    ended = "coalesce(ended_at, heartbeat_at, started_at)"
-    query = f"select sweep, coalesce(device, 'unknown') as device, {ended} - started_at as seconds from attempts"
-    hours: dict[str, float] = {}
-    for row in results.sql(query).to_arrow_table().to_pylist():
-        if row["sweep"] == sweep and row["seconds"]:
-            kind = str(row["device"]).partition(":")[0]
-            hours[kind] = hours.get(kind, 0.0) + row["seconds"] / 3600
-    return hours
+def _cost(results: Results, sweep: str) -> Reckoning:
+    """Sum up what a sweep's attempts have cost."""
+    rows = results.snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
+    return reckon(read_records_of(results.store, results.snapshot, sweep), rows, time.time())
 
 
 def _trial_row(trial: Trial, status: SweepStatus, row: Mapping[str, Any]) -> dict[str, object]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from depthrate.orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
+from depthrate.orchestrator.reckoning import Hours, NodeReckoning, Reckoning, device_word
 from depthrate.orchestrator.report.data import STATE_COLUMNS, STATES, ReportData, SearchContent
 from depthrate.orchestrator.report.words import (
     curve_label,
@@ -28,6 +29,8 @@ from depthrate.tasks.fits.model import Parameter
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rate_fit import RateFit
 
+KINDS_OF_HOURS = ("held", "committed", "failed", "repeated", "around", "idle")
+NODE_COLUMNS = ("node", "attempts", "done", "hours", "wasted", "kinds of failure", "last error")
 MAX_TABLE_ROWS = 500
 MAX_IDS = 20
 MAX_ERROR = 300
@@ -170,6 +173,37 @@ def failure_table(data: ReportData) -> str:
         command = f"<code>depthrate logs {escape(first)} --store {escape(data.store)}</code>"
         rows.append([_Cell(str(len(part)), is_number=True), _long_cell(text), _Cell(command)])
     return f"<h3>Failures</h3>{_table(['trials', 'error', 'see'], rows)}"
+
+
+def cost_tables(cost: Reckoning) -> str:
+    """Return what was held and for what, by device, and what failed, by node."""
+    rows = [
+        [_Cell(escape(device_word(device))), *(_hours(getattr(hours, kind)) for kind in KINDS_OF_HOURS), _share(hours)]
+        for device, hours in sorted(cost.devices.items())
+    ]
+    content = _table(["", *KINDS_OF_HOURS, "committed / held"], rows)
+    failed = sorted((node for node in cost.nodes.values() if node.failures), key=lambda node: -node.wasted_hours)
+    if failed:
+        content += (
+            f"<h3>Failures by node</h3>{_table(NODE_COLUMNS, [_node_row(each) for each in failed], sortable=True)}"
+        )
+    return content
+
+
+def _node_row(node: NodeReckoning) -> list[_Cell]:
+    kinds = ", ".join(f"{kind} {number}" for kind, number in node.failures.most_common())
+    numbers = (_Cell(str(number), str(number), is_number=True) for number in (node.attempts, node.done))
+    error = node.last_error if len(node.last_error) <= MAX_ERROR else f"{node.last_error[:MAX_ERROR]} …"
+    hours = _hours(node.hours), _hours(node.wasted_hours)
+    return [_Cell(escape(node.node)), *numbers, *hours, _Cell(escape(kinds)), _long_cell(error)]
+
+
+def _hours(hours: float) -> _Cell:
+    return _Cell(number_text(hours), str(hours), is_number=True)
+
+
+def _share(hours: Hours) -> _Cell:
+    return _Cell("" if hours.efficiency is None else f"{hours.efficiency:.0%}", is_number=True)
 
 
 def _trial_ids(trial_ids: Sequence[str]) -> str:

@@ -74,3 +74,16 @@ def meets(*, depth: int, folder: str):
             return {"metrics": [{"layer": depth, "nc1": float(os.environ["CUDA_VISIBLE_DEVICES"])}]}
         time.sleep(0.02)
     raise RuntimeError("nobody came")
+
+
+@depthrate.task(version=1)
+def steady(*, depth: int, seconds: float, seed: int = 0, context):
+    """Takes its time and goes on where it was stopped."""
+    done = float((context.load_checkpoint() or b"0").decode())
+    while done < seconds:
+        if context.should_stop():
+            context.save_checkpoint(str(done).encode())
+            raise depthrate.Interrupted
+        time.sleep(0.1)
+        done += 0.1
+    return {"metrics": [{"layer": depth, "nc1": done}]}

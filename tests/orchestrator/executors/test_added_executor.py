@@ -21,6 +21,7 @@ from depthrate.orchestrator.executors.executor import (
     Option,
     PackJob,
     Scheduler,
+    SeenJobs,
 )
 from depthrate.orchestrator.worker import StopFlag, run_job
 from depthrate.storage.store import Store
@@ -65,7 +66,7 @@ TOY = ExecutorEntry(
     open=open_one_by_one,
     options=(Option("nice_level", int, "How nice it is.", default=3, minimum=1),),
     scheduler=Scheduler(
-        "TOY", lambda store, sweep: JobCounts(2, 1, {"Play": 2}), lambda store, sweep: [], lambda store, sweep: None
+        "TOY", lambda store, sweep: SeenJobs(JobCounts(2, 1, {"Play": 2}), []), lambda store, sweep: None
     ),
 )
 

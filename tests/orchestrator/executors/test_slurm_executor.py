@@ -197,7 +197,7 @@ def test_a_heartbeat_outweighs_the_scheduler(executor: SlurmExecutor, scheduler:
     scheduler.queue["1_0"] = JobState("NODE_FAIL", 0, "n1")
     record(folder, job.attempt_id, "running")
     assert ends_of(executor, 20) == [], "its node answers nobody, but it computes and may commit"
-    record(folder, job.attempt_id, "running", heartbeat_ago_s=60)
+    record(folder, job.attempt_id, "running", heartbeat_ago_s=50)
     (end,) = ends_of(executor)
     assert end.kind == "node_lost" and end.death == "job 1_0 ended as NODE_FAIL on n1"
 
@@ -259,7 +259,7 @@ def test_a_task_that_saves_nothing_in_a_jobs_time_is_told_so(
     executor.submit([job])
     scheduler.queue["1_0"] = JobState("TIMEOUT", 0, "n1")
     began = time.time() - 60 * ran_min - 60
-    record(folder, job.attempt_id, "running", heartbeat_ago_s=60, started_at=began, checkpoints=checkpoints)
+    record(folder, job.attempt_id, "running", heartbeat_ago_s=50, started_at=began, checkpoints=checkpoints)
     (end,) = ends_of(executor)
     assert end.kind == kind
     if kind == "timeout":
@@ -370,7 +370,7 @@ def test_failures_while_others_compute_are_a_nodes_doing(
     for number, job in enumerate(bad, start=2):
         executor.submit([job])
         scheduler.queue[f"{number}_0"] = JobState("FAILED", 0, "n2")
-        record(folder, job.attempt_id, "running", heartbeat_ago_s=60)
+        record(folder, job.attempt_id, "running", heartbeat_ago_s=50)
         assert [end.kind for end in ends_of(executor)] == ["worker_lost"]
     executor.submit(jobs("e"))
     assert scheduler.excluded == ["n2"]
@@ -410,7 +410,7 @@ def test_a_file_system_that_lags_makes_nothing_lost(
     running, unseen, committed = (replace(job, estimated_s=1.0) for job in jobs("a", "b", "c"))
     executor.submit([running, unseen, committed])
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
-    record(folder, running.attempt_id, "running", heartbeat_ago_s=60)
+    record(folder, running.attempt_id, "running", heartbeat_ago_s=50)
     executor._next_look = 0
     assert executor.poll(0) == [] and list(executor.running()) == [running.attempt_id]
     for job in (unseen, running):
@@ -434,7 +434,7 @@ def test_a_pack_that_leaves_no_word_is_lost_once_it_could_be_seen(scheduler: Sch
     (job,) = jobs("a")
     executor.submit([job])
     scheduler.queue["1_0"] = JobState("NODE_FAIL", 0, "n1")
-    record(folder, job.attempt_id, "running", heartbeat_ago_s=60)
+    record(folder, job.attempt_id, "running", heartbeat_ago_s=50)
     assert executor.poll(0) == []
     began = clock.now
     (end,) = ends_of(executor, 1000)

@@ -21,6 +21,7 @@ from plotly.offline import get_plotlyjs_version
 
 from depthrate.orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
 from depthrate.orchestrator.measurements import known_measurements
+from depthrate.orchestrator.reckoning import Hours, Reckoning
 from depthrate.orchestrator.report import figures as report_figures
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figure_files import draw, export_figures, plot_csv
@@ -102,7 +103,7 @@ def make_data(
         problems=[],
         measurements=MEASUREMENTS,
         lists=pd.DataFrame([_geometry(trial) for trial in trials]),
-        device_hours={"cpu": 0.31},
+        cost=Reckoning(devices={"cpu": Hours(used=0.25, committed=0.2, idle=0.06)}),
     )
 
 

@@ -1,0 +1,200 @@
+"""A Ray cluster that grows, shrinks, loses its head, or asks for a token: real processes of Ray, killed as they would be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from depthrate.orchestrator.driver import Driver
+from depthrate.orchestrator.executors.executor import LaunchOptions
+from depthrate.orchestrator.plan import check_sweep, make_plan
+from depthrate.storage.records import read_loose_records
+from depthrate.storage.store import Store
+from depthrate.sweeps.sweep_file import sweep_of_spec
+
+pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
+pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
+
+from depthrate.orchestrator.executors.ray_errors import RayError
+from depthrate.orchestrator.executors.ray_executor import open_cluster
+from depthrate.orchestrator.executors.ray_session import Session
+
+OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+TOKEN = "a" * 64
+
+
+class Nodes:
+    """Nodes of a Ray cluster on this machine, each with processes of its own."""
+
+    def __init__(self, folder: Path):
+        self._folder, self._processes = folder, list[subprocess.Popen[bytes]]()
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            self._port = probe.getsockname()[1]
+
+    def start(self, cpus: int, **environment: str) -> subprocess.Popen[bytes]:
+        """Start the head, or another node."""
+        words = ["--head", f"--port={self._port}", "--include-dashboard=false", f"--temp-dir={self._folder}/r"]
+        words = [f"--address={self.address}"] if self._processes else words
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words, f"--num-cpus={cpus}"]
+        process = subprocess.Popen(
+            [*command, "--object-store-memory=80000000"],
+            env={**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1", "RAY_USAGE_STATS_ENABLED": "0", **environment},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+        self._processes.append(process)
+        if len(self._processes) == 1:
+            await_that(lambda: socket.create_connection(("127.0.0.1", self._port), 1).close() is None, 60)
+            time.sleep(5)  # the head listens before it knows its own node
+        return process
+
+    @property
+    def address(self) -> str:
+        """Where the head listens."""
+        return f"{_own_address()}:{self._port}"
+
+    def kill(self, process: subprocess.Popen[bytes], name: str) -> None:
+        """Kill one process of a node, as the kernel would for lack of memory."""
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "stat").read_text().rpartition(")")
+            except OSError:
+                continue
+            if int(words[2].split()[1]) == process.pid and words[0].partition("(")[2].startswith(name):
+                os.kill(int(folder.name), signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End everything."""
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _own_address() -> str:
+    from ray.util import get_node_ip_address
+
+    return str(get_node_ip_address())
+
+
+def await_that(is_so: Callable[[], bool], longest_s: float) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + longest_s
+    while time.monotonic() < deadline:
+        try:
+            if is_so():
+                return
+        except OSError:
+            pass
+        time.sleep(0.3)
+    raise AssertionError(f"not so within {longest_s} s")
+
+
+@pytest.fixture
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """No node yet."""
+    made = Nodes(Path(f"/tmp/drt{os.getpid()}"))
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def attempts(store: Store) -> list[dict[str, object]]:
+    return [
+        record for _, record in read_loose_records(store, [p for p in store.list("attempts") if p.endswith(".json")])
+    ]
+
+
+def test_workers_follow_the_nodes_that_join_and_stop_where_one_dies(folder: Store, nodes: Nodes) -> None:
+    nodes.start(1)
+    executor = open_cluster(nodes.address, "cpu", None, 1)
+    assert executor.workers == 1
+    spec = {
+        "name": "s",
+        "task": f"{OWN_TASKS}:steady",
+        "grid": {"depth": [1, 2, 3, 4, 5, 6]},
+        "params": {"seconds": 20.0},
+    }
+    checked = check_sweep(sweep_of_spec(spec))
+    options = LaunchOptions(store=folder.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    seen: list[int] = []
+
+    def change() -> None:
+        await_that(lambda: len(attempts(folder)) == 1, 120)
+        joined = nodes.start(2)
+        await_that(lambda: sum(each["state"] == "running" for each in attempts(folder)) == 3, 120)
+        seen.append(executor.workers)
+        nodes.kill(joined, "raylet")
+        seen.append(len(attempts(folder)))
+        time.sleep(15)
+        seen.append(len(attempts(folder)))
+
+    changes = threading.Thread(target=change)
+    changes.start()
+    try:
+        plan = make_plan(checked, folder, workers=6)
+        outcome = Driver(plan, folder, executor, options, lambda progress: None).run()
+    finally:
+        changes.join()
+        executor.close()
+    assert not outcome.failures, outcome.failures
+    workers, before, after = seen
+    assert workers == 3 and after - before <= 3, "workers whose raylet is gone take no more packs"
+    assert [each["state"] for each in attempts(folder)].count("done") == 6
+
+
+def test_a_lost_head_ends_the_launch_in_words(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
+    head = nodes.start(1)
+    spec = {"name": "s", "task": f"{OWN_TASKS}:steady", "params": {"depth": 1, "seconds": 300.0}}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(spec))
+    words = ["run", str(tmp_path / "s.yaml"), "--store", folder.root, "--executor", "ray", "--address", nodes.address]
+    launch = subprocess.Popen(
+        [sys.executable, "-m", "depthrate", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"},
+    )
+    await_that(lambda: len(attempts(folder)) == 1 or launch.poll() is not None, 240)
+    nodes.kill(head, "gcs_server")
+    _, said = launch.communicate(timeout=120)
+    assert launch.returncode == 1, said
+    assert "has not answered for" in said and "run the same command again" in said and "Traceback" not in said
+    await_that(lambda: attempts(folder)[0]["state"] == "interrupted", 60)
+
+
+def test_a_head_that_asks_for_a_token_is_named_so(nodes: Nodes) -> None:
+    nodes.start(1, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
+    with pytest.raises(RayError, match="asks for a token, and none is given here; set RAY_AUTH_MODE=token"):
+        Session(address=nodes.address).connect()
+
+
+def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
+    began = time.monotonic()
+    with pytest.raises(RayError, match="no Ray cluster at '127.0.0.1:1': nobody listens there"):
+        Session(address="127.0.0.1:1").connect()
+    assert time.monotonic() - began < 20

@@ -1,0 +1,176 @@
+"""What a large sweep costs: requests a pack, signs of life a node, looks that read only what changed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from counted_files import CountedFileSystem
+from thousand_workers import simulate
+
+from depthrate.orchestrator.attempt import Attempt, heartbeat_s, is_live, read_attempt
+from depthrate.orchestrator.commands.status import Controllers
+from depthrate.orchestrator.executors.executor import JobCounts, SeenJobs
+from depthrate.orchestrator.node_beat import NodeBeat
+from depthrate.storage.beats import Beats, write_beats
+from depthrate.storage.layout import attempt_path, beat_path
+from depthrate.storage.records import RecordReader, read_loose_records
+from depthrate.storage.states import AttemptState
+from depthrate.storage.store import Store
+
+
+@pytest.mark.parametrize("as_jobs", [False, True])
+def test_requests_a_pack_are_few_and_flat(tmp_path: Path, as_jobs: bool) -> None:
+    few, many = (
+        simulate(tmp_path, workers=40, packs=packs, pack_s=30, delay_s=0, as_jobs=as_jobs) for packs in (80, 240)
+    )
+    assert few.per_pack < 12 and many.per_pack < 12, (few.kinds, many.kinds)
+    assert many.per_pack < few.per_pack + 0.5, "not more of them the more packs there are"
+    assert many.requests["workers"] == 8 * 240, "record twice, checkpoint, four for the commit, log"
+    assert many.kinds["driver", "read"] < 4 * 240
+
+
+def test_an_interval_grows_with_what_may_run_at_once(folder: Store) -> None:
+    assert heartbeat_s(folder) == heartbeat_s(folder, 40) == 2.0
+    assert heartbeat_s(folder, 1000) == 50.0, "all together twenty a second"
+    assert heartbeat_s(folder, 100_000) == 60.0
+    assert heartbeat_s(Store("counted://x"), 100) == 15.0
+
+
+def test_liveness_is_judged_by_the_interval_that_the_record_states() -> None:
+    now = time.time()
+    record: dict[str, Any] = {"state": "running", "host": "elsewhere", "pid": 1}
+    for beat_s, silent_s, lives in ((None, 59, True), (None, 61, False), (50.0, 199, True), (50.0, 201, False)):
+        assert is_live(record | {"heartbeat_at": now - silent_s, "beat_s": beat_s}, now) is lives
+
+
+def _attempt(name: str = "a", **fields: Any) -> Attempt:
+    return Attempt(attempt_id=name, sweep="s", pack_id="p", trial_ids=["t"], device="cpu", **fields)
+
+
+def test_what_has_not_changed_is_not_read_again() -> None:
+    store = Store("counted://reads")
+    assert isinstance(store.fs, CountedFileSystem)
+    for name in ("a", "b", "c"):
+        _attempt(name).beat(store)
+    write_beats(store, "s", "n1", {"a": {"heartbeat_at": time.time() + 5, "step": 7}})
+    reader = RecordReader(store, "s")
+    everything = reader.look(lambda path: True)
+    assert everything[attempt_path("s", "a")]["step"] == 7 and len(everything) == 3
+    before = store.fs.requests["driver", "read"]
+    assert reader.look(lambda path: True) == everything
+    assert store.fs.requests["driver", "read"] == before, "two listings, nothing else"
+    _attempt("b", state=AttemptState.DONE).beat(store)
+    assert reader.look(lambda path: True)[attempt_path("s", "b")]["state"] is AttemptState.DONE
+    assert store.fs.requests["driver", "read"] == before + 1
+    store.delete_many([attempt_path("s", "b")])
+    assert len(reader.look(lambda path: True)) == 2
+
+
+def test_a_beat_says_how_a_running_attempt_is_and_nothing_of_one_that_has_ended(folder: Store) -> None:
+    _attempt("a").write(folder)
+    _attempt("b", state=AttemptState.FAILED, step=3).write(folder)
+    later = time.time() + 10
+    write_beats(folder, "s", "n", {name: {"heartbeat_at": later, "step": 9, "num_steps": 10} for name in "ab"})
+    records = {r["attempt_id"]: r for _, r in read_loose_records(folder, folder.list("attempts"))}
+    assert (records["a"]["step"], records["a"]["heartbeat_at"]) == (9, later) and records["b"]["step"] == 3
+    found = read_attempt(folder, "s", "a")
+    assert found is not None and found["num_steps"] == 10
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"at": "x", "attempts": {}}', b'{"at": 1, "attempts": {"a": 3}}'])
+def test_what_is_no_beat_is_left_out(folder: Store, content: bytes) -> None:
+    _attempt("a").write(folder)
+    folder.write(beat_path("s", "n"), content)
+    ((_, record),) = read_loose_records(folder, folder.list("attempts"))
+    assert record["step"] == 0 and Beats(folder, "s").look() == {}
+
+
+def test_a_nodes_clock_that_is_wrong_is_set_right_by_the_stores(folder: Store) -> None:
+    wrong = time.time() - 7200
+    beat = {"at": wrong, "attempts": {"a": {"heartbeat_at": wrong - 3, "step": 1}}}
+    folder.write(beat_path("s", "n"), json.dumps(beat).encode())
+    assert abs(Beats(folder, "s").look()["a"]["heartbeat_at"] - (time.time() - 3)) < 2
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """This machine's folder for what its workers tell each other."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    yield tmp_path / "tmp"
+
+
+def _beat_once(store: str, name: str, ready: Any, go_on: Any) -> None:
+    node = NodeBeat(Store(store), _attempt(name, step=5), 0.2)
+    node.beat()
+    ready.set()
+    go_on.wait(20)
+
+
+def test_one_worker_tells_of_all_and_another_goes_on_when_it_dies(folder: Store, here: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    ready, go_on = context.Event(), context.Event()
+    first = context.Process(target=_beat_once, args=(folder.root, "a", ready, go_on))
+    first.start()
+    assert ready.wait(20)
+    second = NodeBeat(folder, _attempt("b", step=6), 30.0)
+    second.beat()
+    assert Beats(folder, "s").look().keys() == {"a"}, "the first one tells, and has not since"
+    first.kill()
+    first.join()
+    second.beat()
+    assert len(folder.list("beats")) == 1 and Beats(folder, "s").look()["b"]["step"] == 6
+    assert folder.list("attempts") == {}, "records are not written for it"
+    second.end()
+    assert not list(here.rglob("b.json"))
+
+
+def test_who_is_not_spoken_of_speaks_for_itself(folder: Store, here: Path) -> None:
+    """The one that should tell stands still, as under SIGSTOP."""
+    context = multiprocessing.get_context("fork")
+    ready, go_on = context.Event(), context.Event()
+    still = context.Process(target=_beat_once, args=(folder.root, "a", ready, go_on))
+    still.start()
+    assert ready.wait(20)
+    node = NodeBeat(folder, _attempt("b"), 0.1)
+    node.beat()
+    time.sleep(0.5)
+    node.beat()
+    go_on.set()
+    still.join()
+    assert list(folder.list("attempts")) == [attempt_path("s", "b")]
+
+
+def test_old_beats_are_taken_away(folder: Store) -> None:
+    write_beats(folder, "s", "over", {"a": {"heartbeat_at": time.time()}})
+    write_beats(folder, "s", "alive", {"a": {"heartbeat_at": time.time()}, "b": {"heartbeat_at": time.time()}})
+    beats = Beats(folder, "s")
+    beats.look()
+    beats.delete_ended({"a"})
+    assert list(folder.list("beats")) == [beat_path("s", "alive")]
+
+
+def test_a_watch_shares_one_answer_of_the_controller_and_backs_off(folder: Store) -> None:
+    now, asked = [0.0], []
+    waiting = [5]
+
+    def ask(store: Store, sweep: str) -> dict[str, SeenJobs | None]:
+        asked.append(now[0])
+        return {"slurm": SeenJobs(JobCounts(waiting[0], 1), [])}
+
+    controllers = Controllers(folder, ask, lambda: now[0])
+    for now[0] in range(0, 300, 2):
+        seen = controllers.look("s")["slurm"]
+    assert len(asked) == 7 and asked[1] == 16 and asked[-1] - asked[-2] >= 60, asked
+    waiting[0] = 3
+    for now[0] in range(300, 400, 2):
+        seen = controllers.look("s")["slurm"]
+    assert seen is not None and seen.counts.waiting == 3
+    assert asked[-1] - asked[-2] < 40, "soon again after something changed"

@@ -1,0 +1,161 @@
+"""What a sweep has cost: the arithmetic on constructed records, and what the commands say of a sweep that was run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.cost_words import cost_lines
+from depthrate.orchestrator.prometheus import textfile
+from depthrate.orchestrator.reckoning import Reckoning, idle_hours, reckon, span_s, wait_s
+from depthrate.orchestrator.status import SweepStatus, TrialState
+from depthrate.storage.records import Record
+from depthrate.storage.states import AttemptState, FailureKind
+from depthrate.storage.store import Store
+
+HOUR = 3600.0
+NOW = 100 * HOUR
+
+
+def record(name: str, state: str, start_h: float, end_h: float | None, **fields: Any) -> Record:
+    made: Record = {"attempt_id": name, "sweep": "s", "trial_ids": [f"t{name}"], "state": AttemptState(state)}
+    made |= {"started_at": start_h * HOUR, "ended_at": None if end_h is None else end_h * HOUR, "heartbeat_at": None}
+    made |= {"host": "n1", "pid": 1, "job_id": "1", "device": "cpu", "error_kind": None, "error": None}
+    return made | fields
+
+
+def row(name: str, hours: float) -> dict[str, Any]:
+    return {"trial_id": f"t{name}", "attempt_id": name, "wall_s": hours * HOUR}
+
+
+def cpu(records: list[Record], rows: list[dict[str, Any]]) -> dict[str, float]:
+    hours = reckon(records, rows, NOW).devices["cpu"]
+    return {
+        name: round(getattr(hours, name), 6) for name in ("used", "committed", "failed", "repeated", "around", "idle")
+    }
+
+
+def test_each_hour_is_counted_once() -> None:
+    records = [
+        record("a", "done", 0, 2),
+        record("b", "failed", 2, 3, error_kind=FailureKind.TASK),
+        record("c", "lost", 3, 9, heartbeat_at=4 * HOUR, error_kind=FailureKind.NODE_LOST),
+        record("d", "interrupted", 4, 5, checkpoints=2),
+        record("e", "done", 5, 6),
+    ]
+    found = cpu(records, [row("a", 1.5), row("e", 1.75)])
+    assert found == {"used": 6, "committed": 3.25, "failed": 1, "repeated": 1, "around": 0.75, "idle": 0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"state": "failed", "error_kind": FailureKind.OUT_OF_MEMORY}, "failed"),
+        ({"state": "failed", "error_kind": FailureKind.TASK, "checkpoints": 1}, None),
+        ({"state": "lost", "error_kind": FailureKind.WORKER_LOST}, "failed"),
+        ({"state": "lost", "error_kind": FailureKind.CANCELLED}, "repeated"),
+        ({"state": "interrupted"}, "repeated"),
+        ({"state": "running", "heartbeat_at": 1 * HOUR}, None),
+        ({"state": "done"}, None),
+        ({"state": "done", "trial_ids": ["tother"]}, "repeated"),
+    ],
+)
+def test_what_is_wasted(fields: dict[str, Any], kind: str | None) -> None:
+    """The last two: trials that a search left out, and trials that another attempt had committed first."""
+    state = fields.pop("state")
+    records = [record("x", state, 0, 1, **fields), record("other", "done", 1, 2)]
+    hours = reckon(records, [row("other", 1)], NOW).devices["cpu"]
+    assert {name: getattr(hours, name) for name in ("failed", "repeated")} == {
+        name: 1.0 if name == kind else 0.0 for name in ("failed", "repeated")
+    }
+
+
+def test_a_share_of_a_gpu_is_that_part_of_its_hours() -> None:
+    records = [record(name, "done", 0, 2, device="cuda", gpu_share=0.5) for name in "ab"]
+    hours = reckon(records, [row("a", 2), row("b", 1)], NOW).devices["cuda"]
+    assert (hours.used, hours.committed, hours.idle, hours.efficiency) == (2, 1.5, 0, 0.75)
+
+
+def test_slots_of_a_job_are_idle_while_others_of_it_run() -> None:
+    long, short, later = record("a", "done", 0, 4), record("b", "done", 0, 1), record("c", "done", 2, 3)
+    assert idle_hours([long, short, later], NOW) == {"cpu": 2.0}
+    assert idle_hours([long, short, later | {"job_id": "2"}], NOW) == {"cpu": 3.0}
+    assert idle_hours([short, later], NOW) == {"cpu": 0.0}, "nobody held it between them"
+
+
+def test_spans_and_waits() -> None:
+    assert span_s(record("a", "running", 1, None, heartbeat_at=3 * HOUR), NOW) == 2 * HOUR
+    assert span_s(record("a", "running", 1, None), NOW) == 0
+    submitted = record("19700101T010000_000000000000", "done", 1.5, 2)
+    assert wait_s(submitted) == HOUR / 2 - 1, "names tell whole seconds"
+    assert wait_s(record("a", "done", 1, 2)) is None
+
+
+def test_nodes_and_kinds_of_failures() -> None:
+    lost = {"error_kind": FailureKind.NODE_LOST, "host": "bad", "heartbeat_at": 3 * HOUR}
+    records = [
+        record("a", "done", 0, 1),
+        record("b", "lost", 1, 3, **lost, error="node bad is gone"),
+        record("c", "failed", 3, 4, host="bad", error_kind=FailureKind.TASK, error="RuntimeError: x"),
+    ]
+    found = reckon(records, [row("a", 1)], NOW)
+    bad = found.nodes["bad"]
+    assert (bad.attempts, bad.done, bad.hours, bad.wasted_hours) == (2, 0, 3.0, 3.0)
+    assert dict(bad.failures) == {"node_lost": 1, "task": 1} and bad.last_error == "RuntimeError: x"
+    assert found.failures == {"node_lost": (1, 2.0), "task": (1, 1.0)} and found.nodes["n1"].done == 1
+
+
+def test_words_fit_into_80_columns() -> None:
+    records = [record(str(kind), "lost", 0, 1234.5, error_kind=kind) for kind in list(FailureKind)[:4]]
+    lines = cost_lines(
+        "a_sweep_with_a_name", reckon([*records, record("a", "done", 0, 9000.25)], [row("a", 9000)], 9e9)
+    )
+    assert max(map(len, lines)) <= 80, lines
+    assert lines[0] == "a_sweep_with_a_name: 45001 core-hours held, 20% of them in trials that count"
+
+
+def test_the_textfile_is_as_prometheus_reads_it() -> None:
+    states = SweepStatus("s", {"t": TrialState.OK, "u": TrialState.FAILED}, {}, 0.0, [])
+    lost = record("a", "lost", 0, 1, error_kind=FailureKind.NODE_LOST, host='n"1\\')
+    text = textfile([states], {"s": reckon([lost], [], NOW)}, 12.0)
+    lines = text.splitlines()
+    assert text.endswith("\n") and "# TYPE depthrate_trials gauge" in lines
+    assert 'depthrate_trials{sweep="s",state="failed"} 1' in lines
+    assert 'depthrate_device_hours{sweep="s",device="cpu",for="repeated"} 1' in lines
+    assert 'depthrate_failed_attempts{sweep="s",node="n\\"1\\\\",kind="node_lost"} 1' in lines
+    assert "depthrate_written_timestamp_seconds 12" in lines and not textfile([], {}, 1.0).count(
+        "HELP depthrate_trials"
+    )
+
+
+def test_nothing_has_cost_nothing() -> None:
+    assert reckon([], [], NOW) == Reckoning() and cost_lines("s", Reckoning()) == []
+
+
+def test_a_sweep_that_was_run(tiny_sweep: Path, tmp_path: Path) -> None:
+    store, runner = str(tmp_path / "store"), CliRunner()
+    assert runner.invoke(app, ["run", str(tiny_sweep), "--store", store, "--workers", "1"]).exit_code == 0
+    broken = {"attempt_id": "20260101T000000_000000000000", "sweep": "tiny", "pack_id": "p", "trial_ids": ["x"]}
+    broken |= {"state": "failed", "error_kind": "task", "error": "RuntimeError: no", "host": "bad", "device": "cpu"}
+    broken |= {"started_at": 1767225600.0, "heartbeat_at": 1767229200.0, "ended_at": 1767229200.0}
+    Store(store).write(f"attempts/sweep=tiny/{broken['attempt_id']}.json", json.dumps(broken).encode())
+    prom = tmp_path / "depthrate.prom"
+    shown = runner.invoke(app, ["status", "tiny", "--store", store, "--prometheus", str(prom)])
+    assert shown.exit_code == 0, shown.output
+    assert "core-hours held" in shown.output and "failures: task 1 (1 h)" in shown.output
+    assert 'depthrate_failed_attempts{sweep="tiny",node="bad",kind="task"} 1' in prom.read_text()
+    cost = json.loads(runner.invoke(app, ["status", "tiny", "--store", store, "--json"]).output)[0]["cost"]
+    hours = cost["hours"]["cpu"]
+    assert hours["failed"] == 1.0 and 0 < hours["committed"] < hours["used"] - 1 and cost["cpu_share"] > 0
+    nodes = runner.invoke(app, ["nodes", "tiny", "--store", store])
+    assert nodes.exit_code == 0 and "task 1" in nodes.output and "RuntimeError: no" in nodes.output
+    first, second = json.loads(runner.invoke(app, ["nodes", "tiny", "--store", store, "--json"]).output)
+    assert first["node"] == "bad" and second["done"] > 0
+    assert runner.invoke(app, ["compact", "--store", store, "--grace", "0"]).exit_code == 0
+    again = json.loads(runner.invoke(app, ["status", "tiny", "--store", store, "--json"]).output)[0]["cost"]
+    assert again["hours"]["cpu"]["used"] == pytest.approx(hours["used"]), "also of what a compaction holds"

@@ -1,0 +1,335 @@
+"""A sweep on a thousand machines, without them: the real driver and store, the real writing of results, invented time.
+
+The driver runs as it is, in this process, and waits for each of its requests. Workers are events: each runs the real code of
+an attempt at the moment at which it would end, and what it asks of the store is counted and takes the driver no time, since
+it would happen elsewhere. Between two looks of the driver the clock jumps to where its executor would wake it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import counted_files  # noqa: F401 - registers the filesystem
+
+from depthrate.orchestrator.attempt import Attempt, heartbeat_s
+from depthrate.orchestrator.driver import Driver
+from depthrate.orchestrator.executors.executor import Executor, JobEnd, LaunchOptions, PackJob
+from depthrate.orchestrator.executors.slurm_ends import PackEnds
+from depthrate.orchestrator.executors.slurm_nodes import NodeCounts
+from depthrate.orchestrator.executors.slurm_queue import WatchedJob
+from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack
+from depthrate.orchestrator.pack_run import PackRun
+from depthrate.orchestrator.plan import Plan, check_sweep
+from depthrate.orchestrator.worker_context import StopFlag
+from depthrate.slurm.states import JobState
+from depthrate.storage.beats import BEAT_FIELDS, write_beats
+from depthrate.storage.layout import log_path
+from depthrate.storage.snapshot import take_snapshot
+from depthrate.storage.states import AttemptState
+from depthrate.storage.store import Store
+from depthrate.sweeps.packing import make_pack
+from depthrate.sweeps.sweep_file import sweep_of_spec
+from depthrate.tasks.task import Task
+
+TASK = """
+import depthrate
+
+@depthrate.task(version=1)
+def little(*, index: int, context):
+    context.load_checkpoint()
+    return {"metrics": [{"layer": 1, "nc1": 1.0}], "curves": [{"step": 0, "loss": 1.0}]}
+"""
+
+
+class Clock:
+    """Time that passes as the driver works, and jumps while it waits."""
+
+    def __init__(self) -> None:
+        self._ahead_s = 0.0
+        self._time = time.time
+
+    def __call__(self) -> float:
+        """Return the seconds since the epoch, as everybody in the simulation has them."""
+        return self._time() + self._ahead_s
+
+    def jump(self, seconds: float) -> None:
+        """Let time pass."""
+        self._ahead_s += seconds
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Do what happens elsewhere in no time."""
+        before = self._time()
+        try:
+            yield
+        finally:
+            self._ahead_s -= self._time() - before
+
+
+@dataclass
+class _Worker:
+    node: int
+    job: PackJob | None = None
+    attempt: Attempt | None = None
+
+
+@dataclass
+class Looks:
+    """What the driver did between two waits."""
+
+    longest_s: float = 0.0
+    cpu_s: float = 0.0
+    number: int = 0
+    elsewhere_cpu_s: float = 0.0
+    _began: tuple[float, float] | None = None
+
+    def begin(self) -> None:
+        self._began = time.perf_counter(), time.process_time()
+
+    def end(self) -> None:
+        if self._began is not None:
+            self.longest_s = max(self.longest_s, time.perf_counter() - self._began[0])
+            self.cpu_s += time.process_time() - self._began[1]
+            self.number += 1
+        self._began = None
+
+
+class SimulatedWorkers(Executor):
+    """Workers of whom nothing is there but what they do to the store."""
+
+    device = "cpu"
+
+    def __init__(
+        self, store: Store, task: Task, clock: Clock, *, workers: int, per_node: int, pack_s: float, seed: int
+    ):
+        self.workers, self.capacity = workers, 2 * workers
+        self._store, self._task, self._clock = store, task, clock
+        self._pack_s, self._random = pack_s, random.Random(seed)
+        self._idle = [_Worker(number // per_node) for number in range(workers)]
+        self._busy: dict[str, _Worker] = {}
+        self._waiting: deque[PackJob] = deque()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+        self._ended: list[JobEnd] = []
+        self._beating: set[int] = set()
+        self.looks = Looks()
+
+    def sentence(self) -> str:
+        """Say what this is."""
+        return f"{self.workers} simulated workers"
+
+    def submit(self, jobs: Sequence[PackJob]) -> None:
+        """Give jobs to idle workers."""
+        self._waiting.extend(jobs)
+        self._start_idle()
+
+    def running(self) -> Mapping[str, str]:
+        """Return what runs."""
+        return {attempt_id: attempt_id for attempt_id in self._busy}
+
+    def poll(self, timeout_s: float) -> list[JobEnd]:
+        """Let time pass until something ends, and return what ended."""
+        self.looks.end()
+        before = time.process_time()
+        with self._clock.standing_still():
+            until = self._clock() + timeout_s
+            self._clock.jump(timeout_s)
+            self._pass_time(until)
+        ended, self._ended = self._ended, []
+        self.looks.elsewhere_cpu_s += time.process_time() - before
+        self.looks.begin()
+        return ended
+
+    def _pass_time(self, until: float) -> None:
+        while self._events and self._events[0][0] <= until:
+            heapq.heappop(self._events)[2]()
+
+    def _at(self, when: float, act: Callable[[], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._events, (when, self._number, act))
+
+    def _start_idle(self) -> None:
+        while self._waiting and self._idle:
+            self._start(self._idle.pop(), self._waiting.popleft())
+
+    def _start(self, worker: _Worker, job: PackJob) -> None:
+        worker.job = job
+        worker.attempt = Attempt(
+            attempt_id=job.attempt_id,
+            sweep=job.sweep,
+            pack_id=job.pack_id,
+            trial_ids=job.trial_ids,
+            device="cpu",
+            host=f"node{worker.node}",
+            pid=0,
+            beat_s=job.options.beat_s,
+        )
+        self._busy[job.attempt_id] = worker
+        with self._clock.standing_still(), self._store.fs.acting("workers"):
+            worker.attempt.beat(self._store)
+        if worker.node not in self._beating:
+            self._beating.add(worker.node)
+            self._at(self._clock() + self._random.uniform(0, self._beat_s(job)), lambda: self._beat(worker.node))
+        self._at(self._clock() + self._random.lognormvariate(0, 0.5) * self._pack_s, lambda: self._end(worker))
+
+    def _beat_s(self, job: PackJob) -> float:
+        return job.options.beat_s or heartbeat_s(self._store)
+
+    def _beat(self, node: int) -> None:
+        """Tell the store of all workers of a node, as the one does that holds its lock."""
+        here = [worker for worker in self._busy.values() if worker.node == node]
+        if not here:
+            self._beating.discard(node)
+            return
+        words = {w.attempt.attempt_id: {n: getattr(w.attempt, n) for n in BEAT_FIELDS} for w in here if w.attempt}
+        for beat in words.values():
+            beat["heartbeat_at"] = self._clock()
+        with self._store.fs.acting("beats"):
+            write_beats(self._store, "s", f"node{node}", words)
+        assert here[0].job is not None
+        self._at(self._clock() + self._beat_s(here[0].job), lambda: self._beat(node))
+
+    def _end(self, worker: _Worker) -> None:
+        job, attempt = worker.job, worker.attempt
+        assert job is not None and attempt is not None
+        with self._store.fs.acting("workers"):
+            PackRun(job, self._task, self._store, attempt, StopFlag()).run()
+            self._store.write(log_path(job.sweep, job.attempt_id), b"printed\n")
+            attempt.state, attempt.ended_at = AttemptState.DONE, self._clock()
+            attempt.beat(self._store)
+        del self._busy[job.attempt_id]
+        self._idle.append(worker)
+        self._note_end(job)
+        self._start_idle()
+
+    def _note_end(self, job: PackJob) -> None:
+        self._ended.append(JobEnd(job.attempt_id))
+
+    def stop(self) -> None:
+        """Nothing stops."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class SimulatedJobs(SimulatedWorkers):
+    """The same as jobs of a scheduler, of whose packs is known only what stands in the store."""
+
+    outlives_driver = True
+
+    def __init__(self, store: Store, task: Task, clock: Clock, *, per_node: int, **how: Any):
+        super().__init__(store, task, clock, per_node=per_node, **how)
+        self.capacity = 1_000_000
+        self._slots = per_node
+        self._ends = PackEnds(store, "s", NodeCounts(1000))
+        self._jobs: list[WatchedJob] = []
+        self._next_look = 0.0
+
+    def submit(self, jobs: Sequence[PackJob]) -> None:
+        """Bundle packs as a launch does: those of one job run one after another on its slots."""
+        at_once = max(1, self.workers // self._slots)
+        submission = Submission("depthrate-s-x", "s", "simulated", "/nowhere/s/depthrate-s-x", [])
+        for number in range(at_once):
+            packs = [SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids) for job in jobs[number::at_once]]
+            if packs:
+                self._jobs.append(WatchedJob(f"1_{number}", submission, packs, JobState("RUNNING", 0, f"n{number}")))
+        super().submit(jobs)
+
+    def running(self) -> Mapping[str, str]:
+        """Return what has left a record."""
+        return {given: now for job in self._jobs for given, now in job.current.items()}
+
+    def poll(self, timeout_s: float) -> list[JobEnd]:
+        """Look at the records, at the rhythm of a launch on a cluster."""
+        super().poll(timeout_s)
+        if self._clock() < self._next_look:
+            return []
+        began = self._clock()
+        self._ends.look_again(self._jobs)
+        ends = []
+        for job in self._jobs:
+            ends += self._ends.take_ended(job, self._slots, is_over=False, is_settled=False)
+        self._jobs = [job for job in self._jobs if job.packs]
+        self._next_look = began + max(2.0, 20 * (self._clock() - began))
+        return ends
+
+    def _note_end(self, job: PackJob) -> None:
+        """Nobody is told."""
+
+
+@dataclass
+class Result:
+    """What a simulated launch cost."""
+
+    packs: int
+    took_s: float
+    """Of invented time."""
+    looks: Looks
+    requests: dict[str, int] = field(default_factory=dict)
+    """Who asked the store -> how often."""
+    kinds: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    @property
+    def per_pack(self) -> float:
+        """Requests to the store for each pack that was committed."""
+        return sum(self.requests.values()) / self.packs
+
+    @property
+    def cpu_share(self) -> float:
+        """Part of one core that the driver used."""
+        return self.looks.cpu_s / self.took_s
+
+
+def simulate(
+    folder: Path,
+    *,
+    workers: int,
+    packs: int,
+    per_node: int = 8,
+    pack_s: float = 120.0,
+    delay_s: float = 0.02,
+    as_jobs: bool = False,
+    seed: int = 0,
+) -> Result:
+    """Run a sweep of so many packs to its end, and return what it cost."""
+    (folder / "little.py").write_text(TASK)
+    spec = {"name": "s", "task": f"{folder / 'little.py'}:little", "grid": {"index": list(range(packs))}}
+    checked = check_sweep(sweep_of_spec(spec))
+    store = Store(f"counted://{uuid.uuid4().hex}")
+    store.fs.delay_s, clock = delay_s, Clock()
+    store.fs.requests.clear()
+    snapshot = take_snapshot(store)
+    plan = Plan(checked, snapshot, set(), [make_pack([trial]) for trial in checked.trials], {}, [])
+    kind = SimulatedJobs if as_jobs else SimulatedWorkers
+    how = {"workers": workers, "per_node": per_node, "pack_s": pack_s, "seed": seed}
+    executor = kind(store, checked.task, clock, **how)
+    at_once = executor.at_once(packs)
+    options = LaunchOptions(
+        store=store.url,
+        data="",
+        device="cpu",
+        checkpoint_s=30,
+        git_sha=None,
+        git_dirty=None,
+        beat_s=heartbeat_s(store, at_once),
+    )
+    with mock.patch("time.time", clock):
+        began = clock()
+        outcome = Driver(plan, store, executor, options, lambda progress: None, clock).run()
+        took_s = clock() - began
+    assert not outcome.failures
+    requests = {who: store.fs.count(who) for who in ("driver", "workers", "beats")}
+    with store.fs.acting("check"):
+        assert len(take_snapshot(store).trial_ids()) == packs
+    kinds = {key: number for key, number in store.fs.requests.items() if key[0] in requests}
+    return Result(packs, took_s, executor.looks, requests, kinds)
