@@ -1,7 +1,7 @@
 """How far words have collapsed to their concepts: norms, directions, angles between concepts, and the collapse of which type.
 
-Everything in float64. Every number that says how far is zero for perfect collapse and a relative distance elsewhere: noise of size
-eps beside a vector of norm 1 gives about eps.
+Everything in float64. Every number that says how far is zero for perfect collapse and a relative distance elsewhere:
+noise of size eps beside a vector of norm 1 gives about eps.
 
 Shapes: C concepts, S words of a concept, the most frequent first, X vectors of a group, D = width, K classes, L places.
 Source: Feature Collapse (Laurent, von Brecht and Bresson 2023), Definitions 1, 2 and 3.

@@ -14,7 +14,9 @@ _PER_LAYER = (
         axis="linear",
         panel="fitted",
     ),
-    Measurement("norm_spread", "Spread of word norms", "standard deviation over mean of all word norms", panel="fitted"),
+    Measurement(
+        "norm_spread", "Spread of word norms", "standard deviation over mean of all word norms", panel="fitted"
+    ),
     Measurement(
         "direction_collapse",
         "Directions within concepts",
@@ -37,7 +39,11 @@ _PER_LAYER = (
         "largest difference of a cosine between two concepts' directions from -1/(n_c - 1); 0: equiangular",
     ),
     Measurement(
-        "linear_norm_rms", "Block norm", "root mean square norm of the linear layer's blocks", axis="linear", panel="fitted"
+        "linear_norm_rms",
+        "Block norm",
+        "root mean square norm of the linear layer's blocks",
+        axis="linear",
+        panel="fitted",
     ),
     Measurement(
         "predicted_linear_norm",
@@ -140,9 +146,7 @@ _PER_STEP = (
     Measurement("loss", "Loss", "cross-entropy, without regularisation", per="step"),
     Measurement("objective", "Objective", "loss and weight decay together", per="step"),
     Measurement("accuracy", "Accuracy", "share of sentences classified right", axis="linear", per="step"),
-    Measurement(
-        "test_loss", "Test loss", "cross-entropy of fresh sentences", per="step", panel="fitted"
-    ),
+    Measurement("test_loss", "Test loss", "cross-entropy of fresh sentences", per="step", panel="fitted"),
     Measurement(
         "test_accuracy",
         "Test accuracy",

@@ -1,6 +1,8 @@
 """The life of a pack of the task `words`: resume, train, measure on the way, prune, checkpoint, and give the results.
 
-As of packs of deep networks, but that each trial has its own sentences, and so its own number of steps in an epoch. Shapes: T trials.
+As of packs of deep networks, but that each trial has its own sentences, and so its own number of steps in an epoch.
+
+Shapes: T trials.
 """
 
 from __future__ import annotations
@@ -121,9 +123,7 @@ class _Pack:
                 tables = {"metrics": self.metrics[index], "curves": self.curves[index]}
                 if self.features[index]:
                     tables["features"] = joined(self.features[index])
-            yield TrialResult(
-                index, tables, status=ResultStatus(status), num_steps=step, peak_memory_gb=peak_memory_gb
-            )
+            yield TrialResult(index, tables, status=ResultStatus(status), num_steps=step, peak_memory_gb=peak_memory_gb)
 
     def resume(self) -> None:
         """Go on from the checkpoint of an earlier attempt, if there is one that holds all these trials."""
@@ -200,7 +200,9 @@ class _Pack:
         params = self.trials[index]
         rows = layer_rows(self.trainer, position, params["concepts"], self.predictions[index])
         self.metrics[index] += [{"step": step, "split": "train", **row} for row in rows]
-        if params["features"] == "projections" or (params["features"] == "projection" and step == self.num_steps[index]):
+        if params["features"] == "projections" or (
+            params["features"] == "projection" and step == self.num_steps[index]
+        ):
             self.features[index].append(kept_projection(self.trainer, position, params["concepts"], step))
 
 

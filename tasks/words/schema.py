@@ -25,7 +25,7 @@ from depthrate.tasks.training.parameters import (
 )
 
 EVALUATED_PER_SEQUENCE = 10
-"""Training sentences of a sequence that losses and accuracies are taken over: with 500 of them a pass costs as much as 3,000 steps."""
+"""Training sentences of a sequence that losses and accuracies are taken over: a pass over 500 costs some 1,000 steps."""
 MULTIPLY_ADDS_PER_S = 4e10
 """Of one core in a step's matrix products (measured)."""
 STEP_OVERHEAD_S = 4e-4
@@ -72,7 +72,7 @@ SCHEMA = ParameterSchema(
             minimum=0,
             default=0.0,
             fusible=True,
-            doc="exponent of the word frequencies, the b-th word of each concept drawn as 1 / b^zipf; 0: uniform, 1: Zipf's law",
+            doc="exponent of word frequencies: the b-th word of a concept is drawn as 1 / b^zipf; 0: uniform, 1: Zipf's law",
         ),
         Parameter(
             name="data_seed",

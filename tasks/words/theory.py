@@ -86,7 +86,7 @@ def frequencies(words: int, zipf: float) -> Floats:
 
 
 def predict(setting: Setting, *, layer_norm: bool) -> Prediction:
-    """Return what theory says of a network: Theorem 3 with LayerNorm; without it 1 or 2 where they hold, else the mean field."""
+    """Return what theory says: with LayerNorm Theorem 3; without it Theorem 1 or 2 where they hold, else the mean field."""
     if layer_norm:
         return theorem_3(setting)
     if setting.is_uniform:
@@ -98,7 +98,7 @@ def predict(setting: Setting, *, layer_norm: bool) -> Prediction:
 
 def risk(setting: Setting, gap: float) -> float:
     """Return the cross-entropy where each wrong concept of a sentence costs its class `gap` in the logit."""
-    return _log_sum(setting, setting.sentence_length * _log_factor(setting, gap))
+    return float(_log_sum(setting, setting.sentence_length * _log_factor(setting, gap)))
 
 
 def theorem_1(setting: Setting) -> Prediction:
@@ -146,7 +146,7 @@ def theorem_2(setting: Setting) -> Prediction:
     wanted = length * float(setting.concepts) ** (length - 1)
 
     def ratios(c: float) -> Floats:
-        """Solve (lambda/L) x (n_c - 1 + exp(steepness c^2 x)) = mu_b for x = r_b / c of each word; the left side rises with x."""
+        """Solve (lambda/L) x (n_c - 1 + exp(steepness c^2 x)) = mu_b for x = r_b / c of each word: the left side rises."""
         target, scale = setting.frequencies * length / setting.weight_decay, steepness * c**2
 
         def excess(x: float, aim: float) -> float:

@@ -1,9 +1,10 @@
 """Fused training of networks of one embedding and one linear layer: T trials advance together, each as if it were alone.
 
 The gradient is written out, as there are two layers only: words are gathered, their gradients scattered, so that a step
-touches the rows of its own words. Weight decay multiplies a whole matrix by 1 - lr lambda at each step; it is kept as one factor a
-matrix (W = w_scale x the stored one), which is exact and costs nothing, and the linear layer's gradient is added by the matrix
-product that forms it. Products are batched over T and nothing is summed across T, as in the trainer of deep networks.
+touches the rows of its own words. Weight decay multiplies a whole matrix by 1 - lr lambda at each step; it is kept as one
+factor a matrix (W = w_scale x the stored one), which is exact and costs nothing, and the linear layer's gradient is added by
+the matrix product that forms it. Products are batched over T and nothing is summed across T, as in the trainer of deep
+networks.
 
 Shapes: T trials, V words, D = width, K classes, L words of a sentence, M = L D, B batch, N sentences.
 """
@@ -160,7 +161,9 @@ class WordsTrainer:
         per_sequence = sentences.num_train // self.shape.sequences
         train_NL = sentences.train_NL.view(self.shape.sequences, per_sequence, -1)[:, :EVALUATED_PER_SEQUENCE]
         loss, accuracy = self._tested(table, train_NL)
-        test_loss, test_accuracy = self._tested(table, sentences.test_NL.view(self.shape.sequences, -1, train_NL.shape[-1]))
+        test_loss, test_accuracy = self._tested(
+            table, sentences.test_NL.view(self.shape.sequences, -1, train_NL.shape[-1])
+        )
         decay = h.decay_linear * linear_KLD.double().square().sum().item()
         decay += h.decay_embedding * self.embedding(trial).double().square().sum().item()
         return Evaluation(loss, loss + decay / 2, accuracy, test_loss, test_accuracy)
@@ -209,7 +212,9 @@ class WordsTrainer:
 
     def _prepare(self) -> None:
         vocabulary = self.shape.vocabulary_size
-        self._offsets_T11 = torch.arange(self.num_trials, dtype=torch.int32, device=self.device).view(-1, 1, 1) * vocabulary
+        self._offsets_T11 = (
+            torch.arange(self.num_trials, dtype=torch.int32, device=self.device).view(-1, 1, 1) * vocabulary
+        )
 
     def _column(self, values: Sequence[float]) -> Tensor:
         """Return one number a trial, [T, 1, 1]."""
