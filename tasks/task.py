@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from depthrate.tasks.measurement import Measurement, by_name
+from depthrate.tasks.panel import Panel
 from depthrate.tasks.schema import ParameterSchema
 from depthrate.tasks.signature import schema_of_function
 from depthrate.tasks.task_code import TaskCode
@@ -133,6 +134,8 @@ class Task:
     doc: str = ""
     measurements: tuple[Measurement, ...] = ()
     """What it measures, in the order readers see it; columns it does not declare are kept and shown by their names."""
+    panels: tuple[Panel, ...] = ()
+    """What the report draws of it beside its measurements one by one, in this order."""
     check_trial: Callable[[Params], None] = _accept
     """Raises `ParameterError` for a combination that cannot run."""
     check_data: Callable[[Sequence[Params], DataSource], None] = _accept

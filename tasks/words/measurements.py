@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.panel import Panel, ProfilePanel, ScatterPanel, VerdictPanel
 
 _PER_LAYER = (
     Measurement("norm_mean", "Mean word norm", "mean norm of the words", axis="linear"),
@@ -132,6 +133,7 @@ _PER_LAYER = (
         "Word norm by frequency rank",
         "mean over concepts of the norm of the word of each frequency rank",
         kind="vector",
+        panel="fitted",
         entry="Frequency rank within a concept",
     ),
     Measurement(
@@ -139,6 +141,7 @@ _PER_LAYER = (
         "Word norm by frequency rank, predicted",
         "the same by theory, as predicted_norm_rms",
         kind="vector",
+        panel="fitted",
         entry="Frequency rank within a concept",
     ),
 )
@@ -180,3 +183,39 @@ _PER_STEP = (
     Measurement("lr", doc="learning rate of the step", per="step", panel="fitted"),
 )
 MEASUREMENTS = (*_PER_LAYER, *_PER_STEP)
+
+_COMPONENTS = ("First principal component", "Second principal component")
+PANELS: tuple[Panel, ...] = (
+    VerdictPanel(
+        measurement="collapse_type",
+        words={0: "no collapse", 1: "type I", 2: "type II, behind LayerNorm", 3: "type III, norms by frequency"},
+        columns=(
+            "collapse_1",
+            "collapse_2",
+            "collapse_3",
+            "test_accuracy",
+            "best_test_accuracy",
+            ("loss", "predicted_loss"),
+            ("norm_rms", "predicted_norm_rms"),
+            ("linear_norm_rms", "predicted_linear_norm"),
+        ),
+        doc="a trial is of the strictest type whose distance, the largest in any of its conditions, is at most 0.2. Type I: "
+        "words c f and blocks c' f with equiangular f; II: the same behind LayerNorm; III: the words' norms may depend on "
+        "their frequency rank.",
+    ),
+    ScatterPanel(
+        kind="word",
+        title="Words in their principal components",
+        axes=_COMPONENTS,
+        group="concept",
+        doc="A point a word, as the linear layer reads it; collapsed concepts are one spot each, or a ray where norms differ.",
+    ),
+    ScatterPanel(
+        kind="block",
+        title="Blocks of the linear layer in their principal components",
+        axes=_COMPONENTS,
+        group="concept",
+        doc="A point a block, coloured by the concept of its place in its sequence.",
+    ),
+    ProfilePanel(measurement="rank_norms", predicted="predicted_rank_norms"),
+)

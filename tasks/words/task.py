@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from depthrate.tasks.task import Params, Task, TaskContext, TrialResult
-from depthrate.tasks.words.measurements import MEASUREMENTS
+from depthrate.tasks.words.measurements import MEASUREMENTS, PANELS
 from depthrate.tasks.words.schema import SCHEMA, check_trial, estimate_s, max_pack_size, measured, memory_bytes
 
 
@@ -24,6 +24,7 @@ WORDS = Task(
     fused=True,
     doc="Train an embedding and a linear layer on sentences made of concepts, and measure how words collapse to them.",
     measurements=MEASUREMENTS,
+    panels=PANELS,
     check_trial=check_trial,
     max_pack_size=max_pack_size,
     measured=measured,
