@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -241,9 +242,10 @@ def verdict_table(data: ReportData, panel: VerdictPanel) -> str:
     groups = grouped(data.trials, found, settings)
     rows = []
     for key, part in groups[:MAX_TABLE_ROWS]:
-        codes = part[panel.measurement].astype(int).value_counts(sort=False).items()
+        codes = collections.Counter(int(code) for code in part[panel.measurement])
         said = [
-            panel.words.get(code, str(code)) + (f" ({n} of {len(part)})" if n < len(part) else "") for code, n in codes
+            panel.words.get(code, str(code)) + (f" ({count} of {len(part)})" if count < len(part) else "")
+            for code, count in sorted(codes.items())
         ]
         cells = [*(_Cell(escape(value), value) for value in key), _Cell(str(len(part)), is_number=True)]
         cells.append(_Cell(escape("; ".join(said))))

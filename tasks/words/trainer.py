@@ -125,8 +125,7 @@ class WordsTrainer:
         table = self._words_TVD.view(-1, width)
         words_TXD = table.index_select(0, rows).view(num_trials, -1, width)  # X = B L
         words_TXD *= self._column(self._word_scales)
-        kept: tuple[Tensor, ...] = ()
-        features_TXD = words_TXD
+        features_TXD, kept = words_TXD, list[Tensor]()
         if eps is not None:
             features_TXD, *kept = torch.native_layer_norm(words_TXD, [width], None, None, eps)
         x_TBM = features_TXD.view(num_trials, labels_TB1.shape[1], -1)
