@@ -48,4 +48,16 @@ class VerdictPanel:
     """The rule by which the code is found, one line."""
 
 
-Panel = ScatterPanel | ProfilePanel | VerdictPanel
+@dataclass(frozen=True, kw_only=True)
+class SharePanel:
+    """A share of observations at the last step against a parameter, with Wilson intervals; drawn where the parameter varies."""
+
+    measurement: str
+    """The share, between 0 and 1."""
+    x: str
+    """The parameter."""
+    observations: tuple[str, ...]
+    """Parameters whose product is the number of observations of one trial."""
+
+
+Panel = ScatterPanel | ProfilePanel | VerdictPanel | SharePanel

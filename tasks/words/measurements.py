@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from depthrate.tasks.measurement import Measurement
-from depthrate.tasks.panel import Panel, ProfilePanel, ScatterPanel, VerdictPanel
+from depthrate.tasks.panel import Panel, ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
 
 _PER_LAYER = (
     Measurement("norm_mean", "Mean word norm", "mean norm of the words", axis="linear"),
@@ -202,6 +202,11 @@ PANELS: tuple[Panel, ...] = (
         doc="a trial is of the strictest type whose distance, the largest in any of its conditions, is at most 0.2. Type I: "
         "words c f and blocks c' f with equiangular f; II: the same behind LayerNorm; III: the words' norms may depend on "
         "their frequency rank.",
+    ),
+    SharePanel(
+        measurement="test_accuracy",
+        x="samples_per_sequence",
+        observations=("sequences", "test_samples_per_sequence"),
     ),
     ScatterPanel(
         kind="word",

@@ -10,17 +10,28 @@ import pandas as pd
 
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.groups import finite_arrays, grouped, spread, thin_indices, unique
-from depthrate.orchestrator.report.plot import MAX_GROUPS, Axes, Plot, Trace, make_layout, make_trace, viridis
+from depthrate.orchestrator.report.plot import (
+    MAX_GROUPS,
+    Axes,
+    Plot,
+    Trace,
+    make_layout,
+    make_trace,
+    value_ticks,
+    viridis,
+)
 from depthrate.orchestrator.report.tables import verdict_table
 from depthrate.orchestrator.report.theme import Theme
 from depthrate.orchestrator.report.words import escape, escape_for_plotly
-from depthrate.tasks.panel import ProfilePanel, ScatterPanel, VerdictPanel
+from depthrate.tasks.panel import ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
 
 MAX_SCATTERS = 6
 """Settings whose points are drawn, one figure each."""
 MAX_FRAMES = 12
 MAX_DOTS = 3000
 """Points of one step."""
+NORMAL_95 = 1.959964
+"""Standard deviations on either side of the mean of a normal distribution that hold 95 % of it."""
 LABEL_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Okabe and Ito's: told apart without red or green."""
 
@@ -33,6 +44,8 @@ def declared_plots(data: ReportData) -> list[Plot]:
             plots += _scatter_plots(data, panel)
         elif isinstance(panel, ProfilePanel):
             plots += [plot] if (plot := _profile_plot(data, panel)) is not None else []
+        elif isinstance(panel, SharePanel):
+            plots += [plot] if (plot := _share_plot(data, panel)) is not None else []
     return plots
 
 
@@ -118,6 +131,62 @@ def _profile_plot(data: ReportData, panel: ProfilePanel) -> Plot | None:
     notes = [f"{each.doc}; last layer, last step."]
     notes += [f"{len(shown)} of {len(groups)} settings are drawn."] if len(shown) < len(groups) else []
     return Plot(each.label, traces, layout, math.ceil(len(shown) / 2) + 1, notes)
+
+
+def wilson(share: float, observations: float) -> tuple[float, float]:
+    """Return the 95 % Wilson interval of a share of so many independent observations (Wilson 1927)."""
+    weight = NORMAL_95**2 / observations
+    middle = (share + weight / 2) / (1 + weight)
+    half = NORMAL_95 / (1 + weight) * math.sqrt(share * (1 - share) / observations + weight / (4 * observations))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _share_plot(data: ReportData, panel: SharePanel) -> Plot | None:
+    """Draw a colour a setting: the share over all trials at each x with its interval, single trials as light dots."""
+    if panel.measurement not in data.results or panel.x not in data.settings:
+        return None
+    names = [panel.x, *panel.observations]
+    found = (
+        data.results[["trial_id", panel.measurement]].dropna().merge(data.trials[["trial_id", *dict.fromkeys(names)]])
+    )
+    groups = grouped(data.trials, found, [name for name in data.settings if name != panel.x])
+    shown = spread(groups, MAX_GROUPS)
+    traces: list[Trace] = []
+    for (key, part), colour in zip(shown, viridis(len(shown)), strict=True):
+        setting = _setting([name for name in data.settings if name != panel.x], key)
+        traces += _share_traces(panel, part, escape_for_plotly(setting or "measured"), colour)
+    if not traces:
+        return None
+    label = data.measurement(panel.measurement).label
+    log = bool(found[panel.x].min() > 0)
+    layout = make_layout(Axes("x", "y", panel.x, label, x_log=log, y_log=False), [], len(shown) // 2 + 1)
+    layout["xaxis"] |= value_ticks(found[panel.x]) if log else {}
+    notes = [
+        "At the last step. Bars: 95 % Wilson intervals over the observations of all trials together, which trials with a "
+        "luck of their own make too narrow; dots: single trials."
+    ]
+    notes += [f"{len(shown)} of {len(groups)} settings are drawn."] if len(shown) < len(groups) else []
+    return Plot(f"{label} against {panel.x}", traces, layout, len(shown) // 2 + 1, notes)
+
+
+def _share_traces(panel: SharePanel, part: pd.DataFrame, name: str, colour: str) -> list[Trace]:
+    dots = {"color": colour, "size": 5, "opacity": 0.3}
+    traces = [make_trace(part[panel.x], part[panel.measurement], name, mode="markers", marker=dots)]
+    places: list[float] = []
+    shares: list[float] = []
+    for x in sorted(part[panel.x].unique()):
+        at_x = part[part[panel.x] == x]
+        weights = at_x[list(panel.observations)].prod(axis=1)
+        share = float((at_x[panel.measurement] * weights).sum() / weights.sum())
+        places.append(float(x))
+        shares.append(share)
+        bar = {"color": colour, "width": 2}
+        traces.append(make_trace([x, x], wilson(share, float(weights.sum())), name, line=bar))
+    line, marker = {"color": colour, "width": 2}, {"size": 6}
+    traces.append(
+        make_trace(places, shares, name, name=name, mode="lines+markers", line=line, marker=marker, hoverinfo="x+y")
+    )
+    return traces
 
 
 def _profile(values: np.ndarray, group: str, *, label: str | None = None, **style: Any) -> Trace:
