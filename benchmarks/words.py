@@ -39,7 +39,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     cores = len(os.sched_getaffinity(0))
     print(
-        f"{cores} processes a side, {rounds} rounds, packs of at most {TRIALS}, batches of 100, 5 sentences a sequence, Zipf's law"
+        f"{cores} processes a side, {rounds} rounds, packs of at most {TRIALS}, batches of 100, 5 sentences a sequence, Zipf"
     )
     print(
         "sequences  words  length  width  LayerNorm  a pack  plain trial-steps/s  fused trial-steps/s  ratio (min..max)"
