@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from depthrate.tasks.collapse.measurements import MEASUREMENTS as COLLAPSE_MEASUREMENTS
 from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.words.measurements import MEASUREMENTS as WORDS_MEASUREMENTS
 
 if TYPE_CHECKING:
     from depthrate.tasks.task import Task
@@ -14,10 +15,14 @@ if TYPE_CHECKING:
 def builtin_tasks() -> dict[str, Task]:
     """Return the tasks that come with depthrate."""
     from depthrate.tasks.collapse.task import COLLAPSE  # its data sets take numpy, which a query does without
+    from depthrate.tasks.words.task import WORDS
 
-    return {COLLAPSE.name: COLLAPSE}
+    return {each.name: each for each in (COLLAPSE, WORDS)}
 
 
 def builtin_measurements() -> tuple[Measurement, ...]:
     """Return what they measure, without loading them; a column that several of them measure stands here once."""
-    return tuple({each.name: each for each in COLLAPSE_MEASUREMENTS}.values())
+    found: dict[str, Measurement] = {}
+    for each in (*COLLAPSE_MEASUREMENTS, *WORDS_MEASUREMENTS):
+        found.setdefault(each.name, each)
+    return tuple(found.values())

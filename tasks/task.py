@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from depthrate.tasks.measurement import Measurement, by_name
+from depthrate.tasks.panel import Panel
 from depthrate.tasks.schema import ParameterSchema
 from depthrate.tasks.signature import schema_of_function
 from depthrate.tasks.task_code import TaskCode
@@ -133,6 +135,8 @@ class Task:
     doc: str = ""
     measurements: tuple[Measurement, ...] = ()
     """What it measures, in the order readers see it; columns it does not declare are kept and shown by their names."""
+    panels: tuple[Panel, ...] = ()
+    """What the report draws of it beside its measurements one by one, in this order."""
     check_trial: Callable[[Params], None] = _accept
     """Raises `ParameterError` for a combination that cannot run."""
     check_data: Callable[[Sequence[Params], DataSource], None] = _accept
@@ -171,13 +175,15 @@ def task(
     version: int = 1,
     fusible: Sequence[str] | None = None,
     measurements: Sequence[Measurement] = (),
+    panels: Sequence[Panel] = (),
     added: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Mark a function as a task; its keyword arguments are the parameter schema.
 
     Without `fusible` it is called once a trial and returns that trial's tables. With `fusible` it is called once a
     pack: each named argument arrives as a list with one value a trial, and it returns a list of tables (None: pruned).
-    With `measurements` fits, searches and the report know its columns before any trial runs.
+    With `measurements` fits, searches and the report know its columns before any trial runs; `panels` are what the report
+    draws of them together.
 
     `added` names arguments that the task gained later, whose defaults give what it did before: trials with them are the
     trials of before, which are not run again. The version is raised when results change.
@@ -190,6 +196,7 @@ def task(
 
     def mark(function: Callable[..., Any]) -> Callable[..., Any]:
         made = _task_of_function(function, version, fusible, tuple(measurements), added)
+        made = dataclasses.replace(made, panels=tuple(panels))
         function.__depthrate_task__ = made  # type: ignore[attr-defined]
         return function
 

@@ -41,6 +41,11 @@ NEEDS_TORCH = {
     "tasks/training/layers.py",
     "tasks/training/pack.py",
     "tasks/training/trainer.py",
+    "tasks/words/geometry.py",
+    "tasks/words/measure.py",
+    "tasks/words/pack.py",
+    "tasks/words/sentences.py",
+    "tasks/words/trainer.py",
 }
 LONGEST_FUNCTION, LONGEST_FILE = 60, 350
 LONG_FUNCTIONS = {"tasks/fits/least_squares.py:_minimise_block"}

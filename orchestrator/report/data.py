@@ -9,9 +9,10 @@ import pandas as pd
 
 from depthrate.orchestrator.aggregate import FittedCurve
 from depthrate.orchestrator.reckoning import Reckoning
-from depthrate.orchestrator.report.groups import unique
+from depthrate.orchestrator.report.groups import unique, varying
 from depthrate.orchestrator.report.plot import Plot
 from depthrate.tasks.measurement import Measurement, Per
+from depthrate.tasks.panel import Panel
 
 STATE_COLUMNS = ("trial_id", "state", "wall_s", "steps_done", "device", "host", "committed_at", "error")
 """The columns of `ReportData.trials` that are not parameters (`steps` is one of the task collapse)."""
@@ -60,6 +61,10 @@ class ReportData:
     """Name -> how it is shown, in the order of the figures; a column that none declares is shown by its name."""
     lists: pd.DataFrame = field(default_factory=pd.DataFrame)
     """trial_id and the vectors and matrices measured: of the last layer at the last step."""
+    panels: tuple[Panel, ...] = ()
+    """What the task wants drawn besides."""
+    points: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """trial_id, step, kind, label, x, y: the features that these panels draw, of one trial of each of some settings."""
     cost: Reckoning = field(default_factory=Reckoning)
     """What its attempts have cost, failed ones included."""
     search: SearchContent | None = None
@@ -68,6 +73,11 @@ class ReportData:
     def parameters(self) -> list[str]:
         """Names of the parameters."""
         return [str(column) for column in self.trials.columns if column not in STATE_COLUMNS]
+
+    @property
+    def settings(self) -> list[str]:
+        """Names of the parameters that take several values, but the seed: what tells one setting from another."""
+        return [name for name in varying(self.trials, self.parameters) if name != "seed"]
 
     @property
     def x_name(self) -> str:

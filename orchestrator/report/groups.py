@@ -39,6 +39,11 @@ def sort_key(values: tuple[Any, ...]) -> list[tuple[bool, float, str]]:
     return [(not n, float(v) if n else 0.0, "" if n else str(v)) for n, v in zip(numeric, values, strict=True)]
 
 
+def varying(trials: pd.DataFrame, names: Iterable[str]) -> list[str]:
+    """Return the parameters of these names that take several values."""
+    return [name for name in names if trials[name].map(value_text).nunique() > 1]
+
+
 def unique(values: Iterable[T]) -> list[T]:
     """Return the values without repeats, in their order."""
     return list(dict.fromkeys(values))

@@ -30,8 +30,11 @@ MAX_LINES = 100
 
 
 def line_groups(data: ReportData, first: str) -> list[str]:
-    """Return the parameters that part the trials into lines: one that gives the colours, then those of the fits."""
-    return [name for name in unique([first, *data.group_names]) if name in data.trials]
+    """Return the parameters that part the trials into lines: one that gives the colours, then those of the fits.
+
+    Without any of them, where nothing is fitted, those that differ between the settings.
+    """
+    return [name for name in unique([first, *data.group_names]) if name in data.trials] or data.settings
 
 
 def lines_plot(data: ReportData, frame: pd.DataFrame, axes: Axes, by: list[str]) -> Plot | None:

@@ -43,7 +43,8 @@ def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
     """
     numbers = itertools.count(1)
     search = [] if data.search is None else [_section("Search", _search(data.search, numbers))]
-    first, *others = [_section(title, _figures(themes, data, numbers)) for title, themes in _sections()]
+    drawn = [(title, _figures(themes, data, numbers)) for title, themes in _sections()]
+    first, *others = [_section(title, content) for title, content in drawn if content]
     body = [
         _summary(data),
         _states(data),
@@ -131,11 +132,13 @@ def _held(cost: Reckoning) -> str:
 
 def _figures(themes: list[Theme], data: ReportData, numbers: Iterator[int]) -> str:
     plots = [plot for theme in themes for plot in theme.plots(data)]
+    tables = "".join(theme.tables(data) for theme in themes)
     if not plots:
-        return f"<p>{' '.join(filter(None, (theme.empty for theme in themes)))}</p>"
+        empty = " ".join(filter(None, (theme.empty for theme in themes)))
+        return tables or (empty and f"<p>{empty}</p>")
     lead = " ".join(filter(None, (theme.lead(data) for theme in themes)))
     drawn = "\n".join(figure_html(plot, next(numbers)) for plot in plots)
-    return f'<p class=note>{lead}</p><div class="figures">{drawn}</div>'
+    return f'{tables}<p class=note>{lead}</p><div class="figures">{drawn}</div>'
 
 
 def _search(search: SearchContent, numbers: Iterator[int]) -> str:

@@ -76,7 +76,7 @@ SCRIPT = """
     // plotly's "Share chart" button sends the data to its maker's server: none of that
     const config = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
                      toImageButtonOptions: { format: "svg" }, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
-    Plotly.newPlot(target, figure.data, figure.layout, config);
+    Plotly.newPlot(target, { ...figure, config });
     plots.push(target);
   }
   const save = (name, type, text) => {

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -47,6 +47,8 @@ class Plot:
     legend_rows: int
     notes: list[str]
     """Plain sentences, escaped when drawn."""
+    frames: list[dict[str, Any]] = field(default_factory=list)
+    """Plotly's frames, one a place of the layout's slider; none: the figure stands still."""
 
 
 def make_trace(x: Iterable[Any], y: Iterable[Any], group: str, *, name: str | None = None, **style: Any) -> Trace:
@@ -143,7 +145,8 @@ def drawn_notes(num_shown: int, num_groups: int, num_dropped: int, *, log: bool)
 def figure_html(plot: Plot, number: int) -> str:
     """Return the figure's place, its data for the page's script, and its caption."""
     caption = " ".join([f"{plot.title}.", *plot.notes])
-    content = _json_in_script({"data": plot.traces, "layout": plot.layout})
+    drawn = {"data": plot.traces, "layout": plot.layout} | ({"frames": plot.frames} if plot.frames else {})
+    content = _json_in_script(drawn)
     style = f'style="--rows:{plot.legend_rows}" role="img" aria-label="{escape(plot.title)}"'
     return (
         f'<figure><div class="plot" {style}></div><script type="application/json" class="plot-data">{content}</script>'

@@ -15,7 +15,9 @@ from depthrate.orchestrator.measurements import known_measurements
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.reckoning import Reckoning, reckon
 from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.figures.declared import MAX_SCATTERS
 from depthrate.orchestrator.report.figures.search import search_content
+from depthrate.orchestrator.report.groups import grouped, spread, varying
 from depthrate.orchestrator.search.proposals import SearchView
 from depthrate.orchestrator.status import SweepStatus
 from depthrate.storage.columns import quoted
@@ -23,6 +25,7 @@ from depthrate.storage.json_file import object_of
 from depthrate.storage.query import Results
 from depthrate.storage.records import read_records_of
 from depthrate.sweeps.trial import Trial
+from depthrate.tasks.panel import Panel, ScatterPanel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,9 +87,29 @@ def read_report(
         problems=[str(problem) for problem in results.problems],
         measurements=measurements,
         lists=of_sweep(f"select {_columns(['trial_id', *lists])} from results"),
+        panels=checked.task.panels,
+        points=_points(results, trials, parameters, checked.task.panels),
         cost=_cost(results, sweep.name),
         search=None if search is None else search_content(search),
     )
+
+
+def _points(results: Results, trials: pd.DataFrame, parameters: list[str], panels: Sequence[Panel]) -> pd.DataFrame:
+    """Return the kept features that panels draw, of the first trial of each of some settings: two numbers of each vector."""
+    import pandas as pd
+
+    kinds = [panel.kind for panel in panels if isinstance(panel, ScatterPanel)]
+    done = trials[trials["state"] == "ok"]
+    if not kinds or done.empty:
+        return pd.DataFrame()
+    settings = [name for name in varying(trials, parameters) if name != "seed"]
+    firsts = [str(part["trial_id"].iloc[0]) for _, part in spread(grouped(trials, done, settings), MAX_SCATTERS)]
+    listed = ", ".join(f"'{each}'" for each in firsts)
+    named = ", ".join("'" + kind.replace("'", "''") + "'" for kind in kinds)
+    return results.sql(
+        "select trial_id, step, kind, label, feature[1] as x, feature[2] as y from features "
+        f"where trial_id in ({listed}) and kind in ({named}) and len(feature) > 1 order by trial_id, step, sample_index"
+    ).df()
 
 
 def _without(columns: Sequence[str]) -> str:

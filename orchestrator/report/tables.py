@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from depthrate.orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
 from depthrate.orchestrator.reckoning import Hours, NodeReckoning, Reckoning, device_word
 from depthrate.orchestrator.report.data import STATE_COLUMNS, STATES, ReportData, SearchContent
+from depthrate.orchestrator.report.groups import grouped, varying
 from depthrate.orchestrator.report.words import (
     curve_label,
     escape,
@@ -28,6 +31,7 @@ from depthrate.orchestrator.report.words import (
 from depthrate.tasks.fits.model import Parameter
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rate_fit import RateFit
+from depthrate.tasks.panel import VerdictPanel
 
 KINDS_OF_HOURS = ("held", "committed", "failed", "repeated", "around", "idle")
 NODE_COLUMNS = ("node", "attempts", "done", "hours", "wasted", "kinds of failure", "last error")
@@ -227,15 +231,15 @@ def trial_table(data: ReportData) -> str:
         return "<p>No trials are planned.</p>"
     places = {state: place for place, state in enumerate(STATES)}
     trials = data.trials.sort_values("state", key=lambda states: states.map(places), kind="stable")
-    varying = [name for name in data.parameters if trials[name].map(value_text).nunique() > 1]
-    columns = [name for name in (*STATE_COLUMNS[:2], *varying, *STATE_COLUMNS[2:]) if name in trials]
+    differing = varying(trials, data.parameters)
+    columns = [name for name in (*STATE_COLUMNS[:2], *differing, *STATE_COLUMNS[2:]) if name in trials]
     rows = [
         [_trial_cell(name, value) for name, value in zip(columns, row, strict=True)]
         for row in trials[columns].head(MAX_TABLE_ROWS).itertuples(index=False, name=None)
     ]
     more = len(trials) - len(rows)
     note = "Click a header to sort." + (f" The first {len(rows)} trials; {more} more are not shown." if more else "")
-    same = [f"{name} = {value_text(trials[name].iloc[0])}" for name in data.parameters if name not in varying]
+    same = [f"{name} = {value_text(trials[name].iloc[0])}" for name in data.parameters if name not in differing]
     details = f"<details><summary>Parameters that all trials share</summary><p>{escape(', '.join(same))}</p></details>"
     return f"<p class=note>{note}</p>{_table(columns, rows, sortable=True)}{details if same else ''}"
 
@@ -259,6 +263,37 @@ def _trial_cell(name: str, value: Any) -> _Cell:
 
 def _text_cell(value: str) -> _Cell:
     return _Cell(escape(value))
+
+
+def verdict_table(data: ReportData, panel: VerdictPanel) -> str:
+    """Return what a panel says of each setting: its code in words, and measurements beside their predictions."""
+    if panel.measurement not in data.results or data.results[panel.measurement].dropna().empty:
+        return ""
+    settings = data.settings
+    columns = [(each, "") if isinstance(each, str) else each for each in panel.columns]
+    columns = [(name, beside) for name, beside in columns if name in data.results and data.results[name].notna().any()]
+    found = data.results.dropna(subset=[panel.measurement])
+    groups = grouped(data.trials, found, settings)
+    rows = []
+    for key, part in groups[:MAX_TABLE_ROWS]:
+        codes = collections.Counter(int(code) for code in part[panel.measurement])
+        said = [
+            panel.words.get(code, str(code)) + (f" ({count} of {len(part)})" if count < len(part) else "")
+            for code, count in sorted(codes.items())
+        ]
+        cells = [*(_Cell(escape(value), value) for value in key), _Cell(str(len(part)), is_number=True)]
+        cells.append(_Cell(escape("; ".join(said))))
+        rows.append([*cells, *(_mean_cell(part, name, beside) for name, beside in columns)])
+    labels = [data.measurement(name).label for name, _ in columns]
+    label = data.measurement(panel.measurement).label
+    note = f"{escape(label)}: {escape(panel.doc)} Numbers are means over the trials, in brackets what theory predicts."
+    return f"<p class=note>{note}</p>{_table([*settings, 'trials', label, *labels], rows)}"
+
+
+def _mean_cell(part: pd.DataFrame, name: str, beside: str) -> _Cell:
+    values = [float(part[column].mean()) for column in (name, beside) if column in part]
+    texts = [number_text(value, 4) for value in values if is_finite(value)]
+    return _Cell(texts[0] + (f" [{texts[1]}]" if len(texts) > 1 else "") if texts else "—", is_number=True)
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[_Cell]], *, sortable: bool = False) -> str:

@@ -24,4 +24,6 @@ class Theme:
     lead: Callable[[ReportData], str] = _nothing
     """What is drawn and how to read it, as HTML."""
     empty: str = ""
-    """What is said where the section has no figure."""
+    """What is said where the section has no figure; a section with nothing in it is left out."""
+    tables: Callable[[ReportData], str] = _nothing
+    """What stands above the figures, as HTML."""

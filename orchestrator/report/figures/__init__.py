@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from depthrate.orchestrator.report.figures.declared import DECLARED
 from depthrate.orchestrator.report.figures.fits import FITS
 from depthrate.orchestrator.report.figures.layers import LAYERS
 from depthrate.orchestrator.report.figures.limits import LIMITS
@@ -9,5 +10,5 @@ from depthrate.orchestrator.report.figures.matrices import MATRICES
 from depthrate.orchestrator.report.figures.training import TRAINING
 from depthrate.orchestrator.report.figures.vectors import VECTORS
 
-THEMES = [FITS, LIMITS, TRAINING, LAYERS, VECTORS, MATRICES]
+THEMES = [FITS, LIMITS, DECLARED, TRAINING, LAYERS, VECTORS, MATRICES]
 """In the order of the page."""

@@ -1,0 +1,218 @@
+"""The panels that a task declares: kept features as points, vectors beside their prediction, and verdicts in words."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.groups import finite_arrays, grouped, spread, thin_indices, unique
+from depthrate.orchestrator.report.plot import (
+    MAX_GROUPS,
+    Axes,
+    Plot,
+    Trace,
+    make_layout,
+    make_trace,
+    value_ticks,
+    viridis,
+)
+from depthrate.orchestrator.report.tables import verdict_table
+from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.words import escape, escape_for_plotly
+from depthrate.tasks.panel import ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
+
+MAX_SCATTERS = 6
+"""Settings whose points are drawn, one figure each."""
+MAX_FRAMES = 12
+MAX_DOTS = 3000
+"""Points of one step."""
+NORMAL_95 = 1.959964
+"""Standard deviations on either side of the mean of a normal distribution that hold 95 % of it."""
+LABEL_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+"""Okabe and Ito's: told apart without red or green."""
+
+
+def declared_plots(data: ReportData) -> list[Plot]:
+    """Draw the task's panels, in its order."""
+    plots: list[Plot] = []
+    for panel in data.panels:
+        if isinstance(panel, ScatterPanel):
+            plots += _scatter_plots(data, panel)
+        elif isinstance(panel, ProfilePanel):
+            plots += [plot] if (plot := _profile_plot(data, panel)) is not None else []
+        elif isinstance(panel, SharePanel):
+            plots += [plot] if (plot := _share_plot(data, panel)) is not None else []
+    return plots
+
+
+def _scatter_plots(data: ReportData, panel: ScatterPanel) -> list[Plot]:
+    if data.points.empty:
+        return []
+    points = data.points[data.points["kind"] == panel.kind]
+    return [
+        _scatter_plot(panel, part, _setting(data.settings, key))
+        for key, part in grouped(data.trials, points, data.settings)
+    ]
+
+
+def _scatter_plot(panel: ScatterPanel, points: pd.DataFrame, setting: str) -> Plot:
+    """Draw the last step; a slider shows the others, where several are kept."""
+    labels = sorted(points["label"].dropna().unique())
+    colours = LABEL_COLOURS if len(labels) <= len(LABEL_COLOURS) else viridis(len(labels))
+    steps = spread(sorted(points["step"].unique()), MAX_FRAMES)
+
+    def drawn(step: Any) -> list[Trace]:
+        at_step = points[points["step"] == step]
+        at_step = at_step.iloc[thin_indices(len(at_step), MAX_DOTS)]
+        traces = []
+        for label, colour in zip(labels, colours, strict=False):
+            part = at_step[at_step["label"] == label]
+            marker = {"color": colour, "size": 5, "opacity": 0.6}
+            name = escape_for_plotly(f"{panel.group} {label}")
+            traces.append(
+                make_trace(part["x"], part["y"], name, name=name, mode="markers", marker=marker, hoverinfo="x+y")
+            )
+        return traces
+
+    layout = make_layout(Axes("x", "y", *panel.axes, x_log=False, y_log=False), [], 2)
+    layout["yaxis"] |= {"scaleanchor": "x"}
+    last = f"Step {steps[-1]} of one trial; {len(points[points['step'] == steps[-1]])} points."
+    notes = [panel.doc, last] if panel.doc else [last]
+    frames = []
+    if len(steps) > 1:
+        frames = [{"name": str(step), "data": drawn(step)} for step in steps]
+        layout |= _slider([str(step) for step in steps])
+        notes.append("The slider shows earlier steps, each in its own components.")
+    return Plot(
+        panel.title + (f", {setting}" if setting else ""), drawn(steps[-1]), layout, 4 if frames else 2, notes, frames
+    )
+
+
+def _slider(names: list[str]) -> dict[str, Any]:
+    shown = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
+    places = [{"label": name, "method": "animate", "args": [[name], shown]} for name in names]
+    label = {"prefix": "step ", "font": {"size": 12}, "xanchor": "right"}
+    at = {"x": 0, "y": 0, "len": 1, "pad": {"t": 44, "b": 4}, "ticklen": 3, "font": {"size": 10}}
+    return {"sliders": [at | {"active": len(names) - 1, "steps": places, "currentvalue": label}]}
+
+
+def _profile_plot(data: ReportData, panel: ProfilePanel) -> Plot | None:
+    """Draw a colour a setting: the mean over its trials strong, single trials light, the prediction dashed."""
+    measured = dict(finite_arrays(data.trials, data.lists, panel.measurement))
+    predicted = dict(finite_arrays(data.trials, data.lists, panel.predicted)) if panel.predicted else {}
+    if not measured:
+        return None
+    groups = grouped(data.trials, pd.DataFrame({"trial_id": list(measured)}), data.settings)
+    shown = spread(groups, MAX_GROUPS)
+    each = data.measurement(panel.measurement)
+    traces: list[Trace] = []
+    for (key, part), colour in zip(shown, viridis(len(shown)), strict=True):
+        ids = list(part["trial_id"])
+        name = escape_for_plotly(_setting(data.settings, key) or "measured")
+        for trial_id in spread(ids, MAX_GROUPS) if len(ids) > 1 else []:
+            traces.append(_profile(measured[trial_id], name, line={"color": colour, "width": 1}, opacity=0.3))
+        mean = _mean([measured[trial_id] for trial_id in ids])
+        traces.append(_profile(mean, name, label=name, line={"color": colour, "width": 2}, hoverinfo="x+y"))
+        theory = [predicted[trial_id] for trial_id in ids if trial_id in predicted]
+        if theory:
+            traces.append(_profile(_mean(theory), name, line={"color": colour, "width": 2, "dash": "dash"}))
+    if predicted:
+        traces.append(make_trace([None], [None], "theory", name="predicted", line={"color": "#777777", "dash": "dash"}))
+    values = [value for trace in traces for value in trace["y"] if value]
+    if not values:
+        return None
+    layout = make_layout(
+        Axes("index", "value", each.entry, each.label, x_log=True, y_log=True), values, len(shown) // 2 + 2
+    )
+    notes = [f"{each.doc}; last layer, last step."]
+    notes += [f"{len(shown)} of {len(groups)} settings are drawn."] if len(shown) < len(groups) else []
+    return Plot(each.label, traces, layout, math.ceil(len(shown) / 2) + 1, notes)
+
+
+def wilson(share: float, observations: float) -> tuple[float, float]:
+    """Return the 95 % Wilson interval of a share of so many independent observations (Wilson 1927)."""
+    weight = NORMAL_95**2 / observations
+    middle = (share + weight / 2) / (1 + weight)
+    half = NORMAL_95 / (1 + weight) * math.sqrt(share * (1 - share) / observations + weight / (4 * observations))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _share_plot(data: ReportData, panel: SharePanel) -> Plot | None:
+    """Draw a colour a setting: the share over all trials at each x with its interval, single trials as light dots."""
+    if panel.measurement not in data.results or panel.x not in data.settings:
+        return None
+    names = [panel.x, *panel.observations]
+    found = (
+        data.results[["trial_id", panel.measurement]].dropna().merge(data.trials[["trial_id", *dict.fromkeys(names)]])
+    )
+    groups = grouped(data.trials, found, [name for name in data.settings if name != panel.x])
+    shown = spread(groups, MAX_GROUPS)
+    traces: list[Trace] = []
+    for (key, part), colour in zip(shown, viridis(len(shown)), strict=True):
+        setting = _setting([name for name in data.settings if name != panel.x], key)
+        traces += _share_traces(panel, part, escape_for_plotly(setting or "measured"), colour)
+    if not traces:
+        return None
+    label = data.measurement(panel.measurement).label
+    log = bool(found[panel.x].min() > 0)
+    layout = make_layout(Axes("x", "y", panel.x, label, x_log=log, y_log=False), [], len(shown) // 2 + 1)
+    layout["xaxis"] |= value_ticks(found[panel.x]) if log else {}
+    notes = [
+        "At the last step. Bars: 95 % Wilson intervals over the observations of all trials together, which trials with a "
+        "luck of their own make too narrow; dots: single trials."
+    ]
+    notes += [f"{len(shown)} of {len(groups)} settings are drawn."] if len(shown) < len(groups) else []
+    return Plot(f"{label} against {panel.x}", traces, layout, len(shown) // 2 + 1, notes)
+
+
+def _share_traces(panel: SharePanel, part: pd.DataFrame, name: str, colour: str) -> list[Trace]:
+    dots = {"color": colour, "size": 5, "opacity": 0.3}
+    traces = [make_trace(part[panel.x], part[panel.measurement], name, mode="markers", marker=dots)]
+    places: list[float] = []
+    shares: list[float] = []
+    for x in sorted(part[panel.x].unique()):
+        at_x = part[part[panel.x] == x]
+        weights = at_x[list(panel.observations)].prod(axis=1)
+        share = float((at_x[panel.measurement] * weights).sum() / weights.sum())
+        places.append(float(x))
+        shares.append(share)
+        bar = {"color": colour, "width": 2}
+        traces.append(make_trace([x, x], wilson(share, float(weights.sum())), name, line=bar))
+    line, marker = {"color": colour, "width": 2}, {"size": 6}
+    traces.append(
+        make_trace(places, shares, name, name=name, mode="lines+markers", line=line, marker=marker, hoverinfo="x+y")
+    )
+    return traces
+
+
+def _profile(values: np.ndarray, group: str, *, label: str | None = None, **style: Any) -> Trace:
+    """Return a line over the entries, counted from 1 and thinned evenly on the log axis; what is not positive is a gap."""
+    places = unique(int(place) for place in np.geomspace(1, len(values), 120).round())
+    y = [float(values[place - 1]) if values[place - 1] > 0 else None for place in places]
+    return make_trace(places, y, group, name=label, **style)
+
+
+def _mean(vectors: list[np.ndarray]) -> np.ndarray:
+    """Return the mean of vectors of one length: of those as long as the first."""
+    return np.mean([vector for vector in vectors if len(vector) == len(vectors[0])], axis=0)
+
+
+def _setting(names: list[str], key: tuple[str, ...]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in zip(names, key, strict=True))
+
+
+def _tables(data: ReportData) -> str:
+    return "".join(verdict_table(data, panel) for panel in data.panels if isinstance(panel, VerdictPanel))
+
+
+def _lead(data: ReportData) -> str:
+    return escape(
+        "Solid: measured, light lines single trials; dashed: what theory predicts for the trial's parameters."
+    )
+
+
+DECLARED = Theme("Collapse and prediction", declared_plots, _lead, tables=_tables)

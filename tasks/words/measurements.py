@@ -1,0 +1,226 @@
+"""What the task `words` measures. P4 is Feature Collapse (Laurent, von Brecht and Bresson 2023). Importable without torch."""
+
+from __future__ import annotations
+
+from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.panel import Panel, ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
+
+_PER_LAYER = (
+    Measurement("norm_mean", "Mean word norm", "mean norm of the words", axis="linear"),
+    Measurement("norm_rms", "Word norm", "root mean square norm of the words", axis="linear", panel="fitted"),
+    Measurement(
+        "predicted_norm_rms",
+        "Word norm, predicted",
+        "the same by theory: Theorem 1, 2 or 3 of P4, or its mean field",
+        axis="linear",
+        panel="fitted",
+    ),
+    Measurement(
+        "norm_spread", "Spread of word norms", "standard deviation over mean of all word norms", panel="fitted"
+    ),
+    Measurement(
+        "direction_collapse",
+        "Directions within concepts",
+        "root mean square distance of words, scaled to norm 1, from their concept's mean direction; 0: one direction a concept",
+    ),
+    Measurement(
+        "magnitude_collapse",
+        "Magnitudes within concepts",
+        "standard deviation over mean of the norms within a concept, root mean square over concepts; 0: one norm a concept",
+    ),
+    Measurement(
+        "rank_spread",
+        "Magnitudes within ranks",
+        "the same over the words of one frequency rank, one of each concept; 0: the norm depends on the rank only",
+        panel="fitted",
+    ),
+    Measurement(
+        "equiangularity",
+        "Angles between concepts",
+        "largest difference of a cosine between two concepts' directions from -1/(n_c - 1); 0: equiangular",
+    ),
+    Measurement(
+        "linear_norm_rms",
+        "Block norm",
+        "root mean square norm of the linear layer's blocks",
+        axis="linear",
+        panel="fitted",
+    ),
+    Measurement(
+        "predicted_linear_norm",
+        "Block norm, predicted",
+        "the same by theory, as predicted_norm_rms",
+        axis="linear",
+        panel="fitted",
+    ),
+    Measurement(
+        "linear_norm_spread",
+        "Spread of block norms",
+        "standard deviation over mean of the norms of the linear layer's blocks",
+        panel="fitted",
+    ),
+    Measurement(
+        "linear_direction_collapse",
+        "Directions of blocks",
+        "direction_collapse of the linear layer's blocks, by the concept of their place",
+        panel="fitted",
+    ),
+    Measurement(
+        "linear_magnitude_collapse",
+        "Magnitudes of blocks",
+        "magnitude_collapse of the linear layer's blocks",
+        panel="fitted",
+    ),
+    Measurement(
+        "linear_equiangularity", "Angles between blocks", "equiangularity of the linear layer's blocks", panel="fitted"
+    ),
+    Measurement(
+        "alignment",
+        "Words against blocks",
+        "largest distance between the mean direction of a concept's words and of its blocks; 0: the same",
+        panel="fitted",
+    ),
+    Measurement(
+        "collapse_1",
+        "Distance from type I",
+        "largest distance in its conditions: words c f, blocks c' f, f equiangular (P4, type I)",
+        panel="fitted",
+    ),
+    Measurement(
+        "collapse_2",
+        "Distance from type II",
+        "the same of words behind LayerNorm (P4, type II)",
+        panel="fitted",
+    ),
+    Measurement(
+        "collapse_3",
+        "Distance from type III",
+        "the same with norms that depend on the frequency rank (P4, type III)",
+        panel="fitted",
+    ),
+    Measurement(
+        "collapse_type",
+        "Type of collapse",
+        "1, 2 or 3: the strictest type whose distance is at most 0.2; 0: none",
+        axis="linear",
+        panel="fitted",
+    ),
+    Measurement(
+        "prediction",
+        "Source of the prediction",
+        "theorem of P4 that the predicted columns come from; 0: its mean field, where no theorem holds",
+        axis="linear",
+        panel="fitted",
+    ),
+    Measurement(
+        "word_singular_values",
+        "Singular values of the words",
+        "of the centred words: of their principal components (P4, Figures 3 and 4)",
+        kind="vector",
+        panel="spectrum",
+        entry="Principal component",
+    ),
+    Measurement(
+        "linear_singular_values",
+        "Singular values of the blocks",
+        "of the centred blocks of the linear layer (P4, Figures 3 and 4)",
+        kind="vector",
+        panel="spectrum",
+        entry="Principal component",
+    ),
+    Measurement(
+        "rank_norms",
+        "Word norm by frequency rank",
+        "mean over concepts of the norm of the word of each frequency rank",
+        kind="vector",
+        panel="fitted",
+        entry="Frequency rank within a concept",
+    ),
+    Measurement(
+        "predicted_rank_norms",
+        "Word norm by frequency rank, predicted",
+        "the same by theory, as predicted_norm_rms",
+        kind="vector",
+        panel="fitted",
+        entry="Frequency rank within a concept",
+    ),
+)
+_PER_STEP = (
+    Measurement("loss", "Loss", "cross-entropy, without regularisation", per="step"),
+    Measurement("objective", "Objective", "loss and weight decay together", per="step"),
+    Measurement("accuracy", "Accuracy", "share of sentences classified right", axis="linear", per="step"),
+    Measurement("test_loss", "Test loss", "cross-entropy of fresh sentences", per="step", panel="fitted"),
+    Measurement(
+        "test_accuracy",
+        "Test accuracy",
+        "share of fresh sentences classified right",
+        axis="linear",
+        per="step",
+        panel="fitted",
+    ),
+    Measurement(
+        "best_test_accuracy",
+        "Best test accuracy",
+        "largest test accuracy so far, over the steps of the curves",
+        axis="linear",
+        per="step",
+        panel="fitted",
+    ),
+    Measurement(
+        "predicted_loss",
+        "Loss, predicted",
+        "cross-entropy of the collapsed minimiser, as predicted_norm_rms",
+        per="step",
+        panel="fitted",
+    ),
+    Measurement(
+        "predicted_objective",
+        "Objective, predicted",
+        "objective of the collapsed minimiser, as predicted_norm_rms",
+        per="step",
+        panel="fitted",
+    ),
+    Measurement("lr", doc="learning rate of the step", per="step", panel="fitted"),
+)
+MEASUREMENTS = (*_PER_LAYER, *_PER_STEP)
+
+_COMPONENTS = ("First principal component", "Second principal component")
+PANELS: tuple[Panel, ...] = (
+    VerdictPanel(
+        measurement="collapse_type",
+        words={0: "no collapse", 1: "type I", 2: "type II, behind LayerNorm", 3: "type III, norms by frequency"},
+        columns=(
+            "collapse_1",
+            "collapse_2",
+            "collapse_3",
+            "test_accuracy",
+            "best_test_accuracy",
+            ("loss", "predicted_loss"),
+            ("norm_rms", "predicted_norm_rms"),
+            ("linear_norm_rms", "predicted_linear_norm"),
+        ),
+        doc="a trial is of the strictest type whose distance, the largest in any of its conditions, is at most 0.2. Type I: "
+        "words c f and blocks c' f with equiangular f; II: the same behind LayerNorm; III: the words' norms may depend on "
+        "their frequency rank.",
+    ),
+    SharePanel(
+        measurement="test_accuracy",
+        x="samples_per_sequence",
+        observations=("sequences", "test_samples_per_sequence"),
+    ),
+    ScatterPanel(
+        kind="word",
+        title="Words in their principal components",
+        axes=_COMPONENTS,
+        group="concept",
+        doc="A point a word, as the linear layer reads it; collapsed concepts are one spot each, or a ray where norms differ.",
+    ),
+    ScatterPanel(
+        kind="block",
+        title="Blocks of the linear layer in their principal components",
+        axes=_COMPONENTS,
+        group="concept",
+        doc="A point a block, coloured by the concept of its place in its sequence.",
+    ),
+    ProfilePanel(measurement="rank_norms", predicted="predicted_rank_norms"),
+)

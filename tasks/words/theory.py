@@ -1,0 +1,295 @@
+"""What the paper's theorems say of a trial: norms of words, norms of the linear layer's blocks, loss. Torch-free.
+
+Sentences of L words, n_c concepts of s words each, K of the n_c^L sequences of concepts as classes, word b of a concept drawn
+with frequency mu_b. At a collapsed solution the words of concept alpha are r_b f_alpha and the blocks of the linear layer
+c f_alpha, with equiangular f (cosines -1/(n_c - 1)).
+
+Source: Feature Collapse (Laurent, von Brecht and Bresson 2023), Theorems 1, 2 and 3. They are exact for K = n_c^L; with fewer
+classes their symmetry assumption holds on average over the draw of the sequences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize
+
+Floats = npt.NDArray[np.float64]
+
+GRID = 1 << 14
+"""Points of the grid on which the mean field adds up L - 1 words: four times as many move no norm by more than 2e-4."""
+
+
+class Source(IntEnum):
+    """Where a prediction comes from."""
+
+    MEAN_FIELD = 0
+    THEOREM_1 = 1
+    THEOREM_2 = 2
+    THEOREM_3 = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What the theorems depend on."""
+
+    concepts: int
+    vocabulary_size: int
+    sentence_length: int
+    sequences: int
+    weight_decay: float
+    width: int
+    frequencies: Floats
+    """[s], falling, with sum 1."""
+
+    @property
+    def share(self) -> float:
+        """Classes over sequences, K / n_c^L."""
+        return self.sequences / self.concepts**self.sentence_length
+
+    @property
+    def steepness(self) -> float:
+        """What one wrong concept costs, per unit of (word norm x block norm): n_c / (n_c - 1)."""
+        return self.concepts / (self.concepts - 1)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all words are equally frequent."""
+        return bool(np.ptp(self.frequencies) <= 1e-12 * self.frequencies[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """The collapsed minimiser of the risk with weight decay."""
+
+    source: Source
+    word_norms: Floats
+    """[s], by frequency rank: of embeddings, with LayerNorm of the words as the linear layer reads them."""
+    linear_norm: float
+    """Of a block of the linear layer."""
+    loss: float
+    """Cross-entropy on fresh sentences."""
+    objective: float
+    """The loss and the weight decay together."""
+
+
+def frequencies(words: int, zipf: float) -> Floats:
+    """Return the frequencies [s] of the words of a concept, proportional to 1 / b^zipf."""
+    weights = np.arange(1, words + 1, dtype=np.float64) ** -zipf
+    return weights / weights.sum()
+
+
+def predict(setting: Setting, *, layer_norm: bool) -> Prediction:
+    """Return what theory says: with LayerNorm Theorem 3; without it Theorem 1 or 2 where they hold, else the mean field."""
+    if layer_norm:
+        return theorem_3(setting)
+    if setting.is_uniform:
+        return theorem_1(setting)
+    if setting.share == 1 and theorem_2_holds(setting):
+        return theorem_2(setting)
+    return mean_field(setting)
+
+
+def risk(setting: Setting, gap: float) -> float:
+    """Return the cross-entropy where each wrong concept of a sentence costs its class `gap` in the logit."""
+    return float(_log_sum(setting, setting.sentence_length * _log_factor(setting, gap)))
+
+
+def theorem_1(setting: Setting) -> Prediction:
+    """Return the minimiser without LayerNorm for uniform frequencies (Theorem 1)."""
+    blocks = setting.sequences * setting.sentence_length
+    rate = setting.steepness / math.sqrt(setting.vocabulary_size * blocks)
+    decay = setting.weight_decay
+
+    def objective(t: float) -> float:
+        return risk(setting, rate * t) + decay * t
+
+    def slope(t: float) -> float:
+        return rate * _risk_slope(setting, rate * t) + decay
+
+    t = _minimiser(objective, slope, math.log(setting.sequences + 1) / decay if decay else math.inf)
+    return Prediction(
+        source=Source.THEOREM_1,
+        word_norms=np.full(len(setting.frequencies), math.sqrt(t / setting.vocabulary_size)),
+        linear_norm=math.sqrt(t / blocks),
+        loss=risk(setting, rate * t),
+        objective=objective(t),
+    )
+
+
+def theorem_2_holds(setting: Setting) -> bool:
+    """Return whether Theorem 2's condition holds: lambda^2 < L sum mu_b^2 / n_c^(L + 1)."""
+    length = setting.sentence_length
+    bound = length * float(np.square(setting.frequencies).sum()) / setting.concepts ** (length + 1)
+    return setting.weight_decay**2 < bound
+
+
+def theorem_2(setting: Setting) -> Prediction:
+    """Return the minimiser without LayerNorm for any frequencies, all n_c^L sequences being classes (Theorem 2).
+
+    Raises:
+        ValueError: the theorem's condition does not hold; see `theorem_2_holds`.
+    """
+    if setting.share != 1 or not theorem_2_holds(setting):
+        raise ValueError(
+            f"Theorem 2 does not hold: {setting.sequences} of {setting.concepts}^{setting.sentence_length} sequences, "
+            f"weight_decay {setting.weight_decay:g}; give all of them, and a weight decay with "
+            "lambda^2 < L sum mu_b^2 / n_c^(L + 1)"
+        )
+    length, steepness = setting.sentence_length, setting.steepness
+    wanted = length * float(setting.concepts) ** (length - 1)
+
+    def ratios(c: float) -> Floats:
+        """Solve (lambda/L) x (n_c - 1 + exp(steepness c^2 x)) = mu_b for x = r_b / c of each word: the left side rises."""
+        target, scale = setting.frequencies * length / setting.weight_decay, steepness * c**2
+
+        def excess(x: float, aim: float) -> float:
+            return math.log(x) + float(np.logaddexp(math.log(setting.concepts - 1), scale * x)) - math.log(aim)
+
+        return np.array([_root(excess, 1e-300, aim, aim) for aim in target])
+
+    def balance(c: float) -> float:
+        return math.log(float(np.square(ratios(c)).sum()) / wanted)
+
+    high = 1.0
+    while balance(high) > 0:
+        high *= 2
+    c = float(optimize.brentq(balance, 0.0, high, xtol=1e-15, rtol=1e-14))
+    norms = c * ratios(c)
+    return _of_norms(setting, Source.THEOREM_2, norms, c)
+
+
+def theorem_3(setting: Setting) -> Prediction:
+    """Return the minimiser with LayerNorm, whose word features have norm sqrt(d), for any frequencies (Theorem 3)."""
+    blocks, decay = setting.sequences * setting.sentence_length, setting.weight_decay
+    rate = setting.steepness * math.sqrt(setting.width / blocks)
+
+    def objective(t: float) -> float:
+        return risk(setting, rate * t) + decay * t**2 / 2
+
+    def slope(t: float) -> float:
+        return rate * _risk_slope(setting, rate * t) + decay * t
+
+    t = _minimiser(objective, slope, math.sqrt(2 * math.log(setting.sequences + 1) / decay) if decay else math.inf)
+    return Prediction(
+        source=Source.THEOREM_3,
+        word_norms=np.full(len(setting.frequencies), math.sqrt(setting.width)),
+        linear_norm=t / math.sqrt(blocks),
+        loss=risk(setting, rate * t),
+        objective=objective(t),
+    )
+
+
+def mean_field(setting: Setting) -> Prediction:
+    """Return the minimiser without LayerNorm for any frequencies and any number of classes, averaged over their draw.
+
+    Minimises over r_b and c the mean over sentences of log(1 - K/n_c^L + K prod_l s(b_l)) + (lambda/2)(n_c sum r_b^2 +
+    K L c^2), s(b) = 1/n_c + (1 - 1/n_c) exp(-n_c/(n_c - 1) c r_b). Equal to Theorem 1 for uniform frequencies.
+    """
+    blocks, concepts, decay = setting.sequences * setting.sentence_length, setting.concepts, setting.weight_decay
+    uniform = theorem_1(setting)
+    if uniform.linear_norm == 0:
+        return _of_norms(setting, Source.MEAN_FIELD, np.zeros(len(setting.frequencies)), 0.0)
+
+    def objective(x: Floats) -> tuple[float, Floats]:
+        norms, c = x[:-1], float(x[-1])
+        loss, by_gap = _mean_risk(setting, c * norms)
+        value = loss + decay / 2 * (concepts * float(norms @ norms) + blocks * c**2)
+        gradient = np.append(c * by_gap + decay * concepts * norms, norms @ by_gap + decay * blocks * c)
+        return value, gradient
+
+    # the norms at which frequent words stand out as much as their frequency asks, at the same total
+    spread = np.sqrt(setting.frequencies * len(setting.frequencies))
+    start = np.append(uniform.word_norms * spread, uniform.linear_norm)
+    found = optimize.minimize(
+        objective,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(0, None)] * len(start),
+        options={"maxiter": 5000, "maxfun": 10000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 30},
+    )
+    if found.fun > math.log(1 - setting.share + setting.sequences):  # nothing learned is better
+        return _of_norms(setting, Source.MEAN_FIELD, np.zeros(len(setting.frequencies)), 0.0)
+    return _of_norms(setting, Source.MEAN_FIELD, found.x[:-1], float(found.x[-1]))
+
+
+def _of_norms(setting: Setting, source: Source, norms: Floats, c: float) -> Prediction:
+    loss, _ = _mean_risk(setting, c * norms)
+    blocks = setting.sequences * setting.sentence_length
+    decay = setting.weight_decay / 2 * (setting.concepts * float(norms @ norms) + blocks * c**2)
+    return Prediction(source=source, word_norms=norms, linear_norm=c, loss=loss, objective=loss + decay)
+
+
+def _log_factor(setting: Setting, gap: Any) -> Any:
+    """Return log(1/n_c + (1 - 1/n_c) exp(-gap)): of the classes' sum, what one word multiplies into it."""
+    return np.log1p((setting.concepts - 1) * np.exp(-gap)) - math.log(setting.concepts)
+
+
+def _log_sum(setting: Setting, log_product: Any) -> Any:
+    """Return log(1 - K/n_c^L + K exp(log_product))."""
+    return np.log(1 - setting.share + setting.sequences * np.exp(log_product))
+
+
+def _risk_slope(setting: Setting, gap: float) -> float:
+    """Return the derivative of `risk` in the gap."""
+    product = setting.sequences * math.exp(setting.sentence_length * _log_factor(setting, gap))
+    return setting.sentence_length * product / (1 - setting.share + product) * _factor_slope(setting, gap)
+
+
+def _factor_slope(setting: Setting, gap: Any) -> Any:
+    """Return the derivative of `_log_factor` in the gap."""
+    wrong = (setting.concepts - 1) * np.exp(-gap)
+    return -wrong / (1 + wrong)
+
+
+def _mean_risk(setting: Setting, products: Floats) -> tuple[float, Floats]:
+    """Return the mean cross-entropy over sentences and its derivative in each word's (norm x block norm).
+
+    The log factors of L - 1 words are added up on a grid, by powers of a Fourier transform; the last word is then put to
+    each place where it can stand, which is all places alike.
+    """
+    length, mu = setting.sentence_length, setting.frequencies
+    gaps = setting.steepness * products
+    spacing = length * math.log(setting.concepts) / (GRID - 1)
+    places = -_log_factor(setting, gaps) / spacing
+    lower = np.minimum(places.astype(np.int64), GRID - 2)
+    upper_share = places - lower
+    one = np.bincount(lower, mu * (1 - upper_share), GRID) + np.bincount(lower + 1, mu * upper_share, GRID)
+    others = np.fft.rfft(one, 2 * GRID) ** (length - 1)
+    grid = -spacing * np.arange(2 * GRID)
+
+    def averaged(of_sum: Floats) -> Floats:
+        """Average over L - 1 other words: sum_j p_j f(x_i + x_j), read between the points of the grid."""
+        mean = np.fft.irfft(np.conj(others) * np.fft.rfft(of_sum), 2 * GRID)
+        return np.asarray(mean[lower] * (1 - upper_share) + mean[lower + 1] * upper_share)
+
+    log_sum = _log_sum(setting, grid)
+    log_sum_slope = setting.sequences * np.exp(grid - log_sum)
+    loss = float(mu @ averaged(log_sum))
+    by_gap = length * mu * averaged(log_sum_slope) * _factor_slope(setting, gaps)
+    return loss, setting.steepness * by_gap
+
+
+def _minimiser(objective: Callable[[float], float], slope: Callable[[float], float], most: float) -> float:
+    """Return where the objective is least over [0, most]: 0, or where its slope rises through zero, to rounding."""
+    if math.isinf(most):
+        raise ValueError("weight_decay is 0, and the norms grow for ever; give a positive one")
+    points = [0.0, *np.geomspace(most * 1e-9, most, 2000)]
+    slopes = [slope(t) for t in points]
+    candidates = [0.0]
+    for index in range(len(points) - 1):
+        if slopes[index] < 0 <= slopes[index + 1]:
+            low, high = points[index], points[index + 1]
+            candidates.append(float(optimize.brentq(slope, low, high, xtol=1e-14 * high, rtol=1e-14)))
+    return min(candidates, key=objective)
+
+
+def _root(function: Callable[..., float], low: float, high: float, argument: float) -> float:
+    return float(optimize.brentq(function, low, high, args=(argument,), xtol=1e-300, rtol=1e-14))

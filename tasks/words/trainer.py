@@ -1,0 +1,295 @@
+"""Fused training of networks of one embedding and one linear layer: T trials advance together, each as if it were alone.
+
+The gradient is written out, as there are two layers only: words are gathered, their gradients scattered, so that a step
+touches the rows of its own words. Weight decay multiplies a whole matrix by 1 - lr lambda at each step; it is kept as one
+factor a matrix (W = w_scale x the stored one), which is exact and costs nothing, and the linear layer's gradient is added by
+the matrix product that forms it. Products are batched over T and nothing is summed across T, as in the trainer of deep
+networks.
+
+Shapes: T trials, V words, D = width, K classes, L words of a sentence, M = L D, B batch, N sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from depthrate.tasks.training.plan import learning_rate_factor
+from depthrate.tasks.training.trainer import stream
+from depthrate.tasks.words.schema import EVALUATED_PER_SEQUENCE
+from depthrate.tasks.words.sentences import Sentences
+
+SMALLEST_SCALE = 2.0**-20
+"""A factor below it is multiplied into its matrix, long before that leaves the range of its numbers."""
+ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What all trials of a pack share."""
+
+    vocabulary_size: int
+    width: int
+    sentence_length: int
+    sequences: int
+    batch_size: int | None
+    layer_norm_eps: float | None
+    """Null: no LayerNorm."""
+    schedule: str
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hyperparameters:
+    """What may differ between the trials of a pack."""
+
+    seed: int
+    lr: float
+    decay_embedding: float
+    decay_linear: float
+    init_scale: float
+    num_steps: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Numbers of one trial."""
+
+    loss: float
+    objective: float
+    accuracy: float
+    test_loss: float
+    test_accuracy: float
+
+
+class WordsTrainer:
+    """Trains T networks on their own sentences; trials that leave the pack disturb nobody."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        hyperparameters: Sequence[Hyperparameters],
+        sentences: Sequence[Sentences],
+        device: str = "cpu",
+    ):
+        self.shape, self.device = shape, torch.device(device)
+        self.hyperparameters, self.sentences = list(hyperparameters), list(sentences)
+        self.step_count = 0
+        starts = [_initial(shape, h) for h in hyperparameters]
+        self._words_TVD = torch.stack([words for words, _ in starts]).to(self.device)
+        self._linear_TKM = torch.stack([linear for _, linear in starts]).to(self.device)
+        self._word_scales, self._linear_scales = [1.0] * len(starts), [1.0] * len(starts)
+        self._generators = [stream(h.seed, "data order") for h in hyperparameters]
+        self._positions = [0] * len(starts)
+        self._orders: list[Tensor | None] = [None] * len(starts)
+        self._shuffled: list[tuple[Tensor, Tensor] | None] = [None] * len(starts)
+        self._prepare()
+
+    @property
+    def num_trials(self) -> int:
+        """Trials still training."""
+        return len(self.hyperparameters)
+
+    def embedding(self, trial: int) -> Tensor:
+        """Return the embedding of a trial, [V, D]."""
+        return self._words_TVD[trial] * self._word_scales[trial]
+
+    def word_features(self, trial: int) -> Tensor:
+        """Return the words of a trial as the linear layer reads them, [V, D]."""
+        words_VD = self.embedding(trial)
+        if self.shape.layer_norm_eps is None:
+            return words_VD
+        return F.layer_norm(words_VD, words_VD.shape[-1:], eps=self.shape.layer_norm_eps)
+
+    def linear(self, trial: int) -> Tensor:
+        """Return the linear layer of a trial as its blocks, [K, L, D]."""
+        blocks = (self.shape.sequences, self.shape.sentence_length, self.shape.width)
+        return (self._linear_TKM[trial] * self._linear_scales[trial]).view(blocks)
+
+    def lr_at(self, trial: int, step: int) -> float:
+        """Return the learning rate of a trial at a step."""
+        h = self.hyperparameters[trial]
+        return h.lr * learning_rate_factor(self.shape.schedule, step, h.num_steps)
+
+    @torch.no_grad()
+    def step(self) -> Tensor:
+        """Advance every trial by one step; return whether each one's probabilities were finite, [T]."""
+        num_trials, width, eps = self.num_trials, self.shape.width, self.shape.layer_norm_eps
+        rows, labels_TB1 = self._next_batch()
+        rates = [self.lr_at(trial, self.step_count) for trial in range(num_trials)]
+        table = self._words_TVD.view(-1, width)
+        words_TXD = table.index_select(0, rows).view(num_trials, -1, width)  # X = B L
+        words_TXD *= self._column(self._word_scales)
+        features_TXD, kept = words_TXD, list[Tensor]()
+        if eps is not None:
+            features_TXD, *kept = torch.native_layer_norm(words_TXD, [width], None, None, eps)
+        x_TBM = features_TXD.view(num_trials, labels_TB1.shape[1], -1)
+        linear_scale_T11 = self._column(self._linear_scales)
+        x_TBM = x_TBM * linear_scale_T11
+        logits_TBK = torch.bmm(x_TBM, self._linear_TKM.mT)
+        slope_TBK, finite_T = _loss_slope(logits_TBK, labels_TB1)
+        slope_TXD = torch.bmm(slope_TBK, self._linear_TKM).mul_(linear_scale_T11).view(words_TXD.shape)
+        if eps is not None:
+            slope_TXD, *_ = torch.ops.aten.native_layer_norm_backward(
+                slope_TXD, words_TXD, [width], *kept, None, None, [True, False, False]
+            )
+        self._decay(rates)
+        # x holds the old scale of the linear layer, which its gradient does not
+        factors = zip(rates, self._linear_scales, linear_scale_T11.flatten().tolist(), strict=True)
+        slope_TBK *= self._column([-rate / (new * old) for rate, new, old in factors])
+        self._linear_TKM.baddbmm_(slope_TBK.mT, x_TBM)
+        slope_TXD *= self._column([-rate / scale for rate, scale in zip(rates, self._word_scales, strict=True)])
+        table.index_add_(0, rows, slope_TXD.view(-1, width))
+        self._fold_scales()
+        self.step_count += 1
+        return finite_T
+
+    @torch.no_grad()
+    def evaluate(self, trial: int) -> Evaluation:
+        """Return loss and accuracy of a trial on training sentences (up to 10 of each sequence) and on its test sentences."""
+        h, sentences = self.hyperparameters[trial], self.sentences[trial]
+        linear_KLD, features_VD = self.linear(trial), self.word_features(trial)
+        # of every word at every place what it adds to every class: sentences are then sums of its rows
+        table_LVK = torch.matmul(features_VD, linear_KLD.permute(1, 2, 0))
+        table = table_LVK.reshape(-1, self.shape.sequences)
+        per_sequence = sentences.num_train // self.shape.sequences
+        train_NL = sentences.train_NL.view(self.shape.sequences, per_sequence, -1)[:, :EVALUATED_PER_SEQUENCE]
+        loss, accuracy = self._tested(table, train_NL)
+        test_loss, test_accuracy = self._tested(
+            table, sentences.test_NL.view(self.shape.sequences, -1, train_NL.shape[-1])
+        )
+        decay = h.decay_linear * linear_KLD.double().square().sum().item()
+        decay += h.decay_embedding * self.embedding(trial).double().square().sum().item()
+        return Evaluation(loss, loss + decay / 2, accuracy, test_loss, test_accuracy)
+
+    def keep(self, trials: Sequence[int]) -> None:
+        """Go on with these trials only; those that stay are not changed by a bit."""
+        index = torch.tensor(list(trials), dtype=torch.int64)
+        self._words_TVD, self._linear_TKM = self._words_TVD[index], self._linear_TKM[index]
+        for name in (
+            "hyperparameters",
+            "sentences",
+            "_word_scales",
+            "_linear_scales",
+            "_generators",
+            "_positions",
+            "_orders",
+            "_shuffled",
+        ):
+            held = getattr(self, name)
+            setattr(self, name, [held[trial] for trial in trials])
+        self._prepare()
+
+    def state(self) -> dict[str, Any]:
+        """Return all that training needs to go on, as tensors and numbers."""
+        return {
+            "step_count": self.step_count,
+            "words_TVD": self._words_TVD,
+            "linear_TKM": self._linear_TKM,
+            "word_scales": list(self._word_scales),
+            "linear_scales": list(self._linear_scales),
+            "positions": list(self._positions),
+            "orders": list(self._orders),
+            "generators": [generator.get_state() for generator in self._generators],
+        }
+
+    def load_state(self, state: Mapping[str, Any], trials: Sequence[int]) -> None:
+        """Go on from what `state` gave: of these trials of it, in this order."""
+        index = torch.tensor(list(trials), dtype=torch.int64)
+        self.step_count = state["step_count"]
+        self._words_TVD, self._linear_TKM = (state[name][index].to(self.device) for name in ("words_TVD", "linear_TKM"))
+        for name in ("word_scales", "linear_scales", "positions", "orders"):
+            setattr(self, f"_{name}", [state[name][trial] for trial in trials])
+        for generator, trial in zip(self._generators, trials, strict=True):
+            generator.set_state(state["generators"][trial])
+        self._shuffled = [None if order is None else self._shuffle(i, order) for i, order in enumerate(self._orders)]
+
+    def _prepare(self) -> None:
+        vocabulary = self.shape.vocabulary_size
+        self._offsets_T11 = (
+            torch.arange(self.num_trials, dtype=torch.int32, device=self.device).view(-1, 1, 1) * vocabulary
+        )
+
+    def _column(self, values: Sequence[float]) -> Tensor:
+        """Return one number a trial, [T, 1, 1]."""
+        return torch.tensor(values, dtype=self.shape.dtype, device=self.device).view(-1, 1, 1)
+
+    def _next_batch(self) -> tuple[Tensor, Tensor]:
+        """Return the rows of the table that each trial's batch names, [T B L], and its labels, [T, B, 1]."""
+        parts = [self._next_part(trial) for trial in range(self.num_trials)]
+        words_TBL = torch.stack([words for words, _ in parts]) + self._offsets_T11
+        return words_TBL.view(-1), torch.stack([labels for _, labels in parts]).unsqueeze(-1)
+
+    def _next_part(self, trial: int) -> tuple[Tensor, Tensor]:
+        """Every trial walks its own permutation of its own sentences; an incomplete last batch is left out."""
+        num_train = self.sentences[trial].num_train
+        batch = self.shape.batch_size or num_train
+        start = self._positions[trial]
+        shuffled = self._shuffled[trial]
+        if shuffled is None or start + batch > num_train:
+            if batch < num_train:
+                order = torch.randperm(num_train, generator=self._generators[trial])
+            else:
+                order = torch.arange(num_train)
+            self._orders[trial] = order
+            self._shuffled[trial] = shuffled = self._shuffle(trial, order)
+            start = 0
+        self._positions[trial] = start + batch
+        words_NL, labels_N = shuffled
+        return words_NL[start : start + batch], labels_N[start : start + batch]
+
+    def _shuffle(self, trial: int, order: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sentences of a trial in this order, and their labels: once an epoch, so that batches are slices."""
+        sentences = self.sentences[trial]
+        labels_N = order // (sentences.num_train // self.shape.sequences)
+        return sentences.train_NL[order].to(self.device), labels_N.to(self.device)
+
+    def _decay(self, rates: Sequence[float]) -> None:
+        """Multiply both matrices of every trial by what weight decay leaves of them."""
+        for trial, (rate, h) in enumerate(zip(rates, self.hyperparameters, strict=True)):
+            self._word_scales[trial] *= 1 - rate * h.decay_embedding
+            self._linear_scales[trial] *= 1 - rate * h.decay_linear
+
+    def _fold_scales(self) -> None:
+        for stored, scales in ((self._words_TVD, self._word_scales), (self._linear_TKM, self._linear_scales)):
+            for trial, scale in enumerate(scales):
+                if scale < SMALLEST_SCALE:
+                    stored[trial] *= scale
+                    scales[trial] = 1.0
+
+    def _tested(self, table: Tensor, words_KSL: Tensor) -> tuple[float, float]:
+        """Return mean cross-entropy and accuracy over S sentences of each class, given what each word adds at each place."""
+        num_classes, per_class, length = words_KSL.shape
+        places_L = torch.arange(length, dtype=torch.int32) * self.shape.vocabulary_size
+        labels_N = torch.arange(num_classes).repeat_interleave(per_class)
+        rows_NL = words_KSL.reshape(-1, length) + places_L
+        loss, correct = 0.0, 0
+        for start in range(0, len(rows_NL), ROWS_AT_ONCE):
+            rows = rows_NL[start : start + ROWS_AT_ONCE].to(self.device)
+            labels = labels_N[start : start + ROWS_AT_ONCE].to(self.device)
+            logits = F.embedding_bag(rows, table, mode="sum")
+            loss += F.cross_entropy(logits, labels, reduction="none").double().sum().item()
+            correct += int((logits.argmax(1) == labels).sum().item())
+        return loss / len(rows_NL), correct / len(rows_NL)
+
+
+def _initial(shape: Shape, h: Hyperparameters) -> tuple[Tensor, Tensor]:
+    """Return the start of the embedding, N(0, 1), and of the linear layer, U(-1, 1)/sqrt(M), both times the initial scale."""
+    generator, inputs = stream(h.seed, "init"), shape.sentence_length * shape.width
+    words_VD = torch.randn(shape.vocabulary_size, shape.width, generator=generator, dtype=shape.dtype)
+    linear_KM = torch.rand(shape.sequences, inputs, generator=generator, dtype=shape.dtype) * 2 - 1
+    return words_VD * h.init_scale, linear_KM * (h.init_scale / inputs**0.5)
+
+
+def _loss_slope(logits_TBK: Tensor, labels_TB1: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the derivative of the mean cross-entropy in the logits, [T, B, K], and whether it is finite, [T]."""
+    slope_TBK = torch.softmax(logits_TBK, dim=-1)
+    finite_T = torch.isfinite(slope_TBK[..., 0].sum(1))  # one number that is not finite spoils its whole row
+    minus_one = slope_TBK.new_full((1, 1, 1), -1.0).expand(labels_TB1.shape)
+    slope_TBK.scatter_add_(-1, labels_TB1, minus_one)
+    return slope_TBK.div_(logits_TBK.shape[1]), finite_T

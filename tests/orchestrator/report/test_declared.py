@@ -1,0 +1,125 @@
+"""Panels that a task declares: drawn from a store, whatever the task, and nothing where there is nothing."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.figure_files import draw, plot_csv
+from depthrate.orchestrator.report.figures.declared import MAX_FRAMES, declared_plots, wilson
+from depthrate.orchestrator.report.page import render_report
+from depthrate.orchestrator.report.tables import verdict_table
+from depthrate.tasks.measurement import Measurement, by_name
+from depthrate.tasks.panel import ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
+
+SCATTER = ScatterPanel(kind="thing", title="Things", axes=("Across", "Up"), group="sort", doc="A point a thing.")
+PROFILE = ProfilePanel(measurement="sizes", predicted="told_sizes")
+VERDICT = VerdictPanel(
+    measurement="code", words={0: "no <order>", 1: "in order"}, columns=("size", ("loss", "told_loss")), doc="The rule."
+)
+MEASUREMENTS = by_name(
+    [
+        Measurement("sizes", "Size by place", "of all things", kind="vector", panel="fitted", entry="Place"),
+        Measurement("told_sizes", kind="vector", panel="fitted"),
+        Measurement("code", "Order", panel="fitted"),
+        Measurement("size", "Size", panel="fitted"),
+        Measurement("loss", "Loss", per="step"),
+    ]
+)
+STEPS = [0, *(2**power for power in range(16))]
+
+
+def make_data(steps=STEPS):
+    """Two settings of two seeds; the measured sizes are the predicted ones times 2."""
+    trials, results, lists, points = [], [], [], []
+    rng = np.random.default_rng(0)
+    for rate in (0.1, 0.2):
+        for seed in (0, 1):
+            trial_id = f"{rate}-{seed}"
+            row = {"trial_id": trial_id, "state": "ok", "wall_s": 1.0, "steps_done": 5, "device": "cpu", "host": "h"}
+            trials.append(row | {"committed_at": "2025-01-01", "error": None, "rate": rate, "same": 3, "seed": seed})
+            code = int(rate == 0.2 or seed == 1)
+            results.append({"trial_id": trial_id, "code": code, "size": rate + seed, "loss": 0.5, "told_loss": 0.25})
+            told = rate / np.arange(1, 401)
+            lists.append({"trial_id": trial_id, "sizes": 2 * told, "told_sizes": told})
+            if seed == 0:
+                for step in steps:
+                    drawn = pd.DataFrame(rng.normal(size=(30, 2)), columns=["x", "y"])
+                    points.append(drawn.assign(trial_id=trial_id, step=step, kind="thing", label=np.arange(30) % 3))
+    return ReportData(
+        name="things", spec={"name": "things"}, trials=pd.DataFrame(trials), results=pd.DataFrame(results),
+        metrics=pd.DataFrame(), curves=pd.DataFrame(), fits=[], store="s", commands=[], versions={}, git=None,
+        created_at="now", problems=[], measurements=MEASUREMENTS, lists=pd.DataFrame(lists),
+        panels=(VERDICT, SCATTER, PROFILE), points=pd.concat(points),
+    )  # fmt: skip
+
+
+def test_points_are_one_figure_a_setting_coloured_by_label_with_a_slider():
+    first, second, _ = declared_plots(make_data())
+    assert (first.title, second.title) == ("Things, rate = 0.1", "Things, rate = 0.2")
+    assert [trace["name"] for trace in first.traces] == ["sort 0", "sort 1", "sort 2"]
+    assert len({trace["marker"]["color"] for trace in first.traces}) == 3
+    assert sum(len(trace["x"]) for trace in first.traces) == 30 and first.notes[0] == "A point a thing."
+    names = [frame["name"] for frame in first.frames]
+    assert len(names) == MAX_FRAMES and names[0] == "0" and names[-1] == str(STEPS[-1])
+    assert first.frames[-1]["data"] == first.traces != first.frames[0]["data"]
+    places = first.layout["sliders"][0]["steps"]
+    assert [place["args"][0] for place in places] == [[name] for name in names]
+
+
+def test_one_step_has_no_slider():
+    first, *_ = declared_plots(make_data(steps=[7]))
+    assert not first.frames and "sliders" not in first.layout and "Step 7 of one trial; 30 points." in first.notes
+
+
+def test_a_profile_stands_beside_its_prediction():
+    *_, profile = declared_plots(make_data())
+    assert profile.layout["xaxis"]["type"] == profile.layout["yaxis"]["type"] == "log"
+    assert profile.layout["xaxis"]["title"]["text"] == "Place" and profile.title == "Size by place"
+    strong = [trace for trace in profile.traces if trace["line"].get("width") == 2]
+    measured, predicted = strong[0], strong[1]
+    assert measured["name"] == "rate = 0.1" and predicted["line"]["dash"] == "dash"
+    assert measured["y"] == pytest.approx([2 * y for y in predicted["y"]], rel=1e-5)
+    assert measured["x"][0] == 1 and measured["x"][-1] == 400
+
+
+def test_a_verdict_is_said_in_words_with_numbers_beside():
+    table = verdict_table(make_data(), VERDICT)
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", table)
+    assert cells[:5] == ["0.1", "2", "no &lt;order&gt; (1 of 2); in order (1 of 2)", "0.6", "0.5 [0.25]"]
+    assert cells[5:8] == ["0.2", "2", "in order"]
+    heads = re.findall(r"<th scope[^>]*>(.*?)</th>", table)
+    assert heads == ["rate", "trials", "Order", "Size", "Loss"] and "The rule." in table
+
+
+def test_the_page_and_the_files_hold_them():
+    data = make_data()
+    page = render_report(data)
+    figures = [json.loads(text) for text in re.findall(r'class="plot-data">(.*?)</script>', page)]
+    assert [len(figure.get("frames", [])) for figure in figures] == [MAX_FRAMES, MAX_FRAMES, 0]
+    assert "no &lt;order&gt;" in page
+    for plot in declared_plots(data):
+        assert draw(plot)["svg"].startswith(b"<?xml") and plot_csv(plot).count("\n") > 20
+
+
+def test_nothing_is_said_where_a_task_declares_nothing_or_nothing_was_measured():
+    data = make_data()
+    assert "Collapse and prediction" not in render_report(replace(data, panels=()))
+    empty = replace(data, results=data.results[["trial_id"]], lists=pd.DataFrame(), points=pd.DataFrame())
+    assert declared_plots(empty) == [] and "Collapse and prediction" not in render_report(empty)
+
+
+def test_a_share_against_a_parameter_has_wilson_intervals():
+    assert wilson(0.5, 100) == pytest.approx((0.40383, 0.59617), abs=1e-5)
+    assert wilson(1.0, 10) == pytest.approx((0.72246, 1.0), abs=1e-5)
+    data = make_data()
+    panel = SharePanel(measurement="loss", x="rate", observations=("same",))
+    (plot,) = declared_plots(replace(data, panels=(panel,)))
+    assert plot.title == "Loss against rate" and plot.traces[-1]["y"] == [0.5, 0.5]
+    bars = [trace for trace in plot.traces if trace["mode"] == "lines"]
+    assert bars[0]["y"] == pytest.approx(wilson(0.5, 6), rel=1e-5), "two trials of three observations"
+    assert declared_plots(replace(data, panels=(replace(panel, x="same"),))) == []

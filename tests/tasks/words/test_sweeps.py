@@ -1,0 +1,22 @@
+"""The shipped sweeps of the paper have its settings."""
+
+import pytest
+
+from depthrate.sweeps.sweep_file import load_sweep
+
+FIGURES = {
+    "figure3": {"zipf": 0.0, "samples_per_sequence": 5, "epochs": 1200, "layer_norm": False},
+    "figure4a": {"zipf": 1.0, "samples_per_sequence": 500, "epochs": 10, "layer_norm": False},
+    "figure4b": {"zipf": 1.0, "samples_per_sequence": 5, "epochs": 3000, "layer_norm": False},
+    "figure4c": {"zipf": 1.0, "samples_per_sequence": 5, "epochs": 500, "layer_norm": True},
+}
+SHARED = {"concepts": 3, "vocabulary_size": 1200, "sentence_length": 15, "sequences": 1000, "width": 100}
+SHARED |= {"lr": 0.1, "batch_size": 100, "weight_decay": 0.001, "init_scale": 0.001, "layer_norm_eps": 1e-5}
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_a_figure_has_the_papers_settings(figure):
+    trials = load_sweep(f"papers/words/words-{figure}").expand()
+    assert [trial.params["seed"] for trial in trials] == [0, 1, 2]
+    expected = SHARED | FIGURES[figure]
+    assert all({name: trial.params[name] for name in expected} == expected for trial in trials)
