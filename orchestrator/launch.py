@@ -179,6 +179,7 @@ def _begin(
         code_hash=keep_source(store, plan.checked.task),
         stall_s=stall_s,
         accepted_codes=() if found is None else sorted(found.accepted),
+        engine=plan.checked.sweep.engine,
     )
 
 

@@ -101,6 +101,8 @@ class LaunchWatcher:
             if total:
                 step = state.get("step") or 0
                 display.update(self._rows[pack_id], completed=step, total=total, text=f"step {step}/{total}")
+            elif state.get("engine") and state.get("compile_s") is None:
+                display.update(self._rows[pack_id], text="compiling")
 
     def describe(self, pack: Pack) -> str:
         """Name a pack by the varying parameters that its trials share."""

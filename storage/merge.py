@@ -15,7 +15,7 @@ from depthrate.storage.groups import MERGE_FEATURES_BELOW, Group
 from depthrate.storage.layout import attempt_of_path, compacted_path, log_path, manifest_path, name_of_path
 from depthrate.storage.manifest import Manifest
 from depthrate.storage.parquet import DataFile, read_parquet, write_table
-from depthrate.storage.records import read_loose_records
+from depthrate.storage.records import completed_attempts, read_loose_records
 from depthrate.storage.schema import ATTEMPTS, no_rows
 from depthrate.storage.snapshot import Snapshot
 from depthrate.storage.source import Source, counting_rows, read_commit_of, resolve
@@ -161,7 +161,7 @@ def _joined_records(
 ) -> tuple[pa.Table | None, dict[str, int], list[str]]:
     """Return the attempts' records with what they printed, the bytes of each record read, and whose log is there."""
     parts = [
-        read_parquet(store.read(file.path)).select(_RECORDS.names).cast(_RECORDS)
+        completed_attempts(read_parquet(store.read(file.path))).select(_RECORDS.names).cast(_RECORDS)
         for manifest in replaced
         for file in manifest.files.get("attempts", ())
     ]

@@ -21,6 +21,8 @@ from depthrate.storage.snapshot import Snapshot
 from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
 
+_ADDED = ("engine", "compile_s")
+"""Columns of attempts that files of older versions do not have."""
 Record = dict[str, Any]
 """The columns of `storage.schema.ATTEMPTS`, `checkpoints` (how many it saved), `code_hash` and `progress_at`, each of its type
 or None. Never None are attempt_id, sweep, trial_ids, state (an `AttemptState`), started_at; error_kind is a `FailureKind`."""
@@ -57,6 +59,20 @@ def read_loose_records(
             yield path, record | {"heartbeat_at": heartbeat_of(store, path, record)}
 
 
+def completed_attempts(table: pa.Table) -> pa.Table:
+    """Return a table of attempts with null in the columns that older versions did not write.
+
+    Raises:
+        KeyError: it lacks a column that all versions write.
+    """
+    for name in _ADDED:
+        if name not in table.column_names:
+            table = table.append_column(name, pa.nulls(len(table), ATTEMPTS.field(name).type))
+    if missing := set(ATTEMPTS.names) - set(table.column_names):
+        raise KeyError(f"no column {', '.join(sorted(missing))}")
+    return table.select([*ATTEMPTS.names, *(name for name in table.column_names if name not in ATTEMPTS.names)])
+
+
 def parse_record(content: bytes, path: str) -> Record | None:
     """Return the record in a file at `path`; None where it is none, or that of another attempt."""
     try:
@@ -88,7 +104,7 @@ def _compacted_records(
     for manifest in snapshot.manifests:
         for file in manifest.files.get("attempts", ()):
             try:
-                table = read_parquet(store.read(file.path)).select(ATTEMPTS.names)
+                table = completed_attempts(read_parquet(store.read(file.path))).select(ATTEMPTS.names)
             except (pa.ArrowException, OSError, KeyError):
                 continue
             wanted = [attempt not in skip for attempt in table["attempt_id"].to_pylist()]

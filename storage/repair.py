@@ -16,7 +16,8 @@ from depthrate.storage.manifest import Manifest
 from depthrate.storage.merge import write_tables
 from depthrate.storage.mistyped import types_of, with_own_columns, with_own_names
 from depthrate.storage.parquet import DataFile, read_parquet, write_table
-from depthrate.storage.schema import ATTEMPTS, no_rows
+from depthrate.storage.records import completed_attempts
+from depthrate.storage.schema import no_rows
 from depthrate.storage.snapshot import named_files, replaced_files, take_snapshot
 from depthrate.storage.source import Source, counting_rows
 from depthrate.storage.store import Store
@@ -113,10 +114,9 @@ def _read_what_is_left(store: Store, source: Source, file: DataFile) -> pa.Table
 
 def _records_left(store: Store, file: DataFile) -> pa.Table | None:
     try:
-        table = read_parquet(store.read(file.path))
-    except BROKEN:
+        return completed_attempts(read_parquet(store.read(file.path)))
+    except (*BROKEN, KeyError):
         return None
-    return table if set(ATTEMPTS.names) <= set(table.column_names) else None
 
 
 def _move(store: Store, done: Repair, path: str) -> None:

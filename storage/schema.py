@@ -116,6 +116,8 @@ ATTEMPTS = pa.schema(
         ("step", pa.int64()),
         ("num_steps", pa.int64()),
         ("trials_done", pa.int64()),
+        ("engine", _TEXT),
+        ("compile_s", _REAL),
         ("error_kind", _TEXT),
         ("error", _TEXT),
         ("traceback", _TEXT),

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from depthrate.storage.states import FailureKind
+from depthrate.tasks.task import Engine
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.plan import Plan
@@ -44,6 +45,8 @@ class LaunchOptions:
     """Other versions that count as this one, so that their checkpoints are gone on from."""
     stall_s: float | None = None
     """An attempt that comes no further for so long is ended; null: never."""
+    engine: str = Engine.AUTO
+    """How trials train (`tasks.task.Engine`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
