@@ -20,13 +20,12 @@ from torch import Tensor
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Engine, Interrupted, Params, ResultStatus, TaskContext, TrialResult
-from depthrate.tasks.training.compiled_step import CompiledStep
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.engine import EngineError, chosen_engine
 from depthrate.tasks.training.layers import defined, kept_features
 from depthrate.tasks.training.parameters import log_spaced_steps
 from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
-from depthrate.tasks.training.step_cache import compiled_program
+from depthrate.tasks.training.step_cache import compiled_step
 from depthrate.tasks.training.trainer import FusedTrainer
 
 CHECKPOINT_FORMAT = 2
@@ -177,9 +176,8 @@ class _TrainingPack:
             EngineError: it cannot be compiled here.
             Interrupted: asked to stop on the way.
         """
-        program = self.trainer.program()
-        path, compile_s = compiled_program(program, self.context.should_stop)
-        self.trainer.use(CompiledStep(path, shares_batches=program.shares_batches))
+        step, compile_s = compiled_step(self.trainer.program(), self.context.should_stop)
+        self.trainer.use(step)
         self.engine = Engine.COMPILED
         return compile_s
 

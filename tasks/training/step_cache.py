@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import inspect
+import logging
 import os
 import pickle
 import platform
@@ -29,11 +30,28 @@ from depthrate.tasks.networks import flat_parameters, operations
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Interrupted
 from depthrate.tasks.training import step, step_program
+from depthrate.tasks.training.compiled_step import CompiledStep
 from depthrate.tasks.training.engine import EngineError, compiler
 from depthrate.tasks.training.step_program import StepProgram
 
 POLL_S = 0.2
 ERROR_TAIL = 2000
+
+
+def compiled_step(program: StepProgram, should_stop: Callable[[], bool]) -> tuple[CompiledStep, float]:
+    """Return the compiled step and the seconds it took to get it; a damaged file is thrown away and made anew.
+
+    Raises:
+        EngineError, Interrupted: as `compiled_program`.
+    """
+    path, seconds = compiled_program(program, should_stop)
+    try:
+        return CompiledStep(path, shares_batches=program.shares_batches), seconds
+    except RuntimeError as error:
+        logging.getLogger(__name__).warning("compiled step %s cannot be used (%s); it is compiled anew", path, error)
+        path.unlink(missing_ok=True)
+    path, again = compiled_program(program, should_stop)
+    return CompiledStep(path, shares_batches=program.shares_batches), seconds + again
 
 
 def compiled_program(program: StepProgram, should_stop: Callable[[], bool]) -> tuple[Path, float]:

@@ -17,10 +17,9 @@ from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.task import Engine, Interrupted
 from depthrate.tasks.training import pack as training_pack
 from depthrate.tasks.training import step_cache
-from depthrate.tasks.training.compiled_step import CompiledStep
 from depthrate.tasks.training.engine import EngineError, chosen_engine
 from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
-from depthrate.tasks.training.step_cache import compiled_program, program_key
+from depthrate.tasks.training.step_cache import compiled_program, compiled_step, program_key
 from depthrate.tasks.training.trainer import FusedTrainer
 
 INPUTS, CLASSES, SAMPLES, TRIALS = 12, 5, 43, 5
@@ -94,8 +93,7 @@ def trained(network, plan, trials, num_steps, *, size=None, eager=False):
     """The parameters and the last losses of these trials, a row each; `size` at a time, or as it finds best."""
     trainer = trainer_of(network, plan, trials)
     if not eager:
-        path, _ = compiled_program(trainer.program(), never)
-        compiled = CompiledStep(path, shares_batches=trainer.shares_batches)
+        compiled, _ = compiled_step(trainer.program(), never)
         compiled.size = size
         trainer.use(compiled)
     for _ in range(num_steps):
@@ -119,8 +117,15 @@ def check_exactness(network, plan, num_steps=25):
 def test_a_trial_compiled_is_the_same_in_every_pack_and_nearly_the_same_as_eagerly(monkeypatch):
     check_exactness(RESIDUAL, PLAN)
     monkeypatch.setenv("PATH", "")  # what is compiled needs no compiler
-    program = trainer_of(RESIDUAL, PLAN, trials_of(1)).program()
-    assert compiled_program(program, never)[0].exists()
+    trainer = trainer_of(RESIDUAL, PLAN, trials_of(1))
+    compiled_step(trainer.program(), never)
+    monkeypatch.undo()
+    path, _ = compiled_program(trainer.program(), never)
+    path.write_bytes(path.read_bytes()[:1000])
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(EngineError, match="is not on PATH"):  # what is damaged is thrown away and compiled anew
+        compiled_step(trainer.program(), never)
+    assert not path.exists()
 
 
 @pytest.mark.slow
@@ -147,8 +152,7 @@ def test_trials_that_leave_change_nothing_for_the_others():
     trials[2] = dataclasses.replace(trials[2], lr=1e30)
     together = trained(RESIDUAL, PLAN, trials, 30)
     trainer = trainer_of(RESIDUAL, PLAN, trials)
-    path, _ = compiled_program(trainer.program(), never)
-    trainer.use(CompiledStep(path, shares_batches=True))
+    trainer.use(compiled_step(trainer.program(), never)[0])
     for _ in range(10):
         loss_T = trainer.step()
     assert not torch.isfinite(loss_T[2])
@@ -180,7 +184,7 @@ def test_a_resumed_pack_keeps_its_engine(monkeypatch):
         second = Context(ids_of(trials), engine=asked, checkpoint=first.checkpoint)
         assert_same(list(run_pack(trials, second)), whole)
         assert second.ran_as[-1][0] is Engine.COMPILED and second.steps_seen[0] == 18
-    monkeypatch.setattr(training_pack, "compiled_program", _no_compiler)
+    monkeypatch.setattr(training_pack, "compiled_step", _no_compiler)
     third = Context(ids_of(trials), checkpoint=first.checkpoint)
     eagerly, _ = run_as(Engine.EAGER, trials)
     assert_same(list(run_pack(trials, third)), eagerly)  # anew: half of each would be neither
@@ -289,5 +293,3 @@ def test_auto_compiles_where_a_single_trial_repays_it_and_never_asks_about_the_p
     assert choice(depth=8, steps=100_000, device="cuda") is Engine.EAGER
     assert choice(Engine.COMPILED, depth=2, steps=1) is Engine.COMPILED
     assert choice(Engine.EAGER, depth=8, steps=100_000) is Engine.EAGER
-
-
