@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -83,15 +84,12 @@ def cache_folder() -> Path:
 def program_key(program: StepProgram) -> str:
     """Return a name for all that a compiled step depends on."""
     plan, network = program.plan, program.network
-    code = {
-        Path(inspect.getfile(made)) for made in (step, step_program, operations, flat_parameters, *_classes(network))
-    }
     parts = [
         f"{type(network).__module__}.{type(network).__qualname__}",
         repr(network),
         repr((plan.loss, plan.optimizer, plan.clip_norm, plan.dtype, plan.adam_betas, plan.adam_eps)),
         repr((program.batch_shape, program.input_dtype, program.shares_batches, program.device)),
-        *(file.read_text(encoding="utf-8") for file in sorted(code)),
+        *_code(network),
         torch.__version__,
         repr(torch.__config__.show()),
         os.environ.get("CXX", ""),
@@ -100,9 +98,14 @@ def program_key(program: StepProgram) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-def _classes(network: Network) -> list[type]:
-    """Return the network's class and those it builds on, whose code its step is made of."""
-    return [each for each in type(network).__mro__ if issubclass(each, Network)]
+def _code(network: Network) -> list[str]:
+    """Return the text of all files that a step is made of: those of the network's class and of what it builds on among them."""
+    made: list[Any] = [step, step_program, operations, flat_parameters]
+    made += [each for each in type(network).__mro__ if issubclass(each, Network)]
+    try:
+        return [Path(file).read_text(encoding="utf-8") for file in sorted({inspect.getfile(each) for each in made})]
+    except (TypeError, OSError) as error:
+        raise EngineError(f"the code of the network {type(network).__name__} cannot be read: {error}") from error
 
 
 def _processor() -> str:

@@ -163,7 +163,7 @@ def _traced(program: StepProgram, inputs: tuple[object, ...]) -> torch.fx.GraphM
     fakes = []
     for index, (tensor, along) in enumerate(zip(leaves, flags, strict=True)):
         kinds = [DimDynamic.DUCK if along and axis == 0 else DimDynamic.STATIC for axis in range(tensor.dim())]
-        context = StatelessSymbolicContext(dynamic_sizes=kinds)
+        context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
         fakes.append(fake.from_tensor(tensor, symbolic_context=context, source=LocalSource(f"input_{index}")))
 
     def run(*inputs: Any) -> Tensor:

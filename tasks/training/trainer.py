@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.networks.flat_parameters import decay_groups, initial_parameters, initial_state, split_parameters
-from depthrate.tasks.networks.network import Network
+from depthrate.tasks.networks.network import Network, Tensors
 from depthrate.tasks.training.compiled_step import CompiledStep
 from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters, TrainingPlan, learning_rate_factor
 from depthrate.tasks.training.step import Moments, StepNumbers, clipping, gradients, losses, optimise
@@ -67,7 +67,9 @@ class FusedTrainer:
         ).to(self.device)
         self.moment_TP = torch.zeros_like(self.theta_TP)
         self.square_TP = torch.zeros_like(self.theta_TP) if plan.optimizer == "adam" else None
-        self.untrained = initial_state(network.state_specs(), len(self.hyperparameters), plan.dtype, self.device)
+        self.untrained: Tensors = initial_state(
+            network.state_specs(), len(self.hyperparameters), plan.dtype, self.device
+        )
         self._generators = [stream(h.seed, "data order") for h in hyperparameters]
         self._order_TN: Tensor | None = None
         self._position = 0
