@@ -41,8 +41,8 @@ class CompiledStep:
         self._split(self.size or self._sizes()[0])
 
     def release(self) -> None:
-        """Forget the tensors."""
-        self._state, self._parts = [], []
+        """Forget the tensors, and what was tried on them."""
+        self._state, self._parts, self._tried = [], [], {}
 
     def __call__(self, rate_T1: Tensor, correction: Tensor | float, x: Tensor, labels: Tensor) -> Tensor:
         """Advance all trials by one step and return their losses [T]."""

@@ -22,9 +22,13 @@ from torch import Tensor
 from depthrate.tasks.networks.flat_parameters import decay_groups, initial_parameters, initial_state, split_parameters
 from depthrate.tasks.networks.network import Network, Tensors
 from depthrate.tasks.training.compiled_step import CompiledStep
+from depthrate.tasks.training.engine import EngineError
 from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters, TrainingPlan, learning_rate_factor
 from depthrate.tasks.training.step import Moments, StepNumbers, clipping, gradients, losses, optimise
 from depthrate.tasks.training.step_program import StepProgram
+
+CHECK_RTOL = 1e-3
+"""What a compiled step may differ from the eager one when it is first used: far more than rounding, far less than a fault."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,24 @@ class FusedTrainer:
         )
 
     def use(self, compiled: CompiledStep) -> None:
-        """Run steps compiled from now on; without this they run eagerly."""
+        """Run steps compiled from now on; without this they run eagerly.
+
+        Raises:
+            EngineError: the first step of the first trial does not come out as it does eagerly, but for rounding.
+        """
+        first = self.hyperparameters[:1]
+        eager, other = (FusedTrainer(self.network, self.plan, first, self.x_NI, self.labels_N) for _ in range(2))
+        other._compiled = compiled
+        losses_T = torch.stack([eager.step(), other.step()])
+        largest = eager.moment_TP.abs().max().item()
+        same = torch.allclose(
+            eager.moment_TP, other.moment_TP, rtol=CHECK_RTOL, atol=CHECK_RTOL * largest, equal_nan=True
+        )
+        if not same or not torch.allclose(losses_T[0], losses_T[1], rtol=CHECK_RTOL, equal_nan=True):
+            raise EngineError(
+                f"the compiled step of {type(self.network).__name__} gives loss {losses_T[1].item():.6g} where the eager one "
+                f"gives {losses_T[0].item():.6g}, or another gradient; train with --engine eager, and report this"
+            )
         self._compiled = compiled
         compiled.release()
 

@@ -217,6 +217,24 @@ def test_without_a_compiler_auto_is_eager_and_compiled_says_what_is_missing(monk
         run_as(Engine.COMPILED, trials)
 
 
+def test_a_step_that_does_something_else_is_refused(monkeypatch):
+    class Wrong:
+        is_bound, size = True, None
+
+        def __call__(self, rate_T1, correction, x, labels):
+            return torch.full((1,), 7.0)
+
+        def release(self):
+            pass
+
+    trainer = trainer_of(RESIDUAL, PLAN, trials_of(2))
+    with pytest.raises(
+        EngineError, match=r"of ResidualNetwork gives loss 7 where the eager one gives 1\.\d+.*--engine eager"
+    ):
+        trainer.use(Wrong())
+    assert torch.equal(trainer.step(), trainer_of(RESIDUAL, PLAN, trials_of(2)).step())
+
+
 def test_what_does_not_compile_is_said_with_the_compilers_words(monkeypatch):
     monkeypatch.setattr(step_cache, "pickle", _Broken)
     program = trainer_of(RESIDUAL, dataclasses.replace(PLAN, adam_eps=1e-7), trials_of(1)).program()
