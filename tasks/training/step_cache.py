@@ -171,10 +171,13 @@ def _run_compiler(request: Path, output: Path, should_stop: Callable[[], bool]) 
             env=environment,
             start_new_session=True,
         )
-        while process.poll() is None:
-            if should_stop():
+        try:
+            while process.poll() is None:
+                if should_stop():
+                    raise Interrupted
+                time.sleep(POLL_S)
+        finally:
+            if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                raise Interrupted
-            time.sleep(POLL_S)
     return process.returncode
