@@ -1,12 +1,15 @@
 """Fused packs beside one trial a process on all cores, which is what a user would do instead; ratios from one run.
 
-    python benchmarks/fused.py                      # CPU
-    python benchmarks/fused.py --device cuda        # GPU: fused against one trial after another
+    python benchmarks/fused.py                                   # CPU: plain, eager and compiled packs, vmap, compiled alone
+    python benchmarks/fused.py --family transformer              # L-T11, 16 positions
+    python benchmarks/fused.py --only 8:128 --rounds 9           # one setting: depth 8, 128 rows
+    python benchmarks/fused.py --device cuda --sides plain,eager # GPU: fused against one trial after another
 
 The plain side trains the same networks with torch.nn modules and torch.optim, as many processes at once as there are
-cores (on a GPU: one process, whose trials follow each other). Both sides run the same number of training steps; the
-figure is trial-steps a second, process start-up left out. Rounds alternate between the sides, so that a machine whose
-speed drifts does not favour one; medians are reported.
+cores (on a GPU: one process, whose trials follow each other). All sides run the same number of training steps; process
+start-up and compilation are left out (the first round), and the seconds of compilation printed. Rounds alternate between the
+sides, so that a machine whose speed drifts does not favour one; medians are reported. Beside the ratio of trial-steps a second
+stands that of trial-steps a processor second, which holds on a machine that does other work too.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -31,68 +36,87 @@ class Setting:
     trials: int
     """Trials in a fused pack."""
     steps: int
+    family: str = "residual"
 
 
-CPU_SETTINGS = [
-    Setting(3, 32, 16, 400),
-    Setting(2, 200, 3, 400),
-    Setting(13, 200, 3, 100),
-    Setting(8, 128, 16, 60),
-    Setting(8, 512, 8, 40),
-    Setting(8, 1437, 2, 40),
-    Setting(34, 128, 16, 20),
-]
+CPU_SETTINGS = {
+    "residual": [
+        Setting(3, 32, 16, 400),
+        Setting(2, 200, 3, 400),
+        Setting(13, 200, 3, 100),
+        Setting(8, 128, 16, 60),
+        Setting(8, 512, 8, 40),
+        Setting(8, 1437, 2, 40),
+        Setting(34, 128, 16, 20),
+    ],
+    "transformer": [Setting(2, 16, 8, 60, "transformer"), Setting(4, 64, 4, 20, "transformer")],
+}
 GPU_SETTINGS = [
     Setting(8, 128, 16, 200),
     Setting(8, 128, 64, 200),
-    Setting(8, 128, 256, 100),
+    Setting(8, 512, 256, 100),
     Setting(13, 200, 64, 100),
     Setting(8, 1437, 64, 100),
     Setting(34, 128, 64, 50),
+    Setting(34, 512, 64, 50),
 ]
-WIDTH, INPUTS, CLASSES = 64, 64, 10
+SIDES = ("plain", "eager", "compiled", "vmap", "alone")
+"""Plain PyTorch, our packs with either engine, torch.func.vmap ensembling, and one trial at a time with a compiled step."""
+WIDTH, INPUTS, CLASSES, POSITIONS = 64, 64, 10, 16
 
 
 def main() -> None:
     """Run the settings and print one row each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--family", choices=CPU_SETTINGS, default="residual")
+    parser.add_argument("--sides", default=",".join(SIDES), help="of which the first is what others are compared with")
+    parser.add_argument("--only", help="DEPTH:ROWS, one of the settings")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         _serve(arguments.worker, arguments.device)
         return
-    settings = CPU_SETTINGS if arguments.device == "cpu" else GPU_SETTINGS
+    settings = CPU_SETTINGS[arguments.family] if arguments.device == "cpu" else GPU_SETTINGS
+    settings = [s for s in settings if arguments.only in (None, f"{s.depth}:{s.rows}")]
+    names = [name for name in arguments.sides.split(",") if arguments.family == "residual" or name != "vmap"]
     processes = len(os.sched_getaffinity(0)) if arguments.device == "cpu" else 1
     print(
-        f"{arguments.device}, {processes} processes a side, {arguments.rounds} rounds, width {WIDTH}, SGD momentum, full batch"
+        f"{arguments.device}, {processes} processes a side, {arguments.rounds} rounds, {arguments.family}, width {WIDTH}, "
+        "SGD momentum, full batch"
     )
-    print("depth  rows  trials a pack  plain trial-steps/s  fused trial-steps/s  ratio (median, min..max)")
-    sides = {name: [_Worker(name, arguments.device) for _ in range(processes)] for name in ("plain", "fused")}
+    print("depth  rows  trials  side       trial-steps/s  ratio (min..max)    per processor second  ratio (min..max)")
+    sides = {name: [_Worker(name, arguments.device) for _ in range(processes)] for name in names}
     for setting in settings:
-        rates: dict[str, list[float]] = {"plain": [], "fused": []}
-        for round_ in range(arguments.rounds + 1):
-            for name, workers in sides.items():
-                rate = _rate(workers, setting)
-                if round_:  # the first round warms up
-                    rates[name].append(rate)
-        ratios = [fused / plain for plain, fused in zip(rates["plain"], rates["fused"], strict=True)]
-        plain, fused = statistics.median(rates["plain"]), statistics.median(rates["fused"])
-        print(
-            f"{setting.depth:5d} {setting.rows:5d} {setting.trials:14d} {plain:20.0f} {fused:20.0f}"
-            f"  {statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})",
-            flush=True,
-        )
+        _compare(setting, sides, arguments.rounds)
 
 
-def _rate(workers: list[_Worker], setting: Setting) -> float:
-    """Return trial-steps a second of all processes together."""
+def _compare(setting: Setting, sides: dict[str, list[_Worker]], rounds: int) -> None:
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    for round_ in range(rounds + 1):
+        for name, workers in sides.items():
+            rate = _rates(workers, setting)
+            if round_:  # the first round compiles and warms up
+                rates[name].append(rate)
+    base = next(iter(rates.values()))
+    for name, found in rates.items():
+        cells = []
+        for kind in (0, 1):
+            ratios = [rate[kind] / plain[kind] for plain, rate in zip(base, found, strict=True)]
+            speed = statistics.median(rate[kind] for rate in found)
+            cells.append(f"{speed:13.0f}  {statistics.median(ratios):5.2f} ({min(ratios):.2f}..{max(ratios):.2f})")
+        print(f"{setting.depth:5d} {setting.rows:5d} {setting.trials:7d}  {name:9s} {'     '.join(cells)}", flush=True)
+
+
+def _rates(workers: list[_Worker], setting: Setting) -> tuple[float, float]:
+    """Return trial-steps a second, and a processor second, of all processes together."""
     started = time.perf_counter()
     for worker in workers:
         worker.start(setting)
-    trial_steps = sum(worker.finish() for worker in workers)
-    return trial_steps / (time.perf_counter() - started)
+    done = [worker.finish() for worker in workers]
+    trial_steps = sum(steps for steps, _ in done)
+    return trial_steps / (time.perf_counter() - started), trial_steps / sum(cpu_s for _, cpu_s in done)
 
 
 class _Worker:
@@ -111,9 +135,10 @@ class _Worker:
         assert self._process.stdin is not None
         print(json.dumps(setting.__dict__), file=self._process.stdin, flush=True)
 
-    def finish(self) -> int:
+    def finish(self) -> tuple[int, float]:
         assert self._process.stdout is not None
-        return int(self._process.stdout.readline())
+        steps, cpu_s = self._process.stdout.readline().split()
+        return int(steps), float(cpu_s)
 
 
 def _serve(side: str, device: str) -> None:
@@ -121,12 +146,20 @@ def _serve(side: str, device: str) -> None:
 
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
+    ready: dict[Setting, tuple[Callable[[], Any], int]] = {}
     for line in sys.stdin:
         setting = Setting(**json.loads(line))
-        trial_steps = (_train_plain if side == "plain" else _train_fused)(setting, device)
+        if setting not in ready:
+            ready[setting] = _SIDES[side](setting, device)
+            for _ in range(20):  # a compiled step finds on its first how many trials to run at a time
+                ready[setting][0]()
+        step, trials = ready[setting]
+        started = time.process_time()
+        for _ in range(setting.steps):
+            step()
         if device == "cuda":
             torch.cuda.synchronize()
-        print(trial_steps, flush=True)
+        print(setting.steps * trials, time.process_time() - started, flush=True)
 
 
 def _data(setting: Setting, device: str):  # type: ignore[no-untyped-def]
@@ -138,30 +171,54 @@ def _data(setting: Setting, device: str):  # type: ignore[no-untyped-def]
     return x.to(device), labels.to(device)
 
 
-def _train_fused(setting: Setting, device: str) -> int:
+def _network(setting: Setting):  # type: ignore[no-untyped-def]
+    from depthrate.tasks.networks.residual import ResidualNetwork
+    from depthrate.tasks.networks.transformer import Transformer
+
+    if setting.family == "residual":
+        return ResidualNetwork(
+            linear_layers=1, pre_norm=False, depth=setting.depth, width=WIDTH,
+            input_dimensions=INPUTS, num_classes=CLASSES, last_bias=True,
+        )  # fmt: skip
+    return Transformer(
+        attention_layers=1, mlp_layers=1, pre_norm=False, depth=setting.depth, width=WIDTH, positions=POSITIONS,
+        patch_dimensions=INPUTS // POSITIONS, vocabulary_size=None, num_classes=CLASSES, last_bias=True,
+    )  # fmt: skip
+
+
+def _trainer(setting: Setting, device: str, trials: int):  # type: ignore[no-untyped-def]
     import torch
 
-    from depthrate.tasks.networks.residual import ResidualNetwork
     from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
     from depthrate.tasks.training.trainer import FusedTrainer
 
-    x, labels = _data(setting, device)
-    network = ResidualNetwork(
-        linear_layers=1, pre_norm=False, depth=setting.depth, width=WIDTH,
-        input_dimensions=INPUTS, num_classes=CLASSES, last_bias=True,
-    )  # fmt: skip
     plan = TrainingPlan(
-        loss="ce", optimizer="sgd", schedule="constant", num_steps=setting.steps,
+        loss="ce", optimizer="sgd", schedule="constant", num_steps=10**6,
         batch_size=None, init="uniform", clip_norm=None, dtype=torch.float32,
     )  # fmt: skip
-    trials = [Hyperparameters(seed, 0.05, 0.9, {"hidden": 0.005, "last": 0.005}) for seed in range(setting.trials)]
-    trainer = FusedTrainer(network, plan, trials, x, labels)
-    for _ in range(setting.steps):
-        trainer.step()
-    return setting.steps * setting.trials
+    given = [Hyperparameters(seed, 0.05, 0.9, {"hidden": 0.005, "last": 0.005}) for seed in range(trials)]
+    return FusedTrainer(_network(setting), plan, given, *_data(setting, device))
 
 
-def _train_plain(setting: Setting, device: str) -> int:
+def _eager(setting: Setting, device: str) -> tuple[Callable[[], Any], int]:
+    return _trainer(setting, device, setting.trials).step, setting.trials
+
+
+def _compiled(setting: Setting, device: str, trials: int | None = None) -> tuple[Callable[[], Any], int]:
+    from depthrate.tasks.training.step_cache import compiled_step
+
+    trainer = _trainer(setting, device, trials or setting.trials)
+    compiled, seconds = compiled_step(trainer.program(), lambda: False)
+    print(f"depth {setting.depth}, {setting.rows} rows: compiled in {seconds:.1f} s", file=sys.stderr)
+    trainer.use(compiled)
+    return trainer.step, trainer.num_trials
+
+
+def _alone(setting: Setting, device: str) -> tuple[Callable[[], Any], int]:
+    return _compiled(setting, device, trials=1)
+
+
+def _modules(setting: Setting, device: str, count: int):  # type: ignore[no-untyped-def]
     import torch
     from torch import nn
 
@@ -174,19 +231,83 @@ def _train_plain(setting: Setting, device: str) -> int:
         def forward(self, h: torch.Tensor) -> torch.Tensor:
             return self.norm(h + torch.relu(self.linear(h)))
 
-    x, labels = _data(setting, device)
-    trials = max(1, setting.trials // 4)  # one after another: a quarter of the pack gives the same rate sooner
-    for seed in range(trials):
-        torch.manual_seed(seed)
-        blocks = [Block() for _ in range(setting.depth - 1)]
+    class AttentionBlock(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scores, self.values = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+            self.linear = nn.Linear(WIDTH, WIDTH)
+            self.norm = nn.LayerNorm(WIDTH, elementwise_affine=False)
+
+        def forward(self, h: torch.Tensor) -> torch.Tensor:
+            u = self.norm(h)
+            q, k, v = (each.unsqueeze(1) for each in (self.scores(u), u, self.values(u)))  # one head
+            u = u + nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1)
+            v = self.norm(u)
+            return v + torch.relu(self.linear(v))
+
+    class Transformer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Linear(INPUTS // POSITIONS, WIDTH, bias=False)
+            self.places = nn.Parameter(torch.randn(POSITIONS, WIDTH))
+            self.blocks = nn.Sequential(*[AttentionBlock() for _ in range(setting.depth)])
+            self.norm, self.last = nn.LayerNorm(WIDTH, elementwise_affine=False), nn.Linear(WIDTH, CLASSES)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.embedding(x.view(len(x), POSITIONS, -1)) + self.places
+            return self.last(self.norm(self.blocks(h)[:, -1]))
+
+    def residual() -> nn.Module:
         first = [nn.Linear(INPUTS, WIDTH), nn.LayerNorm(WIDTH, elementwise_affine=False)]
-        model = nn.Sequential(*first, *blocks, nn.Linear(WIDTH, CLASSES)).to(device)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.005)
-        for _ in range(setting.steps):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), labels).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-    return setting.steps * trials
+        return nn.Sequential(*first, *[Block() for _ in range(setting.depth - 1)], nn.Linear(WIDTH, CLASSES))
+
+    made = []
+    for seed in range(count):
+        torch.manual_seed(seed)
+        made.append((residual() if setting.family == "residual" else Transformer()).to(device))
+    return made
+
+
+def _plain(setting: Setting, device: str) -> tuple[Callable[[], Any], int]:
+    import torch
+
+    x, labels = _data(setting, device)
+    (model,) = _modules(setting, device, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.005)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step, 1
+
+
+def _vmap(setting: Setting, device: str) -> tuple[Callable[[], Any], int]:
+    import torch
+    from torch.func import functional_call, grad, stack_module_state, vmap
+
+    x, labels = _data(setting, device)
+    models = _modules(setting, device, setting.trials)
+    parameters, _ = stack_module_state(models)
+    momenta = {name: torch.zeros_like(p) for name, p in parameters.items()}
+
+    def loss(each: dict[str, Any]) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(functional_call(models[0], each, (x,)), labels)
+
+    gradients = vmap(grad(loss))
+
+    def step() -> None:
+        with torch.no_grad():
+            found = gradients({name: p.detach() for name, p in parameters.items()})
+            for name, p in parameters.items():
+                momenta[name].mul_(0.9).add_(found[name].add_(p, alpha=0.005))
+                p.sub_(momenta[name], alpha=0.05)
+
+    return step, setting.trials
+
+
+_SIDES = {"plain": _plain, "eager": _eager, "compiled": _compiled, "vmap": _vmap, "alone": _alone}
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from depthrate.storage.layout import attempt_path
 from depthrate.storage.records import Record, read_loose_records
 from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store, StoreError
+from depthrate.tasks.task import Engine
 
 HEARTBEAT_S = 2.0
 REMOTE_HEARTBEAT_S = 15.0
@@ -59,6 +60,10 @@ class Attempt:
     step: int = 0
     num_steps: int | None = None
     trials_done: int = 0
+    engine: Engine | None = None
+    """How it runs the steps of a task that trains; null before it knows, and for tasks that do not say."""
+    compile_s: float | None = None
+    """Of which seconds went into compiling its step, or waiting for who compiles it."""
     checkpoints: int = 0
     """Saved by this attempt."""
     code_hash: str | None = None

@@ -48,6 +48,9 @@ def launch_arguments(
         int | None, typer.Option("--workers", help="Worker processes; default: one a GPU, else one a core.")
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto (GPUs if there are any), cpu or cuda.")] = "auto",
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="How trials train: auto, eager or compiled; else as the sweep says.")
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Replace a parameter; a list makes it an axis of the grid."),
@@ -62,7 +65,7 @@ def launch_arguments(
     return LaunchArguments(
         sweep=sweep,
         store=store,
-        overrides=set_ or (),
+        overrides=(*(set_ or ()), *([] if engine is None else [f"engine={engine}"])),
         executor=executor,
         workers=workers,
         device=device,

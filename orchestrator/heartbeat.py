@@ -117,7 +117,7 @@ class Heartbeat:
     def _note_progress(self) -> None:
         """Note when the attempt came further, and end it where it has not for too long."""
         attempt, limit_s = self._run.attempt, self._run.stall_s
-        progress = (attempt.step, attempt.num_steps, attempt.trials_done, attempt.checkpoints)
+        progress = (attempt.step, attempt.num_steps, attempt.trials_done, attempt.checkpoints, attempt.compile_s)
         if progress != self._progress:
             self._progress, self._came_further = progress, time.monotonic()
             attempt.progress_at = time.time()

@@ -182,6 +182,7 @@ def _begin(
         accepted_codes=() if found is None else sorted(found.accepted),
         gpu_share=executor.gpu_share,
         beat_s=heartbeat_s(store, executor.at_once(executor.workers if plan.checked.sweep.search else len(plan.packs))),
+        engine=plan.checked.sweep.engine,
     )
 
 

@@ -19,6 +19,7 @@ from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store, StoreError
 from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import varying_parameters
+from depthrate.tasks.task import Engine
 
 LOG_EVERY_S = 30.0
 SHOWN_HOLDERS = 10
@@ -101,6 +102,8 @@ class LaunchWatcher:
             if total:
                 step = state.get("step") or 0
                 display.update(self._rows[pack_id], completed=step, total=total, text=f"step {step}/{total}")
+            elif state.get("engine") == Engine.COMPILED and state.get("compile_s") is None:
+                display.update(self._rows[pack_id], text="compiling")
 
     def describe(self, pack: Pack) -> str:
         """Name a pack by the varying parameters that its trials share."""

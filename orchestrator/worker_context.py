@@ -14,6 +14,7 @@ from depthrate.storage.data_folder import DataFolder
 from depthrate.storage.json_file import read_sealed, sealed
 from depthrate.storage.layout import checkpoint_path, checkpoint_trials_path
 from depthrate.storage.store import Store
+from depthrate.tasks.task import Engine
 
 log = logging.getLogger("depthrate")
 
@@ -64,6 +65,15 @@ class WorkerContext:
     def device(self) -> str:
         """Where to compute."""
         return self.job.options.device
+
+    @property
+    def engine(self) -> Engine:
+        """How the launch wants steps to be run."""
+        return Engine(self.job.options.engine)
+
+    def runs_as(self, engine: Engine, compile_s: float | None = None) -> None:
+        """Note how steps are run, and how long compiling them took."""
+        self.attempt.engine, self.attempt.compile_s = engine, compile_s
 
     def should_stop(self) -> bool:
         """Whether to save a checkpoint now and raise `Interrupted`."""

@@ -114,7 +114,7 @@ def _read_what_is_left(store: Store, source: Source, file: DataFile) -> pa.Table
 def _records_left(store: Store, file: DataFile) -> pa.Table | None:
     try:
         return as_attempts(read_parquet(store.read(file.path)))
-    except BROKEN:
+    except (*BROKEN, KeyError):
         return None
 
 

@@ -116,6 +116,8 @@ ATTEMPTS = pa.schema(
         ("step", pa.int64()),
         ("num_steps", pa.int64()),
         ("trials_done", pa.int64()),
+        ("engine", _TEXT),
+        ("compile_s", _REAL),
         ("error_kind", _TEXT),
         ("error", _TEXT),
         ("traceback", _TEXT),
@@ -124,7 +126,7 @@ ATTEMPTS = pa.schema(
         ("gpu_share", _REAL),
     ]
 )
-LATER_OF_ATTEMPTS = ("checkpoints", "cpu_s", "gpu_share")
+LATER_OF_ATTEMPTS = ("engine", "compile_s", "checkpoints", "cpu_s", "gpu_share")
 """Columns of the attempts that files of before do not have: null there."""
 KINDS = {"scalar": pa.float64(), "vector": pa.list_(pa.float64()), "matrix": pa.list_(pa.float32())}
 """How a measured column is kept: a number, a list of numbers, or the rows of a matrix one after the other."""

@@ -13,7 +13,7 @@ from depthrate.sweeps.limits import MAX_TRIALS
 from depthrate.sweeps.search import Search
 from depthrate.sweeps.trial import Trial, canonical_json
 from depthrate.tasks.loading import load_task
-from depthrate.tasks.task import Task
+from depthrate.tasks.task import Engine, Task
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Sweep:
     fit: tuple[FitRequest, ...] = ()
     max_trials: int = MAX_TRIALS
     """More are refused before they are formed."""
+    engine: Engine = Engine.AUTO
+    """How its trials' steps are run; no parameter: a trial is the same with each."""
 
     def spec(self) -> dict[str, Any]:
         """Return the sweep as the mapping a file would hold."""
@@ -46,6 +48,7 @@ class Sweep:
             content[key] = [dict(part) for part in getattr(self, key)]
         content["search"] = None if self.search is None else self.search.spec()
         content["fit"] = [request.spec() for request in self.fit]
+        content["engine"] = None if self.engine is Engine.AUTO else self.engine.value
         content["max_trials"] = None if self.max_trials == MAX_TRIALS else self.max_trials
         return {key: value for key, value in content.items() if value} | (
             {} if self.seeds is None else {"seeds": self.seeds}

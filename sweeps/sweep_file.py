@@ -16,10 +16,11 @@ from depthrate.sweeps.search import search_of_spec
 from depthrate.sweeps.sweep import Sweep
 from depthrate.tasks.loading import absolute_task_name
 from depthrate.tasks.schema import nearest, shown
+from depthrate.tasks.task import Engine
 
 SHIPPED = Path(__file__).parent
 _PARTS = ("params", "grid", "zip", "grids", "include", "exclude", "derive")
-_KEYS = ("name", "task", *_PARTS, "seeds", "search", "fit", "max_trials")
+_KEYS = ("name", "task", *_PARTS, "seeds", "search", "fit", "max_trials", "engine")
 _OVERRIDDEN = ("params", "grid", "zip", "grids", "include", "derive")
 """Where --set takes out what the file says of a parameter."""
 
@@ -105,7 +106,15 @@ def sweep_of_spec(content: Any, folder: Path | None = None) -> Sweep:
         search=search_of_spec(content.get("search"), most=max_trials),
         fit=tuple(fit_request(part) for part in mappings_of(content.get("fit"), "fit")),
         max_trials=max_trials,
+        engine=_engine(content.get("engine")),
     )
+
+
+def _engine(given: Any) -> Engine:
+    known = [engine.value for engine in Engine]
+    if given is not None and given not in known:
+        raise SweepError(f"engine is {shown(given)}; allowed: {', '.join(known)}")
+    return Engine.AUTO if given is None else Engine(given)
 
 
 def _spec_of_function(path: Path, name: str) -> dict[str, Any]:
@@ -128,7 +137,7 @@ def _override(content: Any, overrides: Mapping[str, Any]) -> Any:
         return content
     content = {key: dict(value) if isinstance(value, Mapping) else value for key, value in content.items()}
     for name, value in overrides.items():
-        if name in ("name", "seeds", "max_trials"):
+        if name in ("name", "seeds", "max_trials", "engine"):
             content[name] = value
             continue
         key = name.removeprefix("search.")

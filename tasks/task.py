@@ -36,6 +36,17 @@ class Pruned(Exception):
     """Raised by a task for a trial that `report` says should not go on."""
 
 
+class Engine(StrEnum):
+    """How a task that trains in steps runs them."""
+
+    AUTO = "auto"
+    """Compiled where a single trial's training repays it, and where it can be compiled; else eagerly."""
+    EAGER = "eager"
+    """One operation after the other."""
+    COMPILED = "compiled"
+    """Each step as one program, compiled for its shape and this processor."""
+
+
 class TaskContext(Protocol):
     """What a running task may ask of the outside."""
 
@@ -52,6 +63,15 @@ class TaskContext(Protocol):
     @property
     def trial_ids(self) -> Sequence[str]:
         """Identity of each trial of the pack, in the order of its parameters."""
+        ...
+
+    @property
+    def engine(self) -> Engine:
+        """How the launch wants steps to be run."""
+        ...
+
+    def runs_as(self, engine: Engine, compile_s: float | None = None) -> None:
+        """Tell how steps are run, and how long compiling them took; without these seconds it is being compiled now."""
         ...
 
     def should_stop(self) -> bool:

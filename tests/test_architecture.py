@@ -38,8 +38,12 @@ NEEDS_TORCH = {
     "tasks/measures/spectra.py",
     "tasks/networks/flat_parameters.py",
     "tasks/networks/operations.py",  # where a function is called, not where the module is imported
+    "tasks/training/compiled_step.py",
     "tasks/training/layers.py",
     "tasks/training/pack.py",
+    "tasks/training/step.py",
+    "tasks/training/step_cache.py",
+    "tasks/training/step_program.py",
     "tasks/training/trainer.py",
     "tasks/words/geometry.py",
     "tasks/words/measure.py",

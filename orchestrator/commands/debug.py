@@ -19,6 +19,7 @@ from depthrate.storage.specs import newest_specs
 from depthrate.storage.store import StoreError, existing_store, open_store
 from depthrate.storage.task_tables import task_table
 from depthrate.sweeps.sweep_file import load_sweep
+from depthrate.tasks.task import Engine
 
 
 @dataclass
@@ -28,6 +29,13 @@ class _DebugContext:
     device: str
     data: DataFolder
     trial_ids: Sequence[str]
+
+    @property
+    def engine(self) -> Engine:
+        return Engine.EAGER
+
+    def runs_as(self, engine: Engine, compile_s: float | None = None) -> None:
+        return None
 
     def should_stop(self) -> bool:
         return False

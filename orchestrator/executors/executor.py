@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from depthrate.storage.states import FailureKind
+from depthrate.tasks.task import Engine
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.plan import Plan
@@ -48,6 +49,8 @@ class LaunchOptions:
     """Part of a GPU that a pack has, where it computes on one."""
     beat_s: float | None = None
     """Seconds between two signs of life of an attempt, the longer the more of them run; null: as for one alone."""
+    engine: str = Engine.AUTO
+    """How trials train (`tasks.task.Engine`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

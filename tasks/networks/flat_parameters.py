@@ -51,3 +51,8 @@ def initial_state(
     return {
         spec.name: torch.full((num_trials, *spec.shape), spec.initial, dtype=dtype, device=device) for spec in specs
     }
+
+
+def decay_groups(specs: Sequence[ParameterSpec]) -> list[str]:
+    """Return the names of the groups whose weight decay trials give, each once."""
+    return sorted({spec.decay for spec in specs if spec.decay is not None})

@@ -134,6 +134,14 @@ class Network(ABC):
         """Return all layers that have measurements: the input where it is one, and those of `layers`."""
         return [*([] if self.input_layer is None else [self.input_layer]), *self.layers()]
 
+    def own_code(self) -> str:
+        """Return the code that its forward pass runs and that stands elsewhere than its class, as a user's does; else nothing.
+
+        Compiled steps are kept by what they are made of: that code, the files of the class and of those it builds on, and the
+        network's repr, which therefore says all that makes two networks of a class differ.
+        """
+        return ""
+
     def arranged(self, x_NI: np.ndarray) -> np.ndarray:
         """Return a data set's samples in the order in which the network reads them; done once, before training."""
         return x_NI

@@ -19,13 +19,17 @@ from torch import Tensor
 
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.task import Interrupted, Params, ResultStatus, TaskContext, TrialResult
+from depthrate.tasks.task import Engine, Interrupted, Params, ResultStatus, TaskContext, TrialResult
+from depthrate.tasks.training.cost import PackShape
+from depthrate.tasks.training.engine import EngineError, chosen_engine
 from depthrate.tasks.training.layers import defined, kept_features
 from depthrate.tasks.training.parameters import log_spaced_steps
 from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
+from depthrate.tasks.training.step_cache import compiled_step
 from depthrate.tasks.training.trainer import FusedTrainer
 
 CHECKPOINT_FORMAT = 2
+log = logging.getLogger(__name__)
 DIVERGENCE_CHECK_STEPS = 10
 """Steps between two looks for losses that are not finite; fixed, so that a trial's record does not depend on its pack."""
 CURVES = ("loss", "objective", "accuracy", "grad_norm")
@@ -84,8 +88,7 @@ def run_training(training: Training, context: TaskContext) -> Iterator[TrialResu
             raise RuntimeError("device is cuda, but torch sees no GPU; run with --device cpu")
         torch.cuda.reset_peak_memory_stats()
     with _denormals_flushed():
-        pack = _TrainingPack(training, context)
-        pack.resume()
+        pack = _ready_pack(training, context)
         pack.train()
         yield from pack.results()
 
@@ -98,6 +101,34 @@ def _denormals_flushed() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(False)  # the processor's mode is the whole thread's, and others rely on it
+
+
+def _ready_pack(training: Training, context: TaskContext) -> _TrainingPack:
+    """Return the pack as far as an earlier attempt brought it, with the engine that it began with.
+
+    Raises:
+        EngineError: it was asked to train compiled, and its step cannot be compiled here.
+        Interrupted: asked to stop while its step was compiled.
+    """
+    pack = _TrainingPack(training, context)
+    begun = pack.resume()
+    engine = begun or chosen_engine(context.engine, pack.shape(), context.device)
+    if begun is not None and context.engine not in (begun, Engine.AUTO):
+        log.warning("the pack's checkpoint was trained %s; it goes on like that, not %s", begun, context.engine)
+    if engine is Engine.EAGER:
+        context.runs_as(engine)
+        return pack
+    try:
+        context.runs_as(engine)
+        compile_s = pack.compile()
+    except EngineError as error:
+        if context.engine is Engine.COMPILED:
+            raise
+        log.warning("training %s, because %s", "anew and eagerly" if begun else "eagerly", error)
+        context.runs_as(Engine.EAGER)
+        return pack if begun is None else _TrainingPack(training, context)
+    context.runs_as(engine, compile_s)
+    return pack
 
 
 class _TrainingPack:
@@ -114,6 +145,7 @@ class _TrainingPack:
             x_NI.to(plan.dtype) if x_NI.is_floating_point() else x_NI,
             torch.from_numpy(dataset.labels_N).to(context.device),
         )
+        self.engine = Engine.EAGER
         self.num_steps = plan.num_steps
         self.measured_steps = {*training.measured_steps, self.num_steps}
         self.curve_steps = self.measured_steps | set(_curve_steps(self.num_steps))
@@ -123,6 +155,31 @@ class _TrainingPack:
         self.pruned_at: dict[int, int] = {}
         self.metrics: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
         self.curves: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
+
+    def shape(self) -> PackShape:
+        """Return what the time of its steps depends on."""
+        training, plan = self.training, self.training.plan
+        return PackShape(
+            network=training.network,
+            data=training.dataset.shape,
+            batch_size=plan.batch_size,
+            num_steps=plan.num_steps,
+            num_measured_steps=len(self.measured_steps),
+            optimizer=plan.optimizer,
+            dtype=str(plan.dtype).removeprefix("torch."),
+        )
+
+    def compile(self) -> float:
+        """Train compiled from here on, and return the seconds it took to get the compiled step.
+
+        Raises:
+            EngineError: it cannot be compiled here.
+            Interrupted: asked to stop on the way.
+        """
+        step, compile_s = compiled_step(self.trainer.program(), self.context.should_stop)
+        self.trainer.use(step)
+        self.engine = Engine.COMPILED
+        return compile_s
 
     def train(self) -> None:
         """Train to the end, measuring on the way."""
@@ -173,19 +230,19 @@ class _TrainingPack:
             )
         return tables
 
-    def resume(self) -> None:
-        """Go on from the checkpoint of an earlier attempt, if there is one that holds all these trials."""
+    def resume(self) -> Engine | None:
+        """Go on from the checkpoint of an earlier attempt, if there is one that holds all these trials; return its engine."""
         content = self.context.load_checkpoint()
         if content is None:
-            return
+            return None
         try:
             saved = _unpack(content)
         except Exception as error:  # damaged in any way: training anew costs time, never results
-            logging.getLogger(__name__).warning("checkpoint cannot be read (%s); training starts anew", error)
-            return
+            log.warning("checkpoint cannot be read (%s); training starts anew", error)
+            return None
         order = {trial_id: position for position, trial_id in enumerate(saved["trial_ids"])}
         if not all(trial_id in order for trial_id in self.context.trial_ids):
-            return
+            return None
         positions = [order[trial_id] for trial_id in self.context.trial_ids]
         self.metrics = [saved["metrics"][position] for position in positions]
         self.curves = [saved["curves"][position] for position in positions]
@@ -196,12 +253,14 @@ class _TrainingPack:
         self._keep([self.alive.index(index) for index in alive])
         rows = [saved["alive"].index(positions[index]) for index in alive]
         self.trainer.load_state(saved["trainer"], rows)
+        return Engine(saved.get("engine", Engine.EAGER))  # checkpoints of older versions do not say
 
     def _save(self) -> None:
         buffer = io.BytesIO()
         torch.save(
             {
                 "format": CHECKPOINT_FORMAT,
+                "engine": self.engine.value,
                 "trial_ids": list(self.context.trial_ids),
                 "trainer": self.trainer.state(),
                 "alive": self.alive,

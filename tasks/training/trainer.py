@@ -1,8 +1,8 @@
 """Fused training: T trials of one shape advance together, each exactly as if it were alone.
 
-On the CPU with one thread every number of a trial is bitwise independent of the pack it runs in. That rests on three
-habits: matrix products are batched over T (never merged), reductions never cross the trial axis, and the update is made of
-single elementwise operations (a fused multiply-add would round differently in a vector loop and in its remainder).
+On the CPU with one thread every number of a trial is bitwise independent of the pack it runs in, whichever engine runs its
+steps. That rests on three habits: matrix products are batched over T (never merged), reductions never cross the trial axis,
+and the update is made of single elementwise operations (see `step.py`, and `compiled_step.py` for the compiled engine).
 
 Shapes: T trials, N samples, B batch, I input dimensions, K classes, P parameters of one trial.
 """
@@ -13,15 +13,22 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from depthrate.tasks.networks.flat_parameters import initial_parameters, initial_state, split_parameters
-from depthrate.tasks.networks.network import Network
+from depthrate.tasks.networks.flat_parameters import decay_groups, initial_parameters, initial_state, split_parameters
+from depthrate.tasks.networks.network import Network, Tensors
+from depthrate.tasks.training.compiled_step import CompiledStep
+from depthrate.tasks.training.engine import EngineError
 from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters, TrainingPlan, learning_rate_factor
+from depthrate.tasks.training.step import Moments, StepNumbers, clipping, gradients, losses, optimise
+from depthrate.tasks.training.step_program import StepProgram
+
+CHECK_RTOL = 1e-3
+"""What a compiled step may differ from the eager one when it is first used: far more than rounding, far less than a fault."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class FusedTrainer:
         labels_N: Tensor,
     ):
         self.network, self.plan = network, plan
+        self._compiled: CompiledStep | None = None
         self.specs = network.parameter_specs()
         self.hyperparameters = list(hyperparameters)
         self.x_NI, self.labels_N = x_NI, labels_N
@@ -63,7 +71,9 @@ class FusedTrainer:
         ).to(self.device)
         self.moment_TP = torch.zeros_like(self.theta_TP)
         self.square_TP = torch.zeros_like(self.theta_TP) if plan.optimizer == "adam" else None
-        self.untrained = initial_state(network.state_specs(), len(self.hyperparameters), plan.dtype, self.device)
+        self.untrained: Tensors = initial_state(
+            network.state_specs(), len(self.hyperparameters), plan.dtype, self.device
+        )
         self._generators = [stream(h.seed, "data order") for h in hyperparameters]
         self._order_TN: Tensor | None = None
         self._position = 0
@@ -74,23 +84,82 @@ class FusedTrainer:
         """Trials still training."""
         return len(self.hyperparameters)
 
+    @property
+    def shares_batches(self) -> bool:
+        """Whether every trial's batch is the whole training set."""
+        return self.plan.batch_size is None or self.plan.batch_size >= len(self.x_NI)
+
     def parameters(self) -> dict[str, Tensor]:
         """Return the parameters by name, each [T, *shape], as views."""
         return split_parameters(self.theta_TP, self.specs)
 
+    def program(self) -> StepProgram:
+        """Return what a step of this trainer is, to be compiled."""
+        samples = len(self.x_NI) if self.shares_batches else self.plan.batch_size
+        assert samples is not None
+        return StepProgram(
+            network=self.network,
+            plan=self.plan,
+            batch_shape=(samples, *self.x_NI.shape[1:]),
+            input_dtype=self.x_NI.dtype,
+            shares_batches=self.shares_batches,
+            device=self.device.type,
+        )
+
+    def use(self, compiled: CompiledStep) -> None:
+        """Run steps compiled from now on; without this they run eagerly.
+
+        Raises:
+            EngineError: the first step of the first trial does not come out as it does eagerly, but for rounding.
+        """
+        first = self.hyperparameters[:1]
+        eager, other = (FusedTrainer(self.network, self.plan, first, self.x_NI, self.labels_N) for _ in range(2))
+        other._compiled = compiled
+        losses_T = torch.stack([eager.step(), other.step()])
+        largest = eager.moment_TP.abs().max().item()
+        same = torch.allclose(
+            eager.moment_TP, other.moment_TP, rtol=CHECK_RTOL, atol=CHECK_RTOL * largest, equal_nan=True
+        )
+        if not same or not torch.allclose(losses_T[0], losses_T[1], rtol=CHECK_RTOL, equal_nan=True):
+            raise EngineError(
+                f"the compiled step of {type(self.network).__name__} gives loss {losses_T[1].item():.6g} where the eager one "
+                f"gives {losses_T[0].item():.6g}, or another gradient; train with --engine eager, and report this"
+            )
+        self._compiled = compiled
+        compiled.release()
+
     def step(self) -> Tensor:
         """Advance every trial by one step and return the loss of its batch before the step, [T]."""
-        x_TBI, labels_TB = self._next_batch()
-        leaves = {name: p.detach().requires_grad_() for name, p in self.parameters().items()}
-        logits_TBK, untrained = self.network.training_logits(leaves, x_TBI, self.untrained)
-        loss_T = self._losses(logits_TBK, labels_TB)
-        gradients = torch.autograd.grad(loss_T.sum(), list(leaves.values()))
-        with torch.no_grad():
-            torch.cat([g.flatten(1) for g in gradients], dim=1, out=self._gradient_TP)
-            self._update(self._gradient_TP)
-        self.untrained = {name: tensor.detach() for name, tensor in untrained.items()}
+        loss_T = self._eager_step() if self._compiled is None else self._compiled_step(self._compiled)
         self.step_count += 1
-        return loss_T.detach()
+        return loss_T
+
+    def _eager_step(self) -> Tensor:
+        x_TBI, labels_TB = self._next_batch()
+        if self.shares_batches:
+            x_TBI, labels_TB = self._expanded(x_TBI, labels_TB)
+        loss_T, found, self.untrained = gradients(
+            self.network, self.plan.loss, self.parameters(), x_TBI, labels_TB, self.untrained
+        )
+        with torch.no_grad():
+            gradient_TP, scratch_TP = self._gradient_TP, self._scratch_TP
+            torch.cat([g.flatten(1) for g in found], dim=1, out=gradient_TP)
+            gradient_TP += torch.mul(self._decay_TP, self.theta_TP, out=scratch_TP)
+            if self.plan.clip_norm is not None:
+                squares_T1 = torch.mul(gradient_TP, gradient_TP, out=scratch_TP).sum(1, keepdim=True)
+                gradient_TP *= clipping(self.plan.clip_norm, squares_T1)
+            moments = Moments(self.moment_TP, self.square_TP)
+            optimise(self.plan, self.theta_TP, moments, gradient_TP, self._step_numbers(), scratch_TP)
+        return loss_T
+
+    def _compiled_step(self, compiled: CompiledStep) -> Tensor:
+        if not compiled.is_bound:
+            tensors = [t for t in (self.theta_TP, self.moment_TP, self.square_TP) if t is not None]
+            pieces = [list(split_parameters(tensor, self.specs).values()) for tensor in tensors]
+            untrained = [self.untrained[spec.name] for spec in self.network.state_specs()]
+            compiled.bind([*chain.from_iterable(pieces), *untrained, *self._decays.values(), self._momentum_T1])
+        numbers = self._step_numbers()
+        return compiled(numbers.rate, numbers.correction, *self._next_batch())
 
     def evaluate(self) -> Evaluation:
         """Return loss, objective, accuracy and the objective's gradient norm over the whole training set."""
@@ -101,12 +170,13 @@ class FusedTrainer:
         correct_T = torch.zeros_like(loss_T)
         gradient_TP = torch.zeros_like(self.theta_TP, dtype=torch.float64)
         for start in range(0, num_samples, chunk):
-            x_TBI, labels_TB = self._shared(slice(start, start + chunk))
+            rows = slice(start, start + chunk)
+            x_TBI, labels_TB = self._expanded(self.x_NI[rows], self.labels_N[rows])
             logits_TBK = self.network.logits(leaves, x_TBI, self.untrained)
             weight = x_TBI.shape[1] / num_samples
-            chunk_loss_T = self._losses(logits_TBK, labels_TB) * weight
-            gradients = torch.autograd.grad(chunk_loss_T.sum(), list(leaves.values()))
-            gradient_TP += torch.cat([g.flatten(1) for g in gradients], dim=1)
+            chunk_loss_T = losses(self.plan.loss, logits_TBK, labels_TB) * weight
+            found = torch.autograd.grad(chunk_loss_T.sum(), list(leaves.values()))
+            gradient_TP += torch.cat([g.flatten(1) for g in found], dim=1)
             loss_T += chunk_loss_T.detach().double()
             correct_T += (logits_TBK.detach().argmax(-1) == labels_TB).double().sum(1)
         theta_TP = self.theta_TP.double()
@@ -178,27 +248,38 @@ class FusedTrainer:
         self.square_TP, self._order_TN = chosen("square_TP"), chosen("order_TN")
         saved = state.get("untrained", {})  # checkpoints of older versions have none
         self.untrained = {name: saved[name][index].to(self.device) for name in self.untrained}
+        self._prepare()
         for generator, row in zip(self._generators, index.tolist(), strict=True):
             generator.set_state(generators[row])
 
     def _prepare(self) -> None:
-        """Lay out the per-trial hyper-parameters as tensors that broadcast over [T, P]."""
-        pieces = []
-        for spec in self.specs:
-            decays = [0.0 if spec.decay is None else h.weight_decays[spec.decay] for h in self.hyperparameters]
-            decay_T = torch.tensor(decays, dtype=torch.float64).to(self.plan.dtype)
-            pieces.append(decay_T.unsqueeze(1).expand(-1, spec.size))
-        self._decay_TP = torch.cat(pieces, dim=1).to(self.device)
+        """Lay out the per-trial hyper-parameters as tensors that broadcast over [T, P]; what was bound is bound anew."""
+        given = [h.weight_decays for h in self.hyperparameters]
+        self._decays = {group: self._column([each[group] for each in given]) for group in decay_groups(self.specs)}
+        none_T1 = self._column([0.0] * self.num_trials)
+        pieces = [(none_T1 if s.decay is None else self._decays[s.decay]).expand(-1, s.size) for s in self.specs]
+        self._decay_TP = torch.cat(pieces, dim=1)
         self._momentum_T1 = self._column([h.momentum for h in self.hyperparameters])
         # Two buffers kept between steps: fresh ones of this size cost more in page faults than the arithmetic.
         self._gradient_TP, self._scratch_TP = torch.empty_like(self.theta_TP), torch.empty_like(self.theta_TP)
+        if self._compiled is not None:
+            self._compiled.release()
+
+    def _step_numbers(self) -> StepNumbers:
+        rates = self.lr_at(self.step_count)
+        if self.plan.optimizer == "sgd":
+            return StepNumbers(self._momentum_T1, self._column(rates), 1.0)
+        # The bias corrections are formed in float64 and rounded once: in float32 they drift by 1e-4 in 100 steps.
+        beta1, beta2 = self.plan.adam_betas
+        rate_T1 = self._column([rate / (1 - beta1 ** (self.step_count + 1)) for rate in rates])
+        return StepNumbers(self._momentum_T1, rate_T1, math.sqrt(1 - beta2 ** (self.step_count + 1)))
 
     def _check_decay_groups(self) -> None:
-        groups = {spec.decay for spec in self.specs if spec.decay is not None}
+        groups = decay_groups(self.specs)
         for h in self.hyperparameters:
-            if missing := groups - h.weight_decays.keys():
+            if missing := set(groups) - h.weight_decays.keys():
                 raise ValueError(
-                    f"{type(self.network).__name__} has the decay groups {sorted(groups)}, a trial gives a weight decay "
+                    f"{type(self.network).__name__} has the decay groups {groups}, a trial gives a weight decay "
                     f"for {sorted(h.weight_decays)}; give one for {sorted(missing)} too"
                 )
 
@@ -208,15 +289,18 @@ class FusedTrainer:
     def _column(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64).to(self.plan.dtype).unsqueeze(1).to(self.device)
 
-    def _shared(self, rows: slice) -> tuple[Tensor, Tensor]:
-        x_NI, labels_N = self.x_NI[rows], self.labels_N[rows]
+    def _expanded(self, x_NI: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return samples that all trials share as each of them sees them, [T, N, ...]."""
         return x_NI.expand(self.num_trials, *x_NI.shape), labels_N.expand(self.num_trials, len(labels_N))
 
     def _next_batch(self) -> tuple[Tensor, Tensor]:
-        """Every trial walks its own permutation, all at the same place of the epoch; an incomplete last batch is left out."""
+        """Every trial walks its own permutation, all at the same place of the epoch; an incomplete last batch is left out.
+
+        A full batch comes as the training set itself, which all trials share.
+        """
         num_samples, batch = len(self.x_NI), self.plan.batch_size
-        if batch is None or batch >= num_samples:
-            return self._shared(slice(None))
+        if batch is None or self.shares_batches:
+            return self.x_NI, self.labels_N
         if self._order_TN is None or self._position + batch > num_samples:
             orders = [torch.randperm(num_samples, generator=g) for g in self._generators]
             self._order_TN = torch.stack(orders).to(self.device)
@@ -225,34 +309,3 @@ class FusedTrainer:
         self._position += batch
         chosen = chosen_TB.reshape(-1)
         return self.x_NI.index_select(0, chosen).view(*chosen_TB.shape, *self.x_NI.shape[1:]), self.labels_N[chosen_TB]
-
-    def _losses(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
-        """Return the data term [T]: mean cross-entropy, or (1/2B) ||f - Y||^2."""
-        if self.plan.loss == "ce":
-            log_probabilities_TBK = F.log_softmax(logits_TBK, dim=-1)
-            return -log_probabilities_TBK.gather(-1, labels_TB.unsqueeze(-1)).squeeze(-1).mean(1)
-        targets_TBK = F.one_hot(labels_TB, logits_TBK.shape[-1]).to(logits_TBK.dtype)
-        return (logits_TBK - targets_TBK).square().sum(-1).mean(1) / 2
-
-    def _update(self, gradient_TP: Tensor) -> None:
-        scratch_TP = self._scratch_TP
-        gradient_TP += torch.mul(self._decay_TP, self.theta_TP, out=scratch_TP)
-        if self.plan.clip_norm is not None:
-            norm_T1 = torch.mul(gradient_TP, gradient_TP, out=scratch_TP).sum(1, keepdim=True).sqrt()
-            gradient_TP *= (self.plan.clip_norm / (norm_T1 + 1e-6)).clamp(max=1.0)
-        rates = self.lr_at(self.step_count)
-        if self.plan.optimizer == "sgd":
-            self.moment_TP.mul_(self._momentum_T1).add_(gradient_TP)
-            self.theta_TP -= torch.mul(self.moment_TP, self._column(rates), out=scratch_TP)
-            return
-        assert self.square_TP is not None
-        beta1, beta2 = self.plan.adam_betas
-        # The bias corrections are formed in float64 and rounded once: in float32 they drift by 1e-4 in 100 steps.
-        step_size_T1 = self._column([rate / (1 - beta1 ** (self.step_count + 1)) for rate in rates])
-        correction = math.sqrt(1 - beta2 ** (self.step_count + 1))
-        self.moment_TP.mul_(beta1).add_(torch.mul(gradient_TP, 1 - beta1, out=scratch_TP))
-        gradient_TP *= gradient_TP
-        self.square_TP.mul_(beta2).add_(gradient_TP.mul_(1 - beta2))
-        torch.sqrt(self.square_TP, out=scratch_TP).div_(correction).add_(self.plan.adam_eps)
-        torch.div(self.moment_TP, scratch_TP, out=scratch_TP)
-        self.theta_TP -= scratch_TP.mul_(step_size_T1)

@@ -322,3 +322,20 @@ def test_a_report_is_watched_until_the_sweep_is_done(
     written = write_reports(finished, Store(done[1]), ReportFiles(path, None, ["depthrate"]), 5.0, sleep)
     assert written.num_open == 0 and len(seen) == 2
     assert 'http-equiv="refresh"' not in path.read_text(), "a page that will not change does not load itself again"
+
+
+@pytest.mark.slow
+def test_how_trials_were_run_stands_in_the_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice is no parameter: what one engine has committed is done for the other."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    sweep, store = tmp_path / "tiny.yaml", str(tmp_path / "store")
+    sweep.write_text(yaml.safe_dump({**TINY, "grid": {"depth": [2]}}))
+    words = ["run", str(sweep), "--store", store, "--device", "cpu"]
+    code, output = invoke(*words, "--engine", "compiled")
+    assert code == 0, output
+    asked = "select engine, sum(compile_s) > 1 as took_time from attempts group by engine"
+    assert json.loads(invoke("query", asked, "--store", store, "--json")[1]) == [
+        {"engine": "compiled", "took_time": True}
+    ]
+    assert "2 done" in invoke(*words, "--engine", "eager")[1]
+    assert "engine is 'fast'; allowed: auto, eager, compiled" in invoke(*words, "--engine", "fast")[1]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from depthrate.tasks.task import Interrupted
+from depthrate.tasks.task import Engine, Interrupted
 
 
 @dataclass
@@ -19,13 +19,18 @@ class Context:
     device: str = "cpu"
     data: object = None
     steps_seen: list = field(default_factory=list)
+    engine: Engine = Engine.AUTO
+    ran_as: list = field(default_factory=list)
+
+    def runs_as(self, engine, compile_s=None):
+        self.ran_as.append((engine, compile_s))
 
     def progress(self, step, num_steps):
         assert 0 < step <= num_steps
         self.steps_seen.append(step)
 
     def should_stop(self):
-        return self.steps_seen[-1] == self.stop_at
+        return bool(self.steps_seen) and self.steps_seen[-1] == self.stop_at
 
     def report(self, step, values):
         return set()

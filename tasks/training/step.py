@@ -1,0 +1,88 @@
+"""One training step, as functions of tensors: the loss, its gradient, the optimiser. Every engine runs these.
+
+What an optimiser works on is the parameters of T trials in one tensor or piece by piece, [T, ...]; per-trial numbers come in
+a shape that broadcasts over it. Nothing is reduced across T, and the update is made of single elementwise operations (a fused
+multiply-add would round differently in a vector loop and in its remainder).
+
+Shapes: T trials, B batch, I input dimensions, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from depthrate.tasks.networks.network import Network, Tensors
+from depthrate.tasks.training.plan import TrainingPlan
+
+
+class Moments(NamedTuple):
+    """What an optimiser keeps of a parameter tensor between steps."""
+
+    first: Tensor
+    second: Tensor | None
+    """Of Adam."""
+
+
+class StepNumbers(NamedTuple):
+    """What a step multiplies with, of each trial, broadcast over its parameters."""
+
+    momentum: Tensor
+    rate: Tensor
+    """Learning rate; for Adam divided by the first bias correction."""
+    correction: Tensor | float
+    """Root of Adam's second bias correction."""
+
+
+def losses(kind: str, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
+    """Return the data term [T]: mean cross-entropy, or (1/2B) ||f - Y||^2."""
+    if kind == "ce":
+        log_probabilities_TBK = F.log_softmax(logits_TBK, dim=-1)
+        return -log_probabilities_TBK.gather(-1, labels_TB.unsqueeze(-1)).squeeze(-1).mean(1)
+    targets_TBK = F.one_hot(labels_TB, logits_TBK.shape[-1]).to(logits_TBK.dtype)
+    return (logits_TBK - targets_TBK).square().sum(-1).mean(1) / 2
+
+
+def gradients(
+    network: Network, loss: str, parameters: Tensors, x_TBI: Tensor, labels_TB: Tensor, untrained: Tensors
+) -> tuple[Tensor, tuple[Tensor, ...], Tensors]:
+    """Return the loss [T] of each trial's batch, its gradient with respect to each parameter, and the untrained state after."""
+    leaves: Mapping[str, Tensor] = {name: p.detach().requires_grad_() for name, p in parameters.items()}
+    logits_TBK, untrained = network.training_logits(leaves, x_TBI, untrained)
+    loss_T = losses(loss, logits_TBK, labels_TB)
+    found = torch.autograd.grad(loss_T.sum(), list(leaves.values()))
+    return loss_T.detach(), found, {name: tensor.detach() for name, tensor in untrained.items()}
+
+
+def clipping(clip_norm: float, squared_norm: Tensor) -> Tensor:
+    """Return the factor that brings a gradient of such a squared norm down to the norm `clip_norm`."""
+    return (clip_norm / (squared_norm.sqrt() + 1e-6)).clamp(max=1.0)
+
+
+def optimise(
+    plan: TrainingPlan,
+    theta: Tensor,
+    moments: Moments,
+    gradient: Tensor,
+    numbers: StepNumbers,
+    scratch: Tensor | None = None,
+) -> None:
+    """Change parameters and moments in place by one step of the plan's optimiser.
+
+    The gradient is used up. A scratch tensor of its size saves fresh memory, whose page faults cost more than the arithmetic.
+    """
+    if plan.optimizer == "sgd":
+        moments.first.mul_(numbers.momentum).add_(gradient)
+        theta -= torch.mul(moments.first, numbers.rate, out=scratch)
+        return
+    assert moments.second is not None
+    beta1, beta2 = plan.adam_betas
+    moments.first.mul_(beta1).add_(torch.mul(gradient, 1 - beta1, out=scratch))
+    gradient *= gradient
+    moments.second.mul_(beta2).add_(gradient.mul_(1 - beta2))
+    root = torch.sqrt(moments.second, out=scratch).div_(numbers.correction).add_(plan.adam_eps)
+    theta -= torch.div(moments.first, root, out=scratch).mul_(numbers.rate)
