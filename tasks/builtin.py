@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from depthrate.tasks.collapse.measurements import MEASUREMENTS as COLLAPSE_MEASUREMENTS
+from depthrate.tasks.dufm.measurements import MEASUREMENTS as DUFM_MEASUREMENTS
 from depthrate.tasks.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -14,10 +15,14 @@ if TYPE_CHECKING:
 def builtin_tasks() -> dict[str, Task]:
     """Return the tasks that come with depthrate."""
     from depthrate.tasks.collapse.task import COLLAPSE  # its data sets take numpy, which a query does without
+    from depthrate.tasks.dufm.task import DUFM
 
-    return {COLLAPSE.name: COLLAPSE}
+    return {each.name: each for each in (COLLAPSE, DUFM)}
 
 
 def builtin_measurements() -> tuple[Measurement, ...]:
     """Return what they measure, without loading them; a column that several of them measure stands here once."""
-    return tuple({each.name: each for each in COLLAPSE_MEASUREMENTS}.values())
+    known: dict[str, Measurement] = {}
+    for each in (*COLLAPSE_MEASUREMENTS, *DUFM_MEASUREMENTS):
+        known.setdefault(each.name, each)
+    return tuple(known.values())
