@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from depthrate.orchestrator.aggregate import FittedCurve
+from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.groups import unique
 from depthrate.orchestrator.report.plot import Plot
 from depthrate.tasks.measurement import Measurement, Per
@@ -62,6 +63,8 @@ class ReportData:
     device_hours: dict[str, float] = field(default_factory=dict)
     """Kind of device (cpu, cuda) -> hours that attempts held one, failed ones included."""
     search: SearchContent | None = None
+    figures: list[FigureContent] = field(default_factory=list)
+    """What the sweep asks for under `figures:`."""
 
     @property
     def parameters(self) -> list[str]:

@@ -124,7 +124,7 @@ def _states(data: ReportData) -> str:
 def _figures(themes: list[Theme], data: ReportData, numbers: Iterator[int]) -> str:
     plots = [plot for theme in themes for plot in theme.plots(data)]
     if not plots:
-        return f"<p>{' '.join(filter(None, (theme.empty for theme in themes)))}</p>"
+        return "".join(f"<p>{theme.empty}</p>" for theme in themes if theme.empty)
     lead = " ".join(filter(None, (theme.lead(data) for theme in themes)))
     drawn = "\n".join(figure_html(plot, next(numbers)) for plot in plots)
     return f'<p class=note>{lead}</p><div class="figures">{drawn}</div>'
@@ -153,7 +153,7 @@ def _finite_values(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
 
 
 def _section(title: str, content: str) -> str:
-    return f"<section><h2>{title}</h2>\n{content}</section>"
+    return f"<section><h2>{title}</h2>\n{content}</section>" if content else ""
 
 
 def _page(name: str, body: str, refresh_s: float | None) -> str:

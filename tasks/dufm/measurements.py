@@ -48,6 +48,15 @@ _PER_LAYER = (
         entry="Rank",
     ),
     Measurement(
+        "class_order",
+        "Classes in the graph's order",
+        "the order of the classes in which their Gram matrix is the strongly regular graph's; null where there is none",
+        axis="linear",
+        kind="vector",
+        panel="fitted",
+        entry="Class",
+    ),
+    Measurement(
         "singular_values_pre",
         "Singular values of the class means before the ReLU",
         "singular values of the class means before the layer's ReLU (P2)",

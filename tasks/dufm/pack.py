@@ -15,14 +15,16 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.data.dataset import Dataset
-from depthrate.tasks.dufm.classify import classify
+from depthrate.tasks.dufm.classify import GEOMETRY_TOLERANCE, classify
+from depthrate.tasks.dufm.closed_forms import best_known, dnc_loss, srg_loss
 from depthrate.tasks.dufm.descent import GradientDescent
 from depthrate.tasks.dufm.measurements import RANK_TOLERANCES
 from depthrate.tasks.dufm.network import FEATURES, UnconstrainedFeatures
 from depthrate.tasks.dufm.schema import has_closed_forms, network_of, problem_of, weight_decays
 from depthrate.tasks.dufm.solutions import Solution
 from depthrate.tasks.dufm.starts import start
-from depthrate.tasks.dufm.theory import Problem, best_known, dnc_loss, srg_loss
+from depthrate.tasks.dufm.strongly_regular import graph_order
+from depthrate.tasks.dufm.theory import Problem
 from depthrate.tasks.measures.class_means import class_collapse, class_means
 from depthrate.tasks.measures.spectra import spectrum
 from depthrate.tasks.task import Params, TaskContext, TrialResult
@@ -142,6 +144,7 @@ class _LayerMeasurements:
         means_TKD = class_means(h_TND, self._counts_K)
         measured = spectrum(means_TKD, self._rank_tol)
         sizes_TS = measured["singular_values"]
+        order = graph_order(measured["class_gram"][0].numpy(), GEOMETRY_TOLERANCE)
         tolerances = torch.tensor(RANK_TOLERANCES, dtype=torch.float64)
         above = sizes_TS.unsqueeze(1) > tolerances.view(1, -1, 1) * sizes_TS[:, :1].unsqueeze(1)
         return {
@@ -150,6 +153,7 @@ class _LayerMeasurements:
             "stable_rank": measured["stable_rank"],
             "ranks": above.double().sum(-1),
             "dnc3": _distance_to_means(weight_TMD, means_TKD),
+            **({} if order is None else {"class_order": torch.tensor([order], dtype=torch.float64)}),
         }
 
     def _of_values(self, h_TND: Tensor) -> dict[str, Tensor]:

@@ -82,7 +82,8 @@ def _with_ridge(problem: Problem, m_KD: Array, hidden: list[Array]) -> Solution:
     for weight in hidden:
         h_KD = np.maximum(h_KD @ weight.T, 0)
     shift_KK = problem.num_classes * problem.weight_decays[-1] * np.eye(problem.num_classes)
-    return Solution(m_KD, [*hidden, np.linalg.solve(h_KD @ h_KD.T + shift_KK, h_KD)])
+    last = np.asarray(np.linalg.solve(h_KD @ h_KD.T + shift_KK, h_KD), dtype=np.float64)
+    return Solution(m_KD, [*hidden, last])
 
 
 def repeated(solution: Solution, samples_per_class: int) -> Solution:

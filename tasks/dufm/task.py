@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
+from depthrate.tasks.dufm.closed_forms import best_known
 from depthrate.tasks.dufm.measurements import MEASUREMENTS
 from depthrate.tasks.dufm.schema import SCHEMA, has_closed_forms, measured, pack_shape, problem_of
-from depthrate.tasks.dufm.theory import ZERO_LOSS, best_known, triangular_classes, triangular_root
+from depthrate.tasks.dufm.theory import ZERO_LOSS, triangular_classes, triangular_root
 from depthrate.tasks.schema import ParameterError
 from depthrate.tasks.task import Params, Task, TaskContext, TrialResult
 from depthrate.tasks.training.cost import estimate_s, max_pack_size
@@ -65,7 +66,9 @@ def run(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]
 def _warn_of_zero(trial_id: str, params: Params) -> None:
     """Say where no closed form beats the zero solution: with so much regularisation all matrices may go to zero."""
     problem = problem_of(params)
-    if not has_closed_forms(problem) or best_known(problem, relu=params["activation"] == "relu") < ZERO_LOSS * (1 - 1e-9):
+    if not has_closed_forms(problem) or best_known(problem, relu=params["activation"] == "relu") < ZERO_LOSS * (
+        1 - 1e-9
+    ):
         return
     logging.getLogger(__name__).warning(
         "trial %s: with the weight decays %s of W_1 to W_L and %g of H_1, and %d samples a class, the zero solution "

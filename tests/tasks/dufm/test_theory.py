@@ -5,16 +5,14 @@ import itertools
 import numpy as np
 import pytest
 
+from depthrate.tasks.dufm.closed_forms import best_known, dnc_loss, srg_loss
 from depthrate.tasks.dufm.solutions import dnc_solution, norm, objective, repeated, srg_solution
 from depthrate.tasks.dufm.strongly_regular import TriangularGraph, cut_graph_branch, graph_order
 from depthrate.tasks.dufm.theory import (
     ZERO_LOSS,
     Problem,
-    best_known,
-    dnc_loss,
     limit_ratio,
     srg_branch,
-    srg_loss,
     triangular_classes,
     triangular_root,
 )
