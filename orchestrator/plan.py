@@ -15,6 +15,7 @@ from depthrate.storage.schema import no_rows
 from depthrate.storage.snapshot import Snapshot, sample_trials, take_snapshot
 from depthrate.storage.store import Store
 from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.figure_requests import check_figures
 from depthrate.sweeps.fit_requests import check_fits
 from depthrate.sweeps.memory import check_memory
 from depthrate.sweeps.packing import Pack, estimated_wall_s, make_pack, pack_trials
@@ -65,6 +66,7 @@ def check_sweep(sweep: Sweep, files: Mapping[str, bytes] | None = None) -> Check
     task = sweep.load_task(files)
     trials = sweep.expand(task)
     check_fits(sweep, task)
+    check_figures(sweep, task)
     columns_of(task)  # refuses columns that the store cannot keep
     check_filters(sweep, task)
     return CheckedSweep(sweep, task, trials)

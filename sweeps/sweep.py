@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from depthrate.sweeps.expansion import expand
+from depthrate.sweeps.figure_requests import FigureRequest
 from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.sweeps.limits import MAX_TRIALS
 from depthrate.sweeps.search import Search
@@ -34,6 +35,8 @@ class Sweep:
     search: Search | None = None
     """One study for each combination of the above."""
     fit: tuple[FitRequest, ...] = ()
+    figures: tuple[FigureRequest, ...] = ()
+    """What the report draws besides what it always does."""
     max_trials: int = MAX_TRIALS
     """More are refused before they are formed."""
     engine: Engine = Engine.AUTO
@@ -48,6 +51,7 @@ class Sweep:
             content[key] = [dict(part) for part in getattr(self, key)]
         content["search"] = None if self.search is None else self.search.spec()
         content["fit"] = [request.spec() for request in self.fit]
+        content["figures"] = [request.spec() for request in self.figures]
         content["engine"] = None if self.engine is Engine.AUTO else self.engine.value
         content["max_trials"] = None if self.max_trials == MAX_TRIALS else self.max_trials
         return {key: value for key, value in content.items() if value} | (

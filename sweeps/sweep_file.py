@@ -10,6 +10,7 @@ from typing import Any
 
 from depthrate.sweeps.content import kind_of, mapping_of, mappings_of, require_keys
 from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.figure_requests import figure_request
 from depthrate.sweeps.fit_requests import fit_request
 from depthrate.sweeps.limits import MAX_TRIALS
 from depthrate.sweeps.search import search_of_spec
@@ -20,7 +21,7 @@ from depthrate.tasks.task import Engine
 
 SHIPPED = Path(__file__).parent
 _PARTS = ("params", "grid", "zip", "grids", "include", "exclude", "derive")
-_KEYS = ("name", "task", *_PARTS, "seeds", "search", "fit", "max_trials", "engine")
+_KEYS = ("name", "task", *_PARTS, "seeds", "search", "fit", "figures", "max_trials", "engine")
 _OVERRIDDEN = ("params", "grid", "zip", "grids", "include", "derive")
 """Where --set takes out what the file says of a parameter."""
 
@@ -105,6 +106,7 @@ def sweep_of_spec(content: Any, folder: Path | None = None) -> Sweep:
         seeds=content.get("seeds"),
         search=search_of_spec(content.get("search"), most=max_trials),
         fit=tuple(fit_request(part) for part in mappings_of(content.get("fit"), "fit")),
+        figures=tuple(figure_request(part) for part in mappings_of(content.get("figures"), "figures")),
         max_trials=max_trials,
         engine=_engine(content.get("engine")),
     )

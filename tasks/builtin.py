@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from depthrate.tasks.collapse.measurements import MEASUREMENTS as COLLAPSE_MEASUREMENTS
+from depthrate.tasks.dufm.measurements import MEASUREMENTS as DUFM_MEASUREMENTS
 from depthrate.tasks.measurement import Measurement
 from depthrate.tasks.words.measurements import MEASUREMENTS as WORDS_MEASUREMENTS
 
@@ -15,14 +16,15 @@ if TYPE_CHECKING:
 def builtin_tasks() -> dict[str, Task]:
     """Return the tasks that come with depthrate."""
     from depthrate.tasks.collapse.task import COLLAPSE  # its data sets take numpy, which a query does without
+    from depthrate.tasks.dufm.task import DUFM
     from depthrate.tasks.words.task import WORDS
 
-    return {each.name: each for each in (COLLAPSE, WORDS)}
+    return {each.name: each for each in (COLLAPSE, DUFM, WORDS)}
 
 
 def builtin_measurements() -> tuple[Measurement, ...]:
     """Return what they measure, without loading them; a column that several of them measure stands here once."""
     found: dict[str, Measurement] = {}
-    for each in (*COLLAPSE_MEASUREMENTS, *WORDS_MEASUREMENTS):
+    for each in (*COLLAPSE_MEASUREMENTS, *DUFM_MEASUREMENTS, *WORDS_MEASUREMENTS):
         found.setdefault(each.name, each)
     return tuple(found.values())

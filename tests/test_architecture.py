@@ -32,6 +32,9 @@ HOMES = {
 }
 NEEDS_TORCH = {
     "tasks/collapse/pack.py",
+    "tasks/dufm/descent.py",
+    "tasks/dufm/pack.py",
+    "tasks/dufm/starts.py",
     "tasks/measures/alignment.py",
     "tasks/measures/class_means.py",
     "tasks/measures/progressive.py",

@@ -9,6 +9,7 @@ import pandas as pd
 
 from depthrate.orchestrator.aggregate import FittedCurve
 from depthrate.orchestrator.reckoning import Reckoning
+from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.groups import unique, varying
 from depthrate.orchestrator.report.plot import Plot
 from depthrate.tasks.measurement import Measurement, Per
@@ -68,6 +69,8 @@ class ReportData:
     cost: Reckoning = field(default_factory=Reckoning)
     """What its attempts have cost, failed ones included."""
     search: SearchContent | None = None
+    figures: list[FigureContent] = field(default_factory=list)
+    """What the sweep asks for under `figures:`."""
 
     @property
     def parameters(self) -> list[str]:

@@ -86,7 +86,9 @@ def draw(plot: Plot, *, dark: bool = False) -> dict[str, bytes]:
 
 def _draw_trace(figure: Figure, axes: Axes, trace: Trace) -> None:
     if trace["type"] == "heatmap":
-        image = axes.imshow(trace["z"], cmap="RdBu_r", vmin=trace["zmin"], vmax=trace["zmax"])
+        values = [_with_gaps(row) for row in trace["z"]]
+        colours = "viridis" if trace["colorscale"] == "Viridis" else "RdBu_r"
+        image = axes.imshow(values, cmap=colours, vmin=trace["zmin"], vmax=trace["zmax"])
         figure.colorbar(image, ax=axes, label=_plain(trace["colorbar"]["title"]["text"]), shrink=0.85)
         return
     x, y = (_with_gaps(trace[name]) for name in ("x", "y"))

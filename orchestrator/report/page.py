@@ -134,8 +134,7 @@ def _figures(themes: list[Theme], data: ReportData, numbers: Iterator[int]) -> s
     plots = [plot for theme in themes for plot in theme.plots(data)]
     tables = "".join(theme.tables(data) for theme in themes)
     if not plots:
-        empty = " ".join(filter(None, (theme.empty for theme in themes)))
-        return tables or (empty and f"<p>{empty}</p>")
+        return tables or "".join(f"<p>{theme.empty}</p>" for theme in themes if theme.empty)
     lead = " ".join(filter(None, (theme.lead(data) for theme in themes)))
     drawn = "\n".join(figure_html(plot, next(numbers)) for plot in plots)
     return f'{tables}<p class=note>{lead}</p><div class="figures">{drawn}</div>'
@@ -164,7 +163,7 @@ def _finite_values(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
 
 
 def _section(title: str, content: str) -> str:
-    return f"<section><h2>{title}</h2>\n{content}</section>"
+    return f"<section><h2>{title}</h2>\n{content}</section>" if content else ""
 
 
 def _page(name: str, body: str, refresh_s: float | None) -> str:

@@ -15,6 +15,7 @@ from depthrate.orchestrator.measurements import known_measurements
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.reckoning import Reckoning, reckon
 from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.figure_data import read_figures
 from depthrate.orchestrator.report.figures.declared import MAX_SCATTERS
 from depthrate.orchestrator.report.figures.search import search_content
 from depthrate.orchestrator.report.groups import grouped, spread, varying
@@ -71,6 +72,7 @@ def read_report(
     ours = [done[trial.trial_id] for trial in planned if trial.trial_id in done]
     newest = max(ours, key=lambda row: row["committed_at"], default=None)
     versions = object_of(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")}
+    figures = read_figures(results, sweep.figures, list(trials["trial_id"]))
     return ReportData(
         name=sweep.name,
         spec=sweep.spec(),
@@ -84,13 +86,14 @@ def read_report(
         versions=versions,
         git=_git(newest),
         created_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        problems=[str(problem) for problem in results.problems],
+        problems=[*map(str, results.problems), *(each.said for each in figures if each.problem)],
         measurements=measurements,
         lists=of_sweep(f"select {_columns(['trial_id', *lists])} from results"),
         panels=checked.task.panels,
         points=_points(results, trials, parameters, checked.task.panels),
         cost=_cost(results, sweep.name),
         search=None if search is None else search_content(search),
+        figures=figures,
     )
 
 

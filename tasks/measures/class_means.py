@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 PINV_TOLERANCE = 1e-12
-"""Eigenvalues of Sigma_B below this share of the largest count as zero in nc1_pinv; at most K - 1 are kept."""
+"""Eigenvalues of Sigma_B below this share of the largest count as zero in nc1_pinv by default; at most K - 1 are kept."""
 
 
 def class_means(h_TND: Tensor, class_counts_K: Tensor) -> Tensor:
@@ -20,7 +20,9 @@ def class_means(h_TND: Tensor, class_counts_K: Tensor) -> Tensor:
     return torch.stack([segment.mean(1) for segment in segments], dim=1)
 
 
-def class_collapse(h_TND: Tensor, class_counts_K: Tensor, means_TKD: Tensor) -> dict[str, Tensor]:
+def class_collapse(
+    h_TND: Tensor, class_counts_K: Tensor, means_TKD: Tensor, *, pinv_tolerance: float = PINV_TOLERANCE
+) -> dict[str, Tensor]:
     """Measure features sorted by class against their class means, each [T]; NaN or infinite where not defined.
 
     Classes are weighted by their share of the samples. nc1 = tr Sigma_W / tr Sigma_B (P1 Def. 3.4). nc1_pinv =
@@ -37,18 +39,18 @@ def class_collapse(h_TND: Tensor, class_counts_K: Tensor, means_TKD: Tensor) -> 
     between_T = (share_K1 * centred_TKD.square()).sum((1, 2))
     return {
         "nc1": within_T / between_T,
-        "nc1_pinv": _nc1_pinv(deviations_TND, share_K1.sqrt() * centred_TKD),
+        "nc1_pinv": _nc1_pinv(deviations_TND, share_K1.sqrt() * centred_TKD, pinv_tolerance),
         "pfc2": _distance_to_simplex(centred_TKD @ centred_TKD.mT),
         "ncc_accuracy": _ncc_accuracy(h_TND - global_mean_T1D, centred_TKD, labels_N),
     }
 
 
-def _nc1_pinv(deviations_TND: Tensor, root_TKD: Tensor) -> Tensor:
+def _nc1_pinv(deviations_TND: Tensor, root_TKD: Tensor, tolerance: float) -> Tensor:
     """With Sigma_B = A^T A (A = root, K x D) and G = A A^T: tr(Sigma_W pinv(Sigma_B)) = tr(G^+ (A Sigma_W A^T) G^+)."""
     num_samples, num_classes = deviations_TND.shape[1], root_TKD.shape[1]
     gram_TKK = (root_TKD @ root_TKD.mT).cpu()
     eigenvalues_TK, vectors_TKK = (part.to(root_TKD.device) for part in torch.linalg.eigh(gram_TKK))
-    kept_TK = eigenvalues_TK > PINV_TOLERANCE * eigenvalues_TK[:, -1:]
+    kept_TK = eigenvalues_TK > tolerance * eigenvalues_TK[:, -1:]
     kept_TK[:, 0] = False  # the centred means span at most K - 1 dimensions
     inverse_TK = torch.where(kept_TK, 1 / eigenvalues_TK, 0.0)
     projected_TNK = deviations_TND @ root_TKD.mT

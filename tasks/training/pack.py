@@ -58,6 +58,8 @@ class Training:
     """Steps at which `measure` is called, the last among them."""
     measure: Measure
     own_curves: OwnCurves = _none
+    trainer: Callable[..., FusedTrainer] = FusedTrainer
+    """Makes the trainer from network, plan, hyper-parameters, samples and labels; a task may have a step of its own."""
     kept: Sequence[tuple[str, str]] | None = None
     """Of each trial which features it keeps at the end (none, class_means, all, sample:<n>) and in which dtype; null: none."""
 
@@ -138,7 +140,7 @@ class _TrainingPack:
         self.training, self.context = training, context
         dataset, plan = training.dataset, training.plan
         x_NI = torch.from_numpy(dataset.x_NI).to(context.device)
-        self.trainer = FusedTrainer(
+        self.trainer = training.trainer(
             training.network,
             plan,
             training.hyperparameters,

@@ -7,8 +7,9 @@ from depthrate.orchestrator.report.figures.fits import FITS
 from depthrate.orchestrator.report.figures.layers import LAYERS
 from depthrate.orchestrator.report.figures.limits import LIMITS
 from depthrate.orchestrator.report.figures.matrices import MATRICES
+from depthrate.orchestrator.report.figures.requested import REQUESTED
 from depthrate.orchestrator.report.figures.training import TRAINING
 from depthrate.orchestrator.report.figures.vectors import VECTORS
 
-THEMES = [FITS, LIMITS, DECLARED, TRAINING, LAYERS, VECTORS, MATRICES]
+THEMES = [FITS, LIMITS, REQUESTED, DECLARED, TRAINING, LAYERS, VECTORS, MATRICES]
 """In the order of the page."""

@@ -1,0 +1,29 @@
+"""The figures that a sweep asks for in its file, under `figures:`."""
+
+from __future__ import annotations
+
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.figures.requested_maps import map_plot, matrix_plots, spectrum_plot
+from depthrate.orchestrator.report.figures.requested_points import curve_plot, distribution_plot, share_plot
+from depthrate.orchestrator.report.plot import Plot
+from depthrate.orchestrator.report.theme import Theme
+
+
+def requested_plots(data: ReportData) -> list[Plot]:
+    """Draw each figure that the sweep asks for and that has values."""
+    one = {"curve": curve_plot, "share": share_plot, "distribution": distribution_plot}
+    one |= {"map": map_plot, "spectrum": spectrum_plot}
+    plots: list[Plot | None] = []
+    for content in data.figures:
+        if content.problem or content.rows.empty:
+            continue
+        draw = one.get(content.request.kind)
+        plots += matrix_plots(data, content) if draw is None else [draw(data, content)]
+    return [plot for plot in plots if plot is not None]
+
+
+def _lead(data: ReportData) -> str:
+    return "What the sweep asks for under <code>figures</code>, at each trial's last step."
+
+
+REQUESTED = Theme("Figures of the sweep", requested_plots, _lead)

@@ -1,0 +1,141 @@
+"""Requested figures of colours: a metric over two parameters, a vector layer by layer, a matrix in two orders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.figure_data import FigureContent
+from depthrate.orchestrator.report.figures.requested_points import is_log, label_of, placed
+from depthrate.orchestrator.report.plot import Axes, Plot, make_layout, make_trace, viridis
+from depthrate.orchestrator.report.words import escape_for_plotly
+
+MOST_NUMBERS = 200
+"""Cells of a map that still have their numbers written into them."""
+
+
+def map_plot(data: ReportData, content: FigureContent) -> Plot | None:
+    """Draw a metric over two parameters, averaged over the trials of a cell."""
+    request = content.request
+    rows = placed(data, content, [request.x, request.y])
+    if rows.empty:
+        return None
+    table = rows.pivot_table(index=f"at_{request.y}", columns=f"at_{request.x}", values="value", aggfunc="mean")
+    table = table.sort_index(ascending=False)  # the largest on top
+    counts = rows.groupby([f"at_{request.y}", f"at_{request.x}"]).size()
+    label = label_of(data, request.metric)
+    trace = _heat_map(table.to_numpy(), label)
+    layout = _square_layout(Axes("x", "y", request.x, request.y, False, False), is_square=False)
+    for axis, places in (("xaxis", table.columns), ("yaxis", table.index)):
+        layout[axis] |= {"tickvals": list(range(len(places))), "ticktext": [f"{place:g}" for place in places]}
+    few, many = int(counts.min()), int(counts.max())
+    notes = [f"Mean of {few if few == many else f'{few} to {many}'} {'trial' if many == 1 else 'trials'} a cell."]
+    return Plot(request.title or f"{label} over {request.x} and {request.y}", [trace], layout, 1, notes)
+
+
+def spectrum_plot(data: ReportData, content: FigureContent) -> Plot | None:
+    """Draw a vector entry by entry, a line a layer, averaged over trials."""
+    request = content.request
+    columns = (content.rows[name].tolist() for name in ("layer", "value"))
+    found = [
+        (int(layer), np.asarray(each, dtype=np.float64)) for layer, each in zip(*columns, strict=True) if _is_list(each)
+    ]
+    layers = sorted({layer for layer, _ in found})
+    if not layers:
+        return None
+    by_layer = [np.stack(_same_length([each for of, each in found if of == layer])).mean(0) for layer in layers]
+    positive = [value for values in by_layer for value in values if value > 0]
+    y_log = is_log(request.y_axis, positive)
+    label = label_of(data, request.metric)
+    axes = Axes("index", "value", "Index", label, False, y_log)
+    traces = []
+    for layer, values, colour in zip(layers, by_layer, viridis(len(layers)), strict=True):
+        style = {"mode": "lines+markers", "line": {"color": colour, "width": 2}, "marker": {"size": 5, "color": colour}}
+        drawn = [value if value > 0 or not y_log else None for value in values]
+        traces.append(
+            make_trace(range(1, len(values) + 1), drawn, f"l{layer}", name=str(layer), hoverinfo="x+y", **style)
+        )
+    layout = make_layout(axes, positive, rows := 1 + len(layers) // 8)
+    layout["legend"]["title"] = {"text": "layer", "side": "top", "font": {"size": 12}}
+    notes = [f"Mean of {content.rows['trial_id'].nunique()} trials."]
+    return Plot(request.title or f"{label}, layer by layer", traces, layout, rows, notes)
+
+
+def _is_list(value: Any) -> bool:
+    """Return whether a vector or matrix is there; pandas has several nulls for where it is not."""
+    return isinstance(value, list | np.ndarray)
+
+
+def _same_length(values: list[np.ndarray]) -> list[np.ndarray]:
+    return [each for each in values if len(each) == len(values[0])]
+
+
+def matrix_plots(data: ReportData, content: FigureContent) -> list[Plot]:
+    """Draw the square matrix of one trial, over the mean of its diagonal; and again in the order that was asked for."""
+    request = content.request
+    rows = content.rows[content.rows["value"].map(_is_list)]
+    if rows.empty:
+        return []
+    heights = pd.to_numeric(rows["height"], errors="coerce").fillna(np.inf)
+    chosen = rows.iloc[int(np.argmin(heights.to_numpy()))]
+    flat = np.asarray(chosen["value"], dtype=np.float64)
+    size = round(len(flat) ** 0.5)
+    if size**2 != len(flat):
+        return []
+    matrix, label = flat.reshape(size, size), label_of(data, request.metric)
+    scale = float(np.mean(np.diag(matrix)))
+    matrix = matrix / scale if scale > 0 else matrix
+    title = request.title or label
+    which = f"Of trial {chosen['trial_id']}" + (f", where {request.lowest} is lowest" if request.lowest else "")
+    order = chosen.get("class_order")
+    plots = [_matrix_plot(matrix, title, list(range(size)), f"{which}; over the mean of the diagonal.")]
+    if request.order and _is_list(order):
+        places = [int(place) for place in np.asarray(order)]
+        note = f"The same in the order {request.order}."
+        plots.append(_matrix_plot(matrix[np.ix_(places, places)], f"{title}, in another order", places, note))
+    elif request.order:
+        plots[0].notes.append(f"This trial has no {request.order}.")
+    return plots
+
+
+def _matrix_plot(matrix: np.ndarray, title: str, names: list[int], note: str) -> Plot:
+    layout = _square_layout(Axes("x", "y", "Class", "Class", False, False), is_square=True)
+    for axis in ("xaxis", "yaxis"):
+        layout[axis] |= {"tickvals": list(range(len(names))), "ticktext": [str(name) for name in names]}
+    return Plot(title, [_heat_map(matrix, "", low=min(0.0, float(matrix.min())))], layout, 1, [note])
+
+
+def _heat_map(values: np.ndarray, label: str, low: float | None = None) -> dict[str, Any]:
+    finite = values[np.isfinite(values)]
+    z = [[None if not np.isfinite(value) else float(f"{value:.6g}") for value in row] for row in values]
+    trace: dict[str, Any] = {
+        "type": "heatmap",
+        "x": list(range(values.shape[1])),
+        "y": list(range(values.shape[0])),
+        "z": z,
+        "zmin": float(finite.min()) if low is None else low,
+        "zmax": float(finite.max()),
+        "colorscale": "Viridis",
+        "showlegend": False,
+        "name": "",
+        "hoverongaps": False,
+        "xgap": 1,
+        "ygap": 1,
+        "colorbar": {"thickness": 12, "title": {"text": escape_for_plotly(label), "side": "right"}},
+    }
+    if values.size <= MOST_NUMBERS:
+        trace |= {
+            "text": [["" if value is None else f"{value:.3g}" for value in row] for row in z],
+            "texttemplate": "%{text}",
+        }
+    return trace
+
+
+def _square_layout(axes: Axes, *, is_square: bool) -> dict[str, Any]:
+    layout = make_layout(axes, [], 1)
+    layout["xaxis"] |= {"showgrid": False, "constrain": "domain"}
+    layout["yaxis"] |= {"showgrid": False, "autorange": "reversed"} | ({"scaleanchor": "x"} if is_square else {})
+    return layout

@@ -1,0 +1,190 @@
+"""Requested figures of points: a metric over a parameter, a share of trials over a parameter, a metric's values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.figure_data import FigureContent
+from depthrate.orchestrator.report.groups import grouped, spread
+from depthrate.orchestrator.report.plot import (
+    DASHES,
+    GREY,
+    MAX_GROUPS,
+    Axes,
+    Plot,
+    Trace,
+    drawn_notes,
+    faded,
+    make_layout,
+    make_trace,
+    value_ticks,
+    viridis,
+)
+from depthrate.orchestrator.report.words import escape_for_plotly
+from depthrate.tasks.fits.proportions import wilson_interval
+
+LOG_FACTOR = 8
+"""Values that are positive and span at least this factor stand on a log axis where nothing else is said."""
+JITTER = 0.15
+"""Of a distribution's points, to either side."""
+_NO_NAME = ("all trials",)
+
+
+def is_log(asked: str, values: Iterable[float]) -> bool:
+    """Return whether an axis is logarithmic: as asked, else by its values."""
+    array = np.asarray(list(values), dtype=np.float64)
+    if asked:
+        return asked == "log" and bool((array > 0).all())
+    return array.size > 0 and bool(array.min() > 0) and bool(array.max() >= LOG_FACTOR * array.min())
+
+
+def label_of(data: ReportData, name: str) -> str:
+    """Return what a metric is called: its label, or the expression itself."""
+    return data.measurement(name).label if name in data.measurements else name
+
+
+def placed(data: ReportData, content: FigureContent, names: Sequence[str]) -> pd.DataFrame:
+    """Return the values that are numbers, with parameters of their trials in columns `at_<name>`."""
+    rows = content.rows.assign(value=pd.to_numeric(content.rows["value"], errors="coerce").astype(float))
+    parameters = data.trials.drop_duplicates("trial_id").set_index("trial_id")
+    for name in names:
+        rows[f"at_{name}"] = pd.to_numeric(rows["trial_id"].map(parameters[name]), errors="coerce")
+    rows = rows.replace([np.inf, -np.inf], np.nan)
+    return rows.dropna(subset=["value", *(f"at_{name}" for name in names)])
+
+
+def curve_plot(data: ReportData, content: FigureContent) -> Plot | None:
+    """Draw a metric over a parameter: each trial a light point, their mean a line, what theory says dashed."""
+    request = content.request
+    rows = placed(data, content, [request.x])
+    if rows.empty:
+        return None
+    at = f"at_{request.x}"
+    values = [*rows["value"], *_line_values(rows, request.lines)]
+    y_log = is_log(request.y_axis, values)
+    axes = Axes(request.x, "value", request.x, label_of(data, request.metric), is_log(request.x_axis, rows[at]), y_log)
+    drawable = rows[rows["value"] > 0] if y_log else rows
+    groups = grouped(data.trials, drawable, list(request.by))
+    shown = spread(groups, MAX_GROUPS)
+    traces: list[Trace] = []
+    for index, ((key, part), colour) in enumerate(zip(shown, viridis(len(shown)), strict=True)):
+        group, name = f"g{index}", ", ".join(key) or "mean"
+        mean = part.groupby(at)["value"].mean()
+        traces.append(make_trace(part[at], part["value"], group, mode="markers", marker=_dot(colour, 0.35)))
+        line = {"color": colour, "width": 2}
+        traces.append(make_trace(mean.index, mean, group, name=escape_for_plotly(name), line=line, hoverinfo="x+y"))
+        for number, dash in zip(range(len(request.lines)), DASHES[1:] * len(request.lines), strict=False):
+            theory = part.groupby(at)[f"line_{number}"].mean()
+            traces.append(make_trace(theory.index, theory, group, line={"color": colour, "dash": dash, "width": 1.5}))
+    traces += _line_names(list(request.lines))
+    layout = make_layout(axes, drawable["value"], rows_of_legend := 1 + (len(shown) + len(request.lines)) // 4)
+    _dress(layout, axes, rows[at], ", ".join(request.by))
+    notes = [_trials_note(drawable), *drawn_notes(len(shown), len(groups), len(rows) - len(drawable), log=y_log)]
+    return Plot(request.title or f"{axes.y_title} over {request.x}", traces, layout, rows_of_legend, notes)
+
+
+def share_plot(data: ReportData, content: FigureContent) -> Plot | None:
+    """Draw the share of trials with a condition over a parameter, with Wilson's 95 % intervals."""
+    request = content.request
+    rows = placed(data, content, [request.x])
+    if rows.empty:
+        return None
+    at = f"at_{request.x}"
+    title = request.title or f"Share of trials with {request.condition}"
+    axes = Axes(request.x, "share", request.x, "Share of trials", is_log(request.x_axis, rows[at]), False)
+    groups = grouped(data.trials, rows, list(request.by))
+    shown = spread(groups, MAX_GROUPS)
+    traces: list[Trace] = []
+    counts = []
+    for index, ((key, part), colour) in enumerate(zip(shown, viridis(len(shown)), strict=True)):
+        group = f"g{index}"
+        tally = [(x, int((each["value"] != 0).sum()), len(each)) for x, each in part.groupby(at)]
+        counts += [f"{(key and ', '.join(key) + ': ') or ''}{k} of {n} at {x:g}" for x, k, n in tally]
+        ends = [wilson_interval(k, n) for _, k, n in tally]
+        xs = [x for x, _, _ in tally]
+        bars_x = [value for x in xs for value in (x, x, None)]
+        bars_y = [value for low, high in ends for value in (low, high, None)]
+        traces.append(make_trace(bars_x, bars_y, group, line={"color": colour, "width": 1}, opacity=0.6))
+        name = escape_for_plotly(", ".join(key) or "share, 95 % interval")
+        shares = [k / n for _, k, n in tally]
+        style = {"mode": "lines+markers", "marker": {"size": 7, "color": colour}, "line": {"color": colour, "width": 2}}
+        traces.append(make_trace(xs, shares, group, name=name, hoverinfo="x+y", **style))
+    layout = make_layout(axes, [0, 1], rows_of_legend := 1 + len(shown) // 4)
+    _dress(layout, axes, rows[at], ", ".join(request.by))
+    layout["yaxis"]["range"] = [-0.03, 1.03]
+    notes = [f"Condition: {request.condition}. {'; '.join(counts[:24])}."]
+    return Plot(title, traces, layout, rows_of_legend, notes)
+
+
+def distribution_plot(data: ReportData, content: FigureContent) -> Plot | None:
+    """Draw the values of a metric, a point a trial, beside reference lines."""
+    request = content.request
+    rows = placed(data, content, [])
+    if rows.empty:
+        return None
+    groups = spread(grouped(data.trials, rows, list(request.by)), MAX_GROUPS)
+    y_log = is_log(request.y_axis, [*rows["value"], *_line_values(rows, request.lines)])
+    axes = Axes("x", "value", ", ".join(request.by), label_of(data, request.metric), False, y_log)
+    traces: list[Trace] = []
+    notes = []
+    dashes = (DASHES[1:] * (1 + len(request.lines)))[: len(request.lines)]
+    for index, ((key, part), colour) in enumerate(zip(groups, viridis(len(groups)), strict=True)):
+        ordered = part.sort_values("value")
+        # neighbours in height to different sides, the same in every drawing
+        offsets = JITTER * np.array([(-1) ** i * ((i % 5) / 4) for i in range(len(ordered))])
+        traces.append(
+            make_trace(
+                index + offsets, ordered["value"], f"g{index}", mode="markers", marker=_dot(colour, 0.8), hoverinfo="y"
+            )
+        )
+        for number, (name, dash) in enumerate(zip(request.lines, dashes, strict=True)):
+            height = pd.to_numeric(part[f"line_{number}"], errors="coerce").mean()
+            if np.isfinite(height):
+                line = {"color": GREY, "dash": dash, "width": 1.5}
+                traces.append(make_trace([index - 0.4, index + 0.4], [height] * 2, f"g{index}", line=line))
+                below = int((part["value"] < height * (1 - 1e-9)).sum())
+                notes.append(
+                    f"{', '.join(key) + ': ' if key else ''}{below} of {len(part)} below {name} ({height:.6g})."
+                )
+    traces += _line_names(list(request.lines))
+    layout = make_layout(axes, rows["value"], rows_of_legend := 1 + len(request.lines) // 4)
+    names = [escape_for_plotly(", ".join(key or _NO_NAME)) for key, _ in groups]
+    layout["xaxis"] |= {"tickvals": list(range(len(groups))), "ticktext": names, "range": [-0.5, len(groups) - 0.5]}
+    title = request.title or f"{axes.y_title} of each trial"
+    return Plot(title, traces, layout, rows_of_legend, [_trials_note(rows), *notes])
+
+
+def _line_values(rows: pd.DataFrame, lines: Iterable[str]) -> list[float]:
+    names = [f"line_{number}" for number, _ in enumerate(lines)]
+    values = [pd.to_numeric(rows[name], errors="coerce").dropna() for name in names]
+    return [float(value) for column in values for value in column]
+
+
+def _dot(colour: str, opacity: float) -> dict[str, object]:
+    return {"size": 6, "color": faded(colour, opacity)}
+
+
+def _line_names(names: list[str]) -> list[Trace]:
+    """Return what stands in the legend for the reference lines."""
+    dashes = (DASHES[1:] * (1 + len(names)))[: len(names)]
+    return [
+        make_trace([None], [None], f"line{name}", name=escape_for_plotly(name), line={"color": GREY, "dash": dash})
+        for name, dash in zip(names, dashes, strict=True)
+    ]
+
+
+def _dress(layout: dict[str, object], axes: Axes, places: pd.Series, legend: str) -> None:
+    """Put ticks at the parameter's values, and say what the colours are."""
+    axis, keys = layout["xaxis"], layout["legend"]
+    assert isinstance(axis, dict) and isinstance(keys, dict)
+    if axes.x_log or places.nunique() <= 10:
+        axis |= value_ticks(places) if places.min() > 0 else {}
+    keys["title"] = {"text": escape_for_plotly(legend), "side": "top", "font": {"size": 12}}
+
+
+def _trials_note(rows: pd.DataFrame) -> str:
+    return f"{rows['trial_id'].nunique()} trials."

@@ -1,0 +1,74 @@
+"""The deep unconstrained features model as a network: its first features are parameters too. Importable without torch.
+
+A sample is its own number: the input of sample i is i. Shapes: T trials, N samples, D = width, K classes.
+Source: P2 Neural Collapse versus Low-Rank Bias, (1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StepCost, Tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FEATURES = "H_1"
+"""Name of the first features, and of their decay group."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnconstrainedFeatures(Network):
+    """W_L sigma(W_{L-1} ... sigma(W_1 H_1)), sigma = ReLU or nothing; no biases, and no ReLU on the output.
+
+    Layer l is what W_l reads: layer 1 is H_1 itself. Each matrix is a decay group of its name.
+    """
+
+    depth: int
+    width: int
+    num_samples: int
+    num_classes: int
+    relu: bool
+
+    def weight_names(self) -> list[str]:
+        """Return W_1 to W_L."""
+        return [f"W_{layer}" for layer in range(1, self.depth + 1)]
+
+    def parameter_specs(self) -> list[ParameterSpec]:
+        """Return H_1 [N, D] and the weights, in the order in which they are drawn and stored."""
+        sizes = [self.width] * (self.depth - 1) + [self.num_classes]
+        weights = [
+            ParameterSpec(name, (rows, self.width), self.width, name)
+            for name, rows in zip(self.weight_names(), sizes, strict=True)
+        ]
+        return [ParameterSpec(FEATURES, (self.num_samples, self.width), 1, FEATURES), *weights]
+
+    def layers(self) -> list[Layer]:
+        """Return layer 1 to layer depth."""
+        return [Layer(number, (self.width,)) for number in range(1, self.depth + 1)]
+
+    def step_cost(self) -> StepCost:
+        """Return what a step takes; each layer keeps its output for the backward pass."""
+        multiply_adds = (self.depth - 1) * self.width**2 + self.width * self.num_classes
+        return StepCost(self.depth, multiply_adds, kept=self.width * (self.depth + 2))
+
+    def stages(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[tuple[Tensor | None, Tensor]]:
+        """Yield for layer 1 to depth its values before the ReLU (null for layer 1) and after it, [T, N, D]."""
+        h_TND = parameters[FEATURES][:, x_TNI[0, :, 0]]  # all trials read the same samples
+        yield None, h_TND
+        for name in self.weight_names()[:-1]:
+            before_TND = h_TND.bmm(parameters[name].mT)
+            h_TND = before_TND.relu() if self.relu else before_TND
+            yield before_TND, h_TND
+
+    def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
+        """Yield what each weight reads: layer 1 to layer depth, each [T, N, D]."""
+        for _, h_TND in self.stages(parameters, x_TNI):
+            yield h_TND
+
+    def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
+        """Return the output [T, N, K]."""
+        *_, (_, h_TND) = self.stages(parameters, x_TNI)
+        return h_TND.bmm(parameters[self.weight_names()[-1]].mT)

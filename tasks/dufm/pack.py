@@ -1,0 +1,195 @@
+"""The task `dufm`: what a pack of it trains, and what it measures of every layer at log-spaced steps.
+
+Shapes: T trials, N samples sorted by class, D = width, K classes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from depthrate.tasks.data.dataset import Dataset
+from depthrate.tasks.dufm.classify import GEOMETRY_TOLERANCE, classify
+from depthrate.tasks.dufm.closed_forms import best_known, dnc_loss, srg_loss
+from depthrate.tasks.dufm.descent import GradientDescent
+from depthrate.tasks.dufm.measurements import RANK_TOLERANCES
+from depthrate.tasks.dufm.network import FEATURES, UnconstrainedFeatures
+from depthrate.tasks.dufm.schema import has_closed_forms, network_of, problem_of, weight_decays
+from depthrate.tasks.dufm.solutions import Solution
+from depthrate.tasks.dufm.starts import start
+from depthrate.tasks.dufm.strongly_regular import graph_order
+from depthrate.tasks.dufm.theory import Problem
+from depthrate.tasks.measures.class_means import class_collapse, class_means
+from depthrate.tasks.measures.spectra import spectrum
+from depthrate.tasks.task import Params, TaskContext, TrialResult
+from depthrate.tasks.training.pack import OwnCurves, Training, run_training
+from depthrate.tasks.training.parameters import measured_steps
+from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
+from depthrate.tasks.training.trainer import FusedTrainer, stream
+
+
+def run_pack(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
+    """Train and measure a pack of trials of one shape; results come when the whole pack is done.
+
+    Raises:
+        Interrupted: it was asked to stop and has saved a checkpoint.
+    """
+    yield from run_training(training_of(trials), context)
+
+
+def training_of(trials: Sequence[Params]) -> Training:
+    """Return what a pack of trials does."""
+    shared, network = trials[0], network_of(trials[0])
+    problems = [problem_of(params) for params in trials]
+    starts = [
+        start(
+            network,
+            problem,
+            init=params["init"],
+            scale=params["init_scale"],
+            noise=params["init_noise"],
+            generator=stream(params["seed"], "init"),
+        )
+        for params, problem in zip(trials, problems, strict=True)
+    ]
+    return Training(
+        network=network,
+        dataset=_samples(network),
+        plan=_plan(shared),
+        hyperparameters=[
+            Hyperparameters(seed=params["seed"], lr=params["lr"], momentum=0.0, weight_decays=weight_decays(params))
+            for params in trials
+        ],
+        measured_steps=measured_steps(shared, shared["steps"]),
+        measure=_LayerMeasurements(network, shared["rank_tol"]),
+        own_curves=_ratios(problems, relu=network.relu),
+        kept=[(params["features"], params["feature_dtype"]) for params in trials],
+        trainer=functools.partial(GradientDescent, start_TP=torch.stack(starts)),
+    )
+
+
+def _plan(params: Params) -> TrainingPlan:
+    return TrainingPlan(
+        loss="mse",
+        optimizer="sgd",
+        schedule=params["schedule"],
+        num_steps=params["steps"],
+        batch_size=None,
+        init="normal",
+        clip_norm=None,
+        dtype=getattr(torch, params["dtype"]),
+    )
+
+
+def _samples(network: UnconstrainedFeatures) -> Dataset:
+    """Return the data set of a model whose features are free: each sample is its own number."""
+    per_class = network.num_samples // network.num_classes
+    labels_N = np.repeat(np.arange(network.num_classes), per_class)
+    return Dataset(np.arange(network.num_samples)[:, None], labels_N, np.full(network.num_classes, per_class))
+
+
+def _ratios(problems: Sequence[Problem], *, relu: bool) -> OwnCurves:
+    """Return what adds to a row of curves the objective over the closed forms: null where these are not defined."""
+
+    def ratios(index: int, row: Mapping[str, float]) -> dict[str, float | None]:
+        problem = problems[index]
+        if not has_closed_forms(problem):
+            return {"loss_over_dnc": None, "loss_over_srg": None, "best_known": None}
+        graph = srg_loss(problem) if relu else None
+        return {
+            "loss_over_dnc": row["objective"] / dnc_loss(problem),
+            "loss_over_srg": None if graph is None else row["objective"] / graph,
+            "best_known": best_known(problem, relu=relu),
+        }
+
+    return ratios
+
+
+class _LayerMeasurements:
+    """Measures one trial of a pack at a time, layer by layer, before and after the ReLU, and names its solution."""
+
+    def __init__(self, network: UnconstrainedFeatures, rank_tol: float):
+        self._network, self._rank_tol = network, rank_tol
+        self._counts_K = torch.from_numpy(_samples(network).class_counts_K)
+
+    def __call__(self, trainer: FusedTrainer, position: int, step: int) -> list[dict[str, Any]]:
+        """Return one row a layer; the last one says which solution it is.
+
+        In float64 and on the CPU: the matrices are small, and ranks down to 1e-6 are asked for.
+        """
+        own = slice(position, position + 1)
+        parameters = {name: values[own].cpu().double() for name, values in trainer.parameters().items()}
+        rows = []
+        stages = self._network.stages(parameters, trainer.x_NI.cpu().unsqueeze(0))
+        for layer, weight, (before_TND, h_TND) in zip(
+            self._network.layers(), self._network.weight_names(), stages, strict=True
+        ):
+            row: dict[str, Any] = {"step": step, "split": "train", "layer": layer.number, "is_last": False}
+            row |= self._of_layer(h_TND, parameters[weight])
+            if before_TND is not None:
+                row |= {f"{name}_pre": value for name, value in self._of_values(before_TND).items()}
+            rows.append({name: _as_row(value) if isinstance(value, Tensor) else value for name, value in row.items()})
+        problem = _problem(trainer.hyperparameters[position], self._network)
+        assert isinstance(trainer, GradientDescent)
+        rows[-1] |= {"is_last": True, "solution": self._solution(problem, parameters, trainer.drift(position))}
+        return rows
+
+    def _of_layer(self, h_TND: Tensor, weight_TMD: Tensor) -> dict[str, Tensor]:
+        means_TKD = class_means(h_TND, self._counts_K)
+        measured = spectrum(means_TKD, self._rank_tol)
+        sizes_TS = measured["singular_values"]
+        order = graph_order(measured["class_gram"][0].numpy(), GEOMETRY_TOLERANCE)
+        tolerances = torch.tensor(RANK_TOLERANCES, dtype=torch.float64)
+        above = sizes_TS.unsqueeze(1) > tolerances.view(1, -1, 1) * sizes_TS[:, :1].unsqueeze(1)
+        return {
+            **self._of_values(h_TND),
+            "nc1": class_collapse(h_TND, self._counts_K, means_TKD)["nc1"],
+            "stable_rank": measured["stable_rank"],
+            "ranks": above.double().sum(-1),
+            "dnc3": _distance_to_means(weight_TMD, means_TKD),
+            **({} if order is None else {"class_order": torch.tensor([order], dtype=torch.float64)}),
+        }
+
+    def _of_values(self, h_TND: Tensor) -> dict[str, Tensor]:
+        """Return what is measured both before and after a ReLU."""
+        means_TKD = class_means(h_TND, self._counts_K)
+        measured = spectrum(means_TKD, self._rank_tol)
+        collapse = class_collapse(h_TND, self._counts_K, means_TKD, pinv_tolerance=self._rank_tol**2)
+        return {
+            "dnc1": collapse["nc1_pinv"],
+            "dnc2": measured["condition_number"],
+            **{name: measured[name] for name in ("rank", "singular_values", "class_gram")},
+        }
+
+    def _solution(self, problem: Problem, parameters: Mapping[str, Tensor], drift: float) -> str:
+        found = Solution(
+            parameters[FEATURES][0].numpy(), [parameters[name][0].numpy() for name in self._network.weight_names()]
+        )
+        return str(classify(problem, found, drift=drift, relu=self._network.relu, rank_tol=self._rank_tol))
+
+
+def _problem(hyperparameters: Hyperparameters, network: UnconstrainedFeatures) -> Problem:
+    features, *weights = hyperparameters.weight_decays.values()
+    return Problem(network.num_classes, network.num_samples // network.num_classes, tuple(weights), features)
+
+
+def _distance_to_means(weight_TMD: Tensor, means_TKD: Tensor) -> Tensor:
+    """Return the mean sine of the angle between a row and the class mean nearest to its line, weighted by the rows' norms."""
+    norms_TM, lengths_TK = weight_TMD.norm(dim=-1), means_TKD.norm(dim=-1)
+    cosines_TMK = (weight_TMD @ means_TKD.mT) / (norms_TM.unsqueeze(2) * lengths_TK.unsqueeze(1))
+    nearest_TM = cosines_TMK.nan_to_num(0.0).abs().amax(-1).clamp(max=1.0)
+    return (norms_TM * (1 - nearest_TM.square()).sqrt()).sum(-1) / norms_TM.sum(-1)
+
+
+def _as_row(value: Tensor) -> Any:
+    """Return one measurement of the only trial: a number, a list of numbers, or a matrix row by row."""
+    if value.ndim == 1:
+        number = value.item()
+        return number if math.isfinite(number) else None
+    return value[0].tolist() if value.ndim == 2 else value[0].flatten().float()

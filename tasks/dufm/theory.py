@@ -1,0 +1,151 @@
+"""The closed forms of the deep unconstrained features model: deep neural collapse and the strongly regular graph.
+
+The objective, with Y = I_K (x) 1_n^T, N = K n and sigma = ReLU:
+(1/2N)||W_L sigma(W_{L-1} ... sigma(W_1 H_1)) - Y||^2 + sum_l (lambda_l/2)||W_l||^2 + (lambda_H/2)||H_1||^2.
+Plain Python, so that every command can import it. L = depth, K = num_classes, n = samples_per_class.
+
+Source: P2 Neural Collapse versus Low-Rank Bias, Theorems 5 and 6, Definition 10, Lemmas 16 and 18, with corrections: mu_1 of
+Lemma 16 is ((r-2)(r-3))^2 / (2D), the printed one is right for r = 4 and 5 only; the printed L_DNC lacks "+ K lambda_L".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+ZERO_LOSS = 0.5
+"""The objective where all matrices are zero: always a candidate."""
+SMALLEST_R = 4
+"""With r = 3 no two edges are apart, and the last features would be zero."""
+_GRID = 400
+"""Points over twelve decades of the scale: a valley is far wider than their distance."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One deep unconstrained features model: what its closed forms depend on. The width is none of it, if large enough."""
+
+    num_classes: int
+    samples_per_class: int
+    weight_decays: tuple[float, ...]
+    """lambda_1 to lambda_L, all above zero."""
+    weight_decay_features: float
+    """lambda_H, above zero; n lambda_H once the n samples of a class are one."""
+
+    @property
+    def depth(self) -> int:
+        """The number L of weight matrices."""
+        return len(self.weight_decays)
+
+    @property
+    def first_pair(self) -> float:
+        """sqrt(n lambda_H lambda_1): what a unit of nuclear norm of W_1 M_1 costs."""
+        return math.sqrt(self.samples_per_class * self.weight_decay_features * self.weight_decays[0])
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A family of solutions with one free scale q: the objective along it, in closed form.
+
+    loss(q) = (lambda_L/2) sum_i m_i / (mu_i alpha_L + K lambda_L) + (L/2) slope q with alpha_L = gain q^L. The sum is the
+    ridge regression of W_L on features whose Gram matrix is alpha_L times a matrix with eigenvalues mu_i; the other L
+    matrices, H_1 among them, share their regularisation equally.
+    """
+
+    problem: Problem
+    spectrum: tuple[tuple[float, float], ...]
+    """(multiplicity m_i, eigenvalue mu_i); the multiplicities add up to the classes that it is about."""
+    gain: float
+    slope: float
+
+    def loss(self, scale: float) -> float:
+        """Return the objective at q = scale."""
+        problem = self.problem
+        last = problem.weight_decays[-1]
+        alpha = self.gain * scale**problem.depth
+        fit = sum(number / (eigenvalue * alpha + problem.num_classes * last) for number, eigenvalue in self.spectrum)
+        return last / 2 * fit + problem.depth / 2 * self.slope * scale
+
+    def minimum(self) -> tuple[float, float]:
+        """Return (q, loss) at the best q >= 0; q is 0 where that is best."""
+        unit = (self.problem.num_classes * self.problem.weight_decays[-1] / self.gain) ** (1 / self.problem.depth)
+        grid = [unit * 10 ** (12 * index / _GRID - 6) for index in range(_GRID + 1)]
+        best = min(range(1, _GRID), key=lambda index: self.loss(grid[index]))
+        low, high = grid[best - 1], grid[best + 1]
+        while low < (middle := (low + high) / 2) < high:  # to the last bit: the gradient there is zero to 1e-10
+            low, high = (low, middle) if self._rises(middle) else (middle, high)
+        return min(((each, self.loss(each)) for each in (0.0, low)), key=lambda pair: pair[1])
+
+    def _rises(self, scale: float) -> bool:
+        """Return whether the objective's derivative is above zero, but for the factor L / 2."""
+        floor = self.problem.num_classes * self.problem.weight_decays[-1]
+        alpha = self.gain * scale**self.problem.depth
+        falls = sum(number * each / (each * alpha + floor) ** 2 for number, each in self.spectrum)
+        return self.slope > self.problem.weight_decays[-1] * falls * alpha / scale
+
+
+def dnc_branch(problem: Problem, num_classes: int | None = None) -> Branch:
+    """Return deep neural collapse of so many of the classes (all by default): M_l = sqrt(alpha_l) I for every layer.
+
+    alpha_l = x^l / (n lambda_H prod_{i<l} lambda_i), and the regularisation of each matrix is K x / 2.
+    """
+    classes = problem.num_classes if num_classes is None else num_classes
+    features = problem.samples_per_class * problem.weight_decay_features
+    gain = 1 / (features * math.prod(problem.weight_decays[:-1]))
+    return Branch(problem, ((classes, 1.0),), gain, classes)
+
+
+def graph_constant(r: int) -> float:
+    """Return D = (r-2)(r-3) + 2: a row of A T_r has the squared norm 2 D / (r-1)."""
+    return (r - 2) * (r - 3) + 2.0
+
+
+def triangular_root(num_classes: int) -> int | None:
+    """Return r with K = r(r-1)/2 where there is one from 4 on, else null."""
+    r = (1 + math.isqrt(1 + 8 * num_classes)) // 2
+    return r if r >= SMALLEST_R and r * (r - 1) // 2 == num_classes else None
+
+
+def triangular_classes(around: int) -> str:
+    """Return in words which numbers of classes near this one the graph exists for."""
+    r = max(SMALLEST_R, (1 + math.isqrt(1 + 8 * around)) // 2 - 2)
+    return ", ".join(str(each * (each - 1) // 2) for each in range(r, r + 5))
+
+
+def srg_branch(problem: Problem, r: int) -> Branch:
+    """Return the strongly regular graph on r(r-1)/2 of the classes: M_l = sqrt(alpha_l) T_r for 2 <= l <= L-1.
+
+    alpha_l = p^{l-2} q^l / (r^{l-2} prod_{i=2}^{l-1} lambda_i) with p = sqrt(n lambda_H lambda_1) (sqrt 2 +
+    sqrt((r-1)(r-2))), and alpha_L = 4 D p^{L-2} q^L / (r^{L-1} (r-1)^2 prod_{i=2}^{L-1} lambda_i).
+
+    Raises:
+        ValueError: the depth is below 3, or r below 4.
+    """
+    if problem.depth < 3 or r < SMALLEST_R:
+        raise ValueError(f"depth is {problem.depth} and r is {r}; the graph's solution needs a depth of 3 and r = 4")
+    constant = graph_constant(r)
+    p = problem.first_pair * (math.sqrt(2) + math.sqrt((r - 1) * (r - 2)))
+    gain = 4 * constant * p ** (problem.depth - 2) / (r ** (problem.depth - 1) * (r - 1) ** 2)
+    spectrum = (
+        (1, ((r - 2) * (r - 3)) ** 2 / (2 * constant)),
+        (r - 1, 2 * (r - 3) ** 2 / constant),
+        (r * (r - 3) / 2, 2 / constant),
+    )
+    return Branch(problem, spectrum, gain / math.prod(problem.weight_decays[1:-1]), p)
+
+
+def limit_ratio(r: int, depth: int) -> float:
+    """Return L_SRG / L_DNC for K = r(r-1)/2 as all weight decays go to zero together; n and their proportions drop out.
+
+    Both objectives become B q^{-L} + C q there, whose minimum is proportional to B^{1/(L+1)} C^{L/(L+1)}.
+
+    Raises:
+        ValueError: the depth is below 3, or r below 4.
+    """
+    problem = Problem(r * (r - 1) // 2, 1, (1.0,) * depth, 1.0)
+
+    def size(branch: Branch) -> float:
+        residual = sum(number / eigenvalue for number, eigenvalue in branch.spectrum) / branch.gain
+        return (residual * branch.slope**depth) ** (1 / (depth + 1))
+
+    return size(srg_branch(problem, r)) / size(dnc_branch(problem))

@@ -1,0 +1,26 @@
+"""Shares of trials, with their intervals."""
+
+from __future__ import annotations
+
+import math
+
+Z_95 = 1.959963984540054
+"""The 97.5 % quantile of the normal distribution."""
+
+
+def wilson_interval(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
+    """Return the score interval of a proportion, 95 % by default; it stays in [0, 1] and is not empty at 0 and at 1.
+
+    Raises:
+        ValueError: there are no trials, or more successes than trials.
+
+    Source: Wilson 1927, Probable inference, the law of succession, and statistical inference.
+    """
+    if not 0 <= successes <= count or count < 1:
+        raise ValueError(f"{successes} of {count} is no share; give a count from 1 on, and successes up to it")
+    share, weight = successes / count, z * z / count
+    middle = (share + weight / 2) / (1 + weight)
+    half = z / (1 + weight) * math.sqrt(share * (1 - share) / count + weight / (4 * count))
+    # at the ends the formula gives exactly 0 and 1, but for rounding
+    low = 0.0 if successes == 0 else middle - half
+    return low, 1.0 if successes == count else middle + half

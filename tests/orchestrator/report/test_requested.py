@@ -1,0 +1,157 @@
+"""Figures that a sweep asks for: their values read from a store by SQL, and drawn."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests_rows import commit
+
+from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.report.data import STATE_COLUMNS, ReportData
+from depthrate.orchestrator.report.figure_data import FigureContent, read_figures
+from depthrate.orchestrator.report.figure_files import draw, plot_csv
+from depthrate.orchestrator.report.figures.requested import REQUESTED, requested_plots
+from depthrate.orchestrator.report.page import render_report
+from depthrate.storage.query import Results
+from depthrate.storage.store import Store
+from depthrate.sweeps.figure_requests import figure_request
+from depthrate.tasks.fits.proportions import wilson_interval
+
+TRIALS = pd.DataFrame(
+    [
+        {"trial_id": f"t{x}{y}{seed}", "width": 8 * x, "lr": 0.1 * y, "seed": seed}
+        | dict.fromkeys(STATE_COLUMNS[2:])
+        | {"state": "ok"}
+        for x in (1, 2, 4)
+        for y in (1, 2)
+        for seed in (0, 1)
+    ]
+)
+EMPTY = ReportData(
+    name="s", spec={}, trials=TRIALS, results=pd.DataFrame(), metrics=pd.DataFrame(), curves=pd.DataFrame(), fits=[],
+    store="", commands=[], versions={}, git=None, created_at="", problems=[],
+)  # fmt: skip
+
+
+def plots_of(request, **columns):
+    rows = pd.DataFrame({"trial_id": TRIALS["trial_id"], "height": 0} | columns)
+    return requested_plots(replace(EMPTY, figures=[FigureContent(figure_request(request), rows)]))
+
+
+def test_a_curve_is_means_points_and_theory():
+    (plot,) = plots_of(
+        {"kind": "curve", "metric": "nc1", "x": "width", "by": ["lr"], "lines": {"theory": "1"}},
+        value=TRIALS["width"] * TRIALS["lr"] + TRIALS["seed"],
+        line_0=3 * TRIALS["width"],
+    )
+    named = {trace["name"]: trace for trace in plot.traces if trace["showlegend"]}
+    assert named.keys() == {"0.1", "0.2", "theory"}
+    assert named["0.1"]["x"] == [8, 16, 32] and named["0.1"]["y"] == pytest.approx([1.3, 2.1, 3.7])
+    theory = [trace["y"] for trace in plot.traces if trace["y"] == [24, 48, 96]]
+    assert len(theory) == 2 and plot.layout["yaxis"]["type"] == "log"
+    assert sum(len(trace["x"]) for trace in plot.traces if trace["mode"] == "markers") == 12
+
+
+def test_a_share_has_wilsons_intervals():
+    (plot,) = plots_of(
+        {"kind": "share", "condition": "c", "x": "width"}, value=TRIALS["width"] < 8 * (1 + TRIALS["seed"]) + 1
+    )
+    (share,) = [trace for trace in plot.traces if trace["showlegend"]]
+    assert share["y"] == [1, 0.5, 0] and share["x"] == [8, 16, 32]
+    (bars,) = [trace for trace in plot.traces if not trace["showlegend"]]
+    assert bars["y"][3:5] == pytest.approx(wilson_interval(2, 4), rel=1e-5)
+    assert "4 of 4 at 8; 2 of 4 at 16; 0 of 4 at 32" in plot.notes[0]
+
+
+def test_a_map_averages_its_cells():
+    (plot,) = plots_of(
+        {"kind": "map", "metric": "nc1", "x": "width", "y": "lr"}, value=TRIALS["width"] + TRIALS["seed"]
+    )
+    (trace,) = plot.traces
+    assert trace["z"] == [[8.5, 16.5, 32.5]] * 2
+    assert plot.layout["yaxis"]["ticktext"] == ["0.2", "0.1"] and "Mean of 2 trials a cell" in plot.notes[0]
+
+
+def test_a_distribution_counts_what_lies_below_a_line():
+    (plot,) = plots_of(
+        {"kind": "distribution", "metric": "nc1", "by": ["lr"], "lines": {"L": "x"}},
+        value=np.arange(12.0), line_0=[4.0] * 12,
+    )  # fmt: skip
+    assert sum(len(trace["x"]) for trace in plot.traces if trace["mode"] == "markers") == 12
+    assert [note for note in plot.notes if "below L" in note] == [
+        "0.1: 2 of 6 below L (4).",
+        "0.2: 2 of 6 below L (4).",
+    ]
+
+
+def test_a_spectrum_has_a_line_a_layer():
+    rows = pd.DataFrame(
+        [
+            {"trial_id": t, "layer": layer, "value": [4.0 / layer, 1e-3], "height": 0}
+            for t in ("t110", "t111")
+            for layer in (1, 2)
+        ]
+    )
+    request = figure_request({"kind": "spectrum", "metric": "singular_values"})
+    (plot,) = requested_plots(replace(EMPTY, figures=[FigureContent(request, rows)]))
+    assert [(trace["name"], trace["y"]) for trace in plot.traces] == [("1", [4, 1e-3]), ("2", [2, 1e-3])]
+    assert plot.layout["yaxis"]["type"] == "log"
+
+
+def test_a_matrix_is_drawn_in_two_orders_for_the_lowest_trial():
+    grams = [[2.0, 0, 1, 0, 2, 0, 1, 0, 2]] * 11 + [[4.0, 2, 0, 2, 4, 0, 0, 0, 4]]
+    heights = [1.0] * 11 + [0.5]
+    in_class_order, in_other = plots_of(
+        {"kind": "matrix", "metric": "class_gram", "order": "class_order", "lowest": "objective"},
+        value=grams,
+        class_order=[[0.0, 1, 2]] * 11 + [[2.0, 0, 1]],
+        height=heights,
+    )
+    assert in_class_order.traces[0]["z"] == [[1, 0.5, 0], [0.5, 1, 0], [0, 0, 1]] and "t421" in in_class_order.notes[0]
+    assert in_other.traces[0]["z"] == [[1, 0, 0], [0, 1, 0.5], [0, 0.5, 1]]
+    assert in_other.layout["xaxis"]["ticktext"] == ["2", "0", "1"]
+    for plot in (in_class_order, in_other):
+        assert draw(plot)["svg"] and plot_csv(plot).count("\n") == 10
+
+
+def test_values_are_read_by_sql_and_faults_are_said(tmp_path):
+    store = Store(str(tmp_path))
+    commit(store, "a1", ["x", "y", "z"])
+    results = Results(Store(str(tmp_path)), builtin_columns())
+    requests = [
+        figure_request(each)
+        for each in (
+            {
+                "kind": "curve",
+                "metric": "nc1 * 2",
+                "x": "depth",
+                "lines": {"theory": "depth + 1"},
+                "where": "depth < 4",
+            },
+            {"kind": "curve", "metric": "nc1", "x": "depth", "layer": -2},
+            {"kind": "share", "condition": "nc1 > 6 and depth = 2", "x": "depth"},
+            {"kind": "spectrum", "metric": "singular_values"},
+            {"kind": "curve", "metric": "nc1 +", "x": "depth", "title": "Half"},
+        )
+    ]
+    last, before, share, spectrum, broken = read_figures(results, requests, ["x", "y", "elsewhere"])
+    assert last.rows[["trial_id", "value", "line_0"]].values.tolist() == [["x", 12.4, 3], ["y", 12.4, 4]]
+    assert before.rows["value"].tolist() == pytest.approx([6.1, 6.1])
+    assert share.rows["value"].tolist() == [True, False]
+    assert sorted(zip(spectrum.rows["trial_id"], spectrum.rows["layer"], strict=True))[:3] == [
+        ("x", 0),
+        ("x", 1),
+        ("x", 2),
+    ]
+    assert broken.rows.empty and "the figure 'Half' (curve) cannot be drawn" in broken.said
+    assert not requested_plots(replace(EMPTY, figures=[broken]))
+
+
+def test_the_page_has_the_section_only_where_it_is_asked_for(monkeypatch):
+    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/** plotly.js */")
+    assert REQUESTED.section not in render_report(EMPTY)
+    rows = pd.DataFrame({"trial_id": TRIALS["trial_id"], "value": 1.0, "height": 0})
+    asked = FigureContent(figure_request({"kind": "curve", "metric": "<b>", "x": "width"}), rows)
+    page = render_report(replace(EMPTY, figures=[asked]))
+    assert REQUESTED.section in page and "<b> over" not in page
