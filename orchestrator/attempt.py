@@ -137,7 +137,23 @@ def write_lost(store: Store, *known: Mapping[str, Any], kind: FailureKind, error
         lost.write(store)
 
 
-def why_no_end(store: Store, record: Record | None) -> str:
+def failure_of(
+    kind: FailureKind, death: str | None, record: Record | None, store: Store
+) -> tuple[FailureKind, str | None]:
+    """Return what an attempt that is over and not done failed of, in words too.
+
+    `kind` and `death` are what who started it saw, `record` what stands in the store.
+    """
+    state = AttemptState.RUNNING if record is None else record["state"]
+    if death is not None and state is AttemptState.RUNNING:
+        return kind, death
+    if record is None or state is AttemptState.RUNNING:
+        return FailureKind.STORE, _why_no_end(store, record)
+    wrote = kind if kind is FailureKind.BEGINS_NOWHERE else record["error_kind"] or kind
+    return wrote, record["error"] or death
+
+
+def _why_no_end(store: Store, record: Record | None) -> str:
     """Say why a worker that goes on working has left no end of an attempt, or no word at all, in the store."""
     what = "the attempt left no record" if record is None else "the attempt could not write down its end"
     try:

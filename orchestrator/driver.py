@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
-from depthrate.orchestrator.attempt import heartbeat_s, new_attempt_id, read_attempts, why_no_end, write_lost
+from depthrate.orchestrator.attempt import failure_of, heartbeat_s, new_attempt_id, read_attempts, write_lost
 from depthrate.orchestrator.cancel_mark import forced_attempts, read_cancel_mark
 from depthrate.orchestrator.committed import CommittedTrials
 from depthrate.orchestrator.executors.executor import (
@@ -22,16 +21,17 @@ from depthrate.orchestrator.executors.executor import (
     PackJob,
     SubmitError,
 )
+from depthrate.orchestrator.feeding import Feeding
+from depthrate.orchestrator.hearing import Hearing
 from depthrate.orchestrator.other_launches import OtherLaunches
 from depthrate.orchestrator.plan import Plan, halved
-from depthrate.orchestrator.progress import Detached, Feed, Outcome, PackFailure, Progress, Watcher
+from depthrate.orchestrator.progress import Detached, Feed, Outcome, PackEntry, PackFailure, Progress, Watcher
 from depthrate.orchestrator.retry import STOP_AFTER_PACKS, Decision, GrowingPause, decide, error_pattern, pause_s
-from depthrate.storage.beats import Beat, Beats
 from depthrate.storage.layout import checkpoint_folder
 from depthrate.storage.records import Record
 from depthrate.storage.snapshot import Snapshot
 from depthrate.storage.states import AttemptState, FailureKind
-from depthrate.storage.store import Store, StoreError
+from depthrate.storage.store import Store
 from depthrate.sweeps.packing import Pack
 
 log = logging.getLogger("depthrate")
@@ -42,20 +42,6 @@ LOOK_AT_OTHERS_S, LOOK_ALONE_S = 5.0, 60.0
 itself, which costs one request to see."""
 REST = 20
 """Looks take at most this part of a launch's time: what took a second is not done again for so many seconds."""
-BEATS_A_LOOK, BEATS_HEARD = 100, 2
-"""Nodes that are asked at most for their progress in one look, and every how many of the shortest heartbeats."""
-
-
-@dataclass
-class _Entry:
-    """A pack on its way: which attempt of it runs, and how it failed before."""
-
-    pack: Pack
-    failures: Counter[FailureKind] = field(default_factory=Counter)
-    beat: Beat | None = None
-    """How far its attempt is, where that has started; empty before that was heard."""
-    not_before: float = 0.0
-    """When it may start, on the driver's clock."""
 
 
 class Driver:
@@ -77,14 +63,10 @@ class Driver:
         self._clock = clock
         self._estimate_s = estimate_s
         """Gives the rough seconds of a pack on one core."""
-        self._feed = feed
-        self._feed_is_due = not plan.packs
-        """Whether something has ended since the search was last asked."""
-        self.added: list[Pack] = []
-        """Packs that the search gave."""
+        self._feeding = Feeding(feed, is_due=not plan.packs)
         self.sweep = plan.checked.sweep
-        self.queue = deque(_Entry(pack) for pack in plan.packs)
-        self.running = {attempt_id: _Entry(pack) for attempt_id, pack in plan.underway.items()}
+        self.queue = deque(PackEntry(pack) for pack in plan.packs)
+        self.running = {attempt_id: PackEntry(pack) for attempt_id, pack in plan.underway.items()}
         """By the attempt as it was submitted, by this launch or by one that this launch goes on from."""
         self.failures: list[PackFailure] = []
         self.trials_done = len(plan.done)
@@ -94,15 +76,11 @@ class Driver:
         for attempt_id in self.running:
             self._others.note_own(self.sweep.name, attempt_id)
         self._no_room = GrowingPause(clock)
-        self._next_look = self._next_full_look = self._next_tick = self._feed_not_before = float("-inf")
+        self._next_look = self._next_full_look = self._next_tick = float("-inf")
         self._nothing_before = float("-inf")
         """Until when no pack in the queue can become ready by itself."""
         self._committed = CommittedTrials(store, plan.done, upkeep)
-        self._beats = Beats(store, self.sweep.name, most=BEATS_A_LOOK)
-        self._heard: dict[str, Beat] = {}
-        self._next_beats = float("-inf")
-        self._ended: set[str] = set()
-        """Attempts of this launch, as they ran, that are over."""
+        self._hearing = Hearing(store, self.sweep.name, clock)
 
     def stop(self) -> None:
         """Start nothing more; let what runs save a checkpoint and end, or go on without us where it can."""
@@ -115,14 +93,14 @@ class Driver:
         with self._others:
             while (self.running and not self._may_leave()) or (self._has_more() and not self.stopping):
                 if not self.stopping:
-                    self._ask_feed(self._clock())
+                    packs = self._feeding.next_packs(self._clock(), self.failures)
+                    self.queue.extend(PackEntry(pack) for pack in packs)
                     self._submit(self._clock())
                 self._handle_all(self.executor.poll(timeout_s=0.2))
                 if self._clock() >= self._next_tick:
                     self._tick(self._clock())
         self._tell()
-        with contextlib.suppress(OSError):
-            self._beats.delete_ended(self._ended)
+        self._hearing.leave()
         return Outcome(self.failures, self.stopping and not self.stopped_early, self.stopped_early, self.cancelled)
 
     def _tick(self, now: float) -> None:
@@ -144,22 +122,7 @@ class Driver:
         return self.stopping and self.executor.outlives_driver
 
     def _has_more(self) -> bool:
-        return bool(self.queue) or (self._feed is not None and self._feed_is_due and not self._feed.is_over)
-
-    def _ask_feed(self, now: float) -> None:
-        """Queue what the search proposes now that something has ended."""
-        if self._feed is None or not self._feed_is_due or now < self._feed_not_before:
-            return
-        given_up = {trial_id for failure in self.failures for trial_id in failure.pack.trial_ids}
-        try:
-            packs = self._feed.next_packs(given_up)
-        except (OSError, StoreError) as error:
-            log.warning("search: store not read: %s", error)
-            self._feed_not_before = now + LOOK_AT_OTHERS_S
-            return
-        self._feed_is_due = False
-        self.added += packs
-        self.queue.extend(_Entry(pack) for pack in packs)
+        return bool(self.queue) or self._feeding.has_more
 
     def _stop_if_cancelled(self) -> None:
         mark = read_cancel_mark(self.store, self.sweep.name)
@@ -190,7 +153,7 @@ class Driver:
         if self.stopping:  # asked to while these were on their way
             self.executor.stop()
 
-    def _claimed(self, ready: list[_Entry], room: int) -> list[_Entry]:
+    def _claimed(self, ready: list[PackEntry], room: int) -> list[PackEntry]:
         """Return as many of these entries as there is room for and are this launch's to run, taken from the queue."""
         chosen = ready[:room]
         packs, following = [entry.pack for entry in chosen], [entry.pack for entry in ready[room:]]
@@ -223,7 +186,7 @@ class Driver:
             self.queue.extend(entries)
         self._has_submitted = True
 
-    def _job_of(self, entry: _Entry) -> PackJob:
+    def _job_of(self, entry: PackEntry) -> PackJob:
         """Return a new attempt of a pack, noted as running."""
         job = PackJob(
             attempt_id=new_attempt_id(),
@@ -232,7 +195,7 @@ class Driver:
             pack_id=entry.pack.pack_id,
             trial_ids=entry.pack.trial_ids,
             params=[trial.params for trial in entry.pack.trials],
-            pruning=None if self._feed is None else [self._feed.pruning(t.trial_id) for t in entry.pack.trials],
+            pruning=self._feeding.pruning(entry.pack.trial_ids),
             options=self.options,
             estimated_s=self._estimate_s(entry.pack),
         )
@@ -251,12 +214,12 @@ class Driver:
         names = [end.ran_as or end.attempt_id for end in unread if end.attempt_id in self.running]
         records = read_attempts(self.store, self.sweep.name, names)
         for end in ends:
-            self._ended.add(end.ran_as or end.attempt_id)
+            self._hearing.note_end(end.ran_as or end.attempt_id)
             self._handle(end, end.record or records.get(end.ran_as or end.attempt_id))
 
     def _handle(self, end: JobEnd, record: Record | None) -> None:
         entry = self.running.pop(end.attempt_id, None)
-        self._feed_is_due = True
+        self._feeding.note_end()
         self._no_room.end()
         if entry is None:  # an earlier launch's, and not of this plan: committed since, or submitted once more
             return
@@ -268,23 +231,20 @@ class Driver:
             return
         attempt_id = end.ran_as or end.attempt_id
         state = AttemptState.RUNNING if record is None else record["state"]
-        if end.death is not None and state is AttemptState.RUNNING:
-            known = {"attempt_id": attempt_id, "sweep": self.sweep.name, "device": self.options.device}
-            pack = {"pack_id": entry.pack.pack_id, "trial_ids": entry.pack.trial_ids}
-            with contextlib.suppress(OSError):  # a hint: a store that refuses it stops nothing
-                write_lost(self.store, known, pack, record or {}, kind=end.kind, error=end.death)
-            self._retry(entry, attempt_id, end.kind, end.death)
-        elif state is AttemptState.DONE:
+        if state is AttemptState.DONE:
             self.trials_done += len(entry.pack.trials)
         elif state is AttemptState.INTERRUPTED and end.kind not in (FailureKind.CANCELLED, FailureKind.TIMEOUT):
             self._requeue(entry)
-        elif record is None or state is AttemptState.RUNNING:
-            self._retry(entry, attempt_id, FailureKind.STORE, why_no_end(self.store, record))
         else:
-            kind = end.kind if end.kind is FailureKind.BEGINS_NOWHERE else record["error_kind"] or end.kind
-            self._retry(entry, attempt_id, kind, record["error"] or end.death)
+            kind, error = failure_of(end.kind, end.death, record, self.store)
+            if end.death is not None and state is AttemptState.RUNNING:
+                known = {"attempt_id": attempt_id, "sweep": self.sweep.name, "device": self.options.device}
+                pack = {"pack_id": entry.pack.pack_id, "trial_ids": entry.pack.trial_ids}
+                with contextlib.suppress(OSError):  # a hint: a store that refuses it stops nothing
+                    write_lost(self.store, known, pack, record or {}, kind=kind, error=error)
+            self._retry(entry, attempt_id, kind, error)
 
-    def _retry(self, entry: _Entry, attempt_id: str, kind: FailureKind, error: str | None) -> None:
+    def _retry(self, entry: PackEntry, attempt_id: str, kind: FailureKind, error: str | None) -> None:
         entry.failures[kind] += 1
         # a pack that runs in turn may have committed some of its trials before it failed
         entry.pack = self._without(entry.pack, self._committed.since_then())
@@ -295,17 +255,17 @@ class Driver:
                 with contextlib.suppress(OSError):
                     self.store.delete(checkpoint_folder(entry.pack.pack_id))
                 del entry.failures[kind]
-                self.queue.extendleft(_Entry(part, entry.failures.copy()) for part in halved(entry.pack))
+                self.queue.extendleft(PackEntry(part, entry.failures.copy()) for part in halved(entry.pack))
             case Decision.RETRY if entry.pack.trials:
                 not_before = self._clock() + pause_s(kind, entry.failures)
-                self.queue.appendleft(_Entry(entry.pack, entry.failures, not_before=not_before))
+                self.queue.appendleft(PackEntry(entry.pack, entry.failures, not_before=not_before))
 
-    def _requeue(self, entry: _Entry) -> None:
+    def _requeue(self, entry: PackEntry) -> None:
         left = self._without(entry.pack, self._committed.since_then())
         if left.trials:
-            self.queue.appendleft(_Entry(left, entry.failures))
+            self.queue.appendleft(PackEntry(left, entry.failures))
 
-    def _give_up(self, entry: _Entry, attempt_id: str, kind: FailureKind, error: str) -> None:
+    def _give_up(self, entry: PackEntry, attempt_id: str, kind: FailureKind, error: str) -> None:
         """Report a pack; the same error from several packs stops the launch, since the others would fail alike."""
         self.failures.append(PackFailure(entry.pack, attempt_id, error))
         same = sum(error_pattern(failure.error) == error_pattern(error) for failure in self.failures)
@@ -320,7 +280,8 @@ class Driver:
         """Return the pack's trials that are not committed, and count the others as done."""
         left = tuple(trial for trial in pack.trials if trial.trial_id not in committed)
         self.trials_done += len(pack.trials) - len(left)
-        self._feed_is_due = self._feed_is_due or len(left) < len(pack.trials)
+        if len(left) < len(pack.trials):
+            self._feeding.note_end()
         return Pack(pack.pack_id, left)
 
     def _look_for_others(self, now: float) -> None:
@@ -356,20 +317,16 @@ class Driver:
         for attempt_id, (pack_id, trial_ids) in self.executor.take_over().items():
             trials = tuple(pending[trial_id] for trial_id in trial_ids if trial_id in pending)
             if trials and attempt_id not in self.running:
-                self.running[attempt_id] = _Entry(Pack(pack_id, trials))
+                self.running[attempt_id] = PackEntry(Pack(pack_id, trials))
                 self._others.note_own(self.sweep.name, attempt_id)
         own = self._own_trials()
         for entry in self.queue:
             entry.pack = Pack(entry.pack.pack_id, tuple(t for t in entry.pack.trials if t.trial_id not in own))
 
     def _read_progress(self) -> None:
-        started = self.executor.running()
-        if started and self._clock() >= self._next_beats:
-            self._heard = self._beats.look()
-            self._next_beats = self._clock() + BEATS_HEARD * heartbeat_s(self.store)
-        for attempt_id, entry in self.running.items():
-            runs_as = started.get(attempt_id)
-            entry.beat = None if runs_as is None else self._heard.get(runs_as) or entry.beat or {}
+        known = {attempt_id: entry.beat for attempt_id, entry in self.running.items()}
+        for attempt_id, beat in self._hearing.hear(self.executor.running(), known).items():
+            self.running[attempt_id].beat = beat
 
     def _tell(self) -> None:
         busy, entries = self._others.busy, self.running.values()
@@ -383,6 +340,6 @@ class Driver:
                 packs_submitted=[entry.pack for entry in entries if entry.beat is None],
                 waiting_for_others=len(waiting),
                 holders=[each for each in self._others.holders if queued.intersection(each["trial_ids"])],
-                packs_added=self.added,
+                packs_added=self._feeding.added,
             )
         )

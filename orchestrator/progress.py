@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -9,7 +10,20 @@ from typing import Any, Protocol
 from depthrate.orchestrator.executors.executor import LaunchJob
 from depthrate.storage.beats import Beat
 from depthrate.storage.records import Record
+from depthrate.storage.states import FailureKind
 from depthrate.sweeps.packing import Pack
+
+
+@dataclass
+class PackEntry:
+    """A pack on its way: which attempt of it runs, and how it failed before."""
+
+    pack: Pack
+    failures: Counter[FailureKind] = field(default_factory=Counter)
+    beat: Beat | None = None
+    """How far its attempt is, where that has started; empty before that was heard."""
+    not_before: float = 0.0
+    """When it may start, on the driver's clock."""
 
 
 @dataclass(frozen=True)

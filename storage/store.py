@@ -25,7 +25,6 @@ IN_FLIGHT = 24
 """Requests that are under way at once when many files of a remote store are read."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """How a file system says that it takes no more."""
-
 _TELLING = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created")
 """What filesystems say of a file by which it is seen that it was written anew."""
 _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss")
