@@ -25,6 +25,9 @@ def steady(
             file.write(f"{depth} {seed} {step} {os.environ.get('SLURMD_NODENAME')}\n")
         context.progress(step + 1, steps)
     while hold and os.path.exists(hold):
+        if context.should_stop():
+            context.save_checkpoint(str(steps).encode())
+            raise depthrate.Interrupted
         time.sleep(0.1)
     return {"metrics": [{"layer": depth, "nc1": 1 / depth}]}
 

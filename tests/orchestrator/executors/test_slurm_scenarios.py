@@ -185,7 +185,9 @@ def test_a_running_sweep_is_gone_back_to_at_random_moments(bench: Bench) -> None
 
 
 def test_leaving_cancelling_and_going_on(bench: Bench) -> None:
-    bench.sweep(params={"steps": 100, "step_s": 0.2}, grid={"depth": [2, 3]})
+    hold = bench.folder / "hold"
+    hold.touch()  # on a busy machine the jobs would end before the launch has left
+    bench.sweep(params={"steps": 40, "step_s": 0.2, "hold": str(hold)}, grid={"depth": [2, 3]})
     process = bench.start()
     bench.until(lambda: len({step[0] for step in bench.steps()}) == 2)
     process.send_signal(signal.SIGINT)
@@ -194,6 +196,7 @@ def test_leaving_cancelling_and_going_on(bench: Bench) -> None:
     assert "2 jobs of" in bench.run("cancel", bench.name)
     bench.until(lambda: not bench.queue())
     assert bench.status()["pending"] == 2
+    hold.unlink()
     bench.wait(bench.start())
     bench.check(2, most_redone=2)
 
