@@ -5,6 +5,7 @@ import functools
 import hashlib
 import io
 import logging
+import os
 import random
 
 import pytest
@@ -141,3 +142,20 @@ def test_a_corrupt_checkpoint_is_ignored_with_a_warning(corrupt, caplog):
         found = run([params_of()], checkpoint=corrupt(checkpoint_bytes()))
     assert_same(found, uninterrupted([params_of()]))
     assert "checkpoint" in caplog.text
+
+
+class Trap:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mknod, (str(self.path),)
+
+
+def test_a_checkpoint_that_would_run_code_is_not_loaded(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        found = run([params_of()], checkpoint=saved({"format": 1, "trainer": Trap(tmp_path / "ran")}))
+    assert_same(found, uninterrupted([params_of()]))
+    assert "checkpoint" in caplog.text and not (tmp_path / "ran").exists()
