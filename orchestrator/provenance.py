@@ -151,8 +151,7 @@ def settle(
     found = other_code_of_launch(plan, store, submitted)
     if found is None:
         return False
-    nothing_to_decide = not found.versions and not (rerun and found.num_unknown)
-    if nothing_to_decide:
+    if not found.versions and not (rerun and (found.num_unknown or found.accepted)):
         return False
     if not (rerun or accept) or (rerun and found.underway):
         raise CodeChangedError(describe(found, plan.checked, store, again, NOTHING_STARTED))

@@ -246,8 +246,21 @@ class _Check:
                 self.find(manifest, "damaged", f"does not name {path}, which was written for it")
             return
         modified = self.store.modified(path)
-        if modified is not None and time.time() - modified > ABANDONED_S:
+        age_s = 0.0 if modified is None else time.time() - self.store.clock_ahead_s - modified
+        if path.startswith("trials/") and age_s >= YOUNG_S and (lost := self._only_there(path)):
+            # what a compaction replaces stays until its manifest is there: this one had a manifest
+            what = f"its manifest {manifest} is gone; {len(lost)} of its trials stand nowhere else and are pending"
+            self.find(path, "leftover", what, lost)
+        elif age_s > ABANDONED_S:
             self.find(path, "leftover", "a compaction was killed before its manifest")
+
+    def _only_there(self, path: str) -> list[str]:
+        """Return the trials of a compaction without a manifest that are committed nowhere else."""
+        try:
+            ids = read_parquet(self.store.read(path))["trial_id"].to_pylist()
+        except BROKEN:
+            return []  # it is left over, whatever was in it
+        return sorted({each for each in ids if isinstance(each, str)} - self.snapshot.trial_ids())
 
     def _check_orphan(self, path: str) -> None:
         commit = data_path(path, "trials")

@@ -129,6 +129,15 @@ def test_accepted_code_counts_and_is_named_where_rates_are_fitted(lab: Lab) -> N
     assert sorted(count for _, count in hashes) == [2, 3] and {h for h, _ in hashes} == set(kept_hashes(lab.store))
 
 
+def test_what_was_accepted_can_be_run_again_after_all(lab: Lab) -> None:
+    (lab.folder / "parts.py").write_text("SCALE = 2.0\n")
+    lab.write_sweep([2, 3, 4, 5])
+    assert lab.run("--accept-code")[0] == 0 and lab.nc1() == {2: 1, 3: 1, 4: 1, 5: 2}
+    code, output = lab.run("--rerun")
+    assert code == 0 and lab.nc1() == {2: 2, 3: 2, 4: 2, 5: 2}, output
+    assert "4 trials, 1 done, 3 to run" in output
+
+
 def test_the_two_ways_contradict_each_other(lab: Lab) -> None:
     assert lab.run("--rerun", "--accept-code")[0] == 2
 

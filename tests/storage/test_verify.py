@@ -265,3 +265,22 @@ def test_small_files_are_checked(store: Store) -> None:
     assert kinds(found) == {("damaged", "sweeps"), ("damaged", "fits"), ("damaged", "attempts")}
     repair(store, found)
     assert not verify(store, builtin_columns()).findings and answers(store) == ["t1", "t2", "t3", "t4"]
+
+
+def test_a_manifest_that_is_gone_with_its_trials_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depthrate.storage.verify.YOUNG_S", -10.0)
+    compact(store, grace_s=0)
+    (manifest,) = store.list("manifest")
+    store.delete(manifest)
+    assert answers(store) == []
+    (finding,) = [each for each in verify(store, builtin_columns()).findings if each.trial_ids]
+    assert f"its manifest {manifest} is gone; 4 of its trials stand nowhere else" in finding.what
+    assert list(finding.trial_ids) == ["t1", "t2", "t3", "t4"]
+
+
+def test_a_compaction_on_its_way_is_no_finding(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depthrate.storage.verify.YOUNG_S", -10.0)
+    compact(store)
+    (manifest,) = store.list("manifest")
+    store.delete(manifest)  # as before it was written: what it replaces is still there
+    assert not verify(store, builtin_columns()).findings and answers(store) == ["t1", "t2", "t3", "t4"]
