@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from depthrate.storage.beats import Beats
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.groups import GROUP_BYTES, plan_groups
 from depthrate.storage.merge import DamagedFile, write_group
@@ -85,6 +86,9 @@ def compact(
             continue  # another compaction has replaced and deleted it: plan with what is there now
     result.damaged = tuple(sorted(damaged))
     result.deleted, result.waiting = delete_replaced(store, grace_s)
+    beats = Beats(store)
+    beats.look()
+    beats.delete_ended(())  # what nodes left behind whose launch did not see their end
     return result
 
 

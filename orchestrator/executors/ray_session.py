@@ -90,10 +90,11 @@ class Session:
         if self._address is None:
             return f"no Ray could be started here: {error}"
         if "Unauthenticated" in written or "authentication token" in str(error).lower():
-            given = "the one in RAY_AUTH_TOKEN is another" if os.environ.get("RAY_AUTH_TOKEN") else "none is given here"
+            is_given = os.environ.get("RAY_AUTH_MODE") == "token"
             return (
-                f"the Ray cluster at {self._address!r} is there and asks for a token, and {given}; set RAY_AUTH_MODE=token and "
-                "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to what its head was started with"
+                f"the Ray cluster at {self._address!r} is there and asks for a token, and "
+                f"{'the one given here is another' if is_given else 'none is given here'}; set RAY_AUTH_MODE=token and, unless "
+                "its head's token stands in ~/.ray/auth_token (where `ray start` finds it by itself), RAY_AUTH_TOKEN"
             )
         return f"no Ray cluster at {self._address!r}: {error}; `ray status` shows what is there"
 

@@ -55,7 +55,7 @@ class Nodes:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words, f"--num-cpus={cpus}"]
         process = subprocess.Popen(
             [*command, "--object-store-memory=80000000"],
-            env={**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1", "RAY_USAGE_STATS_ENABLED": "0", **environment},
+            env={**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1", "RAY_AUTH_MODE": "disabled", **environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
