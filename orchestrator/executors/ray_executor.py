@@ -118,7 +118,7 @@ class RayExecutor(Executor):
             self._is_lost = True
             raise RayLost(
                 f"{self._where}: its head at {self._head.address} has not answered for {self._head.silent_s:.0f} s, so no pack "
-                "can be started or followed; workers that still run save a checkpoint and end. See there why it ended "
+                "can be started or followed; workers that still run end by themselves. See there why it ended "
                 "(ray status, its gcs_server.out), and start it again or give another --address"
             )
         if self._slots.now != self.workers or self._slots.most != self._dispatcher.workers:

@@ -184,7 +184,7 @@ def test_a_lost_head_ends_the_launch_in_words(folder: Store, nodes: Nodes, tmp_p
     _, said = launch.communicate(timeout=120)
     assert launch.returncode == 1, said
     assert "has not answered for" in said and "run the same command again" in said and "Traceback" not in said
-    await_that(lambda: attempts(folder)[0]["state"] == "interrupted", 60)
+    assert len(attempts(folder)) == 1
 
 
 def test_a_head_that_asks_for_a_token_is_named_so(nodes: Nodes) -> None:
