@@ -7,26 +7,21 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from depthrate.orchestrator.driver import Driver
-from depthrate.orchestrator.executors.executor import LaunchOptions
-from depthrate.orchestrator.plan import check_sweep, make_plan
 from depthrate.storage.records import read_loose_records
 from depthrate.storage.store import Store
-from depthrate.sweeps.sweep_file import sweep_of_spec
 
 pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 
 from depthrate.orchestrator.executors.ray_errors import RayError
-from depthrate.orchestrator.executors.ray_executor import open_cluster
 from depthrate.orchestrator.executors.ray_session import Session
 
 OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
@@ -129,60 +124,43 @@ def attempts(store: Store) -> list[dict[str, object]]:
     ]
 
 
-def test_workers_follow_the_nodes_that_join_and_stop_where_one_dies(folder: Store, nodes: Nodes) -> None:
+def launch(folder: Store, nodes: Nodes, tmp_path: Path, **spec: Any) -> subprocess.Popen[str]:
+    """Start `depthrate run` of a sweep on these nodes."""
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"name": "s", "task": f"{OWN_TASKS}:steady", **spec}))
+    words = ["run", str(tmp_path / "s.yaml"), "--store", folder.root, "--executor", "ray", "--address", nodes.address]
+    environment = {**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-m", "depthrate", *words], env=environment, **pipes)
+
+
+def test_workers_follow_the_nodes_that_join_and_stop_where_one_dies(
+    folder: Store, nodes: Nodes, tmp_path: Path
+) -> None:
     nodes.start(1)
-    executor = open_cluster(nodes.address, "cpu", None, 1)
-    assert executor.workers == 1
-    spec = {
-        "name": "s",
-        "task": f"{OWN_TASKS}:steady",
-        "grid": {"depth": [1, 2, 3, 4, 5, 6]},
-        "params": {"seconds": 20.0},
-    }
-    checked = check_sweep(sweep_of_spec(spec))
-    options = LaunchOptions(store=folder.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
-    seen: list[int] = []
+    run = launch(folder, nodes, tmp_path, grid={"depth": [1, 2, 3, 4, 5, 6]}, params={"seconds": 30.0})
 
-    def change() -> None:
-        await_that(lambda: len(attempts(folder)) == 1, 120)
-        joined = nodes.start(2)
-        await_that(lambda: sum(each["state"] == "running" for each in attempts(folder)) == 3, 120)
-        seen.append(executor.workers)
-        nodes.kill(joined, "raylet")
-        seen.append(len(attempts(folder)))
-        time.sleep(15)
-        seen.append(len(attempts(folder)))
+    def num_running() -> int:
+        return sum(each["state"] == "running" for each in attempts(folder))
 
-    changes = threading.Thread(target=change)
-    changes.start()
-    try:
-        plan = make_plan(checked, folder, workers=6)
-        outcome = Driver(plan, folder, executor, options, lambda progress: None).run()
-    finally:
-        changes.join()
-        executor.close()
-    assert not outcome.failures, outcome.failures
-    workers, before, after = seen
-    assert workers == 3 and after - before <= 3, "workers whose raylet is gone take no more packs"
+    await_that(lambda: num_running() == 1 or run.poll() is not None, 240)
+    joined = nodes.start(2)
+    await_that(lambda: num_running() == 3 or run.poll() is not None, 240)
+    nodes.kill(joined, "raylet")
+    before = len(attempts(folder))
+    time.sleep(15)
+    assert len(attempts(folder)) - before <= 3, "workers whose raylet is gone take no more packs"
+    _, said = run.communicate(timeout=300)
+    assert run.returncode == 0, said
     assert [each["state"] for each in attempts(folder)].count("done") == 6
 
 
 def test_a_lost_head_ends_the_launch_in_words(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
     head = nodes.start(1)
-    spec = {"name": "s", "task": f"{OWN_TASKS}:steady", "params": {"depth": 1, "seconds": 300.0}}
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump(spec))
-    words = ["run", str(tmp_path / "s.yaml"), "--store", folder.root, "--executor", "ray", "--address", nodes.address]
-    launch = subprocess.Popen(
-        [sys.executable, "-m", "depthrate", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"},
-    )
-    await_that(lambda: len(attempts(folder)) == 1 or launch.poll() is not None, 240)
+    run = launch(folder, nodes, tmp_path, params={"depth": 1, "seconds": 300.0})
+    await_that(lambda: len(attempts(folder)) == 1 or run.poll() is not None, 240)
     nodes.kill(head, "gcs_server")
-    _, said = launch.communicate(timeout=120)
-    assert launch.returncode == 1, said
+    _, said = run.communicate(timeout=120)
+    assert run.returncode == 1, said
     assert "has not answered for" in said and "run the same command again" in said and "Traceback" not in said
     assert len(attempts(folder)) == 1
 
