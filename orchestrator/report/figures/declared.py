@@ -128,7 +128,7 @@ def _profile_plot(data: ReportData, panel: ProfilePanel) -> Plot | None:
     layout = make_layout(
         Axes("index", "value", each.entry, each.label, x_log=True, y_log=True), values, len(shown) // 2 + 2
     )
-    notes = [f"{each.doc}; last layer, last step."]
+    notes = [f"{each.doc[:1].upper()}{each.doc[1:]}; last layer, last step."]
     notes += [f"{len(shown)} of {len(groups)} settings are drawn."] if len(shown) < len(groups) else []
     return Plot(each.label, traces, layout, math.ceil(len(shown) / 2) + 1, notes)
 

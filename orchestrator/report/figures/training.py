@@ -51,8 +51,9 @@ def _limit_traces(frame: pd.DataFrame, each: Measurement) -> list[Trace]:
 
 
 def _lead(data: ReportData) -> str:
+    of_one = data.x_name if data.x_name in data.trials else "setting"
     return (
-        f"Strong lines: mean over the trials of one {escape(data.x_name)} (geometric on log axes); light lines: single "
+        f"Strong lines: mean over the trials of one {escape(of_one)} (geometric on log axes); light lines: single "
         "trials. The axis begins at step 1."
     )
 
