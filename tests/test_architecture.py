@@ -39,6 +39,7 @@ NEEDS_TORCH = {
     "tasks/measures/class_means.py",
     "tasks/measures/progressive.py",
     "tasks/measures/spectra.py",
+    "tasks/networks/convolutions.py",  # where a function is called, not where the module is imported
     "tasks/networks/flat_parameters.py",
     "tasks/networks/operations.py",  # where a function is called, not where the module is imported
     "tasks/training/compiled_step.py",

@@ -40,7 +40,7 @@ SCHEMA = ParameterSchema(
             kind="str",
             choices=ARCHITECTURES.keys(),
             doc="residual network L-RN1 or L-RN2 (one or two linear layers in a block), or causal transformer L-Txy "
-            "(x matrices for scores and for values, y linear layers in the MLP)",
+            "(x matrices for scores and for values, y linear layers in the MLP), or ResNet20 with an MLP head",
         ),
         Parameter(name="norm", kind="str", choices=("post", "pre"), default="post", doc="where LayerNorm stands"),
         Parameter(
@@ -48,9 +48,9 @@ SCHEMA = ParameterSchema(
             kind="int",
             minimum=1,
             doc="number of blocks L: in rn1 and rn2 depth - 1 residual blocks between the embedding and the last layer, "
-            "in transformers depth blocks of attention and MLP",
+            "in transformers depth blocks of attention and MLP, in resnet20_mlp the linear layers of the head",
         ),
-        Parameter(name="width", kind="int", minimum=2, default=64, doc="feature dimension d"),
+        Parameter(name="width", kind="int", minimum=2, default=64, doc="feature dimension d; of resnet20_mlp's head"),
         Parameter(
             name="dataset",
             kind="str",
@@ -130,6 +130,24 @@ SCHEMA = ParameterSchema(
             default=None,
             fusible=True,
             doc="lambda of the last layer (W_L, in transformers W_{L+1}); null: weight_decay",
+        ),
+        Parameter(
+            name="regularise",
+            kind="str",
+            choices=("all", "head_and_features"),
+            default="all",
+            added=True,
+            doc="of resnet20_mlp: all weights; or the head's matrices and the backbone's output, and nothing of the backbone",
+        ),
+        Parameter(
+            name="weight_decay_features",
+            kind="float",
+            minimum=0,
+            nullable=True,
+            default=None,
+            added=True,
+            doc="lambda_H of (lambda_H/2)||H||^2 on the backbone's output, summed over samples; with regularise "
+            "head_and_features. The objective that is reported is without this term",
         ),
         CLIP_NORM,
         INIT,

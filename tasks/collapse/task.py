@@ -16,6 +16,9 @@ from depthrate.tasks.training.cost import estimate_s, max_pack_size
 from depthrate.tasks.training.memory import memory_bytes
 from depthrate.tasks.training.parameters import check_training
 
+SMALLEST_SIDE = 8
+"""Of images for a backbone: two pixels are left of it in the last stage."""
+
 
 def check_trial(params: Params) -> None:
     """Refuse combinations that cannot run.
@@ -31,6 +34,7 @@ def check_trial(params: Params) -> None:
             f"{most} samples; give at most that, or null for all"
         )
     _check_inputs(params)
+    _check_backbone(params)
 
 
 def _check_inputs(params: Params) -> None:
@@ -54,6 +58,29 @@ def _check_inputs(params: Params) -> None:
         divisors = ", ".join(str(size) for size in range(1, side + 1) if side % size == 0)
         raise ParameterError(
             f"patch_size is {params['patch_size']}, but images of {dataset!r} have {side} pixels a side; give one of {divisors}"
+        )
+
+
+def _check_backbone(params: Params) -> None:
+    """Refuse parameters of a backbone where there is none, and images that the backbone cannot take."""
+    arch, features = params["arch"], params["weight_decay_features"]
+    if not ARCHITECTURES[arch].has_backbone:
+        if params["regularise"] != "all" or features is not None:
+            raise ParameterError(
+                f"regularise is {params['regularise']!r} and weight_decay_features is {features}, but {arch!r} has no "
+                "backbone; leave them at 'all' and null, or give arch resnet20_mlp"
+            )
+        return
+    if (features is None) != (params["regularise"] == "all"):
+        raise ParameterError(
+            f"regularise is {params['regularise']!r} and weight_decay_features is {features}; give the weight decay of the "
+            "features with head_and_features, and null with all"
+        )
+    image_shape = PUBLISHED[params["dataset"]].image_shape
+    if image_shape is not None and min(image_shape[1:]) < SMALLEST_SIDE:
+        raise ParameterError(
+            f"images of {params['dataset']!r} have shape {image_shape}; {arch!r} halves them twice and takes "
+            f"{SMALLEST_SIDE} pixels a side or more"
         )
 
 

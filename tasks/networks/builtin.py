@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from depthrate.tasks.data.dataset import DataShape
+from depthrate.tasks.networks.convolutional import ResNetWithHead
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.networks.transformer import Transformer
@@ -26,6 +27,8 @@ class Architecture:
     """Whether it takes texts."""
     reads_patches: bool = False
     """Whether it cuts images into patches, so that `patch_size` means something."""
+    has_backbone: bool = False
+    """Whether it is a backbone with a head, so that `regularise` and `weight_decay_features` mean something."""
     construction_matrices: int | None = None
     """Weight matrices in a block of the explicit construction that reaches collapse; null where none is known."""
 
@@ -65,10 +68,24 @@ def _transformer(params: Params, data: DataShape, *, attention_layers: int, mlp_
     )
 
 
+def _resnet_with_head(params: Params, data: DataShape) -> Network:
+    decays_features = params["regularise"] == "head_and_features"
+    return ResNetWithHead(
+        depth=params["depth"],
+        width=params["width"],
+        image_shape=_image_shape(data),
+        num_samples=data.num_samples,
+        num_classes=data.num_classes,
+        last_bias=has_last_bias(params),
+        regularised_backbone=not decays_features,
+        feature_decay=(params["weight_decay_features"] or 0.0) if decays_features else 0.0,
+    )
+
+
 def _image_shape(data: DataShape) -> tuple[int, int, int]:
     if len(data.sample_shape) != 3:
         raise ValueError(
-            f"samples have shape {data.sample_shape}; a transformer reads tokens, or images of channels, rows and columns"
+            f"samples have shape {data.sample_shape}; this network reads images of channels, rows and columns"
         )
     channels, rows, columns = data.sample_shape
     return channels, rows, columns
@@ -93,4 +110,5 @@ ARCHITECTURES: dict[str, Architecture] = {
     "t12": _attention(1, 2),
     "t21": _attention(2, 1),
     "t22": _attention(2, 2),
+    "resnet20_mlp": Architecture(make=_resnet_with_head, has_backbone=True),
 }

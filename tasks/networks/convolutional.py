@@ -1,0 +1,190 @@
+"""ResNet20 with an MLP head over a trial axis. Importable without torch.
+
+Shapes: T trials, N samples, D = width of the head, I numbers of an image, K classes.
+Sources: He et al., Deep Residual Learning for Image Recognition, section 4.2 (the CIFAR form, shortcuts of option A);
+P2 Neural Collapse versus Low-Rank Bias, section 6 (the head, and what is regularised).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from depthrate.tasks.networks.convolutions import as_maps, batch_norm, convolution, decayed, pooled, stacked, subsampled
+from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StateSpec, StepCost, Tensors
+from depthrate.tasks.networks.operations import last, linear
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STAGES = ((16, 1), (32, 2), (64, 2))
+"""Channels, and the stride of the first block."""
+BLOCKS = 3
+"""In each stage, of two convolutions: 6 x 3 + 1 convolutions, and one layer of the head make 20."""
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """One convolution with the BatchNorm behind it."""
+
+    name: str
+    inputs: int
+    outputs: int
+    stride: int
+
+
+def _convolutions(channels: int) -> list[_Convolution]:
+    """Return the first convolution and two of each block, in order."""
+    found = [_Convolution("0", channels, STAGES[0][0], 1)]
+    for stage, (outputs, stride) in enumerate(STAGES, 1):
+        for block in range(1, BLOCKS + 1):
+            inputs = found[-1].outputs
+            found.append(_Convolution(f"{stage}.{block}.1", inputs, outputs, stride if block == 1 else 1))
+            found.append(_Convolution(f"{stage}.{block}.2", outputs, outputs, 1))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetWithHead(Network):
+    """ResNet20 without its last layer, and an MLP of depth linear layers on its 64 pooled features.
+
+    Layer 1 is the backbone's output, layer l what the head's W_l reads, layer depth what the last one reads. The head's
+    hidden layers have no biases, as in the unconstrained features model; the last has one where the trial says so.
+
+    Decay groups: with `regularised_backbone` convolutions and BatchNorm belong to `hidden`, as the head's weights do; without
+    it they are not regularised, and the backbone's output is: (feature_decay/2)||H||^2 over all samples, whose gradient
+    training follows. The objective that is reported is without that term.
+    """
+
+    depth: int
+    width: int
+    image_shape: tuple[int, int, int]
+    num_samples: int
+    """Of the training set: a batch's features stand for all of them."""
+    num_classes: int
+    last_bias: bool
+    regularised_backbone: bool
+    feature_decay: float
+    last_weight = "W_L"
+
+    @property
+    def _head_widths(self) -> list[int]:
+        """The width of what each of the head's layers reads."""
+        return [STAGES[-1][0], *[self.width] * (self.depth - 1)]
+
+    def parameter_specs(self) -> list[ParameterSpec]:
+        """Return the parameters in the order in which they are drawn and stored."""
+        decay = "hidden" if self.regularised_backbone else None
+        specs = []
+        for each in _convolutions(self.image_shape[0]):
+            shape = (each.outputs, each.inputs, 3, 3)
+            specs.append(ParameterSpec(f"C_{each.name}", shape, 9 * each.inputs, decay))
+            specs.append(ParameterSpec(f"scale_{each.name}", (each.outputs,), 1, decay, initial=1.0))
+            specs.append(ParameterSpec(f"shift_{each.name}", (each.outputs,), 1, decay, initial=0.0))
+        *hidden, read = self._head_widths
+        for layer, inputs in enumerate(hidden, 1):
+            specs.append(ParameterSpec(f"W_{layer}", (self.width, inputs), inputs, "hidden"))
+        specs.append(ParameterSpec("W_L", (self.num_classes, read), read, "last"))
+        if self.last_bias:
+            specs.append(ParameterSpec("b_L", (self.num_classes,), read, None))
+        return specs
+
+    def state_specs(self) -> list[StateSpec]:
+        """Return BatchNorm's running means and variances."""
+        found = []
+        for each in _convolutions(self.image_shape[0]):
+            found += [
+                StateSpec(f"mean_{each.name}", (each.outputs,), 0.0),
+                StateSpec(f"var_{each.name}", (each.outputs,), 1.0),
+            ]
+        return found
+
+    def layers(self) -> list[Layer]:
+        """Return layer 1 (the backbone's output) to layer depth."""
+        return [Layer(number, (width,)) for number, width in enumerate(self._head_widths, 1)]
+
+    @property
+    def rows_per_sample(self) -> int:
+        """The pixels of the last stage."""
+        _, rows, columns = self.image_shape
+        return -(-rows // 4) * -(-columns // 4)
+
+    def step_cost(self) -> StepCost:
+        """Return what a step takes; each convolution keeps its input, BatchNorm's and ReLU's for the backward pass."""
+        multiply_adds, kept = 0.0, 0.0
+        pixels: float = self.image_shape[1] * self.image_shape[2]
+        for each in _convolutions(self.image_shape[0]):
+            pixels /= each.stride**2
+            multiply_adds += 9 * each.inputs * each.outputs * pixels
+            kept += 3 * each.outputs * pixels
+        products = len(_convolutions(1)) + self.depth
+        return StepCost(products, multiply_adds / self.rows_per_sample, kept=kept / self.rows_per_sample)
+
+    def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
+        """Yield what each of the head's layers reads, [T, N, D], with the running statistics."""
+        yield from self._head(parameters, self._backbone(parameters, x_TNI, state, {}, training=False))
+
+    def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
+        """Return the output [T, N, K] with the running statistics."""
+        features_TNC = self._backbone(parameters, x_TNI, state, {}, training=False)
+        return self._output(parameters, self._regularised(features_TNC, x_TNI.shape[1]))
+
+    def training_logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
+        """Return the output [T, N, K] with the batch's statistics, and the running ones after it."""
+        moved: dict[str, Tensor] = {}
+        features_TNC = self._backbone(parameters, x_TNI, state, moved, training=True)
+        return self._output(parameters, self._regularised(features_TNC, x_TNI.shape[1])), moved
+
+    def _regularised(self, features_TNC: Tensor, num_rows: int) -> Tensor:
+        """Return the backbone's output, whose decay counts for all samples: the loss behind it is a mean over these."""
+        if not self.feature_decay:
+            return features_TNC
+        return decayed(features_TNC, self.feature_decay * self.num_samples / num_rows)
+
+    def _output(self, parameters: Tensors, features_TNC: Tensor) -> Tensor:
+        return linear(parameters, "L", last(self._head(parameters, features_TNC)))
+
+    def _head(self, parameters: Tensors, features_TNC: Tensor) -> Iterator[Tensor]:
+        yield features_TNC
+        for layer in range(1, self.depth):
+            features_TNC = linear(parameters, f"{layer}", features_TNC).relu()
+            yield features_TNC
+
+    def _backbone(
+        self, parameters: Tensors, x_TNI: Tensor, state: Tensors, moved: dict[str, Tensor], *, training: bool
+    ) -> Tensor:
+        """Return the pooled features [T, N, 64]; `moved` receives the running statistics after a training step."""
+        num_trials = x_TNI.shape[0]
+        if num_trials == 1 or x_TNI.device.type != "cpu":
+            return self._grouped_backbone(parameters, x_TNI, state, moved, training=training)
+        outputs, states = [], []
+        for trial in range(num_trials):
+            own = slice(trial, trial + 1)
+            after: dict[str, Tensor] = {}
+            weights, running = ({name: values[own] for name, values in each.items()} for each in (parameters, state))
+            outputs.append(self._grouped_backbone(weights, x_TNI[own], running, after, training=training))
+            states.append(after)
+        moved |= {name: stacked([after[name] for after in states]) for name in states[0]}
+        return stacked(outputs)
+
+    def _grouped_backbone(
+        self, parameters: Tensors, x_TNI: Tensor, state: Tensors, moved: dict[str, Tensor], *, training: bool
+    ) -> Tensor:
+        num_trials = x_TNI.shape[0]
+
+        def normalised(maps: Tensor, each: _Convolution) -> Tensor:
+            names = (f"scale_{each.name}", f"shift_{each.name}")
+            running = (f"mean_{each.name}", f"var_{each.name}")
+            maps = convolution(maps, parameters[f"C_{each.name}"], each.stride)
+            given = (*(parameters[name] for name in names), *(state[name] for name in running))
+            out, mean, var = batch_norm(maps, *given, training=training)
+            moved.update(zip(running, (mean, var), strict=True))
+            return out
+
+        first, *others = _convolutions(self.image_shape[0])
+        maps = normalised(as_maps(x_TNI, self.image_shape), first).relu()
+        for one, two in zip(others[::2], others[1::2], strict=True):
+            shortcut = maps if one.stride == 1 else subsampled(maps, num_trials, one.outputs)
+            maps = (normalised(normalised(maps, one).relu(), two) + shortcut).relu()
+        return pooled(maps, num_trials)

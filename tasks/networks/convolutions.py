@@ -1,0 +1,89 @@
+"""Operations of convolutional networks over a trial axis: T trials are T groups of channels of one tensor.
+
+A map has shape [N, T x C, rows, columns]. On a GPU the trials of a pack go through as groups; on a CPU each goes alone, so
+that its numbers do not depend on its pack (and grouped convolutions are no faster there).
+Importable without torch; its functions import it when they are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BATCH_NORM_EPS = 1e-5
+BATCH_NORM_MOMENTUM = 0.1
+"""Share of the batch's mean and variance in the running ones after a step: torch's defaults."""
+
+
+def as_maps(x_TNI: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
+    """Return flat images [T, N, I] as maps."""
+    num_trials, num_samples, _ = x_TNI.shape
+    images = x_TNI.reshape(num_trials, num_samples, *image_shape).transpose(0, 1)
+    return images.reshape(num_samples, num_trials * image_shape[0], *image_shape[1:])
+
+
+def convolution(maps: Tensor, weight_TOCHW: Tensor, stride: int) -> Tensor:
+    """Convolve each trial's maps with its own 3 x 3 weights, zeros around the image, no bias."""
+    from torch.nn import functional
+
+    num_trials = weight_TOCHW.shape[0]
+    return functional.conv2d(maps, weight_TOCHW.flatten(0, 1), stride=stride, padding=1, groups=num_trials)
+
+
+def batch_norm(
+    maps: Tensor, scale_TC: Tensor, shift_TC: Tensor, mean_TC: Tensor, var_TC: Tensor, *, training: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return normalised maps, and running means and variances after them: those given, unless it is training."""
+    from torch.nn import functional
+
+    mean, var = (
+        (mean_TC.flatten().clone(), var_TC.flatten().clone()) if training else (mean_TC.flatten(), var_TC.flatten())
+    )
+    out = functional.batch_norm(
+        maps, mean, var, scale_TC.flatten(), shift_TC.flatten(), training, BATCH_NORM_MOMENTUM, BATCH_NORM_EPS
+    )
+    return out, mean.view_as(mean_TC), var.view_as(var_TC)
+
+
+def subsampled(maps: Tensor, num_trials: int, channels: int) -> Tensor:
+    """Return every other pixel, with channels of zeros on both sides up to so many a trial (He et al., option A)."""
+    from torch.nn import functional
+
+    even = maps[:, :, ::2, ::2]
+    small = even.reshape(len(maps), num_trials, -1, *even.shape[2:])
+    missing = channels - small.shape[2]
+    padded = functional.pad(small, (0, 0, 0, 0, missing // 2, missing - missing // 2))
+    return padded.flatten(1, 2)
+
+
+def pooled(maps: Tensor, num_trials: int) -> Tensor:
+    """Return the mean over the pixels of each channel, [T, N, C]."""
+    return maps.mean((2, 3)).view(len(maps), num_trials, -1).transpose(0, 1)
+
+
+def stacked(of_trials: Sequence[Tensor]) -> Tensor:
+    """Return the tensors [1, ...] of several trials as one [T, ...]."""
+    import torch
+
+    return torch.cat(list(of_trials))
+
+
+def decayed(h_TND: Tensor, decay: float) -> Tensor:
+    """Return the features, whose gradient gains decay x h on the way back: that of (decay/2)||h||^2 in the objective."""
+    import torch
+
+    class Decayed(torch.autograd.Function):
+        @staticmethod
+        def forward(context: torch.autograd.function.FunctionCtx, h: Tensor) -> Tensor:
+            context.save_for_backward(h)
+            return h.view_as(h)
+
+        @staticmethod
+        def backward(context: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> Tensor:
+            (h,) = context.saved_tensors  # type: ignore[attr-defined]
+            return gradients[0] + decay * h
+
+    return Decayed.apply(h_TND)  # type: ignore[no-untyped-call]
