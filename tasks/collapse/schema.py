@@ -220,7 +220,9 @@ def weight_decays(params: Params) -> dict[str, float]:
 
 
 def objective_limit(params: Params, num_classes: int) -> float | None:
-    """Return the objective's limit as depth grows, for balanced classes."""
+    """Return the objective's limit as depth grows, for balanced classes; null for a backbone with a head, which has none."""
+    if ARCHITECTURES[params["arch"]].has_backbone:
+        return None
     return gufm_limit(
         params["loss"],
         num_classes=num_classes,
