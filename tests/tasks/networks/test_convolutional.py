@@ -181,7 +181,7 @@ def test_it_trains_on_images_of_cifar10():
         check_dataset("cifar10_batch1", source)
     except (DatasetError, AttributeError):
         pytest.skip("DEPTHRATE_DATA is not set, or holds no CIFAR-10 batch")
-    params = trial(dataset="cifar10_batch1", samples_per_class=4, steps=25, batch_size=20, loss="ce", lr=0.05)
+    params = trial(dataset="cifar10_batch1", samples_per_class=2, steps=25, batch_size=10, loss="ce", lr=0.05)
     COLLAPSE.check_trial(params)
     (result,) = run_pack([params], Context(ids_of([params]), data=source))
     first, last = result.tables["curves"][0], result.tables["curves"][-1]
