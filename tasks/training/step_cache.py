@@ -18,7 +18,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -136,8 +135,10 @@ def _locked(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
 
 def _compile(program: StepProgram, path: Path, should_stop: Callable[[], bool]) -> None:
     """Compile in a process of its own, so that this one keeps neither the compiler nor its memory, and can stop it."""
-    work = Path(tempfile.mkdtemp(prefix="compiling-", dir=path.parent))
+    work = path.with_suffix(".compiling")
+    shutil.rmtree(work, ignore_errors=True)  # of a worker that was killed
     try:
+        work.mkdir()
         made, request, output = work / path.name, work / "program", work / "output"
         try:
             request.write_bytes(pickle.dumps((program, str(made))))

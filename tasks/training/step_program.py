@@ -11,8 +11,12 @@ Shapes: T trials, B batch, I input dimensions, P parameters of one trial.
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -173,5 +177,13 @@ def _traced(program: StepProgram, inputs: tuple[object, ...]) -> torch.fx.GraphM
         return make_fx(run, tracing_mode="symbolic")(*pytree.tree_unflatten(fakes, structure))
 
 
+def _end_with_parent(parent: int) -> None:
+    """End this process and the compiler that it runs once the worker that started it is gone."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.killpg(0, signal.SIGKILL)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     compile_program(*pickle.load(sys.stdin.buffer))  # from the worker that started us

@@ -164,7 +164,7 @@ def test_trials_that_leave_change_nothing_for_the_others():
 
 def params_of(seed, **changes):
     given = {"arch": "rn1", "depth": 2, "width": 9, "samples_per_class": 4, "steps": 40, "seed": seed, **changes}
-    return SCHEMA.completed(given)
+    return SCHEMA.fill(given)
 
 
 def run_as(engine, trials):
@@ -240,7 +240,7 @@ def test_what_does_not_compile_is_said_with_the_compilers_words(monkeypatch):
     program = trainer_of(RESIDUAL, dataclasses.replace(PLAN, adam_eps=1e-7), trials_of(1)).program()
     with pytest.raises(EngineError, match=r"cannot be compiled \(exit code 1\).*UnpicklingError"):
         compiled_program(program, never)
-    assert list(step_cache.cache_folder().glob("compiling-*")) == []
+    assert list(step_cache.cache_folder().glob("*.compiling")) == []
 
 
 class _Broken:
@@ -259,7 +259,7 @@ def test_a_stop_ends_the_compiling_and_the_waiting_for_who_compiles():
     with pytest.raises(Interrupted):
         compiled_program(program, lambda: next(asked) == 2)
     folder = step_cache.cache_folder()
-    assert list(folder.glob("compiling-*")) == []
+    assert list(folder.glob("*.compiling")) == []
     with (folder / f"{program_key(program)}.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(Interrupted):
@@ -303,7 +303,7 @@ def test_the_key_tells_apart_what_compiles_to_different_programs():
 
 def test_auto_compiles_where_a_single_trial_repays_it_and_never_asks_about_the_pack():
     def choice(asked=Engine.AUTO, device="cpu", **given):
-        shape = pack_shape(SCHEMA.completed({"arch": "rn1", "dataset": "digits", **given}))
+        shape = pack_shape(SCHEMA.fill({"arch": "rn1", "dataset": "digits", **given}))
         return chosen_engine(asked, shape, device)
 
     assert choice(depth=13, steps=8000, samples_per_class=20) is Engine.EAGER  # the quickstart's deepest
