@@ -104,7 +104,7 @@ class Manifest:
             {table: [DataFile.of(file) for file in named] for table, named in fields["files"].items()},
             [identity(name) for name in replaces["commits"]],
             [identity(name) for name in replaces["compactions"]],
-            {identity(attempt): int(size) for attempt, size in replaces["attempts"].items()},
+            {identity(attempt): _bytes(size) for attempt, size in replaces["attempts"].items()},
             [identity(name) for name in replaces["logs"]],
         )
         manifest.check(path)
@@ -127,3 +127,9 @@ class Manifest:
                     raise ValueError(f"names {file.path!r:.200}, which is no file of table {table!r:.50}")
                 if not is_own and table != "features":
                     raise ValueError(f"names {file.path}, which is not its own")
+
+
+def _bytes(size: object) -> int:
+    if not isinstance(size, int):
+        raise ValueError(f"a size is {size!r:.80}; it is a whole number")
+    return size

@@ -45,11 +45,13 @@ class DataFile:
         """Return the file that a commit or a manifest describes.
 
         Raises:
-            KeyError, TypeError: it describes none.
+            KeyError, TypeError, ValueError: it describes none.
         """
-        size = fields["size"] if "size" in fields else fields["bytes"]
+        size, rows = fields["size"] if "size" in fields else fields["bytes"], fields["rows"]
+        if not (isinstance(size, int) and isinstance(rows, int)):
+            raise ValueError(f"bytes and rows are {size!r:.80} and {rows!r:.80}; they are whole numbers")
         own = {str(column): str(kind) for column, kind in fields["own_columns"].items()}
-        return DataFile(str(fields["path"]), int(size), str(fields["sha256"]), int(fields["rows"]), own)
+        return DataFile(str(fields["path"]), size, str(fields["sha256"]), rows, own)
 
     def has_content(self, content: bytes) -> bool:
         """Whether these are the bytes that were written."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import sys
 import sysconfig
+import threading
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, NamespaceLoader, PathFinder
@@ -35,6 +36,8 @@ class _TaskFolder(MetaPathFinder):
         """Top-level names that were found in the active folder."""
         self._aside: dict[tuple[Path | None, TaskCode | None], dict[str, ModuleType]] = {}
         """Of each folder that was active before, with its code then, its modules."""
+        self._lock = threading.RLock()
+        """Two launches of one process may load tasks at the same moment."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -79,15 +82,16 @@ class _TaskFolder(MetaPathFinder):
 
     def activate(self, folder: Path | None, code: TaskCode | None = None) -> None:
         """Import from this folder from now on, and no longer from the one before."""
-        before = None if self._kept is None else self._kept.code
-        if (folder, code) == (self.active, before):
-            return
-        if (self.active, before) != (None, None):
-            self._put_aside((self.active, before))
-        self.active, self._kept = folder, None if code is None else KeptModules(code)
-        if (folder, code) != (None, None):
-            self._take_up((folder, code))
-        importlib.invalidate_caches()
+        with self._lock:
+            before = None if self._kept is None else self._kept.code
+            if (folder, code) == (self.active, before):
+                return
+            if (self.active, before) != (None, None):
+                self._put_aside((self.active, before))
+            self.active, self._kept = folder, None if code is None else KeptModules(code)
+            if (folder, code) != (None, None):
+                self._take_up((folder, code))
+            importlib.invalidate_caches()
 
     def _put_aside(self, active: tuple[Path | None, TaskCode | None]) -> None:
         sys.meta_path.remove(self)
