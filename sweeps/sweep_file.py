@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def find_sweep_file(given: str) -> Path:
     """Return the sweep file: a path, or the name of one that comes with depthrate.
 
     Raises:
-        SweepError: there is no such file; the message lists the shipped ones.
+        SweepError: there is no such file; the message says which are shipped.
     """
     path = Path(given)
     if path.is_file():
@@ -53,9 +54,12 @@ def find_sweep_file(given: str) -> Path:
         return shipped[given]
     if given and path.is_dir():
         raise SweepError(f"{given} is a folder; give a sweep file in it")
+    folders = Counter(name.rpartition("/")[0] for name in shipped)
+    top = [name for name in shipped if "/" not in name]
+    below = [f"{count} below {folder}/" for folder, count in folders.items() if folder]
     raise SweepError(
         f"sweep file {given!r} does not exist (looked in {Path.cwd()}){nearest(given, shipped)}; "
-        f"shipped sweeps: {', '.join(sorted(shipped))}"
+        f"shipped sweeps: {', '.join(sorted(top) + sorted(below))}; docs/papers.md lists them"
     )
 
 

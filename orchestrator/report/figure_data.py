@@ -23,7 +23,7 @@ class FigureContent:
     request: FigureRequest
     rows: pd.DataFrame
     """trial_id, value, and one column `line_<number>` for each reference line; of a spectrum also layer, of a matrix
-    also class_order and height."""
+    also places (of its rows and columns) and height."""
     problem: str = ""
     """Why it cannot be drawn: its SQL is not understood."""
 
@@ -65,7 +65,7 @@ def _values(request: FigureRequest) -> str:
     if request.kind == "spectrum":
         last = f"metrics semi join {_LAST} using (trial_id, step, split)"
         return f"select trial_id, layer, ({request.metric}) as value from {last}"
-    own = f"trial_id, ({request.metric}) as value" + (f', ({request.order}) as "class_order"' if request.order else "")
+    own = f"trial_id, ({request.metric}) as value" + (f", ({request.order}) as places" if request.order else "")
     if request.layer is None:
         return f"select {own} from results"
     deepest = "select *, max(layer) over (partition by trial_id, step, split) as deepest from metrics"

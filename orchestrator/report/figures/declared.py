@@ -1,4 +1,4 @@
-"""The panels that a task declares: kept features as points, vectors beside their prediction, and verdicts in words."""
+"""The panels that a task declares: kept features as points, vectors beside what theory says, and verdicts in words."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _slider(names: list[str]) -> dict[str, Any]:
 
 
 def _profile_plot(data: ReportData, panel: ProfilePanel) -> Plot | None:
-    """Draw a colour a setting: the mean over its trials strong, single trials light, the prediction dashed."""
+    """Draw a colour a setting: the mean over its trials strong, single trials light, what theory says dashed."""
     measured = dict(finite_arrays(data.trials, data.lists, panel.measurement))
     predicted = dict(finite_arrays(data.trials, data.lists, panel.predicted)) if panel.predicted else {}
     if not measured:
@@ -215,4 +215,4 @@ def _lead(data: ReportData) -> str:
     )
 
 
-DECLARED = Theme("Collapse and prediction", declared_plots, _lead, tables=_tables)
+DECLARED = Theme("Collapse and theory", declared_plots, _lead, tables=_tables)

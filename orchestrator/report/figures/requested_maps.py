@@ -90,7 +90,7 @@ def matrix_plots(data: ReportData, content: FigureContent) -> list[Plot]:
     matrix = matrix / scale if scale > 0 else matrix
     title = request.title or label
     which = f"Of trial {chosen['trial_id']}" + (f", where {request.lowest} is lowest" if request.lowest else "")
-    order = chosen.get("class_order")
+    order = chosen.get("places")
     plots = [_matrix_plot(matrix, title, list(range(size)), f"{which}; over the mean of the diagonal.")]
     if request.order and _is_list(order):
         places = [int(place) for place in np.asarray(order)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import sys
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,6 +75,7 @@ TOY = ExecutorEntry(
 def test_it_runs_a_sweep_from_the_command_line(folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cli_file = Path(builtin.__file__).parents[1] / "cli.py"
     monkeypatch.setitem(builtin.EXECUTORS, "toy", TOY)
+    monkeypatch.delitem(sys.modules, "depthrate.orchestrator.commands.arguments", raising=False)
     app = runpy.run_path(str(cli_file))["app"]  # its options are declared when it is imported
 
     def call(*words: str, code: int = 0) -> str:

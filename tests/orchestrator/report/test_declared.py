@@ -108,9 +108,9 @@ def test_the_page_and_the_files_hold_them():
 
 def test_nothing_is_said_where_a_task_declares_nothing_or_nothing_was_measured():
     data = make_data()
-    assert "Collapse and prediction" not in render_report(replace(data, panels=()))
+    assert "Collapse and theory" not in render_report(replace(data, panels=()))
     empty = replace(data, results=data.results[["trial_id"]], lists=pd.DataFrame(), points=pd.DataFrame())
-    assert declared_plots(empty) == [] and "Collapse and prediction" not in render_report(empty)
+    assert declared_plots(empty) == [] and "Collapse and theory" not in render_report(empty)
 
 
 def test_a_share_against_a_parameter_has_wilson_intervals():

@@ -105,7 +105,7 @@ def test_a_matrix_is_drawn_in_two_orders_for_the_lowest_trial():
     in_class_order, in_other = plots_of(
         {"kind": "matrix", "metric": "class_gram", "order": "class_order", "lowest": "objective"},
         value=grams,
-        class_order=[[0.0, 1, 2]] * 11 + [[2.0, 0, 1]],
+        places=[[0.0, 1, 2]] * 11 + [[2.0, 0, 1]],
         height=heights,
     )
     assert in_class_order.traces[0]["z"] == [[1, 0.5, 0], [0.5, 1, 0], [0, 0, 1]] and "t421" in in_class_order.notes[0]

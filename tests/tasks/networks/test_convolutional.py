@@ -18,6 +18,7 @@ from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.networks.flat_parameters import initial_parameters, initial_state, split_parameters
 from depthrate.tasks.schema import ParameterError
 from depthrate.tasks.training.pack import run_training
+from depthrate.tasks.training.step import losses
 from depthrate.tasks.training.trainer import FusedTrainer, stream
 
 BASE = {"arch": "resnet20_mlp", "depth": 4, "width": 64, "dataset": "cifar10", "loss": "mse", "lr": 0.05}
@@ -162,7 +163,7 @@ def test_the_features_decay_is_the_gradient_of_their_norm():
         return torch.autograd.grad(value, leaves["C_0"])[0]
 
     def loss_of(logits):
-        return trainer._losses(logits, labels.unsqueeze(0)).sum()
+        return losses(training.plan.loss, logits, labels.unsqueeze(0)).sum()
 
     def backbone():
         return made._grouped_backbone(leaves, inputs, running, {}, training=True)

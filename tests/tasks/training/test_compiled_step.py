@@ -238,7 +238,7 @@ def test_a_step_that_does_something_else_is_refused(monkeypatch):
 def test_what_does_not_compile_is_said_with_the_compilers_words(monkeypatch):
     monkeypatch.setattr(step_cache, "pickle", _Broken)
     program = trainer_of(RESIDUAL, dataclasses.replace(PLAN, adam_eps=1e-7), trials_of(1)).program()
-    with pytest.raises(EngineError, match=r"cannot be compiled \(exit code 1\).*UnpicklingError"):
+    with pytest.raises(EngineError, match=r"(?s)cannot be compiled \(exit code 1\).*UnpicklingError"):
         compiled_program(program, never)
     assert list(step_cache.cache_folder().glob("*.compiling")) == []
 
