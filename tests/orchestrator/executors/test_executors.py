@@ -15,6 +15,7 @@ import yaml
 from outcomes import committed, raw_rows, states
 from typer.testing import CliRunner
 
+from depthrate.orchestrator.attempt import read_attempts
 from depthrate.orchestrator.cli import app
 from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.builtin import open_machines
@@ -243,9 +244,11 @@ def test_what_is_killed_in_the_middle_costs_nothing_but_time(machines: Machines,
     killed: list[float] = []
 
     def kill_when_two_run(driver: Driver, progress: Any) -> None:
-        if not killed and sum(bool(state.get("step")) for _, state in progress.packs_running) == 2:
+        run = [state for _, state in progress.packs_running]
+        if not killed and len(run) == 2 and any(state.get("step") for state in run):
             killed.append(time.monotonic())
-            machines.disturb(progress.packs_running[0][1]["pid"])
+            records = read_attempts(folder, "s", driver.executor.running().values())
+            machines.disturb(next(record["pid"] for record in records.values()))
 
     outcome = drive(machines, folder, "slow", watch=kill_when_two_run, grid={"depth": [1, 2, 3, 4]})
     assert killed and not outcome.failures

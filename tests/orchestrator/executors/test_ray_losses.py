@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from depthrate.storage.records import read_loose_records
+from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
 
 pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
@@ -155,3 +156,24 @@ def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
     with pytest.raises(RayError, match="no Ray cluster at '127.0.0.1:1': nobody listens there"):
         Session(address="127.0.0.1:1").connect()
     assert time.monotonic() - began < 20
+
+
+def test_workers_follow_the_nodes_that_join_and_stop_where_one_dies(
+    folder: Store, nodes: Nodes, tmp_path: Path
+) -> None:
+    nodes.start(1)
+    run = launch(folder, nodes, tmp_path, grid={"depth": [1, 2, 3, 4, 5, 6]}, params={"seconds": 20.0})
+
+    def num_running() -> int:
+        return sum(each["state"] == "running" for each in attempts(folder))
+
+    await_that(lambda: num_running() == 1 or run.poll() is not None, 240)
+    joined = nodes.start(2)
+    await_that(lambda: num_running() == 3 or run.poll() is not None, 240)
+    nodes.kill(joined, "raylet")
+    before = len(attempts(folder))
+    time.sleep(15)
+    assert len(attempts(folder)) - before <= 3, "workers whose raylet is gone take no more packs"
+    _, said = run.communicate(timeout=300)
+    assert run.returncode == 0, said
+    assert len(take_snapshot(folder).trial_ids()) == 6  # records are put together by then
