@@ -24,6 +24,7 @@ from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.plan import Plan, check_sweep, make_plan
 from depthrate.orchestrator.progress import Outcome
 from depthrate.orchestrator.results import open_results
+from depthrate.storage.states import AttemptState
 from depthrate.storage.store import Store
 from depthrate.sweeps.sweep import Sweep
 from depthrate.sweeps.sweep_file import sweep_of_spec
@@ -244,11 +245,17 @@ def test_what_is_killed_in_the_middle_costs_nothing_but_time(machines: Machines,
     killed: list[float] = []
 
     def kill_when_two_run(driver: Driver, progress: Any) -> None:
-        run = [state for _, state in progress.packs_running]
-        if not killed and len(run) == 2 and any(state.get("step") for state in run):
+        if (
+            killed
+            or len(progress.packs_running) < 2
+            or not any(state.get("step") for _, state in progress.packs_running)
+        ):
+            return
+        records = read_attempts(folder, "s", driver.executor.running().values()).values()
+        alive = [record["pid"] for record in records if record["state"] is AttemptState.RUNNING]
+        if len(alive) == 2:
             killed.append(time.monotonic())
-            records = read_attempts(folder, "s", driver.executor.running().values())
-            machines.disturb(next(record["pid"] for record in records.values()))
+            machines.disturb(alive[0])
 
     outcome = drive(machines, folder, "slow", watch=kill_when_two_run, grid={"depth": [1, 2, 3, 4]})
     assert killed and not outcome.failures
