@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from rich.console import Console
 from depthrate.orchestrator.attempt import heartbeat_s
 from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.executor import Executor, LaunchJob, LaunchOptions, LaunchSite, SubmitError
-from depthrate.orchestrator.plan import CheckedSweep, Plan
+from depthrate.orchestrator.plan import CheckedSweep, Plan, stale_checkpoints
 from depthrate.orchestrator.progress import Detached, Feed, Outcome
 from depthrate.orchestrator.provenance import other_code
 from depthrate.orchestrator.task_source import keep_source
@@ -86,7 +87,10 @@ def launch(
             console.print("putting small files together, as depthrate compact does")
         upkeep.close(wait=True)
     committed = snapshot.trial_ids()
-    _delete_checkpoints([pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)], store)
+    own = [pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)]
+    with contextlib.suppress(OSError):  # what is left of one costs room and no result
+        own += stale_checkpoints(store, committed)  # of packs that others formed, and workers whose launch was killed
+    delete_checkpoints(dict.fromkeys(own), store)
     return LaunchEnd(snapshot, outcome, unseen=len(done - committed))
 
 
@@ -166,7 +170,7 @@ def _begin(
             f"store {store.url!r} lives in one process, and trials run in others; give a folder or a bucket"
         )
     store.check_writable()
-    _delete_checkpoints(plan.stale_checkpoints, store)
+    delete_checkpoints(plan.stale_checkpoints, store)
     write_launch(store, plan.checked)
     found = other_code(plan.checked, plan.snapshot)
     git_sha, git_dirty = _git_state(_task_folder(plan.checked.sweep.task))
@@ -234,7 +238,7 @@ def _git_state(folder: Path) -> tuple[str | None, bool | None]:
     return sha or None, None if changes is None else bool(changes)
 
 
-def _delete_checkpoints(pack_ids: Iterable[str], store: Store) -> None:
+def delete_checkpoints(pack_ids: Iterable[str], store: Store) -> None:
     """Delete the checkpoints of packs that are done (by another launch, after they were halved, or before a crash).
 
     What is left of one costs room and no result: the next launch, and `verify`, find it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -146,8 +146,16 @@ def make_plan(
     packs += new
     packs.sort(key=lambda pack: -estimated_wall_s(pack, checked.task))
     done = committed & {trial.trial_id for trial in checked.trials}
-    stale = [pack_id for pack_id, members in checkpointed.items() if committed.issuperset(members)]
-    return Plan(checked, snapshot, done, packs, underway, stale)
+    return Plan(checked, snapshot, done, packs, underway, _stale(checkpointed, committed))
+
+
+def stale_checkpoints(store: Store, committed: Set[str]) -> list[str]:
+    """Return the packs that left a checkpoint and whose trials are all committed."""
+    return _stale(_checkpointed_packs(store), committed)
+
+
+def _stale(checkpointed: Mapping[str, list[str]], committed: Set[str]) -> list[str]:
+    return [pack_id for pack_id, members in checkpointed.items() if committed >= set(members)]
 
 
 def halved(pack: Pack) -> list[Pack]:

@@ -13,7 +13,15 @@ from rich.console import Console
 
 from depthrate.orchestrator.commands.launch_arguments import LaunchArguments, plan_on, plan_sentence
 from depthrate.orchestrator.executors.executor import Executor, LaunchSite, Machines
-from depthrate.orchestrator.launch import LaunchEnd, follow_launch, launch, send_launch, submit, write_launch
+from depthrate.orchestrator.launch import (
+    LaunchEnd,
+    delete_checkpoints,
+    follow_launch,
+    launch,
+    send_launch,
+    submit,
+    write_launch,
+)
 from depthrate.orchestrator.plan import CheckedSweep, Plan, check_contents, make_estimate
 from depthrate.orchestrator.provenance import describe, other_code, settle, unknown_sentence
 from depthrate.orchestrator.search.proposals import SearchView, with_search
@@ -107,6 +115,7 @@ def run_sweep(
     if not (plan.packs or plan.underway or (view is not None and not view.is_over)):
         if isinstance(machines, Executor) and machines.outlives_driver:
             machines.close()  # tidies up after the launches before
+        delete_checkpoints(plan.stale_checkpoints, store)
         return _conclude(run, None)
     return _launch(run)
 
