@@ -28,6 +28,8 @@ from depthrate.tasks.collapse.pack import run_pack
 from depthrate.tasks.collapse.task import COLLAPSE
 
 class Context:
+    engine = "eager"
+    runs_as = lambda self, *words, **more: None
     device, data = "cpu", None
     def progress(self, step, num_steps): pass
     def report(self, step, values): return set()
