@@ -117,7 +117,7 @@ def _ready_pack(training: Training, context: TaskContext) -> _TrainingPack:
     engine = begun or chosen_engine(context.engine, pack.shape(), context.device)
     if begun is not None and context.engine not in (begun, Engine.AUTO):
         log.warning("the pack's checkpoint was trained %s; it goes on like that, not %s", begun, context.engine)
-    if engine is Engine.EAGER:
+    if engine == Engine.EAGER:
         context.runs_as(engine)
         return pack
     try:

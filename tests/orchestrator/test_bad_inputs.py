@@ -26,8 +26,8 @@ STORE = "there"
 SWEEPS, ARGUMENTS = list(bad_sweeps()), list(bad_arguments(STORE))
 COMMAND = get_command(app)
 """Made once: that takes longer than most refusals."""
-CPU_S, MEMORY_MB = 2.0, 300.0
-"""What refusing may cost."""
+CPU_S, MEMORY_MB = 10.0, 300.0
+"""What refusing may cost, on a slow and busy machine: reading a store or training would take more."""
 LETTERS = 700
 """That a message may have: it names all parameters or all shipped sweeps at most."""
 AS_PROCESSES = (
