@@ -12,7 +12,6 @@ from depthrate.tasks.dufm.theory import ZERO_LOSS, triangular_classes, triangula
 from depthrate.tasks.schema import ParameterError
 from depthrate.tasks.task import Params, Task, TaskContext, TrialResult
 from depthrate.tasks.training.cost import estimate_s, max_pack_size
-from depthrate.tasks.training.engine import chosen_engine
 from depthrate.tasks.training.memory import memory_bytes
 
 _WIDE = ("balanced", "dnc", "srg")
@@ -95,5 +94,4 @@ DUFM = Task(
     measured=measured,
     memory_bytes=lambda params, num_trials, device: memory_bytes(pack_shape(params), num_trials, device),
     estimate_s=lambda params: estimate_s(pack_shape(params)),
-    engine=lambda params, asked, device: chosen_engine(asked, pack_shape(params), device),
 )

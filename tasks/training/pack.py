@@ -115,6 +115,8 @@ def _ready_pack(training: Training, context: TaskContext) -> _TrainingPack:
     pack = _TrainingPack(training, context)
     begun = pack.resume()
     engine = begun or chosen_engine(context.engine, pack.shape(), context.device)
+    if not pack.trainer.can_compile:
+        engine = Engine.EAGER
     if begun is not None and context.engine not in (begun, Engine.AUTO):
         log.warning("the pack's checkpoint was trained %s; it goes on like that, not %s", begun, context.engine)
     if engine == Engine.EAGER:
