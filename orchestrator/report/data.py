@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from depthrate.orchestrator.aggregate import FittedCurve
+from depthrate.orchestrator.fitted_curve import FittedCurve
 from depthrate.orchestrator.report.groups import unique
 from depthrate.orchestrator.report.plot import Plot
 from depthrate.tasks.measurement import Measurement, Per
@@ -70,8 +70,8 @@ class ReportData:
 
     @property
     def x_name(self) -> str:
-        """The parameter that the rates are over."""
-        return self.fits[0].x if self.fits else "depth"
+        """The parameter that the rates are over, by itself or in arithmetic."""
+        return self.fits[0].asked.x_names[0] if self.fits else "depth"
 
     @property
     def group_names(self) -> list[str]:

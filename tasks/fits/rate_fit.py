@@ -18,9 +18,6 @@ import numpy as np
 from depthrate.tasks.fits.intervals import (
     Profile,
     Resampling,
-    acceleration,
-    bca_interval,
-    effective_freedom,
     f_tail,
     t_quantile,
 )
@@ -28,17 +25,12 @@ from depthrate.tasks.fits.least_squares import Array, influence, residuals, squa
 from depthrate.tasks.fits.levenberg_marquardt import minimise
 from depthrate.tasks.fits.model import CurveFamily, LinearModel, Model
 from depthrate.tasks.fits.points import ROUNDING, Points
+from depthrate.tasks.fits.resampled import TOLERANCE, exp, linear_solution, log_x_at, resampled
 from depthrate.tasks.fits.threads import BLOCK_ROWS, in_threads, parts_of
 from depthrate.tasks.fits.whole_seeds import Line, SeedSpread, log_x_interval, own_levels, seed_spread
 
-TOLERANCE = 1e-11
-"""A row is done when its step moves the curve by less than this, root mean square in log space."""
-TOLERANCE_RESAMPLED = 5e-4
-"""The same for resamples, as a share of the spread between them: twenty times finer than 1000 of them can tell."""
 SMALLEST_PART = 256
 """Profiles of fewer curves are not worth a second thread."""
-NUM_FOR_SPREAD = 100
-"""Resamples that spread is taken from."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +111,7 @@ def fit_family(
     stderr_C = np.full_like(squares_C, np.nan)
     if free > 0:
         stderr_C = np.sqrt(squares_C / free * (influence_GC**2 / mass_GC).sum(0))
-    columns = {"exponent": theta_PC[0], "prefactor": _exp(level_C), "stderr": stderr_C, "r2": _r2(squares_C, points)}
+    columns = {"exponent": theta_PC[0], "prefactor": exp(level_C), "stderr": stderr_C, "r2": _r2(squares_C, points)}
     fit = _Fitted(family, points, theta_PC, level_C, residual_GC, jacobian_PGC, influence_GC, squares_C)
     columns["aicc"] = _aicc(*_noise(fit), points.num_points, family.model.num_parameters + points.num_noise_parameters)
     if points.seed_N is not None:
@@ -129,7 +121,7 @@ def fit_family(
         columns |= _over_values(fit, resampling, stderr_C, free, target)
         method = "t" if resampling is None else "bca"
     if target is not None:
-        columns["x_at_target"] = _exp(_log_x_at(family, theta_PC, level_C, family.ref_C, target))
+        columns["x_at_target"] = exp(log_x_at(family, theta_PC, level_C, family.ref_C, target))
     with np.errstate(all="ignore"):
         columns |= family.model.others(theta_PC, level_C, family.ref_C)
     return _rows(family, points, columns, method)
@@ -200,9 +192,9 @@ def _seeds_x_at(fit: _Fitted, spread: SeedSpread, target: float) -> dict[str, Ar
         share_GC,
         fit.influence_GC,
     )
-    log_x_C = _log_x_at(fit.family, fit.theta_PC, fit.level_C, fit.family.ref_C, target)
+    log_x_C = log_x_at(fit.family, fit.theta_PC, fit.level_C, fit.family.ref_C, target)
     low_C, high_C = log_x_interval(line, spread, float(np.log(target)), log_x_C)
-    return {"x_at_low": _exp(low_C), "x_at_high": _exp(high_C)}
+    return {"x_at_low": exp(low_C), "x_at_high": exp(high_C)}
 
 
 def _over_values(
@@ -211,7 +203,7 @@ def _over_values(
     """Return what values that are draws of their own say of the exponent."""
     columns: dict[str, Array] = {}
     if resampling is not None:
-        columns |= _resampled(fit.family, fit.points, resampling, fit.theta_PC, fit.level_C, fit.influence_GC, target)
+        columns |= resampled(fit.family, fit.points, resampling, fit.theta_PC, fit.level_C, fit.influence_GC, target)
     elif free > 0:
         half_C = t_quantile(free) * stderr_C
         columns |= {"ci_low": fit.theta_PC[0] - half_C, "ci_high": fit.theta_PC[0] + half_C}
@@ -253,7 +245,7 @@ def squares_around(model: Model, points: Points) -> Array:
 def _best(family: CurveFamily, points: Points) -> Array:
     """Return each curve's best shape parameters [P, C]."""
     if family.basis_GP is not None:
-        return _linear_solution(family.basis_GP, points.mean_GC[..., None], points.mass_GC)[..., 0]
+        return linear_solution(family.basis_GP, points.mean_GC[..., None], points.mass_GC)[..., 0]
     num_starts, num_parameters, num_curves = family.starts_SPC.shape
     curve_R = np.tile(np.arange(num_curves), num_starts)
     ref_R, mean_GR, mass_GR = family.ref_C[curve_R], points.mean_GC[:, curve_R], points.mass_GC[:, curve_R]
@@ -272,68 +264,6 @@ def _best(family: CurveFamily, points: Points) -> Array:
     equal_SC = squares_SC <= squares_SC.min(0) * (1 + 1e-9) + points.num_points * ROUNDING**2
     theta_PSC = theta_PR.reshape(num_parameters, num_starts, num_curves)
     return theta_PSC[:, equal_SC.argmax(0), np.arange(num_curves)]
-
-
-def _linear_solution(basis_GP: Array, mean_GCB: Array, mass_GC: Array) -> Array:
-    """Return theta [P, C, B] of a shape linear in theta."""
-    centred_PGC = basis_GP.T[..., None] - (basis_GP.T @ (mass_GC / mass_GC.sum(0)))[:, None]
-    return np.asarray(np.einsum("pgc,gcb->pcb", influence(centred_PGC, mass_GC), mean_GCB))
-
-
-def _resampled(
-    family: CurveFamily,
-    points: Points,
-    resampling: Resampling,
-    theta_PC: Array,
-    level_C: Array,
-    influence_GC: Array,
-    target: float | None,
-) -> dict[str, Array]:
-    """Return the intervals that the bootstrap gives."""
-    num_curves, num_resamples = len(level_C), resampling.shares[0].shape[1]
-    acceleration_C, freedom_C = acceleration(influence_GC, points), effective_freedom(influence_GC, points)
-    names = ["ci_low", "ci_high"] + (["x_at_low", "x_at_high"] if target is not None else [])
-    columns = {name: np.empty(num_curves) for name in names}
-
-    def work(part: slice) -> None:
-        family_here, points_here, estimate_PC = family.of(part), points.of(part), theta_PC[:, part]
-        mean_GCB = resampling.means(points_here)
-        theta_PCB = _refit(family_here, points_here, estimate_PC, mean_GCB)
-        ends = bca_interval(estimate_PC[0], theta_PCB[0], acceleration_C[part], freedom_C[part])
-        for name, end_C in zip(("ci_low", "ci_high"), ends, strict=True):  # beyond the box the model has no such curve
-            columns[name][part] = np.clip(end_C, family_here.lower_PC[0], family_here.upper_PC[0])
-        if target is not None:
-            log_x_C = _log_x_at(family_here, estimate_PC, level_C[part], family_here.ref_C, target)
-            log_x_CB = _resampled_x_at(family_here, points_here, theta_PCB, mean_GCB, target)
-            low_C, high_C = bca_interval(log_x_C, log_x_CB, np.zeros_like(log_x_C), freedom_C[part])
-            columns["x_at_low"][part], columns["x_at_high"][part] = _exp(low_C), _exp(high_C)
-
-    in_threads(work, parts_of(num_curves, at_most=BLOCK_ROWS // num_resamples))
-    return columns
-
-
-def _refit(family: CurveFamily, points: Points, theta_PC: Array, mean_GCB: Array) -> Array:
-    """Return the shape parameters [P, C, B] of resampled means."""
-    if family.basis_GP is not None:
-        return _linear_solution(family.basis_GP, mean_GCB, points.mass_GC)
-    spread_C = (mean_GCB[..., :NUM_FOR_SPREAD] - points.mean_GC[..., None]).std((0, 2))
-    tolerance_C = np.maximum(TOLERANCE, TOLERANCE_RESAMPLED * spread_C)
-    box = (family.lower_PC, family.upper_PC)
-    return minimise(family.shape, theta_PC, family.ref_C, mean_GCB, points.mass_GC, *box, tolerance_C)
-
-
-def _resampled_x_at(family: CurveFamily, points: Points, theta_PCB: Array, mean_GCB: Array, target: float) -> Array:
-    num_groups, num_curves, num_resamples = mean_GCB.shape
-    curve_R = np.repeat(np.arange(num_curves), num_resamples)
-    theta_PR, mass_GR = theta_PCB.reshape(-1, len(curve_R)), points.mass_GC[:, curve_R]
-    mean_GR, ref_R = mean_GCB.reshape(num_groups, -1), family.ref_C[curve_R]
-    level_R, _, _ = residuals(family.shape, theta_PR, ref_R, mean_GR, mass_GR / mass_GR.sum(0))
-    return _log_x_at(family, theta_PR, level_R, ref_R, target).reshape(num_curves, num_resamples)
-
-
-def _log_x_at(family: CurveFamily, theta_PR: Array, level_R: Array, ref_R: Array, target: float) -> Array:
-    with np.errstate(all="ignore"):
-        return family.model.log_x_at(theta_PR, level_R, ref_R, float(np.log(target)))
 
 
 def _profiled(fit: _Fitted, stderr_C: Array, free: int) -> dict[str, Array]:
@@ -374,11 +304,6 @@ def _p_values(fit: _Fitted, unit_C: Array, freedom_C: Array) -> dict[str, Array]
             added_C = profile.squares_at(np.full_like(unit_C, theory), np.arange(len(unit_C))) - fit.squares_C
         columns[name] = f_tail(added_C / np.maximum(unit_C, ROUNDING**2), 1, freedom_C)
     return columns
-
-
-def _exp(value: Array) -> Array:
-    with np.errstate(over="ignore", under="ignore"):
-        return np.asarray(np.exp(value))
 
 
 def _r2(squares_C: Array, points: Points) -> Array:
