@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from depthrate.tasks.collapse.theory import gufm_limit
+import hashlib
+import json
+
+from depthrate.tasks.collapse.theory import gufm_limit, theorem_bound
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.networks.builtin import ARCHITECTURES, has_last_bias
@@ -66,7 +69,14 @@ SCHEMA = ParameterSchema(
             default=None,
             doc="samples of each class, drawn by data_seed; null: all",
         ),
-        Parameter(name="data_seed", kind="int", minimum=0, default=0, doc="seed of that draw, the same for all trials"),
+        Parameter(
+            name="data_seed",
+            kind="int",
+            minimum=0,
+            default=0,
+            draw=True,
+            doc="seed of that draw, the same for all trials unless it is varied",
+        ),
         Parameter(
             name="normalize",
             kind="str",
@@ -153,6 +163,16 @@ SCHEMA = ParameterSchema(
         INIT,
         DTYPE,
         SEED,
+        Parameter(
+            name="seed_scope",
+            kind="str",
+            choices=("seed", "trial"),
+            default="seed",
+            fusible=True,
+            added=True,
+            doc="seed: trials of one seed share their first layers and the order of the data, whatever their depth; trial: "
+            "each trial draws its own, from all of its parameters",
+        ),
         FEATURES,
         FEATURE_DTYPE,
         MEASURE_STEPS,
@@ -217,6 +237,29 @@ def weight_decays(params: Params) -> dict[str, float]:
     """Return the weight decay of each group: `hidden`, and `last` for the last layer."""
     last = params["weight_decay_last"]
     return {"hidden": params["weight_decay"], "last": params["weight_decay"] if last is None else last}
+
+
+def draw_seed(params: Params) -> int:
+    """Return the seed that a trial's initialisation and data order are drawn with."""
+    if params["seed_scope"] == "seed":
+        return int(params["seed"])
+    # what the task gains later leaves the draws of trials alone that don't use it, as it leaves their identity alone
+    own = {name: value for name, value in params.items() if name not in SCHEMA.added or value != SCHEMA.added[name]}
+    text = json.dumps(own, sort_keys=True)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def objective_bound(params: Params, num_samples: int, closest: float) -> float | None:
+    """Return the theorem's bound on the objective above its limit; null for networks that it is not about.
+
+    closest: the smallest distance between two samples of norm 1.
+    """
+    if ARCHITECTURES[params["arch"]].construction_matrices != 1 or params["norm"] != "post":
+        return None
+    decay = params["weight_decay"]
+    return theorem_bound(
+        params["depth"] - 1, num_samples=num_samples, width=params["width"], weight_decay=decay, closest=closest
+    )
 
 
 def objective_limit(params: Params, num_classes: int) -> float | None:

@@ -130,6 +130,10 @@ class Network(ABC):
         """The input as a layer, where it is measured too; null by default."""
         return None
 
+    def before_norms(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[Tensor]:
+        """Yield what each LayerNorm reads, [T, N, ..., D]; nothing by default."""
+        yield from ()
+
     def measured_layers(self) -> list[Layer]:
         """Return all layers that have measurements: the input where it is one, and those of `layers`."""
         return [*([] if self.input_layer is None else [self.input_layer]), *self.layers()]

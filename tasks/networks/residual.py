@@ -92,6 +92,15 @@ class ResidualNetwork(Network):
                 h_TND = layer_norm(h_TND + self._block(parameters, block, h_TND))
             yield h_TND
 
+    def before_norms(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[Tensor]:
+        """Yield W_0 x + b_0, then what stands before each block's LayerNorm (post-LN) or at each block's input (pre-LN)."""
+        yield linear(parameters, "0", x_TNI)
+        for block, h_TND in enumerate(self._stream(parameters, x_TNI), start=1):
+            if self.pre_norm:
+                yield h_TND
+            elif block < self.depth:
+                yield h_TND + self._block(parameters, block, h_TND)
+
     def _block(self, parameters: Tensors, block: int, h_TND: Tensor) -> Tensor:
         if self.linear_layers == 1:
             return linear(parameters, f"{block}", h_TND).relu()

@@ -23,7 +23,7 @@ from depthrate.tasks.task import Engine, Interrupted, Params, ResultStatus, Task
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.engine import EngineError, chosen_engine
 from depthrate.tasks.training.layers import defined, kept_features
-from depthrate.tasks.training.parameters import log_spaced_steps
+from depthrate.tasks.training.parameters import judged_steps, log_spaced_steps
 from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
 from depthrate.tasks.training.step_cache import compiled_step
 from depthrate.tasks.training.trainer import FusedTrainer
@@ -150,7 +150,7 @@ class _TrainingPack:
         self.engine = Engine.EAGER
         self.num_steps = plan.num_steps
         self.measured_steps = {*training.measured_steps, self.num_steps}
-        self.curve_steps = self.measured_steps | set(_curve_steps(self.num_steps))
+        self.curve_steps = self.measured_steps | set(_curve_steps(plan.schedule, self.num_steps))
         num_trials = len(training.hyperparameters)
         self.alive = list(range(num_trials))
         self.diverged_at: dict[int, int] = {}
@@ -328,7 +328,15 @@ def _unpack(content: bytes) -> dict[str, Any]:
     return saved
 
 
-def _curve_steps(last: int) -> list[int]:
-    """Return some eight steps a decade, 0 and the last among them."""
+def _curve_steps(schedule: str, last: int) -> list[int]:
+    """Return some eight steps a decade, 0 and the last among them, and those at which convergence is judged."""
     exponents = range(int(8 * math.log10(last)) + 1) if last > 1 else range(1)
-    return sorted({0, last, *(round(10 ** (exponent / 8)) for exponent in exponents), *log_spaced_steps(last)})
+    return sorted(
+        {
+            0,
+            last,
+            *(round(10 ** (exponent / 8)) for exponent in exponents),
+            *log_spaced_steps(last),
+            *judged_steps(schedule, last),
+        }
+    )

@@ -232,9 +232,10 @@ def test_an_excluded_combination_need_not_be_possible():
         ({"name": "a/b"}, "name 'a/b' cannot name a folder"),
         ({"name": None}, "key 'name' is missing"),
         ({"task": 3}, "key 'task' is the value 3"),
-        ({"params": D2, "fit": [{"x": "depth"}]}, "metric and x are names"),
+        ({"params": D2, "fit": [{"x": "depth"}]}, "metric is a name and x a name or arithmetic"),
         ({"params": D2, "fit": [{"metric": "nc1", "by": "lr"}]}, "by is a list of parameter names"),
-        ({"params": D2, "fit": [{"metric": "nc1", "over": "depth"}]}, "unknown key 'over' in fit"),
+        ({"params": D2, "fit": [{"metric": "nc1", "over": "depth"}]}, "fit over 'depth', which x or by has too"),
+        ({"params": D2, "fit": [{"metric": "nc1", "overs": "lr"}]}, "unknown key 'overs' in fit; did you mean 'over'"),
     ],
     ids=lambda part: part[:40] if isinstance(part, str) else "",
 )
