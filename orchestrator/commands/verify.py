@@ -85,4 +85,4 @@ def _measured(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | N
     task = builtin_tasks().get(row["task"])
     if task is None or task.measured is None or task.version != row["task_version"] or row["steps"] is None:
         return None
-    return task.measured(json.loads(row["params"]), row["steps"])
+    return task.measured(task.schema.completed(json.loads(row["params"])), row["steps"])

@@ -103,6 +103,20 @@ _PER_STEP = (
     ),
     Measurement("accuracy", "Accuracy", "share of training samples classified right", axis="linear", per="step"),
     Measurement("grad_norm", "Gradient norm", "norm of the objective's gradient", per="step"),
+    Measurement(
+        "smoothed_grad_norm",
+        "Gradient norm, smoothed",
+        "norm of the gradient of what polish minimises: ReLU's kinks rounded off, with a barrier on the first variance",
+        per="step",
+        panel="fitted",
+    ),
+    Measurement(
+        "smallest_deviation",
+        "Smallest deviation",
+        "smallest standard deviation that any LayerNorm reads, over samples and layers, while trials are polished",
+        per="step",
+        panel="fitted",
+    ),
     Measurement("lr", doc="learning rate of the step", per="step", panel="fitted"),
 )
 MEASUREMENTS = (*_PER_LAYER, *_PER_STEP)

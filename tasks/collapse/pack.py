@@ -25,10 +25,12 @@ from depthrate.tasks.measures.alignment import weight_alignment
 from depthrate.tasks.measures.class_means import class_collapse, class_means
 from depthrate.tasks.measures.spectra import spectrum
 from depthrate.tasks.task import Params, TaskContext, TrialResult
+from depthrate.tasks.training.continuation import run_chain
 from depthrate.tasks.training.layers import LayerMeasurements
 from depthrate.tasks.training.pack import OwnCurves, Training, run_training, training_plan
-from depthrate.tasks.training.parameters import learning_rate, measured_steps, num_steps
+from depthrate.tasks.training.parameters import learning_rate
 from depthrate.tasks.training.plan import Hyperparameters
+from depthrate.tasks.training.polish_parameters import marked_steps, polish_plan, training_steps
 
 
 def run_pack(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
@@ -37,20 +39,25 @@ def run_pack(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialRe
     Raises:
         Interrupted: it was asked to stop and has saved a checkpoint.
     """
-    yield from run_training(training_of(trials, _load(trials[0], context)), context)
+    dataset = _load(trials[0], context)
+    if trials[0]["continuation"]:
+        yield from run_chain(trials, lambda at_one_depth: training_of(at_one_depth, dataset), context)
+    else:
+        yield from run_training(training_of(trials, dataset), context)
 
 
 def training_of(trials: Sequence[Params], dataset: Dataset) -> Training:
     """Return what a pack of trials does with a data set, whoever provides it."""
     shared = trials[0]
     network = network_of(shared, dataset.shape)
-    steps = num_steps(shared, len(dataset.x_NI))
+    steps = training_steps(shared, len(dataset.x_NI))
     return Training(
         network=network,
         dataset=dataclasses.replace(dataset, x_NI=network.arranged(dataset.x_NI)),
         plan=training_plan(shared, steps),
         hyperparameters=[_hyperparameters(params) for params in trials],
-        measured_steps=measured_steps(shared, steps),
+        measured_steps=marked_steps(shared, len(dataset.x_NI)),
+        polish=polish_plan(shared),
         measure=_measurements(dataset.class_counts_K, shared["rank_tol"]),
         own_curves=_objective_gap(trials, dataset),
         kept=[(params["features"], params["feature_dtype"]) for params in trials],

@@ -21,8 +21,10 @@ from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Interrupted, Params, ResultStatus, TaskContext, TrialResult
 from depthrate.tasks.training.layers import defined, kept_features
+from depthrate.tasks.training.objective import smallest_deviation
 from depthrate.tasks.training.parameters import log_spaced_steps
-from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
+from depthrate.tasks.training.plan import Hyperparameters, PolishPlan, TrainingPlan
+from depthrate.tasks.training.polish import Polisher
 from depthrate.tasks.training.trainer import FusedTrainer
 
 CHECKPOINT_FORMAT = 2
@@ -54,6 +56,10 @@ class Training:
     """Steps at which `measure` is called, the last among them."""
     measure: Measure
     own_curves: OwnCurves = _none
+    polish: PolishPlan | None = None
+    """What brings the trials to a stationary point after training; its evaluations count as steps."""
+    start_TP: Tensor | None = None
+    """Parameters to begin with; null: drawn."""
     kept: Sequence[tuple[str, str]] | None = None
     """Of each trial which features it keeps at the end (none, class_means, all, sample:<n>) and in which dtype; null: none."""
 
@@ -78,16 +84,23 @@ def run_training(training: Training, context: TaskContext) -> Iterator[TrialResu
     Raises:
         Interrupted: it was asked to stop and has saved a checkpoint.
     """
+    with computing(context.device):
+        pack = TrainingPack(training, context)
+        pack.resume()
+        pack.train()
+        yield from pack.results()
+
+
+@contextlib.contextmanager
+def computing(device: str) -> Iterator[None]:
+    """Set up torch for results that are the same to the last bit however often and with whom a trial runs."""
     torch.set_num_threads(1)  # bitwise results need one thread, and packs run one a core anyway
-    if context.device == "cuda":
+    if device == "cuda":
         if not torch.cuda.is_available():
             raise RuntimeError("device is cuda, but torch sees no GPU; run with --device cpu")
         torch.cuda.reset_peak_memory_stats()
     with _denormals_flushed():
-        pack = _TrainingPack(training, context)
-        pack.resume()
-        pack.train()
-        yield from pack.results()
+        yield
 
 
 @contextlib.contextmanager
@@ -100,7 +113,7 @@ def _denormals_flushed() -> Iterator[None]:
         torch.set_flush_denormal(False)  # the processor's mode is the whole thread's, and others rely on it
 
 
-class _TrainingPack:
+class TrainingPack:
     """A pack on its way through training: the trainer, which trials are left, and what was measured."""
 
     def __init__(self, training: Training, context: TaskContext):
@@ -114,9 +127,16 @@ class _TrainingPack:
             x_NI.to(plan.dtype) if x_NI.is_floating_point() else x_NI,
             torch.from_numpy(dataset.labels_N).to(context.device),
         )
+        if training.start_TP is not None:
+            self.trainer.theta_TP = training.start_TP.to(self.trainer.theta_TP)
+        self.polisher: Polisher | None = None
         self.num_steps = plan.num_steps
         self.measured_steps = {*training.measured_steps, self.num_steps}
         self.curve_steps = self.measured_steps | set(_curve_steps(self.num_steps))
+        if training.polish is not None:
+            budget = training.polish.num_evaluations
+            evenly = range(0, budget, max(1, budget // 20))
+            self.curve_steps |= {self.num_steps + step for step in (*_curve_steps(budget), *evenly)}
         num_trials = len(training.hyperparameters)
         self.alive = list(range(num_trials))
         self.diverged_at: dict[int, int] = {}
@@ -125,8 +145,14 @@ class _TrainingPack:
         self.curves: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
 
     def train(self) -> None:
-        """Train to the end, measuring on the way."""
-        trainer, context = self.trainer, self.context
+        """Train to the end, and polish where that is asked for, measuring on the way."""
+        if self.polisher is None:
+            self._descend()
+        if self.training.polish is not None and self.alive:
+            self._polish()
+
+    def _descend(self) -> None:
+        trainer = self.trainer
         while True:
             step = trainer.step_count
             if step in self.curve_steps:
@@ -136,12 +162,36 @@ class _TrainingPack:
             loss_T = trainer.step()
             if trainer.step_count % DIVERGENCE_CHECK_STEPS == 0:
                 self._drop_diverged(loss_T, step)
-            context.progress(trainer.step_count, self.num_steps)
-            if context.should_stop():
-                self._save()
-                raise Interrupted
-            if context.checkpoint_due():
-                self._save()
+            self._tell_progress(trainer.step_count)
+
+    def _polish(self) -> None:
+        if self.polisher is None:
+            self._begin_polish()
+        polisher = self.polisher
+        assert polisher is not None
+        while positions := polisher.active:
+            polisher.step()
+            step = self.num_steps + polisher.num_evaluations
+            done = set(positions) - set(polisher.active)
+            if step in self.curve_steps or done:
+                self.trainer.theta_TP = polisher.theta_TP
+                self._record_polished(step, positions if step in self.curve_steps else sorted(done), done)
+            self._tell_progress(step)
+        self.trainer.theta_TP = polisher.theta_TP
+
+    def _begin_polish(self) -> None:
+        assert self.training.polish is not None
+        self.trainer = self.trainer.in_float64()
+        self.polisher = Polisher(self.training.polish, self.trainer)
+
+    def _tell_progress(self, step: int) -> None:
+        polish = self.training.polish
+        self.context.progress(step, self.num_steps + (0 if polish is None else polish.num_evaluations))
+        if self.context.should_stop():
+            self.context.save_checkpoint(self.saved())
+            raise Interrupted
+        if self.context.checkpoint_due():
+            self.context.save_checkpoint(self.saved())
 
     def results(self) -> Iterator[TrialResult]:
         """Yield each trial's tables, features included where asked for."""
@@ -155,9 +205,14 @@ class _TrainingPack:
                 index,
                 self._tables(index),
                 status=ResultStatus.DIVERGED if index in self.diverged_at else ResultStatus.OK,
-                num_steps=self.diverged_at.get(index, self.num_steps),
+                num_steps=self._steps_taken(index),
                 peak_memory_gb=peak_memory_gb,
             )
+
+    def _steps_taken(self, index: int) -> int:
+        if index in self.diverged_at or self.polisher is None:
+            return self.diverged_at.get(index, self.num_steps)
+        return self.num_steps + (self.polisher.finished_at[self.alive.index(index)] or 0)
 
     def _tables(self, index: int) -> dict[str, Any]:
         metrics = [
@@ -169,7 +224,7 @@ class _TrainingPack:
         if kept != "none" and index in self.alive:
             counts_K = self.training.dataset.class_counts_K
             tables["features"] = kept_features(
-                self.trainer, self.alive.index(index), counts_K, self.num_steps, kept, dtype
+                self.trainer, self.alive.index(index), counts_K, self._steps_taken(index), kept, dtype
             )
         return tables
 
@@ -195,15 +250,22 @@ class _TrainingPack:
         alive = [index for index in range(len(positions)) if index not in gone]
         self._keep([self.alive.index(index) for index in alive])
         rows = [saved["alive"].index(positions[index]) for index in alive]
+        polished = saved.get("polisher")  # checkpoints of older versions have none
+        if polished is not None:
+            self._begin_polish()
         self.trainer.load_state(saved["trainer"], rows)
+        if self.polisher is not None:
+            self.polisher.load_state(polished, rows)
 
-    def _save(self) -> None:
+    def saved(self) -> bytes:
+        """Return all that `resume` needs, with a checksum in front."""
         buffer = io.BytesIO()
         torch.save(
             {
                 "format": CHECKPOINT_FORMAT,
                 "trial_ids": list(self.context.trial_ids),
                 "trainer": self.trainer.state(),
+                "polisher": None if self.polisher is None else self.polisher.state(),
                 "alive": self.alive,
                 "diverged_at": self.diverged_at,
                 "pruned_at": self.pruned_at,
@@ -213,7 +275,7 @@ class _TrainingPack:
             buffer,
         )
         payload = buffer.getvalue()
-        self.context.save_checkpoint(hashlib.sha256(payload).digest() + payload)
+        return hashlib.sha256(payload).digest() + payload
 
     def _keep(self, positions: list[int]) -> None:
         if len(positions) < len(self.alive):
@@ -239,7 +301,7 @@ class _TrainingPack:
         finite = torch.isfinite(evaluation.loss)
         self._drop_diverged(evaluation.loss, step)
         columns = {name: getattr(evaluation, name)[finite].tolist() for name in CURVES}
-        rates = self.trainer.lr_at(step)
+        rates = self.trainer.lr_at(step) if self.num_steps else [math.nan] * len(self.alive)
         reported = {}
         for position, index in enumerate(self.alive):
             row = {name: values[position] for name, values in columns.items()}
@@ -249,6 +311,21 @@ class _TrainingPack:
                 self.metrics[index] += self.training.measure(self.trainer, position, step)
         if 0 < step < self.num_steps:
             self._drop_pruned(step, reported)
+
+    def _record_polished(self, step: int, positions: Sequence[int], done: Collection[int]) -> None:
+        """Append the curves of these trials, with the true ReLU, and the measurements where they are due or a trial is done."""
+        assert self.polisher is not None
+        evaluation = self.trainer.evaluate()
+        smallest_T = smallest_deviation(self.trainer.network, self.trainer.parameters(), self.trainer.x_NI)
+        for position in positions:
+            index = self.alive[position]
+            row: dict[str, Any] = {name: getattr(evaluation, name)[position].item() for name in CURVES}
+            row |= self.training.own_curves(index, row)
+            row["smoothed_grad_norm"] = self.polisher.gradient_norms[position]
+            row["smallest_deviation"] = None if smallest_T is None else smallest_T[position].item()
+            self.curves[index].append({"step": step, "split": "train", **defined(row)})
+            if step in self.measured_steps or position in done:
+                self.metrics[index] += self.training.measure(self.trainer, position, step)
 
 
 def _at_positions(saved: Mapping[int, int], positions: Sequence[int]) -> dict[int, int]:

@@ -9,6 +9,7 @@ Shapes: T trials, N samples, B batch, I input dimensions, K classes, P parameter
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from depthrate.tasks.networks.flat_parameters import initial_parameters, initial_state, split_parameters
 from depthrate.tasks.networks.network import Network
+from depthrate.tasks.training.objective import data_term, decay_of
 from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters, TrainingPlan, learning_rate_factor
 
 
@@ -138,6 +139,15 @@ class FusedTrainer:
         factor = learning_rate_factor(self.plan.schedule, step, self.plan.num_steps)
         return [h.lr * factor for h in self.hyperparameters]
 
+    def in_float64(self) -> FusedTrainer:
+        """Return a trainer of the same trials with the same parameters, which evaluates in float64."""
+        x_NI = self.x_NI.double() if self.x_NI.is_floating_point() else self.x_NI
+        plan = dataclasses.replace(self.plan, dtype=torch.float64)
+        other = FusedTrainer(self.network, plan, self.hyperparameters, x_NI, self.labels_N)
+        other.step_count, other.theta_TP = self.step_count, self.theta_TP.double()
+        other.untrained = {name: tensor.double() for name, tensor in self.untrained.items()}
+        return other
+
     def keep(self, trials: Sequence[int]) -> None:
         """Go on with these trials only; those that stay are not changed by a bit."""
         index = torch.tensor(list(trials), dtype=torch.int64)
@@ -183,12 +193,8 @@ class FusedTrainer:
 
     def _prepare(self) -> None:
         """Lay out the per-trial hyper-parameters as tensors that broadcast over [T, P]."""
-        pieces = []
-        for spec in self.specs:
-            decays = [0.0 if spec.decay is None else h.weight_decays[spec.decay] for h in self.hyperparameters]
-            decay_T = torch.tensor(decays, dtype=torch.float64).to(self.plan.dtype)
-            pieces.append(decay_T.unsqueeze(1).expand(-1, spec.size))
-        self._decay_TP = torch.cat(pieces, dim=1).to(self.device)
+        decays = [h.weight_decays for h in self.hyperparameters]
+        self._decay_TP = decay_of(self.specs, decays, self.plan.dtype).to(self.device)
         self._momentum_T1 = self._column([h.momentum for h in self.hyperparameters])
         # Two buffers kept between steps: fresh ones of this size cost more in page faults than the arithmetic.
         self._gradient_TP, self._scratch_TP = torch.empty_like(self.theta_TP), torch.empty_like(self.theta_TP)
@@ -227,12 +233,7 @@ class FusedTrainer:
         return self.x_NI.index_select(0, chosen).view(*chosen_TB.shape, *self.x_NI.shape[1:]), self.labels_N[chosen_TB]
 
     def _losses(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
-        """Return the data term [T]: mean cross-entropy, or (1/2B) ||f - Y||^2."""
-        if self.plan.loss == "ce":
-            log_probabilities_TBK = F.log_softmax(logits_TBK, dim=-1)
-            return -log_probabilities_TBK.gather(-1, labels_TB.unsqueeze(-1)).squeeze(-1).mean(1)
-        targets_TBK = F.one_hot(labels_TB, logits_TBK.shape[-1]).to(logits_TBK.dtype)
-        return (logits_TBK - targets_TBK).square().sum(-1).mean(1) / 2
+        return data_term(self.plan.loss, logits_TBK, labels_TB)
 
     def _update(self, gradient_TP: Tensor) -> None:
         scratch_TP = self._scratch_TP
