@@ -1,17 +1,15 @@
-"""The parts of an objective, for T trials at once: data term, weight decay, and what LayerNorm reads.
+"""The parts of an objective, for T trials at once: the data term, and what LayerNorm reads.
 
-Shapes: T trials, N samples, B samples of a batch, D width, I input dimensions, K classes, P parameters of one trial.
+Shapes: T trials, N samples, B samples of a batch, D width, I input dimensions, K classes.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depthrate.tasks.networks.network import Network, ParameterSpec, Tensors
+from depthrate.tasks.networks.network import Network, Tensors
 
 
 def data_term(loss: str, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
@@ -21,18 +19,6 @@ def data_term(loss: str, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
         return -log_probabilities_TBK.gather(-1, labels_TB.unsqueeze(-1)).squeeze(-1).mean(1)
     targets_TBK = F.one_hot(labels_TB, logits_TBK.shape[-1]).to(logits_TBK.dtype)
     return (logits_TBK - targets_TBK).square().sum(-1).mean(1) / 2
-
-
-def decay_of(
-    specs: Sequence[ParameterSpec], weight_decays: Sequence[Mapping[str, float]], dtype: torch.dtype
-) -> Tensor:
-    """Return each parameter's lambda of (lambda/2) theta^2, [T, P], from each trial's lambda of each decay group."""
-    pieces = []
-    for spec in specs:
-        decays = [0.0 if spec.decay is None else each[spec.decay] for each in weight_decays]
-        decay_T = torch.tensor(decays, dtype=torch.float64).to(dtype)
-        pieces.append(decay_T.unsqueeze(1).expand(-1, spec.size))
-    return torch.cat(pieces, dim=1)
 
 
 def variance_ratio(x_TND: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ POLISH_SMOOTHING = Parameter(
     doc="polish rounds ReLU's kink off over |z| below these widths in turn; what is measured has the true ReLU",
 )
 POLISH_MEMORY = Parameter(
-    name="polish_memory", kind="int", minimum=1, default=20, added=True, doc="pairs that L-BFGS remembers"
+    name="polish_memory", kind="int", minimum=1, default=12, added=True, doc="pairs that L-BFGS remembers"
 )
 POLISH_BARRIER = Parameter(
     name="polish_barrier",

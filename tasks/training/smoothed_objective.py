@@ -13,7 +13,7 @@ from torch import Tensor
 
 from depthrate.tasks.networks.flat_parameters import split_parameters
 from depthrate.tasks.networks.network import Tensors
-from depthrate.tasks.training.objective import data_term, decay_of, variance_ratio
+from depthrate.tasks.training.objective import data_term, variance_ratio
 from depthrate.tasks.training.plan import EVALUATION_ROWS
 from depthrate.tasks.training.trainer import FusedTrainer
 
@@ -30,9 +30,7 @@ class SmoothedObjective:
         """Take networks, weight decay, untrained state and data of a trainer's trials; the barrier is b, and 0 for none."""
         self._network, self._specs, self._loss = trainer.network, trainer.specs, trainer.plan.loss
         self._x_NI, self._labels_N, self._untrained = trainer.x_NI, trainer.labels_N, trainer.untrained
-        decays = [h.weight_decays for h in trainer.hyperparameters]
-        self._decay_TP = decay_of(trainer.specs, decays, trainer.plan.dtype).to(trainer.device)
-        self._barrier = barrier
+        self._decay_TP, self._barrier = trainer.decay_TP, barrier
 
     def __call__(self, trials: Sequence[int], theta_TP: Tensor, widths: Sequence[float]) -> tuple[Tensor, Tensor]:
         """Return the values [T] and gradients [T, P] of these trials at these parameters, with these smoothing widths."""

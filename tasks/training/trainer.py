@@ -21,7 +21,7 @@ from torch import Tensor
 
 from depthrate.tasks.networks.flat_parameters import initial_parameters, initial_state, split_parameters
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.training.objective import data_term, decay_of
+from depthrate.tasks.training.objective import data_term
 from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters, TrainingPlan, learning_rate_factor
 
 
@@ -74,6 +74,11 @@ class FusedTrainer:
     def num_trials(self) -> int:
         """Trials still training."""
         return len(self.hyperparameters)
+
+    @property
+    def decay_TP(self) -> Tensor:
+        """Each parameter's lambda of (lambda/2) theta^2."""
+        return self._decay_TP
 
     def parameters(self) -> dict[str, Tensor]:
         """Return the parameters by name, each [T, *shape], as views."""
@@ -193,8 +198,12 @@ class FusedTrainer:
 
     def _prepare(self) -> None:
         """Lay out the per-trial hyper-parameters as tensors that broadcast over [T, P]."""
-        decays = [h.weight_decays for h in self.hyperparameters]
-        self._decay_TP = decay_of(self.specs, decays, self.plan.dtype).to(self.device)
+        pieces = []
+        for spec in self.specs:
+            decays = [0.0 if spec.decay is None else h.weight_decays[spec.decay] for h in self.hyperparameters]
+            decay_T = torch.tensor(decays, dtype=torch.float64).to(self.plan.dtype)
+            pieces.append(decay_T.unsqueeze(1).expand(-1, spec.size))
+        self._decay_TP = torch.cat(pieces, dim=1).to(self.device)
         self._momentum_T1 = self._column([h.momentum for h in self.hyperparameters])
         # Two buffers kept between steps: fresh ones of this size cost more in page faults than the arithmetic.
         self._gradient_TP, self._scratch_TP = torch.empty_like(self.theta_TP), torch.empty_like(self.theta_TP)
