@@ -144,7 +144,8 @@ class Lbfgs:
         return {
             "iterate_P": self.iterate_P,
             "ends": ends,
-            "tensors": [self.point_P, self._gradient_P, self._direction_P, self._pairs_MP],
+            "tensors": [self.point_P, self._gradient_P, self._pairs_MP],
+            "direction_P": self._direction_P,
             "products": [torch.from_numpy(self._sy_MM.copy()), torch.from_numpy(self._yy_MM.copy())],
             "order": list(self._order),
             "line": [self._slope, self._step, self._low, self._high, self._tries],
@@ -158,8 +159,8 @@ class Lbfgs:
         self.value, self.gradient_norm = state["ends"]
         if "tensors" not in state:
             return
-        tensors = [None if each is None else each.to(device) for each in state["tensors"]]
-        self.point_P, self._gradient_P, self._direction_P, self._pairs_MP = tensors
+        self.point_P, self._gradient_P, self._pairs_MP = (each.to(device) for each in state["tensors"])
+        self._direction_P = None if state["direction_P"] is None else state["direction_P"].to(device)
         self._sy_MM, self._yy_MM = (each.numpy().copy() for each in state["products"])
         self._order, self.is_stalled = list(state["order"]), state["is_stalled"]
         self._slope, self._step, self._low, self._high, self._tries = state["line"]

@@ -165,10 +165,7 @@ class TrainingPack:
             self._tell_progress(trainer.step_count)
 
     def _polish(self) -> None:
-        if self.polisher is None:
-            self._begin_polish()
-        polisher = self.polisher
-        assert polisher is not None
+        polisher = self.polisher or self._begin_polish()
         while positions := polisher.active:
             polisher.step()
             step = self.num_steps + polisher.num_evaluations
@@ -179,10 +176,11 @@ class TrainingPack:
             self._tell_progress(step)
         self.trainer.theta_TP = polisher.theta_TP
 
-    def _begin_polish(self) -> None:
+    def _begin_polish(self) -> Polisher:
         assert self.training.polish is not None
         self.trainer = self.trainer.in_float64()
         self.polisher = Polisher(self.training.polish, self.trainer)
+        return self.polisher
 
     def _tell_progress(self, step: int) -> None:
         polish = self.training.polish
@@ -252,10 +250,8 @@ class TrainingPack:
         rows = [saved["alive"].index(positions[index]) for index in alive]
         polished = saved.get("polisher")  # checkpoints of older versions have none
         if polished is not None:
-            self._begin_polish()
+            self._begin_polish().load_state(polished, rows)
         self.trainer.load_state(saved["trainer"], rows)
-        if self.polisher is not None:
-            self.polisher.load_state(polished, rows)
 
     def saved(self) -> bytes:
         """Return all that `resume` needs, with a checksum in front."""
