@@ -28,7 +28,7 @@ def predicted_bytes(pack: Pack, task: Task, device: str) -> float | None:
 
 def _asked(pack: Pack, task: Task) -> Sequence[Trial]:
     """Return the trials whose predictions stand for the pack's: one of a fused pack's one shape, its largest."""
-    return [largest(chains(pack.trials, task), task)] if task.fused else pack.trials
+    return [largest(chains(pack.trials, task), task)] if task.fused and pack.trials else pack.trials
 
 
 def check_memory(packs: Sequence[Pack], task: Task, device: str, memory_bytes: float | None) -> None:

@@ -64,7 +64,7 @@ def pack_trials(
 
 def chains(trials: Sequence[Trial], task: Task) -> list[list[Trial]]:
     """Return trials of one pack chain by chain, each in its order; where there are no chains each trial is one."""
-    along = task.chained(trials[0].params) if task.fused else None
+    along = task.chained(trials[0].params) if task.fused and trials else None
     if along is None:
         return [[trial] for trial in trials]
     others = CanonicalWriter(task.schema.keys() - {along})
@@ -95,6 +95,8 @@ def estimated_wall_s(pack: Pack, task: Task) -> float:
         return float(len(pack.trials))
     if not task.fused:
         return sum(task.estimate_s(trial.params) for trial in pack.trials)
+    if not pack.trials:  # what is left of a pack that another launch committed
+        return 0.0
     group = chains(pack.trials, task)
     return task.estimate_s(largest(group, task).params) * len(group)  # one shape, one estimate
 

@@ -38,8 +38,15 @@ NEEDS_TORCH = {
     "tasks/measures/spectra.py",
     "tasks/networks/flat_parameters.py",
     "tasks/networks/operations.py",  # where a function is called, not where the module is imported
+    "tasks/networks/smooth_relu.py",
+    "tasks/training/checkpoint.py",
+    "tasks/training/continuation.py",
     "tasks/training/layers.py",
+    "tasks/training/lbfgs.py",
+    "tasks/training/objective.py",
     "tasks/training/pack.py",
+    "tasks/training/polish.py",
+    "tasks/training/smoothed_objective.py",
     "tasks/training/trainer.py",
 }
 LONGEST_FUNCTION, LONGEST_FILE = 60, 350

@@ -6,8 +6,6 @@ A task hands in a `Training`: its network, its data, its hyper-parameters, and f
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import io
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,6 +18,7 @@ from torch import Tensor
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Interrupted, Params, ResultStatus, TaskContext, TrialResult
+from depthrate.tasks.training.checkpoint import packed, unpacked
 from depthrate.tasks.training.layers import defined, kept_features
 from depthrate.tasks.training.objective import smallest_deviation
 from depthrate.tasks.training.parameters import log_spaced_steps
@@ -27,7 +26,6 @@ from depthrate.tasks.training.plan import Hyperparameters, PolishPlan, TrainingP
 from depthrate.tasks.training.polish import Polisher
 from depthrate.tasks.training.trainer import FusedTrainer
 
-CHECKPOINT_FORMAT = 2
 DIVERGENCE_CHECK_STEPS = 10
 """Steps between two looks for losses that are not finite; fixed, so that a trial's record does not depend on its pack."""
 CURVES = ("loss", "objective", "accuracy", "grad_norm")
@@ -232,7 +230,7 @@ class TrainingPack:
         if content is None:
             return
         try:
-            saved = _unpack(content)
+            saved = unpacked(content)
         except Exception as error:  # damaged in any way: training anew costs time, never results
             logging.getLogger(__name__).warning("checkpoint cannot be read (%s); training starts anew", error)
             return
@@ -255,10 +253,8 @@ class TrainingPack:
 
     def saved(self) -> bytes:
         """Return all that `resume` needs, with a checksum in front."""
-        buffer = io.BytesIO()
-        torch.save(
+        return packed(
             {
-                "format": CHECKPOINT_FORMAT,
                 "trial_ids": list(self.context.trial_ids),
                 "trainer": self.trainer.state(),
                 "polisher": None if self.polisher is None else self.polisher.state(),
@@ -267,11 +263,8 @@ class TrainingPack:
                 "pruned_at": self.pruned_at,
                 "metrics": self.metrics,
                 "curves": self.curves,
-            },
-            buffer,
+            }
         )
-        payload = buffer.getvalue()
-        return hashlib.sha256(payload).digest() + payload
 
     def _keep(self, positions: list[int]) -> None:
         if len(positions) < len(self.alive):
@@ -327,17 +320,6 @@ class TrainingPack:
 def _at_positions(saved: Mapping[int, int], positions: Sequence[int]) -> dict[int, int]:
     """Return what was saved by position in another pack, by index in this one."""
     return {index: saved[position] for index, position in enumerate(positions) if position in saved}
-
-
-def _unpack(content: bytes) -> dict[str, Any]:
-    """Return what `_save` wrote; torch notices most damage itself, but not a changed bit in a tensor."""
-    digest, payload = content[:32], content[32:]
-    if hashlib.sha256(payload).digest() != digest:
-        raise ValueError("its checksum is wrong")
-    saved: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    if saved["format"] != CHECKPOINT_FORMAT:
-        raise ValueError(f"its format is {saved['format']}, this version writes {CHECKPOINT_FORMAT}")
-    return saved
 
 
 def _curve_steps(last: int) -> list[int]:
