@@ -159,8 +159,9 @@ def _polish_plain(setting: Setting) -> tuple[int, float]:
         torch.manual_seed(seed)
         first = [nn.Linear(INPUTS, WIDTH), nn.LayerNorm(WIDTH, elementwise_affine=False)]
         blocks = [Block() for _ in range(setting.depth - 1)]
-        model = nn.Sequential(*first, *blocks, nn.Linear(WIDTH, CLASSES)).double()
-        decayed = [block.linear.weight for block in blocks] + [model[-1].weight]
+        last = nn.Linear(WIDTH, CLASSES)
+        model = nn.Sequential(*first, *blocks, last).double()
+        decayed: list[Tensor] = [*(block.linear.weight for block in blocks), last.weight]
         optimizer = torch.optim.LBFGS(
             model.parameters(), max_iter=setting.evaluations, max_eval=setting.evaluations, history_size=MEMORY,
             tolerance_grad=0, tolerance_change=0, line_search_fn="strong_wolfe",
@@ -178,7 +179,7 @@ def _polish_plain(setting: Setting) -> tuple[int, float]:
             value.backward()
             return float(value)
 
-        optimizer.step(closure)
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
         objectives.append(float(objective()))
     return count, statistics.mean(objectives)
 
