@@ -177,10 +177,10 @@ def _polish_plain(setting: Setting) -> tuple[int, float]:
             optimizer.zero_grad()
             value = objective()
             value.backward()
-            return float(value)
+            return float(value.detach())
 
         optimizer.step(closure)  # type: ignore[no-untyped-call]
-        objectives.append(float(objective()))
+        objectives.append(float(objective().detach()))
     return count, statistics.mean(objectives)
 
 
