@@ -43,9 +43,16 @@ NEEDS_TORCH = {
     "tasks/networks/convolutions.py",  # where a function is called, not where the module is imported
     "tasks/networks/flat_parameters.py",
     "tasks/networks/operations.py",  # where a function is called, not where the module is imported
+    "tasks/networks/smooth_relu.py",
+    "tasks/training/checkpoint.py",
     "tasks/training/compiled_step.py",
+    "tasks/training/computing.py",
+    "tasks/training/continuation.py",
     "tasks/training/layers.py",
+    "tasks/training/lbfgs.py",
     "tasks/training/pack.py",
+    "tasks/training/polish.py",
+    "tasks/training/smoothed_objective.py",
     "tasks/training/step.py",
     "tasks/training/step_cache.py",
     "tasks/training/step_program.py",

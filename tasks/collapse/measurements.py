@@ -21,6 +21,7 @@ HOW_ONE_TRAINS = frozenset(
             "batch_size",
             "clip_norm",
         ),
+        *("polish", "polish_tolerance", "polish_smoothing", "polish_memory", "polish_barrier", "continuation"),
         *("init", "dtype", "features", "feature_dtype", "measure_steps", "rank_tol"),
     ]
 )
@@ -116,7 +117,7 @@ _PER_LAYER = (
     Measurement(
         "smallest_deviation",
         "Smallest deviation before LayerNorm",
-        "smallest standard deviation over coordinates of what a LayerNorm reads, over samples and layers (residual networks): "
+        "smallest standard deviation over coordinates of what a LayerNorm reads, over samples and layers: "
         "near 0 LayerNorm is singular; at the last layer alone",
         panel="fitted",
     ),
@@ -177,6 +178,13 @@ _PER_STEP = (
     ),
     Measurement("accuracy", "Accuracy", "share of training samples classified right", axis="linear", per="step"),
     Measurement("grad_norm", "Gradient norm", "norm of the objective's gradient", per="step"),
+    Measurement(
+        "smoothed_grad_norm",
+        "Gradient norm, smoothed",
+        "norm of the gradient of what polish minimises: ReLU's kinks rounded off, with a barrier on the first variance",
+        per="step",
+        panel="fitted",
+    ),
     Measurement("lr", doc="learning rate of the step", per="step", panel="fitted"),
 )
 MEASUREMENTS = (*_PER_LAYER, *_PER_STEP)

@@ -28,11 +28,14 @@ from depthrate.tasks.measures.alignment import weight_alignment
 from depthrate.tasks.measures.class_means import class_collapse, class_means
 from depthrate.tasks.measures.norms import row_norms, smallest_deviation, square_norms
 from depthrate.tasks.measures.spectra import spectrum
+from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.task import Params, TaskContext, TrialResult
+from depthrate.tasks.training.continuation import run_chain
 from depthrate.tasks.training.layers import LayerMeasurements, defined
 from depthrate.tasks.training.pack import OwnCurves, Training, run_training, training_plan
-from depthrate.tasks.training.parameters import learning_rate, measured_steps, num_steps
-from depthrate.tasks.training.plan import Hyperparameters
+from depthrate.tasks.training.parameters import learning_rate
+from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters
+from depthrate.tasks.training.polish_parameters import marked_steps, polish_plan, training_steps
 from depthrate.tasks.training.trainer import FusedTrainer
 
 MOST_COMPARED = 10_000
@@ -46,20 +49,25 @@ def run_pack(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialRe
     Raises:
         Interrupted: it was asked to stop and has saved a checkpoint.
     """
-    yield from run_training(training_of(trials, _load(trials[0], context)), context)
+    dataset = _load(trials[0], context)
+    if trials[0]["continuation"]:
+        yield from run_chain(trials, lambda at_one_depth: training_of(at_one_depth, dataset), context)
+    else:
+        yield from run_training(training_of(trials, dataset), context)
 
 
 def training_of(trials: Sequence[Params], dataset: Dataset) -> Training:
     """Return what a pack of trials does with a data set, whoever provides it."""
     shared = trials[0]
     network = network_of(shared, dataset.shape)
-    steps = num_steps(shared, len(dataset.x_NI))
+    steps = training_steps(shared, len(dataset.x_NI))
     return Training(
         network=network,
         dataset=dataclasses.replace(dataset, x_NI=network.arranged(dataset.x_NI)),
         plan=training_plan(shared, steps),
         hyperparameters=[_hyperparameters(params) for params in trials],
-        measured_steps=measured_steps(shared, steps),
+        measured_steps=marked_steps(shared, len(dataset.x_NI)),
+        polish=polish_plan(shared),
         measure=_Measurements(dataset.class_counts_K, shared["rank_tol"]),
         own_curves=_objective_gap(trials, dataset),
         kept=[(params["features"], params["feature_dtype"]) for params in trials],
@@ -85,11 +93,18 @@ def _of_network(trainer: FusedTrainer, position: int) -> dict[str, float | None]
     squares = square_norms(weights, {spec.name: spec.decay for spec in trainer.specs})
     decays = trainer.hyperparameters[position].weight_decays
     costs = {f"regularisation_{name}": decays[name] / 2 * square_T.item() for name, square_T in squares.items()}
-    with torch.no_grad():
-        smallest_T = smallest_deviation(trainer.network.before_norms(weights, trainer.x_NI.unsqueeze(0)))
-    deviation = None if smallest_T is None else smallest_T.item()
     hidden = squares["hidden"].item() if "hidden" in squares else 0.0
-    return {"hidden_square_norm": hidden, "smallest_deviation": deviation, **costs}
+    return {"hidden_square_norm": hidden, "smallest_deviation": _smallest_deviation(trainer, weights), **costs}
+
+
+def _smallest_deviation(trainer: FusedTrainer, weights: Tensors) -> float | None:
+    """Look at some samples at once: a transformer holds far more of each than its last position."""
+    network, found = trainer.network, []
+    with torch.no_grad():
+        for part_NI in torch.split(trainer.x_NI, max(1, EVALUATION_ROWS // network.rows_per_sample)):
+            smallest_T = smallest_deviation(network.norm_inputs(weights, part_NI.unsqueeze(0)))
+            found += [] if smallest_T is None else [smallest_T.item()]
+    return min(found, default=None)
 
 
 def _row_norms(trainer: FusedTrainer, position: int) -> dict[str, list[float]]:

@@ -10,6 +10,7 @@ from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.networks.builtin import ARCHITECTURES, has_last_bias
 from depthrate.tasks.networks.network import Network
+from depthrate.tasks.networks.operations import LAYER_NORM_EPS
 from depthrate.tasks.schema import Parameter, ParameterSchema
 from depthrate.tasks.task import Params
 from depthrate.tasks.training.cost import PackShape
@@ -29,8 +30,14 @@ from depthrate.tasks.training.parameters import (
     SCHEDULE,
     SEED,
     STEPS,
-    measured_steps,
-    num_steps,
+)
+from depthrate.tasks.training.polish_parameters import (
+    PARAMETERS,
+    chain,
+    marked_steps,
+    polish_plan,
+    taken_steps,
+    training_steps,
 )
 
 DEFAULT_CONTEXT_LENGTH = 64
@@ -184,6 +191,15 @@ SCHEMA = ParameterSchema(
             default=0.01,
             doc="singular values above this share of the largest count in rank",
         ),
+        Parameter(
+            name="ln_eps",
+            kind="float",
+            minimum=0,
+            default=LAYER_NORM_EPS,
+            added=True,
+            doc="what LayerNorm adds to a variance; the definition has nothing",
+        ),
+        *PARAMETERS,
     ]
 )
 
@@ -211,16 +227,21 @@ def network_of(params: Params, data: DataShape) -> Network:
 def pack_shape(params: Params) -> PackShape:
     """Return what the memory and the time of a pack of such trials depend on."""
     data = data_shape(params)
-    steps = num_steps(params, data.num_samples)
     return PackShape(
         network=network_of(params, data),
         data=data,
         batch_size=params["batch_size"],
-        num_steps=steps,
-        num_measured_steps=len(measured_steps(params, steps)),
+        num_steps=training_steps(params, data.num_samples),
+        num_measured_steps=len(marked_steps(params, data.num_samples)),
         optimizer=params["optimizer"],
         dtype=params["dtype"],
+        polish=polish_plan(params),
     )
+
+
+def chain_shapes(params: Params) -> list[PackShape]:
+    """Return the shape of each depth that such a trial goes through."""
+    return [pack_shape({**params, "depth": depth}) for depth in chain(params)]
 
 
 def context_length(params: Params) -> int:
@@ -277,5 +298,6 @@ def objective_limit(params: Params, num_classes: int) -> float | None:
 
 def measured(params: Params, steps: int) -> tuple[list[int], list[int]]:
     """Return the (steps, layers) at which a trial that took so many steps was measured."""
-    layers = network_of(params, data_shape(params)).measured_layers()
-    return measured_steps(params, steps), [layer.number for layer in layers]
+    data = data_shape(params)
+    layers = network_of(params, data).measured_layers()
+    return taken_steps(params, data.num_samples, steps), [layer.number for layer in layers]

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from depthrate.tasks.collapse.measurements import MEASUREMENTS
-from depthrate.tasks.collapse.schema import SCHEMA, measured, num_samples, pack_shape
+from depthrate.tasks.collapse.schema import (
+    SCHEMA,
+    chain_shapes,
+    data_shape,
+    measured,
+    network_of,
+    num_samples,
+    pack_shape,
+)
 from depthrate.tasks.data import published
 from depthrate.tasks.data.published import PUBLISHED, check_dataset
 from depthrate.tasks.data.sources import DataSource
@@ -15,6 +23,7 @@ from depthrate.tasks.task import Params, Task, TaskContext, TrialResult
 from depthrate.tasks.training.cost import estimate_s, max_pack_size
 from depthrate.tasks.training.memory import memory_bytes
 from depthrate.tasks.training.parameters import check_training
+from depthrate.tasks.training.polish_parameters import check_polish
 
 SMALLEST_SIDE = 8
 """Of images for a backbone: two pixels are left of it in the last stage."""
@@ -35,6 +44,11 @@ def check_trial(params: Params) -> None:
         )
     _check_inputs(params)
     _check_backbone(params)
+    check_polish(params, is_deepenable=not params["continuation"] or _is_deepenable(params))
+
+
+def _is_deepenable(params: Params) -> bool:
+    return network_of(params, data_shape(params)).neutral_block() is not None
 
 
 def _check_inputs(params: Params) -> None:
@@ -122,8 +136,9 @@ COLLAPSE = Task(
     check_trial=check_trial,
     check_data=check_data,
     check_contents=check_contents,
+    chained=lambda params: "depth" if params["continuation"] else None,
     max_pack_size=lambda params, device: max_pack_size(pack_shape(params), device),
     measured=measured,
     memory_bytes=lambda params, num_trials, device: memory_bytes(pack_shape(params), num_trials, device),
-    estimate_s=lambda params: estimate_s(pack_shape(params)),
+    estimate_s=lambda params: sum(map(estimate_s, chain_shapes(params))),
 )
