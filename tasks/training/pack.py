@@ -248,9 +248,8 @@ class TrainingPack:
         kept, dtype = ("none", "") if self.training.kept is None else self.training.kept[index]
         if kept != "none" and index in self.alive:
             counts_K = self.training.dataset.class_counts_K
-            tables["features"] = kept_features(
-                self.trainer, self.alive.index(index), counts_K, self._steps_taken(index), kept, dtype
-            )
+            position, last = self.alive.index(index), self._steps_taken(index)
+            tables["features"] = kept_features(self.trainer, position, counts_K, last, kept, dtype)
         return tables
 
     def resume(self) -> Engine | None:
