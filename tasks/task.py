@@ -174,6 +174,8 @@ class Task:
     """(steps, layers) that a trial which took so many steps has measured; null for a task that does not say."""
     estimate_s: Callable[[Params], float] | None = None
     """Rough seconds of one trial on one CPU core; packs start longest first. One for all trials of a fused pack."""
+    engine: Callable[[Params, Engine, str], Engine] | None = None
+    """How the steps of such a trial run, given what was asked for and the device; null for a task without the choice."""
     code: TaskCode | None = None
     """The source of a user's task; null for one that comes with depthrate, which its version stands for."""
     defined_at: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import Any
 
 from rich.console import Console
@@ -18,6 +19,7 @@ from depthrate.storage.store import open_store
 from depthrate.sweeps.memory import gigabytes, predicted_bytes
 from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import varying_parameters
+from depthrate.tasks.task import Engine
 
 SHOWN = 40
 """Packs printed; --json prints all."""
@@ -52,6 +54,7 @@ def show_plan(arguments: LaunchArguments, as_json: bool) -> None:
         console.print(view.sentence(), highlight=False)
     if plan.packs:
         _print_packs(console, plan, machines)
+        _print_engines(console, plan, machines)
         _print_cost(console, plan, machines, hours, details)
 
 
@@ -64,7 +67,12 @@ def _as_json(
         "num_done": len(plan.done),
         "num_pending": plan.num_pending,
         "packs": [
-            {"pack_id": p.pack_id, "trial_ids": p.trial_ids, "predicted_memory_gb": _peak_gb(p, plan, machines)}
+            {
+                "pack_id": p.pack_id,
+                "trial_ids": p.trial_ids,
+                "predicted_memory_gb": _peak_gb(p, plan, machines),
+                "engine": _engine(p, plan, machines),
+            }
             for p in plan.packs
         ],
         "worker_memory_gb": None if machines.memory_bytes is None else machines.memory_bytes / 1e9,
@@ -80,6 +88,22 @@ def _as_json(
 def _peak_gb(pack: Pack, plan: Plan, machines: Machines) -> float | None:
     peak_bytes = predicted_bytes(pack, plan.checked.task, machines.device)
     return None if peak_bytes is None else peak_bytes / 1e9
+
+
+def _engine(pack: Pack, plan: Plan, machines: Machines) -> Engine | None:
+    """Return how the steps of a pack would run; null where the task has no choice."""
+    task, device = plan.checked.task, machines.device
+    return None if task.engine is None else task.engine(pack.trials[0].params, plan.checked.sweep.engine, device)
+
+
+def _print_engines(console: Console, plan: Plan, machines: Machines) -> None:
+    engines = Counter(_engine(pack, plan, machines) for pack in plan.packs)
+    compiled, eager = engines[Engine.COMPILED], engines[Engine.EAGER]
+    if compiled:
+        which = "all packs train" if not eager else f"{compiled} of {len(plan.packs)} packs train"
+        console.print(f"{which} compiled (each shape is compiled once a machine)", highlight=False)
+    elif eager:
+        console.print("all packs train eagerly", highlight=False)
 
 
 def _print_packs(console: Console, plan: Plan, machines: Machines) -> None:

@@ -20,6 +20,10 @@ from depthrate.orchestrator.executors.executor import JobEnd, NoFailure, PackJob
 from depthrate.orchestrator.executors.ray_asha import Ladder, asha_rule
 from depthrate.orchestrator.executors.ray_errors import error_of, kind_of
 from depthrate.orchestrator.executors.ray_worker import delete_value, put_value
+from depthrate.storage.states import FailureKind
+
+NO_START_S = 180.0
+"""How long workers may fail to start before no more are tried: Ray notices a dead node, and we a dead head, sooner."""
 
 
 class Dispatcher(tune.Callback):
@@ -37,6 +41,8 @@ class Dispatcher(tune.Callback):
         self._idle: set[str] = set()
         """Workers that have started and wait for a pack."""
         self._num_orders: dict[str, int] = {}
+        self._in_vain_since: float | None = None
+        """Since when workers have failed to start, and none has."""
         self._ladders: dict[str, Ladder] = {}
         """Of each study, how its trials compare."""
 
@@ -71,6 +77,7 @@ class Dispatcher(tune.Callback):
 
     def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """Give a worker its first pack."""
+        self._in_vain_since = None
         self._num_orders[trial.trial_id] = 0
         self._give_pack(trial.trial_id)
 
@@ -98,12 +105,26 @@ class Dispatcher(tune.Callback):
         """Report the pack whose worker or node is gone."""
         has_started = trial.trial_id in self._num_orders
         job = self._forget(trial.trial_id)
-        if not has_started:  # workers do not start here: a pack must fail by that, or we would try for ever
+        if not has_started:  # a pack waits for that, or we would try again and again at once
             with contextlib.suppress(queue.Empty):
                 job = self.waiting.get_nowait()
         if job is not None:
             error = error_of(trial)
-            self._ends.put(JobEnd(job.attempt_id, f"{type(error).__name__}: {error}"[:2000], kind_of(error)))
+            kind = kind_of(error) if has_started else self._kind_of_no_start(error)
+            self._ends.put(JobEnd(job.attempt_id, f"{type(error).__name__}: {error}"[:2000], kind))
+
+    def _kind_of_no_start(self, error: BaseException) -> FailureKind:
+        """Return what it is that a worker did not start: a node's doing, unless none has started for long."""
+        kind = kind_of(error)
+        if kind is not FailureKind.WORKER_LOST:
+            return kind
+        if self.has_started:
+            self._in_vain_since = None
+            return FailureKind.NOT_BEGUN
+        if self._in_vain_since is None:
+            self._in_vain_since = time.monotonic()
+        is_long = time.monotonic() - self._in_vain_since > NO_START_S
+        return FailureKind.BEGINS_NOWHERE if is_long else FailureKind.NOT_BEGUN
 
     def _give_pack(self, trial_id: str) -> None:
         self.assigned[trial_id] = None

@@ -21,6 +21,7 @@ from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.schema import ParameterError
 from depthrate.tasks.task import Params, Task, TaskContext, TrialResult
 from depthrate.tasks.training.cost import estimate_s, max_pack_size
+from depthrate.tasks.training.engine import chosen_engine
 from depthrate.tasks.training.memory import memory_bytes
 from depthrate.tasks.training.parameters import check_training
 from depthrate.tasks.training.polish_parameters import check_polish
@@ -141,4 +142,5 @@ COLLAPSE = Task(
     measured=measured,
     memory_bytes=lambda params, num_trials, device: memory_bytes(pack_shape(params), num_trials, device),
     estimate_s=lambda params: sum(map(estimate_s, chain_shapes(params))),
+    engine=lambda params, asked, device: chosen_engine(asked, chain_shapes(params)[0], device),
 )

@@ -24,6 +24,8 @@ DRIFT_STEPS = 200
 class GradientDescent(FusedTrainer):
     """Plain gradient descent on H_1 and all weights at once, from given starts."""
 
+    can_compile = False  # its step by hand is as fast as the compiled one
+
     def __init__(
         self,
         network: UnconstrainedFeatures,

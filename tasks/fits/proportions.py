@@ -8,8 +8,10 @@ Z_95 = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
 
 
-def wilson_interval(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
+def wilson_interval(successes: float, count: float, z: float = Z_95) -> tuple[float, float]:
     """Return the score interval of a proportion, 95 % by default; it stays in [0, 1] and is not empty at 0 and at 1.
+
+    Counts that were put together from rounded shares may be no whole numbers.
 
     Raises:
         ValueError: there are no trials, or more successes than trials.

@@ -102,15 +102,15 @@ def ready_pack(training: Training, context: TaskContext) -> TrainingPack:
     """
     pack = TrainingPack(training, context)
     begun = pack.resume()
-    engine = begun or chosen_engine(context.engine, pack.shape(), context.device)
+    can_compile = pack.trainer.can_compile
+    engine = begun or (chosen_engine(context.engine, pack.shape(), context.device) if can_compile else Engine.EAGER)
     if begun is not None and context.engine not in (begun, Engine.AUTO):
         log.warning("the pack's checkpoint was trained %s; it goes on like that, not %s", begun, context.engine)
+    context.runs_as(engine)
     if engine == Engine.EAGER or pack.is_trained:  # polish has no compiled steps
         pack.engine = engine
-        context.runs_as(engine)
         return pack
     try:
-        context.runs_as(engine)
         compile_s = pack.compile()
     except EngineError as error:
         if context.engine is Engine.COMPILED:

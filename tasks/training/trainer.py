@@ -51,6 +51,9 @@ def stream(seed: int, purpose: str) -> torch.Generator:
 class FusedTrainer:
     """Trains T networks of one shape on one data set; diverged trials leave the pack and disturb nobody."""
 
+    can_compile = True
+    """Whether its step is the one that `program` describes; a trainer with a step of its own runs that, whatever was asked."""
+
     def __init__(
         self,
         network: Network,

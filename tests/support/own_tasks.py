@@ -61,6 +61,19 @@ def slow(*, depth: int, seed: int = 0, context):
 
 
 @depthrate.task(version=1)
+def held(*, depth: int, gate: str, context):
+    """Does not end before the file `gate` is there."""
+    step = 0
+    while not Path(gate).exists():
+        step += 1
+        context.progress(step, 10_000)
+        if context.should_stop():
+            raise depthrate.Interrupted
+        time.sleep(0.02)
+    return {"metrics": [{"layer": depth, "nc1": 1.0}]}
+
+
+@depthrate.task(version=1)
 def wrong(*, depth: int):
     return [1, 2, 3]
 

@@ -23,6 +23,7 @@ from depthrate.orchestrator.report.plot import (
 from depthrate.orchestrator.report.tables import verdict_table
 from depthrate.orchestrator.report.theme import Theme
 from depthrate.orchestrator.report.words import escape, escape_for_plotly
+from depthrate.tasks.fits.proportions import wilson_interval
 from depthrate.tasks.panel import ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
 
 MAX_SCATTERS = 6
@@ -30,8 +31,6 @@ MAX_SCATTERS = 6
 MAX_FRAMES = 12
 MAX_DOTS = 3000
 """Points of one step."""
-NORMAL_95 = 1.959964
-"""Standard deviations on either side of the mean of a normal distribution that hold 95 % of it."""
 LABEL_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Okabe and Ito's: told apart without red or green."""
 
@@ -133,14 +132,6 @@ def _profile_plot(data: ReportData, panel: ProfilePanel) -> Plot | None:
     return Plot(each.label, traces, layout, math.ceil(len(shown) / 2) + 1, notes)
 
 
-def wilson(share: float, observations: float) -> tuple[float, float]:
-    """Return the 95 % Wilson interval of a share of so many independent observations (Wilson 1927)."""
-    weight = NORMAL_95**2 / observations
-    middle = (share + weight / 2) / (1 + weight)
-    half = NORMAL_95 / (1 + weight) * math.sqrt(share * (1 - share) / observations + weight / (4 * observations))
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
 def _share_plot(data: ReportData, panel: SharePanel) -> Plot | None:
     """Draw a colour a setting: the share over all trials at each x with its interval, single trials as light dots."""
     if panel.measurement not in data.results or panel.x not in data.settings:
@@ -181,7 +172,9 @@ def _share_traces(panel: SharePanel, part: pd.DataFrame, name: str, colour: str)
         places.append(float(x))
         shares.append(share)
         bar = {"color": colour, "width": 2}
-        traces.append(make_trace([x, x], wilson(share, float(weights.sum())), name, line=bar))
+        count = float(weights.sum())
+        interval = wilson_interval(min(count, share * count), count)
+        traces.append(make_trace([x, x], interval, name, line=bar))
     line, marker = {"color": colour, "width": 2}, {"size": 6}
     traces.append(
         make_trace(places, shares, name, name=name, mode="lines+markers", line=line, marker=marker, hoverinfo="x+y")

@@ -240,8 +240,9 @@ def test_a_killed_worker_resumes_from_its_checkpoint(machines: Machines, folder:
 
 
 @pytest.mark.slow
-def test_what_is_killed_in_the_middle_costs_nothing_but_time(machines: Machines, folder: Store) -> None:
+def test_what_is_killed_in_the_middle_costs_nothing_but_time(machines: Machines, folder: Store, tmp_path: Path) -> None:
     """A worker, or of two nodes one, goes away while two packs run."""
+    gate = tmp_path / "gate"
     killed: list[float] = []
 
     def kill_when_two_run(driver: Driver, progress: Any) -> None:
@@ -256,8 +257,10 @@ def test_what_is_killed_in_the_middle_costs_nothing_but_time(machines: Machines,
         if len(alive) == 2:
             killed.append(time.monotonic())
             machines.disturb(alive[0])
+            gate.touch()
 
-    outcome = drive(machines, folder, "slow", watch=kill_when_two_run, grid={"depth": [1, 2, 3, 4]})
+    held = {"grid": {"depth": [1, 2, 3, 4]}, "params": {"gate": str(gate)}}
+    outcome = drive(machines, folder, "held", watch=kill_when_two_run, **held)
     assert killed and not outcome.failures
     assert [depth for depth, _ in committed(folder)] == [1, 2, 3, 4] and raw_rows(folder) == 4
     found = states(folder)  # on a busy machine Ray may take the other node for dead too
@@ -265,16 +268,18 @@ def test_what_is_killed_in_the_middle_costs_nothing_but_time(machines: Machines,
 
 
 @pytest.mark.slow
-def test_after_a_launch_that_was_stopped_the_next_goes_on(machines: Machines, folder: Store) -> None:
+def test_after_a_launch_that_was_stopped_the_next_goes_on(machines: Machines, folder: Store, tmp_path: Path) -> None:
     def stop_when_one_runs(driver: Driver, progress: Any) -> None:
         if any(state.get("step") for _, state in progress.packs_running):
             driver.stop()
 
-    grid = {"depth": [1, 2, 3, 4]}
-    outcome = drive(machines, folder, "slow", watch=stop_when_one_runs, grid=grid)
-    assert outcome.interrupted and raw_rows(folder) < 4
+    gate = tmp_path / "gate"
+    held = {"grid": {"depth": [1, 2, 3, 4]}, "params": {"gate": str(gate)}}
+    outcome = drive(machines, folder, "held", watch=stop_when_one_runs, **held)
+    assert outcome.interrupted and raw_rows(folder) == 0
     assert machines.goes_on or "interrupted" in states(folder)
-    assert not drive(machines, folder, "slow", grid=grid).failures and raw_rows(folder) == 4
+    gate.touch()
+    assert not drive(machines, folder, "held", **held).failures and raw_rows(folder) == 4
     assert len(committed(folder)) == 4 and (not machines.goes_on or "interrupted" not in states(folder))
 
 

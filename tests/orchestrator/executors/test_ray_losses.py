@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +19,15 @@ import yaml
 
 from depthrate.storage.records import read_loose_records
 from depthrate.storage.snapshot import take_snapshot
+from depthrate.storage.states import FailureKind
 from depthrate.storage.store import Store
 
 pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 
+from depthrate.orchestrator.executors import ray_dispatcher
+from depthrate.orchestrator.executors.executor import LaunchOptions, PackJob
+from depthrate.orchestrator.executors.ray_dispatcher import Dispatcher
 from depthrate.orchestrator.executors.ray_errors import RayError
 from depthrate.orchestrator.executors.ray_session import Session
 
@@ -147,8 +153,17 @@ def test_a_lost_head_ends_the_launch_in_words(folder: Store, nodes: Nodes, tmp_p
 
 def test_a_head_that_asks_for_a_token_is_named_so(nodes: Nodes) -> None:
     nodes.start(1, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
-    with pytest.raises(RayError, match="asks for a token, and none is given here; set RAY_AUTH_MODE=token"):
-        Session(address=nodes.address).connect()
+    said = ""
+
+    def is_refused() -> bool:  # a head that has just begun to listen may not answer at all yet
+        nonlocal said
+        with pytest.raises(RayError) as raised:
+            Session(address=nodes.address).connect()
+        said = str(raised.value)
+        return "Failed to connect" not in said
+
+    await_that(is_refused, 120)
+    assert "asks for a token, and none is given here; set RAY_AUTH_MODE=token" in said
 
 
 def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
@@ -177,3 +192,29 @@ def test_workers_follow_the_nodes_that_join_and_stop_where_one_dies(
     _, said = run.communicate(timeout=300)
     assert run.returncode == 0, said
     assert len(take_snapshot(folder).trial_ids()) == 6  # records are put together by then
+
+
+def test_a_worker_that_never_started_charges_no_pack_unless_none_starts_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    dispatcher = Dispatcher(ends, "test", workers=3)
+    options = LaunchOptions(store="", data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+
+    def fails_to_start(trial_id: str) -> FailureKind:
+        dispatcher.waiting.put(
+            PackJob(trial_id, "s", "power_law", trial_id, [trial_id], [{}], options)  # its worker takes it along
+        )
+        dispatcher.new_worker(trial_id)
+        dispatcher.on_trial_error(0, [], SimpleNamespace(trial_id=trial_id, pickled_error_file=None))
+        end = ends.get_nowait()
+        assert end.attempt_id == trial_id and "no error" in end.death
+        kind: FailureKind = end.kind
+        return kind
+
+    assert fails_to_start("a") is FailureKind.NOT_BEGUN
+    monkeypatch.setattr(ray_dispatcher, "NO_START_S", -1.0)
+    assert fails_to_start("b") is FailureKind.BEGINS_NOWHERE
+    dispatcher.new_worker("other")
+    dispatcher.on_trial_start(0, [], SimpleNamespace(trial_id="other"))
+    assert fails_to_start("c") is FailureKind.NOT_BEGUN, "another worker has started: it is the node's doing"

@@ -10,9 +10,10 @@ import pytest
 
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figure_files import draw, plot_csv
-from depthrate.orchestrator.report.figures.declared import MAX_FRAMES, declared_plots, wilson
+from depthrate.orchestrator.report.figures.declared import MAX_FRAMES, declared_plots
 from depthrate.orchestrator.report.page import render_report
 from depthrate.orchestrator.report.tables import verdict_table
+from depthrate.tasks.fits.proportions import wilson_interval
 from depthrate.tasks.measurement import Measurement, by_name
 from depthrate.tasks.panel import ProfilePanel, ScatterPanel, SharePanel, VerdictPanel
 
@@ -114,12 +115,10 @@ def test_nothing_is_said_where_a_task_declares_nothing_or_nothing_was_measured()
 
 
 def test_a_share_against_a_parameter_has_wilson_intervals():
-    assert wilson(0.5, 100) == pytest.approx((0.40383, 0.59617), abs=1e-5)
-    assert wilson(1.0, 10) == pytest.approx((0.72246, 1.0), abs=1e-5)
     data = make_data()
     panel = SharePanel(measurement="loss", x="rate", observations=("same",))
     (plot,) = declared_plots(replace(data, panels=(panel,)))
     assert plot.title == "Loss against rate" and plot.traces[-1]["y"] == [0.5, 0.5]
     bars = [trace for trace in plot.traces if trace["mode"] == "lines"]
-    assert bars[0]["y"] == pytest.approx(wilson(0.5, 6), rel=1e-5), "two trials of three observations"
+    assert bars[0]["y"] == pytest.approx(wilson_interval(3, 6), rel=1e-5), "two trials of three observations"
     assert declared_plots(replace(data, panels=(replace(panel, x="same"),))) == []

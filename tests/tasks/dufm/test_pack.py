@@ -16,6 +16,7 @@ from depthrate.tasks.dufm.pack import training_of
 from depthrate.tasks.dufm.schema import network_of, problem_of
 from depthrate.tasks.dufm.task import DUFM, check_trial
 from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.task import Engine
 from depthrate.tasks.training.trainer import FusedTrainer
 
 SMALL = {"depth": 3, "num_classes": 3, "samples_per_class": 4, "width": 5, "weight_decay": 0.01, "lr": 0.2}
@@ -64,6 +65,13 @@ def test_a_trial_is_bitwise_independent_of_its_pack_and_of_an_interruption():
     )
     resumed, _ = run_resumed(DUFM.run, trials, stop_at=17)
     assert_same(resumed, together)
+
+
+def test_the_step_by_hand_is_what_runs_whatever_engine_is_asked_for():
+    trials = [trial()]
+    asked = Context(ids_of(trials), engine=Engine.COMPILED)
+    assert_same(list(DUFM.run(trials, asked)), run(trials))
+    assert asked.ran_as == [(Engine.EAGER, None)]
 
 
 def test_a_diverging_trial_leaves_and_disturbs_nobody():

@@ -1,0 +1,39 @@
+"""What `plan` says of how steps are run."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli import app
+
+
+def planned(tmp_path, *arguments):
+    result = CliRunner().invoke(app, ["plan", "quickstart", "--store", str(tmp_path / "store"), *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "engines", "sentence"),
+    [
+        ([], {"eager"}, "all packs train eagerly"),
+        (["--engine", "compiled"], {"compiled"}, "all packs train compiled (each shape is compiled once a machine)"),
+        (["--set", "steps=40000"], {"eager", "compiled"}, " packs train compiled (each shape"),
+    ],
+)
+def test_a_plan_says_which_packs_train_compiled(tmp_path, arguments, engines, sentence):
+    packs = json.loads(planned(tmp_path, *arguments, "--json"))["packs"]
+    assert {pack["engine"] for pack in packs} == engines
+    assert sentence in planned(tmp_path, *arguments)
+
+
+def test_a_task_without_the_choice_has_no_engine(tmp_path):
+    (tmp_path / "law.py").write_text(
+        "import depthrate\n@depthrate.task()\ndef law(*, depth: int):\n    return {'metrics': [{'layer': depth, 'nc1': 1.0}]}\n"
+    )
+    (tmp_path / "s.yaml").write_text(f"name: s\ntask: {tmp_path}/law.py:law\nparams: {{depth: 2}}\n")
+    arguments = ["plan", str(tmp_path / "s.yaml"), "--store", str(tmp_path / "store")]
+    output = CliRunner().invoke(app, [*arguments, "--json"]).output
+    assert [pack["engine"] for pack in json.loads(output)["packs"]] == [None]
+    assert "eagerly" not in CliRunner().invoke(app, arguments).output
