@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from depthrate.orchestrator.aggregate import FittedCurve
+    from depthrate.orchestrator.fitted_curve import FittedCurve
     from depthrate.orchestrator.search.proposals import SearchView
     from depthrate.storage.source import Problem
     from depthrate.tasks.fits.rate_fit import RateFit
@@ -106,27 +106,66 @@ def print_fits(console: Console, curves: Sequence[FittedCurve]) -> None:
         excluded = ", ".join(f"{count} {reason}" for reason, count in curve.excluded.items())
         name = [curve.metric, curve.label()]
         if power is None:
-            rows.append([*name, "no fit", "", None, None, None, len(curve.rows), None, curve.note or "", "", excluded])
+            rows.append([*name, "no fit", "", None, len(curve.rows), "", curve.note or "", "", excluded])
             continue
-        law = f"{power.prefactor:.3g} {curve.x}^{-power.exponent:.3f}"
-        tests = [_p_value(power.p_half), _p_value(power.p_one)]
-        numbers = [power.r2, *tests, power.n_points, len(curve.unconverged) or None]
+        base = curve.x if curve.x.isidentifier() else f"({curve.x})"
+        law = f"{power.prefactor:.3g} {base}^{-power.exponent:.3f}"
+        numbers = [power.r2, power.n_points, _bounded(curve)]
         rows.append([*name, law, _interval(power), *numbers, _preferred(curve), _reached(curve), excluded])
-    columns = ["metric", "group", "power law", "exponent a, 95 % interval", "R^2", "p(a=1/2)", "p(a=1)"]
-    columns += ["trials", "unconverged", "best by AICc", "target at", "left out"]
-    optional = [columns.index(name) for name in ("group", "unconverged", "target at", "left out")]
+    columns = ["metric", "group", "power law", "exponent a, 95 % interval", "R^2", "trials", "theorem's bound"]
+    columns += ["best by AICc", "target at", "left out"]
+    optional = [columns.index(name) for name in ("group", "theorem's bound", "target at", "left out")]
     kept = [i for i in range(len(columns)) if i not in optional or any(row[i] for row in rows)]
     print_table(
         console,
         [columns[i] for i in kept],
         [[(round(row[i], 3) if isinstance(row[i], float) else row[i]) for i in kept] for row in rows],
     )
+    for line in _convergence(curves):
+        console.print(line, highlight=False, markup=False)
     for curve in _first_of_requests(curves):
         if curve.common is not None:
             common = curve.common
             text = f"{curve.metric}: one exponent for all {common.num_groups} groups: {common.exponent:.3f}"
             text += f" [{common.ci_low:.3f}, {common.ci_high:.3f}], p = {_p_value(common.p_common)}"
             console.print(text, highlight=False, markup=False)
+
+
+def _convergence(curves: Sequence[FittedCurve]) -> list[str]:
+    """Say whether the trials' training had converged, which exponents rest on."""
+    from depthrate.orchestrator.convergence import UNCONVERGED_RULE  # numpy comes with it, and `plan` prints tables too
+
+    fitted = [curve for curve in curves if curve.fits]
+    used = {row["trial_id"] for curve in fitted for row in curve.rows}
+    judged = max((curve.judged for curve in fitted), default=0)
+    if not judged:
+        return []
+    falling = frozenset().union(*(curve.unconverged for curve in fitted))
+    lines = [
+        "converged: all trials"
+        if not falling
+        else f"unconverged: {len(falling)} of {len(used)} trials ({UNCONVERGED_RULE})"
+    ]
+    above = {trial_id: share for curve in fitted for trial_id, share in curve.above.items()}
+    if above:
+        lines.append(
+            f"above a shallower network's objective: {len(above)} of {len(used)} trials, by up to {max(above.values()):.1%} "
+            "of what theirs is above its limit"
+        )
+    drifts = [(curve.metric, curve.x, curve.drift) for curve in fitted if curve.drift is not None]
+    if drifts:
+        parts = (
+            f"{metric} over {x} {drift.moved:+.3f} (at most {drift.could_move:.3f})" for metric, x, drift in drifts
+        )
+        lines.append(f"exponents moved in the last quarter of training: {', '.join(parts)}")
+    return lines
+
+
+def _bounded(curve: FittedCurve) -> str:
+    """Whether the data fall as fast as a theorem's upper bound."""
+    if curve.bound is None:
+        return ""
+    return f"{'slower' if curve.bound.ci_high < 0 else 'respected'} (-{curve.bound.exponent:.2f} here)"
 
 
 def _first_of_requests(curves: Sequence[FittedCurve]) -> list[FittedCurve]:
@@ -145,7 +184,8 @@ def print_search(console: Console, view: SearchView) -> None:
 
 def _interval(fit: RateFit) -> str:
     if fit.ci_low is None or fit.ci_high is None:
-        return f"{fit.exponent:.3f} (no interval)"
+        few = "" if fit.n_seeds is None else f": {fit.n_seeds} seed{'s' if fit.n_seeds > 1 else ''}"
+        return f"{fit.exponent:.3f} (no interval{few})"
     return f"{fit.exponent:.3f} [{fit.ci_low:.3f}, {fit.ci_high:.3f}]"
 
 

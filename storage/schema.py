@@ -97,6 +97,16 @@ FITS = pa.schema(
         ("common_high", _REAL),
         ("p_common", _REAL),
         ("sensitivity", _TEXT),
+        ("over", _TEXT),
+        ("n_seeds", pa.int64()),
+        ("seed_spread", _REAL),
+        ("exponent_moved", _REAL),
+        ("exponent_could_move", _REAL),
+        ("n_above_shallower", pa.int64()),
+        ("bound_exponent", _REAL),
+        ("bound_ratio", _REAL),
+        ("bound_ratio_low", _REAL),
+        ("bound_ratio_high", _REAL),
     ]
 )
 ATTEMPTS = pa.schema(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from depthrate.sweeps.content import kind_of, require_keys
 from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.tasks.measurement import scalars
 from depthrate.tasks.schema import ParameterError, nearest, shown
 from depthrate.tasks.task import Task
@@ -24,6 +25,7 @@ _ALLOWED = {
     "x_min": "a number above zero, or auto",
     "unconverged": ", ".join(_WORDS["unconverged"]),
     "target": "a number above zero",
+    "over": "a parameter's name",
 }
 """Option -> what it accepts."""
 
@@ -34,6 +36,7 @@ class FitRequest:
 
     metric: str
     x: str = "depth"
+    """A parameter, or arithmetic over parameters: `depth - 1`."""
     by: tuple[str, ...] = ()
     layer: int | None = None
     """Null for the last; -2 is the one before it."""
@@ -47,6 +50,13 @@ class FitRequest:
     """keep (and count) or drop trials whose objective still falls."""
     target: float | None = None
     """A value of the metric: at which x is it reached?"""
+    over: str = "seed"
+    """The parameter whose values are the draws that intervals are over: trials with one value of it belong together."""
+
+    @property
+    def x_names(self) -> list[str]:
+        """The parameters that x is made of."""
+        return sorted(Expression(self.x).names)
 
     def spec(self) -> dict[str, Any]:
         """Return the request as a sweep file would hold it: what differs from the defaults."""
@@ -65,7 +75,9 @@ def fit_request(part: Mapping[str, Any]) -> FitRequest:
     require_keys(part, ("metric", "x", "by", *_ALLOWED), "fit")
     by = part.get("by", [])
     if not isinstance(part.get("metric"), str) or not isinstance(part.get("x", "depth"), str):
-        raise SweepError(f"fit entry {shown(dict(part))}: metric and x are names, as in {{metric: nc1, x: depth}}")
+        raise SweepError(
+            f"fit entry {shown(dict(part))}: metric is a name and x a name or arithmetic, as in {{metric: nc1, x: depth - 1}}"
+        )
     if not isinstance(by, list) or not all(isinstance(name, str) for name in by):
         raise SweepError(f"fit entry {shown(dict(part))}: by is a list of parameter names")
     options = {name: part[name] for name in _ALLOWED if part.get(name) is not None}
@@ -78,7 +90,7 @@ def fit_request(part: Mapping[str, Any]) -> FitRequest:
 def _is_allowed(name: str, value: Any) -> bool:
     if name in _WORDS:
         return value in _WORDS[name]
-    if name == "where":
+    if name in ("where", "over"):
         return isinstance(value, str)
     if isinstance(value, bool):
         return False
@@ -99,10 +111,19 @@ def check_fits(sweep: Sweep, task: Task) -> None:
             raise SweepError(
                 f"unknown metric {request.metric!r} in fit{nearest(request.metric, known)} (known: {', '.join(known)})"
             )
-        for name in (request.x, *request.by):
-            try:
-                parameter = task.schema.require_known(name, "fit")
-            except ParameterError as error:
-                raise SweepError(str(error)) from None
-            if name == request.x and parameter.kind not in ("int", "float"):
-                raise SweepError(f"fit over x: {name!r}, which is {parameter.allowed}; x must be a number")
+        try:
+            of_x = request.x_names
+            over = [request.over] if request.over != FitRequest.over else []  # a task may have no seed
+            parameters = {name: task.schema.require_known(name, "fit") for name in (*of_x, *request.by, *over)}
+        except ParameterError as error:
+            raise SweepError(str(error)) from None
+        except ExpressionError as error:
+            raise SweepError(f"fit over x: {error}") from None
+        if not of_x:
+            raise SweepError(f"fit over x: {request.x!r}, which names no parameter; give one, or arithmetic over some")
+        for name in of_x:
+            if parameters[name].kind not in ("int", "float"):
+                raise SweepError(f"fit over x: {name!r}, which is {parameters[name].allowed}; x must be a number")
+        for name in over:
+            if name in (*of_x, *request.by):
+                raise SweepError(f"fit over {name!r}, which x or by has too; intervals are over what both leave open")

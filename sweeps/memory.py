@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from depthrate.sweeps.packing import Pack
+from depthrate.sweeps.packing import Pack, chains, largest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.schema import Parameter
 from depthrate.tasks.task import Task
@@ -21,9 +21,14 @@ def predicted_bytes(pack: Pack, task: Task, device: str) -> float | None:
     """Return the predicted peak memory of a pack; null where the task predicts none."""
     if task.memory_bytes is None or not pack.trials:
         return None
-    trials = pack.trials[:1] if task.fused else pack.trials  # one shape, one prediction
-    together = len(pack.trials) if task.fused else 1
-    return max(task.memory_bytes(trial.params, together, device) for trial in trials)
+    group = chains(pack.trials, task)
+    together = len(group) if task.fused else 1
+    return max(task.memory_bytes(trial.params, together, device) for trial in _asked(pack, task))
+
+
+def _asked(pack: Pack, task: Task) -> Sequence[Trial]:
+    """Return the trials whose predictions stand for the pack's: one of a fused pack's one shape, its largest."""
+    return [largest(chains(pack.trials, task), task)] if task.fused and pack.trials else pack.trials
 
 
 def check_memory(packs: Sequence[Pack], task: Task, device: str, memory_bytes: float | None) -> None:
@@ -36,7 +41,7 @@ def check_memory(packs: Sequence[Pack], task: Task, device: str, memory_bytes: f
         return
     needs: dict[str, tuple[float, Trial]] = {}
     for pack in packs:
-        for trial in pack.trials[:1] if task.fused else pack.trials:
+        for trial in _asked(pack, task):
             needed = task.memory_bytes(trial.params, 1, device)
             if needed > TOLERANCE * memory_bytes:
                 needs[trial.trial_id] = needed, trial

@@ -49,14 +49,35 @@ def pack_trials(
     if not trials:
         return []
     packs = []
-    for group in _by_shape(trials, task) if task.fused else [trials]:
+    groups = _by_shape(trials, task) if task.fused else [[[trial] for trial in trials]]
+    num_chains = sum(map(len, groups))
+    for group in groups:
         # every worker should have a pack; one whose trials run in turn can be cut smaller at no cost
-        share = math.ceil(len(trials) / (workers if task.fused else 4 * workers))
-        most = min(task.max_pack_size(group[0].params, device), share)
+        share = math.ceil(num_chains / (workers if task.fused else 4 * workers))
+        deepest = largest(group, task)
+        most = min(task.max_pack_size(deepest.params, device), share)
         if task.fused and memory_bytes is not None:
-            most = _most_that_fit(group[0], task, device, most, memory_bytes)
-        packs += [make_pack(part) for part in _cut_evenly(group, most)]
+            most = _most_that_fit(deepest, task, device, most, memory_bytes)
+        packs += [make_pack([trial for chain in part for trial in chain]) for part in _cut_evenly(group, most)]
     return sorted(packs, key=lambda pack: -estimated_wall_s(pack, task))
+
+
+def chains(trials: Sequence[Trial], task: Task) -> list[list[Trial]]:
+    """Return trials of one pack chain by chain, each in its order; where there are no chains each trial is one."""
+    along = task.chained(trials[0].params) if task.fused and trials else None
+    if along is None:
+        return [[trial] for trial in trials]
+    others = CanonicalWriter(task.schema.keys() - {along})
+    found: dict[str, list[Trial]] = {}
+    for trial in sorted(trials, key=lambda trial: trial.params[along]):
+        found.setdefault(others.write(trial.params), []).append(trial)
+    return list(found.values())
+
+
+def largest(group: Sequence[list[Trial]], task: Task) -> Trial:
+    """Return a trial that goes as far along its chain as any of them; all others are like it."""
+    along = task.chained(group[0][0].params)
+    return group[0][0] if along is None else max((chain[-1] for chain in group), key=lambda trial: trial.params[along])
 
 
 def _most_that_fit(trial: Trial, task: Task, device: str, most: int, memory_bytes: float) -> int:
@@ -72,21 +93,28 @@ def estimated_wall_s(pack: Pack, task: Task) -> float:
     """Return the rough seconds of a pack on one core; its number of trials where the task gives no estimate."""
     if task.estimate_s is None:
         return float(len(pack.trials))
-    asked = pack.trials[:1] if task.fused else pack.trials  # one shape, one estimate
-    total = sum(task.estimate_s(trial.params) for trial in asked)
-    return total * len(pack.trials) if task.fused else total
+    if not task.fused:
+        return sum(task.estimate_s(trial.params) for trial in pack.trials)
+    if not pack.trials:  # what is left of a pack that another launch committed
+        return 0.0
+    group = chains(pack.trials, task)
+    return task.estimate_s(largest(group, task).params) * len(group)  # one shape, one estimate
 
 
-def _by_shape(trials: list[Trial], task: Task) -> list[list[Trial]]:
-    """Group the trials by what those of a pack must share: every parameter that is not fusible."""
-    shape = CanonicalWriter(task.schema.keys() - task.schema.fusible)
+def _by_shape(trials: list[Trial], task: Task) -> list[list[list[Trial]]]:
+    """Group the trials by what those of a pack must share, every parameter that is not fusible, each group chain by chain."""
+    shared = task.schema.keys() - task.schema.fusible
+    writers: dict[str | None, CanonicalWriter] = {}
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
-        groups.setdefault(shape.write(trial.params), []).append(trial)
-    return list(groups.values())
+        along = task.chained(trial.params)
+        if along not in writers:
+            writers[along] = CanonicalWriter(shared - {along})
+        groups.setdefault(writers[along].write(trial.params), []).append(trial)
+    return [chains(group, task) for group in groups.values()]
 
 
-def _cut_evenly(trials: list[Trial], most: int) -> list[list[Trial]]:
-    count = math.ceil(len(trials) / most)
-    bounds = [round(part * len(trials) / count) for part in range(count + 1)]
-    return [trials[low:high] for low, high in itertools.pairwise(bounds)]
+def _cut_evenly(chains: list[list[Trial]], most: int) -> list[list[list[Trial]]]:
+    count = math.ceil(len(chains) / most)
+    bounds = [round(part * len(chains) / count) for part in range(count + 1)]
+    return [chains[low:high] for low, high in itertools.pairwise(bounds)]

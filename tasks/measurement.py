@@ -13,10 +13,23 @@ Panel = Literal["always", "fitted", "spectrum", "cosines"]
 
 Excess = Callable[[Sequence[Mapping[str, Any]]], Sequence[float] | None]
 """Parameters of some trials -> what theory says of each one's gap, up to one common factor; None where it says nothing."""
+Bound = Callable[[Sequence[Mapping[str, Any]]], Sequence[float | None] | None]
+"""The same of an upper bound; None for a trial where the theorem has none."""
 
 
 class MeasurementError(ValueError):
     """A measurement is declared in a way that cannot be kept or drawn."""
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """What theory says of the least value that training can bring a measurement to."""
+
+    falls_with: str
+    """The parameter along which it cannot rise."""
+    free: frozenset[str]
+    """The parameters it does not depend on, how one trains and what is measured: two trials that differ in these and in
+    `falls_with` alone are comparable."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,14 @@ class Measurement:
     """The measurement that holds how far this one stands above its limit as depth grows; the report draws the limit."""
     excess: Excess | None = None
     """What theory says of that gap, where it says something; the report draws it above the limit."""
+    bound: Bound | None = None
+    """What a theorem bounds it by from above, up to one common factor: reports say whether data fall as fast."""
+    reaches_limit: Callable[[Sequence[Mapping[str, Any]]], bool] | None = None
+    """Whether trials with these parameters come to that limit as depth grows; else it is a lower bound. Null: always."""
+    gap_bound: str = ""
+    """The measurement that holds a theorem's own bound on that gap, without a factor to choose."""
+    optimum: Optimum | None = None
+    """For what training minimises: how its least value depends on the parameters."""
 
     def __post_init__(self) -> None:
         """Check the declaration.
@@ -91,8 +112,9 @@ def by_name(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
             raise MeasurementError(f"measurement {each.name!r} is declared twice; give one of them another name")
         found[each.name] = each
     for each in found.values():
-        if each.gap and each.gap not in scalars(found.values()):
-            raise MeasurementError(
-                f"measurement {each.name!r}: its gap {each.gap!r} is no number that the task measures; declare it too"
-            )
+        for word, other in (("gap", each.gap), ("gap_bound", each.gap_bound)):
+            if other and other not in scalars(found.values()):
+                raise MeasurementError(
+                    f"measurement {each.name!r}: its {word} {other!r} is no number that the task measures; declare it too"
+                )
     return found

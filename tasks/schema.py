@@ -73,6 +73,8 @@ class Parameter:
     nullable: bool = False
     fusible: bool = False
     """Whether trials that differ only in this parameter may share a pack."""
+    draw: bool = False
+    """Whether it seeds a random draw: intervals say over which draws they are."""
     added: bool = False
     """Whether the task gained it later: its default gives what there was before, and a trial with it is the trial of before."""
 

@@ -163,6 +163,9 @@ class Task:
     """Raises `DatasetError` when what these trials read is not there."""
     check_contents: Callable[[Sequence[Params], DataSource], None] = _accept
     """Reads what these trials read, and raises `DatasetError` when it is damaged."""
+    chained: Callable[[Params], str | None] = _accept
+    """The parameter along which such a trial is one of a chain, null for none: those of a chain share a pack and count as one
+    in it, and `memory_bytes` and `estimate_s` speak of the whole chain up to a trial."""
     max_pack_size: Callable[[Params, str], int] = field(default=lambda params, device: 16)
     """Most trials of this shape that run well in one pack on a device (cpu or cuda)."""
     memory_bytes: Callable[[Params, int, str], float] | None = None

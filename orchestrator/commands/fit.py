@@ -57,7 +57,7 @@ def fit_and_print(
     """
     results = results_of(store, checked.task)
     _warn_of_mixed_code(checked, results)
-    curves = fit_curves(results, checked.sweep.fit, fitted_trials(checked, view))
+    curves = fit_curves(results, checked.sweep.fit, fitted_trials(checked, view), checked.task)
     rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
     if rows:
         try:
@@ -90,7 +90,7 @@ def fit_otherwise(
     check_filters(otherwise, checked.task)
     results = results_of(store, checked.task)
     _warn_of_mixed_code(checked, results)
-    curves = fit_curves(results, requests, fitted_trials(checked, view))
+    curves = fit_curves(results, requests, fitted_trials(checked, view), checked.task)
     if as_json:
         print_json([row for curve in curves for row in curve.table_rows(checked.sweep.name)])
     else:

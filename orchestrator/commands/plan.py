@@ -136,5 +136,5 @@ def _print_cost(console: Console, plan: Plan, machines: Machines, hours: float |
 
 
 def _values(values: list[Any]) -> str:
-    unique = list(dict.fromkeys(values))
+    unique = list({repr(value): value for value in values}.values())  # by text: a list has no hash
     return ", ".join(map(str, unique[:6])) + (", ..." if len(unique) > 6 else "")

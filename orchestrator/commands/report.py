@@ -127,7 +127,7 @@ def _read(checked: CheckedSweep, store: Store, results: Results, command: list[s
     sweep = checked.sweep
     checked, view = with_search(checked, store)
     state = sweep_status(sweep.name, [trial.trial_id for trial in checked.trials], results.snapshot, store)
-    curves = fit_curves(results, sweep.fit, fitted_trials(checked, view))
+    curves = fit_curves(results, sweep.fit, fitted_trials(checked, view), checked.task)
     counts = state.counts()
     data = read_report(checked, state, results, curves, command, view)
     return data, counts["pending"] + counts["running"]

@@ -86,6 +86,6 @@ def _measured(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | N
     if task is None or task.measured is None or task.version != row["task_version"] or row["steps"] is None:
         return None
     try:
-        return task.measured(object_of(row["params"]), row["steps"])
+        return task.measured(task.schema.completed(object_of(row["params"])), row["steps"])
     except (ValueError, KeyError, TypeError):
         return None  # parameters that the task never had: the commit was not written by us

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from depthrate.orchestrator.aggregate import FittedCurve
+from depthrate.orchestrator.fitted_curve import FittedCurve
 from depthrate.orchestrator.reckoning import Reckoning
 from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.groups import unique, varying
@@ -84,8 +84,8 @@ class ReportData:
 
     @property
     def x_name(self) -> str:
-        """The parameter that the rates are over."""
-        return self.fits[0].x if self.fits else "depth"
+        """The parameter that the rates are over, by itself or in arithmetic."""
+        return self.fits[0].asked.x_names[0] if self.fits else "depth"
 
     @property
     def group_names(self) -> list[str]:

@@ -19,6 +19,7 @@ import yaml
 from depthrate.orchestrator.reckoning import Reckoning
 from depthrate.orchestrator.report import figures
 from depthrate.orchestrator.report.data import STATES, ReportData, SearchContent
+from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentence
 from depthrate.orchestrator.report.library import library, packed_library
 from depthrate.orchestrator.report.page_style import SCRIPT, STYLE
 from depthrate.orchestrator.report.plot import Plot, figure_html
@@ -32,7 +33,7 @@ from depthrate.orchestrator.report.tables import (
     trial_table,
 )
 from depthrate.orchestrator.report.theme import Theme
-from depthrate.orchestrator.report.words import common_sentence, duration_text, escape, fit_sentence, number_text
+from depthrate.orchestrator.report.words import duration_text, escape, number_text
 from depthrate.tasks.measurement import Measurement
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from depthrate.orchestrator.aggregate import FittedCurve
+from depthrate.orchestrator.fitted_curve import FittedCurve
 from depthrate.orchestrator.measurements import known_measurements
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.reckoning import Reckoning, reckon

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
+from depthrate.orchestrator.convergence import UNCONVERGED_RULE
+from depthrate.orchestrator.fitted_curve import FittedCurve
 from depthrate.orchestrator.reckoning import Hours, NodeReckoning, Reckoning, device_word
 from depthrate.orchestrator.report.data import STATE_COLUMNS, STATES, ReportData, SearchContent
 from depthrate.orchestrator.report.groups import grouped, varying
@@ -20,7 +21,6 @@ from depthrate.orchestrator.report.words import (
     excluded_text,
     formula_markup,
     group_text,
-    interval_of,
     is_finite,
     is_null,
     number_text,
@@ -63,17 +63,22 @@ def fit_table(curves: Sequence[FittedCurve]) -> str:
         "a",
         "std. error",
         "95 % interval",
+        "over",
+        "spread of seeds",
         "profile interval",
-        "p, a = ½",
-        "p, a = 1",
+        "pure power law, p(a = ½)",
+        "p(a = 1)",
     ]
     header += ["c", *(parameter.symbol for parameter in _parameters()), "R²", "AICc", "weight", "n", "left out"]
     models = "; ".join(f"{model.words}: {formula_markup(model.formula)}" for model in MODELS.values())
     note = (
-        f"Models of a metric y over x, fitted to log y of every trial: {models}. 95 % interval of a: bootstrap over the "
-        "trials at each x (BCa), or Student's t where no x has two; profile interval: where an F test of a reaches 5 %, "
-        "∞ where the points leave that end open. Weight: Akaike weight among the models of one curve. The table fits "
-        "in the store has the same numbers with all their digits."
+        f"Models of a metric y over x, fitted to log y of every trial: {models}. 95 % interval of a: over whole seeds "
+        "(Student's t; all values of a seed belong together), ∞ where they leave that end open; spread of seeds: the "
+        "standard deviation of a from seed to seed, noise included. Where each trial is a draw of its own: bootstrap over "
+        "the trials at each x (BCa), or Student's t where no x has two, and the profile interval, where an F test of a "
+        "reaches 5 %. p: of a pure power law with that exponent, which no theorem states. Weight: Akaike weight among the "
+        "models of one curve, each seed at its own level. The table fits in the store has the same numbers with all "
+        "their digits."
     )
     return f"<p class=note>{note}</p>{_table(*_without_empty(header, rows))}"
 
@@ -92,13 +97,14 @@ def _without_empty(header: Sequence[str], rows: Sequence[Sequence[_Cell]]) -> tu
 
 def _fit_row(curve: FittedCurve, fit: RateFit) -> list[_Cell]:
     first = fit is curve.fits[0]
-    interval = interval_of(fit)
     weight = "—" if fit.weight is None else f"{fit.weight:.1%}" if fit.weight >= 0.001 else "< 0.1%"
     numbers = [
         number_text(fit.exponent),
         number_text(fit.stderr, 2),
-        f"[{number_text(interval[0])}, {number_text(interval[1])}]" if interval else "—",
-        _profile_text(fit),
+        _ends_text(fit.ci_low, fit.ci_high) if fit.ci_method else "—",
+        f"{fit.n_seeds} seeds" if fit.n_seeds is not None else "",
+        number_text(fit.seed_spread, 2),
+        _ends_text(fit.profile_low, fit.profile_high),
         p_text(fit.p_half),
         p_text(fit.p_one),
         number_text(fit.prefactor),
@@ -117,11 +123,11 @@ def _fit_row(curve: FittedCurve, fit: RateFit) -> list[_Cell]:
     ]
 
 
-def _profile_text(fit: RateFit) -> str:
-    if fit.profile_low is None and fit.profile_high is None:
+def _ends_text(low: float | None, high: float | None) -> str:
+    """Return an interval; an end that the points leave open is infinite."""
+    if low is None and high is None:
         return "—"
-    low = "−∞" if fit.profile_low is None else number_text(fit.profile_low)
-    return f"[{low}, {'∞' if fit.profile_high is None else number_text(fit.profile_high)}]"
+    return f"[{'−∞' if low is None else number_text(low)}, {'∞' if high is None else number_text(high)}]"
 
 
 def sensitivity_table(curves: Sequence[FittedCurve]) -> str:
@@ -157,6 +163,9 @@ def left_out_table(curves: Sequence[FittedCurve]) -> str:
         if curve.unconverged:
             key = (curve_label(curve), group_text(curve.by), f"kept, but unconverged: {UNCONVERGED_RULE}")
             reasons.setdefault(key, []).extend(sorted(curve.unconverged))
+        if curve.above:
+            why = f"kept, but its objective is above a shallower network's, by up to {max(curve.above.values()):.1%} of its gap"
+            reasons.setdefault((curve_label(curve), group_text(curve.by), why), []).extend(sorted(curve.above))
     if not reasons:
         return "<p>Nothing: every committed trial is in its fits, and none is unconverged.</p>"
     rows = [[*map(_text_cell, key[:2]), _long_cell(key[2]), _Cell(str(len(trial_ids)), is_number=True),

@@ -4,12 +4,35 @@ Transformers, P2 Neural Collapse versus Low-Rank Bias, P3 Progressive Feedforwar
 
 from __future__ import annotations
 
-from depthrate.tasks.collapse.theory import construction_excess
-from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.collapse.theory import bound_of_distance, bound_of_gap, construction_excess, reaches_limit
+from depthrate.tasks.measurement import Measurement, Optimum
+
+HOW_ONE_TRAINS = frozenset(
+    [
+        *(
+            "seed",
+            "seed_scope",
+            "optimizer",
+            "lr",
+            "momentum",
+            "schedule",
+            "steps",
+            "epochs",
+            "batch_size",
+            "clip_norm",
+        ),
+        *("polish", "polish_tolerance", "polish_smoothing", "polish_memory", "polish_barrier", "continuation"),
+        *("init", "dtype", "features", "feature_dtype", "measure_steps", "rank_tol"),
+    ]
+)
+"""Parameters that the objective's least value does not depend on."""
 
 _PER_LAYER = (
     Measurement(
-        "nc1", "NC1", "tr Sigma_W / tr Sigma_B: spread within classes over spread of their means (P1, Def. 3.4)"
+        "nc1",
+        "NC1",
+        "tr Sigma_W / tr Sigma_B: spread within classes over spread of their means (P1, Def. 3.4)",
+        bound=bound_of_gap,
     ),
     Measurement(
         "nc1_pinv",
@@ -22,18 +45,21 @@ _PER_LAYER = (
         "NC2A",
         "distance of W W^T, over its norm, from the nearest multiple of I - 1 1^T / K, a simplex (P1, Def. 3.4)",
         panel="fitted",
+        bound=bound_of_distance,
     ),
     Measurement(
         "nc2b",
         "NC2B",
         "distance of W W^T, over its norm, from the nearest multiple of the identity (P1, Def. 3.4)",
         panel="fitted",
+        bound=bound_of_distance,
     ),
     Measurement(
         "nc3",
         "NC3",
         "1 - mean cosine between a sample's features and its class's row of W (P1, Def. 3.4)",
         panel="fitted",
+        bound=bound_of_gap,
     ),
     Measurement(
         "ncc_accuracy",
@@ -68,6 +94,42 @@ _PER_LAYER = (
         panel="fitted",
     ),
     Measurement(
+        "hidden_square_norm",
+        "Squared norm of the hidden weights",
+        "sum of ||W_l||^2 over all regularised layers but the last (P1, Theorems 4.3 and 4.6); at the last layer alone",
+        panel="fitted",
+        bound=bound_of_gap,
+    ),
+    Measurement(
+        "regularisation_hidden",
+        "Regularisation of the hidden layers",
+        "(lambda / 2) sum of ||W_l||^2 over all regularised layers but the last; loss and both regularisations make the "
+        "objective; at the last layer alone",
+        panel="fitted",
+        bound=bound_of_gap,
+    ),
+    Measurement(
+        "regularisation_last",
+        "Regularisation of the last layer",
+        "(lambda_L / 2) ||W_L||^2; at the last layer alone",
+        panel="fitted",
+    ),
+    Measurement(
+        "smallest_deviation",
+        "Smallest deviation before LayerNorm",
+        "smallest standard deviation over coordinates of what a LayerNorm reads, over samples and layers: "
+        "near 0 LayerNorm is singular; at the last layer alone",
+        panel="fitted",
+    ),
+    Measurement(
+        "row_norms",
+        "Norms of the last layer's rows",
+        "||w_k|| of each class k (P1, Lemma 4.2 has them equal); at the last layer alone",
+        kind="vector",
+        panel="fitted",
+        entry="Class",
+    ),
+    Measurement(
         "singular_values",
         "Singular values of the class means",
         "singular values of the matrix of class means (P2)",
@@ -93,16 +155,36 @@ _PER_STEP = (
         per="step",
         gap="objective_gap",
         excess=construction_excess,
+        reaches_limit=reaches_limit,
+        gap_bound="objective_bound",
+        optimum=Optimum("depth", HOW_ONE_TRAINS),
     ),
     Measurement(
         "objective_gap",
         "Objective gap",
-        "objective minus its limit as depth grows, the unconstrained model's optimum (P1, Lemma 4.2)",
+        "objective minus its limit as depth grows, the unconstrained model's optimum (P1, Lemma 4.2); for blocks of two "
+        "matrices a limit only if their lambda falls faster than 1 / log L (Theorem 4.6), else a lower bound",
+        per="step",
+        panel="fitted",
+        bound=bound_of_gap,
+    ),
+    Measurement(
+        "objective_bound",
+        "Theorem's bound on the gap",
+        "P1's bound on the objective gap of one-matrix blocks, with m, the smallest distance between samples of norm 1; "
+        "null for more than 10,000 samples",
         per="step",
         panel="fitted",
     ),
     Measurement("accuracy", "Accuracy", "share of training samples classified right", axis="linear", per="step"),
     Measurement("grad_norm", "Gradient norm", "norm of the objective's gradient", per="step"),
+    Measurement(
+        "smoothed_grad_norm",
+        "Gradient norm, smoothed",
+        "norm of the gradient of what polish minimises: ReLU's kinks rounded off, with a barrier on the first variance",
+        per="step",
+        panel="fitted",
+    ),
     Measurement("lr", doc="learning rate of the step", per="step", panel="fitted"),
 )
 MEASUREMENTS = (*_PER_LAYER, *_PER_STEP)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,9 @@ from torch import Tensor
 
 from depthrate.tasks.collapse.schema import (
     context_length,
+    draw_seed,
     network_of,
+    objective_bound,
     objective_limit,
     vocabulary_size,
     weight_decays,
@@ -23,12 +26,21 @@ from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.measures.alignment import weight_alignment
 from depthrate.tasks.measures.class_means import class_collapse, class_means
+from depthrate.tasks.measures.norms import row_norms, smallest_deviation, square_norms
 from depthrate.tasks.measures.spectra import spectrum
+from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.task import Params, TaskContext, TrialResult
-from depthrate.tasks.training.layers import LayerMeasurements
+from depthrate.tasks.training.continuation import run_chain
+from depthrate.tasks.training.layers import LayerMeasurements, defined
 from depthrate.tasks.training.pack import OwnCurves, Training, run_training, training_plan
-from depthrate.tasks.training.parameters import learning_rate, measured_steps, num_steps
-from depthrate.tasks.training.plan import Hyperparameters
+from depthrate.tasks.training.parameters import learning_rate
+from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters
+from depthrate.tasks.training.polish_parameters import marked_steps, polish_plan, training_steps
+from depthrate.tasks.training.trainer import FusedTrainer
+
+MOST_COMPARED = 10_000
+"""Samples whose distances are compared: all pairs of as many take some 10 s."""
+COMPARED_AT_ONCE = 1000
 
 
 def run_pack(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
@@ -37,34 +49,80 @@ def run_pack(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialRe
     Raises:
         Interrupted: it was asked to stop and has saved a checkpoint.
     """
-    yield from run_training(training_of(trials, _load(trials[0], context)), context)
+    dataset = _load(trials[0], context)
+    if trials[0]["continuation"]:
+        yield from run_chain(trials, lambda at_one_depth: training_of(at_one_depth, dataset), context)
+    else:
+        yield from run_training(training_of(trials, dataset), context)
 
 
 def training_of(trials: Sequence[Params], dataset: Dataset) -> Training:
     """Return what a pack of trials does with a data set, whoever provides it."""
     shared = trials[0]
     network = network_of(shared, dataset.shape)
-    steps = num_steps(shared, len(dataset.x_NI))
+    steps = training_steps(shared, len(dataset.x_NI))
     return Training(
         network=network,
         dataset=dataclasses.replace(dataset, x_NI=network.arranged(dataset.x_NI)),
         plan=training_plan(shared, steps),
         hyperparameters=[_hyperparameters(params) for params in trials],
-        measured_steps=measured_steps(shared, steps),
-        measure=_measurements(dataset.class_counts_K, shared["rank_tol"]),
+        measured_steps=marked_steps(shared, len(dataset.x_NI)),
+        polish=polish_plan(shared),
+        measure=_Measurements(dataset.class_counts_K, shared["rank_tol"]),
         own_curves=_objective_gap(trials, dataset),
         kept=[(params["features"], params["feature_dtype"]) for params in trials],
     )
 
 
-def _measurements(class_counts_K: np.ndarray, rank_tol: float) -> LayerMeasurements:
+class _Measurements:
+    """What is measured of a trial: its layers, and beside the last of them the network's weights."""
+
+    def __init__(self, class_counts_K: np.ndarray, rank_tol: float):
+        self._of_layers = _layer_measurements(class_counts_K, rank_tol)
+
+    def __call__(self, trainer: FusedTrainer, position: int, step: int) -> list[dict[str, Any]]:
+        """Return one row a layer."""
+        rows = self._of_layers(trainer, position, step)
+        rows[-1] |= defined(_of_network(trainer, position)) | _row_norms(trainer, position)
+        return rows
+
+
+def _of_network(trainer: FusedTrainer, position: int) -> dict[str, float | None]:
+    """Measure one trial's weights, and what its LayerNorms read."""
+    weights = {name: weight[position : position + 1] for name, weight in trainer.parameters().items()}
+    squares = square_norms(weights, {spec.name: spec.decay for spec in trainer.specs})
+    decays = trainer.hyperparameters[position].weight_decays
+    costs = {f"regularisation_{name}": decays[name] / 2 * square_T.item() for name, square_T in squares.items()}
+    hidden = squares["hidden"].item() if "hidden" in squares else 0.0
+    return {"hidden_square_norm": hidden, "smallest_deviation": _smallest_deviation(trainer, weights), **costs}
+
+
+def _smallest_deviation(trainer: FusedTrainer, weights: Tensors) -> float | None:
+    """Look at some samples at once: a transformer holds far more of each than its last position."""
+    network, found = trainer.network, []
+    with torch.no_grad():
+        for part_NI in torch.split(trainer.x_NI, max(1, EVALUATION_ROWS // network.rows_per_sample)):
+            smallest_T = smallest_deviation(network.norm_inputs(weights, part_NI.unsqueeze(0)))
+            found += [] if smallest_T is None else [smallest_T.item()]
+    return min(found, default=None)
+
+
+def _row_norms(trainer: FusedTrainer, position: int) -> dict[str, list[float]]:
+    name = trainer.network.last_weight
+    if name is None:
+        return {}
+    return {"row_norms": row_norms(trainer.parameters()[name][position : position + 1])[0].tolist()}
+
+
+def _layer_measurements(class_counts_K: np.ndarray, rank_tol: float) -> LayerMeasurements:
     """Return what is measured of a layer: the geometry of its classes, and how the last weight stands to them."""
     on_cpu_K = torch.from_numpy(class_counts_K)
 
     def of_features(h_TND: Tensor) -> dict[str, Tensor]:
+        precision = h_TND.dtype
         counts_K, h_TND = on_cpu_K.to(h_TND.device), h_TND.double()
         means_TKD = class_means(h_TND, counts_K)
-        return class_collapse(h_TND, counts_K, means_TKD) | spectrum(means_TKD, rank_tol)
+        return class_collapse(h_TND, counts_K, means_TKD) | spectrum(means_TKD, rank_tol, precision)
 
     def of_weights(h_TND: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
         return weight_alignment(h_TND, on_cpu_K.to(h_TND.device), weight_TKD)
@@ -73,20 +131,44 @@ def _measurements(class_counts_K: np.ndarray, rank_tol: float) -> LayerMeasureme
 
 
 def _objective_gap(trials: Sequence[Params], dataset: Dataset) -> OwnCurves:
-    """Return what adds to a row of curves the objective above its limit for infinite depth: null where there is none."""
+    """Return what adds to a row of curves the objective above its limit for infinite depth, and the theorem's bound on that:
+    null where there is none."""
     num_classes = len(dataset.class_counts_K)
     limits = [objective_limit(params, num_classes) if dataset.is_balanced else None for params in trials]
+    closest = closest_samples(dataset.x_NI) if any(limit is not None for limit in limits) else None
+    bounds = [
+        None if limit is None or closest is None else objective_bound(params, len(dataset.x_NI), closest)
+        for limit, params in zip(limits, trials, strict=True)
+    ]
 
     def gap(index: int, row: Mapping[str, float]) -> dict[str, float | None]:
         limit = limits[index]
-        return {"objective_gap": None if limit is None else row["objective"] - limit}
+        return {
+            "objective_gap": None if limit is None else row["objective"] - limit,
+            "objective_bound": bounds[index],
+        }
 
     return gap
 
 
+def closest_samples(x_NI: np.ndarray) -> float | None:
+    """Return the smallest distance between two samples scaled to norm 1; null where too many would have to be compared."""
+    if len(x_NI) > MOST_COMPARED or not np.issubdtype(x_NI.dtype, np.floating):
+        return None
+    unit_NI = x_NI.reshape(len(x_NI), -1).astype(np.float64)
+    unit_NI = unit_NI / np.maximum(np.linalg.norm(unit_NI, axis=1, keepdims=True), np.finfo(np.float64).tiny)
+    smallest = np.inf
+    for start in range(0, len(unit_NI), COMPARED_AT_ONCE):
+        square_MN = 2 - 2 * unit_NI[start : start + COMPARED_AT_ONCE] @ unit_NI.T
+        own = np.arange(len(square_MN))
+        square_MN[own, start + own] = np.inf
+        smallest = min(smallest, float(square_MN.min()))
+    return float(np.sqrt(max(smallest, 0.0)))
+
+
 def _hyperparameters(params: Params) -> Hyperparameters:
     return Hyperparameters(
-        seed=params["seed"],
+        seed=draw_seed(params),
         lr=learning_rate(params),
         momentum=params["momentum"],
         weight_decays=weight_decays(params),

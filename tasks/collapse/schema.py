@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from depthrate.tasks.collapse.theory import gufm_limit
+import hashlib
+import json
+
+from depthrate.tasks.collapse.theory import gufm_limit, theorem_bound
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.networks.builtin import ARCHITECTURES, has_last_bias
 from depthrate.tasks.networks.network import Network
+from depthrate.tasks.networks.operations import LAYER_NORM_EPS
 from depthrate.tasks.schema import Parameter, ParameterSchema
 from depthrate.tasks.task import Params
 from depthrate.tasks.training.cost import PackShape
@@ -26,8 +30,14 @@ from depthrate.tasks.training.parameters import (
     SCHEDULE,
     SEED,
     STEPS,
-    measured_steps,
-    num_steps,
+)
+from depthrate.tasks.training.polish_parameters import (
+    PARAMETERS,
+    chain,
+    marked_steps,
+    polish_plan,
+    taken_steps,
+    training_steps,
 )
 
 DEFAULT_CONTEXT_LENGTH = 64
@@ -66,7 +76,14 @@ SCHEMA = ParameterSchema(
             default=None,
             doc="samples of each class, drawn by data_seed; null: all",
         ),
-        Parameter(name="data_seed", kind="int", minimum=0, default=0, doc="seed of that draw, the same for all trials"),
+        Parameter(
+            name="data_seed",
+            kind="int",
+            minimum=0,
+            default=0,
+            draw=True,
+            doc="seed of that draw, the same for all trials unless it is varied",
+        ),
         Parameter(
             name="normalize",
             kind="str",
@@ -153,6 +170,16 @@ SCHEMA = ParameterSchema(
         INIT,
         DTYPE,
         SEED,
+        Parameter(
+            name="seed_scope",
+            kind="str",
+            choices=("seed", "trial"),
+            default="seed",
+            fusible=True,
+            added=True,
+            doc="seed: trials of one seed share their first layers and the order of the data, whatever their depth; trial: "
+            "each trial draws its own, from all of its parameters",
+        ),
         FEATURES,
         FEATURE_DTYPE,
         MEASURE_STEPS,
@@ -164,6 +191,15 @@ SCHEMA = ParameterSchema(
             default=0.01,
             doc="singular values above this share of the largest count in rank",
         ),
+        Parameter(
+            name="ln_eps",
+            kind="float",
+            minimum=0,
+            default=LAYER_NORM_EPS,
+            added=True,
+            doc="what LayerNorm adds to a variance; the definition has nothing",
+        ),
+        *PARAMETERS,
     ]
 )
 
@@ -191,16 +227,21 @@ def network_of(params: Params, data: DataShape) -> Network:
 def pack_shape(params: Params) -> PackShape:
     """Return what the memory and the time of a pack of such trials depend on."""
     data = data_shape(params)
-    steps = num_steps(params, data.num_samples)
     return PackShape(
         network=network_of(params, data),
         data=data,
         batch_size=params["batch_size"],
-        num_steps=steps,
-        num_measured_steps=len(measured_steps(params, steps)),
+        num_steps=training_steps(params, data.num_samples),
+        num_measured_steps=len(marked_steps(params, data.num_samples)),
         optimizer=params["optimizer"],
         dtype=params["dtype"],
+        polish=polish_plan(params),
     )
+
+
+def chain_shapes(params: Params) -> list[PackShape]:
+    """Return the shape of each depth that such a trial goes through."""
+    return [pack_shape({**params, "depth": depth}) for depth in chain(params)]
 
 
 def context_length(params: Params) -> int:
@@ -219,6 +260,29 @@ def weight_decays(params: Params) -> dict[str, float]:
     return {"hidden": params["weight_decay"], "last": params["weight_decay"] if last is None else last}
 
 
+def draw_seed(params: Params) -> int:
+    """Return the seed that a trial's initialisation and data order are drawn with."""
+    if params["seed_scope"] == "seed":
+        return int(params["seed"])
+    # what the task gains later leaves the draws of trials alone that don't use it, as it leaves their identity alone
+    own = {name: value for name, value in params.items() if name not in SCHEMA.added or value != SCHEMA.added[name]}
+    text = json.dumps(own, sort_keys=True)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def objective_bound(params: Params, num_samples: int, closest: float) -> float | None:
+    """Return the theorem's bound on the objective above its limit; null for networks that it is not about.
+
+    closest: the smallest distance between two samples of norm 1.
+    """
+    if ARCHITECTURES[params["arch"]].construction_matrices != 1 or params["norm"] != "post":
+        return None
+    decay = params["weight_decay"]
+    return theorem_bound(
+        params["depth"] - 1, num_samples=num_samples, width=params["width"], weight_decay=decay, closest=closest
+    )
+
+
 def objective_limit(params: Params, num_classes: int) -> float | None:
     """Return the objective's limit as depth grows, for balanced classes; null for a backbone with a head, which has none."""
     if ARCHITECTURES[params["arch"]].has_backbone:
@@ -234,5 +298,6 @@ def objective_limit(params: Params, num_classes: int) -> float | None:
 
 def measured(params: Params, steps: int) -> tuple[list[int], list[int]]:
     """Return the (steps, layers) at which a trial that took so many steps was measured."""
-    layers = network_of(params, data_shape(params)).measured_layers()
-    return measured_steps(params, steps), [layer.number for layer in layers]
+    data = data_shape(params)
+    layers = network_of(params, data).measured_layers()
+    return taken_steps(params, data.num_samples, steps), [layer.number for layer in layers]

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from depthrate.tasks.collapse.measurements import MEASUREMENTS
-from depthrate.tasks.collapse.schema import SCHEMA, measured, num_samples, pack_shape
+from depthrate.tasks.collapse.schema import (
+    SCHEMA,
+    chain_shapes,
+    data_shape,
+    measured,
+    network_of,
+    num_samples,
+    pack_shape,
+)
 from depthrate.tasks.data import published
 from depthrate.tasks.data.published import PUBLISHED, check_dataset
 from depthrate.tasks.data.sources import DataSource
@@ -16,6 +24,7 @@ from depthrate.tasks.training.cost import estimate_s, max_pack_size
 from depthrate.tasks.training.engine import chosen_engine
 from depthrate.tasks.training.memory import memory_bytes
 from depthrate.tasks.training.parameters import check_training
+from depthrate.tasks.training.polish_parameters import check_polish
 
 SMALLEST_SIDE = 8
 """Of images for a backbone: two pixels are left of it in the last stage."""
@@ -36,6 +45,11 @@ def check_trial(params: Params) -> None:
         )
     _check_inputs(params)
     _check_backbone(params)
+    check_polish(params, is_deepenable=not params["continuation"] or _is_deepenable(params))
+
+
+def _is_deepenable(params: Params) -> bool:
+    return network_of(params, data_shape(params)).neutral_block() is not None
 
 
 def _check_inputs(params: Params) -> None:
@@ -114,7 +128,7 @@ def run(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]
 
 COLLAPSE = Task(
     name="collapse",
-    version=2,
+    version=3,  # 2 weighted class means by their samples, and had nc2 and nc3 of the raw input where its size was the width
     schema=SCHEMA,
     run=run,
     fused=True,
@@ -123,9 +137,10 @@ COLLAPSE = Task(
     check_trial=check_trial,
     check_data=check_data,
     check_contents=check_contents,
+    chained=lambda params: "depth" if params["continuation"] else None,
     max_pack_size=lambda params, device: max_pack_size(pack_shape(params), device),
     measured=measured,
     memory_bytes=lambda params, num_trials, device: memory_bytes(pack_shape(params), num_trials, device),
-    estimate_s=lambda params: estimate_s(pack_shape(params)),
-    engine=lambda params, asked, device: chosen_engine(asked, pack_shape(params), device),
+    estimate_s=lambda params: sum(map(estimate_s, chain_shapes(params))),
+    engine=lambda params, asked, device: chosen_engine(asked, next(iter(chain_shapes(params))), device),
 )

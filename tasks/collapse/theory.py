@@ -6,16 +6,23 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+MIN_WIDTH = 4
+"""Below it P1's Theorem 4.3 says nothing."""
+
 
 def gufm_limit(loss: str, *, num_classes: int, width: int, weight_decay_last: float, last_bias: bool) -> float | None:
     """Return the objective's limit as depth grows: the optimum of the unconstrained model on the LayerNorm sphere.
 
     Features live on the sphere of radius sqrt(width) inside the mean-zero subspace, one balanced point a class; only
-    the last layer is regularised in the limit. Null where the class points do not fit into that subspace.
+    the last layer is regularised in the limit. Null where the class points do not fit into that subspace, and below width 4.
+    A limit for blocks of one matrix (Theorem 4.3); for those of two only if their lambda falls faster than 1 / log L
+    (Theorem 4.6), and a lower bound otherwise.
 
     Source: Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, Lemma 4.2, with
     the factor of the MSE case corrected to (d + lambda K).
     """
+    if width < MIN_WIDTH:
+        return None
     free_dimensions = width - 1
     if loss == "ce":
         return (
@@ -83,3 +90,61 @@ def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | No
     if matrices is None or len(known) < len(shapes):
         return None
     return [construction_cost(depth - 1, decay, matrices=matrices, total_change=1.0) for depth, decay in known]
+
+
+TWO_MATRICES = frozenset(["rn2", "t12", "t22"])
+"""Networks whose blocks map with two matrices one after the other."""
+
+
+def reaches_limit(trials: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether the objective comes down to `gufm_limit` as depth grows, along these trials' depths and decays.
+
+    With blocks of two matrices only if lambda(L) = o(1 / log L) (P1, Theorem 4.6): here, if lambda log L is less at the
+    largest depth than at the smallest above 1.
+    """
+    if not any(params.get("arch") in TWO_MATRICES for params in trials):
+        return True
+    shapes = [(params.get("depth"), params.get("weight_decay")) for params in trials]
+    costs = sorted(
+        (L, decay * math.log(L)) for L, decay in shapes if isinstance(L, int) and L > 1 and decay is not None
+    )
+    return len(costs) > 1 and costs[-1][1] < costs[0][1]
+
+
+def theorem_bound(blocks: int, *, num_samples: int, width: int, weight_decay: float, closest: float) -> float | None:
+    """Return P1's bound on the objective above its limit, for residual blocks of one matrix; null below two blocks.
+
+    32 pi^2 d lambda N / (L_1 m^2) + 2^7 N d lambda log^2 L_2 / (m^2 L_2), with m (`closest`) the smallest distance between
+    normalised samples. The theorem leaves open how the blocks part into L_1 and L_2: here half and half.
+    """
+    if blocks < 2 or closest <= 0:
+        return None
+    half = blocks / 2
+    shared = num_samples * width * weight_decay / closest**2
+    return shared * (32 * math.pi**2 / half + 2**7 * math.log(half) ** 2 / half)
+
+
+def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
+    """Return `theorem_bound` at each trial's depth, up to its factor: it bounds squared distances to collapse alike.
+
+    Null for networks whose blocks have no single matrix, and where anything in its factor differs between the trials.
+    """
+    from depthrate.tasks.networks.builtin import ARCHITECTURES  # here: see construction_excess
+
+    factors = {tuple(str(params.get(name)) for name in ("arch", "width", "weight_decay")) for params in trials}
+    architecture = ARCHITECTURES.get(str(trials[0].get("arch"))) if len(factors) == 1 else None
+    if architecture is None or architecture.construction_matrices != 1:
+        return None
+    depths = [params.get("depth") for params in trials]
+    return [
+        theorem_bound(depth - 1, num_samples=1, width=1, weight_decay=1.0, closest=1.0)
+        if isinstance(depth, int)
+        else None
+        for depth in depths
+    ]
+
+
+def bound_of_distance(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
+    """Return the root of `bound_of_gap`: the bound on a distance to collapse, which is of order L^-1/2 up to logarithms."""
+    squared = bound_of_gap(trials)
+    return None if squared is None else [None if value is None else math.sqrt(value) for value in squared]

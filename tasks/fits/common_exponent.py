@@ -1,22 +1,24 @@
 """One exponent for several curves, and whether they have one.
 
-Shapes: N points, G groups (the distinct x, rising).
+Shapes: N points, G groups (the distinct x, rising), S seeds, K curves.
 Source: Draper and Smith, Applied Regression Analysis (1998), 14 (common slopes).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from depthrate.tasks.fits.intervals import f_tail, t_quantile
+from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.models import POWER
-from depthrate.tasks.fits.points import ROUNDING, FitError, gather
+from depthrate.tasks.fits.points import ROUNDING, FitError, Points, gather
 from depthrate.tasks.fits.rate_fit import squares_around
+from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_of_seeds, without
 
 
 @dataclass(frozen=True)
@@ -28,38 +30,71 @@ class CommonFit:
     ci_high: float
     """95 % interval, Student's t."""
     p_common: float
-    """p-value of the F test that all groups share the exponent."""
+    """p-value of the F test that all groups share the exponent: over whole seeds where they are known."""
     num_groups: int
 
 
-def common_exponent(curves: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]], *, weights: str = "equal") -> CommonFit:
+def common_exponent(
+    curves: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]],
+    *,
+    seeds: Sequence[Sequence[Hashable]] | None = None,
+    weights: str = "equal",
+) -> CommonFit:
     """Fit one power-law exponent to several curves (x, y), with a prefactor each, and test that it is one.
 
-    The noise is taken to be of one size in all groups (after the weights).
-    Raises FitError for fewer than two curves, too few points for the test, and what `fit_many` refuses.
+    seeds: of each curve's values; one seed may have values in all of them, and is drawn as a whole. Without, the noise is
+    taken to be independent and of one size in all groups (after the weights).
+    Raises FitError for fewer than two curves, too few points or whole seeds for the test, and what `fit_many` refuses.
     """
     if len(curves) < 2:
         raise FitError(f"a common exponent needs at least 2 curves; given {len(curves)}")
+    x_y = [(np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)) for x, y in curves]
+    if seeds is not None:
+        return _over_seeds(x_y, seeds, weights)
+    return _over_values([gather(x_N, y_N[None], weights) for x_N, y_N in x_y])
+
+
+def _over_seeds(curves: list[tuple[Array, Array]], seeds: Sequence[Sequence[Hashable]], weights: str) -> CommonFit:
+    """Compare the exponents that each seed has in the groups: one mean for all groups, and whether their means differ."""
+    slopes, information = [], []
+    for (x_N, y_N), of_curve in zip(curves, seeds, strict=True):
+        points = gather(x_N, y_N[None], weights, of_curve)
+        names, log_y_SG = table_of_seeds(points, of_curve)
+        mass_G = points.mass_GC[:, 0]
+        u_G = np.log(points.x_G) - mass_G @ np.log(points.x_G) / mass_G.sum()
+        information.append(float(mass_G @ u_G**2))
+        slopes.append(dict(zip(names, -log_y_SG @ (mass_G * u_G) / information[-1], strict=True)))
+    shared = [seed for seed in slopes[0] if all(seed in of_curve for of_curve in slopes)]
+    if len(shared) < MIN_SEEDS:
+        raise FitError(
+            f"{len(shared)} seeds have a value at every x of every curve; the test of a common exponent needs {MIN_SEEDS}"
+        )
+    slope_SK = np.array([[of_curve[seed] for of_curve in slopes] for seed in shared])
+    exponent_S = slope_SK @ np.array(information) / sum(information)
+    exponent, num_seeds = float(exponent_S.mean()), len(shared)
+    half = t_quantile(num_seeds - 1) * float(exponent_S.std(ddof=1)) / math.sqrt(num_seeds)
+    p_common = p_of_zero_means(slope_SK @ without(np.ones((len(curves), 1))))
+    return CommonFit(exponent, exponent - half, exponent + half, p_common, len(curves))
+
+
+def _over_values(groups: Sequence[Points]) -> CommonFit:
     within = slopes = information = moment = 0.0
-    num_points = 0
-    for x, y in curves:
-        x_N, y_N = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-        points = gather(x_N, y_N[None], weights)
+    for points in groups:
         mass_G, mean_G = points.mass_GC[:, 0], points.mean_GC[:, 0]
         u_G = np.log(points.x_G) - mass_G @ np.log(points.x_G) / mass_G.sum()
         information += float(mass_G @ u_G**2)
         moment -= float((mass_G * u_G) @ mean_G)
         within += float(squares_around(POWER, points)[0])
         slopes += float(((mass_G * u_G) @ mean_G) ** 2 / (mass_G @ u_G**2))
-        num_points += points.num_points
-    free = num_points - 2 * len(curves)
+    num_points = sum(points.num_points for points in groups)
+    free = num_points - 2 * len(groups)
     if free < 1:
-        raise FitError(f"{num_points} points in {len(curves)} curves leave no degree of freedom for the test")
+        raise FitError(f"{num_points} points in {len(groups)} curves leave no degree of freedom for the test")
     exponent = moment / information
     # the squares that a common slope adds to those around each curve's own
     added = max(slopes - moment**2 / information, 0.0)
-    q = len(curves) - 1
+    q = len(groups) - 1
     scale = max(within / free, ROUNDING**2)
     p_common = float(f_tail(added / q / scale, q, free))
     half = t_quantile(free + q) * math.sqrt(max(within + added, ROUNDING**2) / (free + q) / information)
-    return CommonFit(exponent, exponent - half, exponent + half, p_common, len(curves))
+    return CommonFit(exponent, exponent - half, exponent + half, p_common, len(groups))

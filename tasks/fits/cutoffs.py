@@ -1,11 +1,12 @@
 """Where a power law sets in: the lower cut-off, and how the exponent moves when the smallest x are left out.
 
-Shapes: N points.
+Shapes: N points, G groups (the distinct x, rising), S seeds, Q contrasts.
 Source: Draper and Smith, Applied Regression Analysis (1998), 2.1 (lack of fit).
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from depthrate.tasks.fits.models import POWER
 from depthrate.tasks.fits.points import ROUNDING, gather
 from depthrate.tasks.fits.rate_fit import squares_around
 from depthrate.tasks.fits.rates import fit_rates
+from depthrate.tasks.fits.whole_seeds import MIN_SEEDS, p_of_zero_means, table_of_seeds, without
 
 SMALLEST_CUT = 4
 """Distinct x that the lower cut-off leaves at least."""
@@ -35,35 +37,67 @@ class Cutoff:
     """False where no cut-off passes: then nothing is cut."""
 
 
-def cutoff(x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, weights: str = "equal") -> Cutoff:
+def cutoff(
+    x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, seeds: Sequence[Hashable] | None = None, weights: str = "equal"
+) -> Cutoff:
     """Choose the smallest x from which on the power law passes the lack-of-fit F test at 5 %, four distinct x kept.
 
+    seeds: as for `fit_rates`.
     Raises FitError: see `fit_many`.
     """
     x_N, y_N = np.asarray(x_N, dtype=np.float64), np.asarray(y_N, dtype=np.float64)
     distinct = np.unique(x_N)
     tests = []
     for x_min in distinct[: max(len(distinct) - SMALLEST_CUT + 1, 1)]:
-        p = _lack_of_fit(x_N[x_N >= x_min], y_N[x_N >= x_min], weights)
+        p = lack_of_fit(*_from(x_min, x_N, y_N, seeds), weights=weights)
         tests.append(Cutoff(float(x_min), p, p is not None and p >= CUT_LEVEL))
         if p is None or p >= CUT_LEVEL:
             return tests[-1]
     return tests[0]
 
 
-def _lack_of_fit(x_N: Array, y_N: Array, weights: str) -> float | None:
-    """Compare the scatter of the means around a power law with the scatter of the values around their means."""
-    points = gather(x_N, y_N[None], weights)
+def _from(
+    x_min: float, x_N: Array, y_N: Array, seeds: Sequence[Hashable] | None
+) -> tuple[Array, Array, list[Hashable] | None]:
+    kept = x_N >= x_min
+    return (
+        x_N[kept],
+        y_N[kept],
+        None if seeds is None else [s for s, is_kept in zip(seeds, kept, strict=True) if is_kept],
+    )
+
+
+def lack_of_fit(
+    x_N: Array, y_N: Array, seeds: Sequence[Hashable] | None = None, *, weights: str = "equal"
+) -> float | None:
+    """Return the p-value of the test that the means at the distinct x lie on a power law; null where they can't tell.
+
+    Over whole seeds: how far the seeds' own values bend away from their lines, on average, beside how that differs between
+    seeds (those with a value at every x). Else: the scatter of the means around a power law, beside that of the values
+    around their means.
+    """
+    points = gather(x_N, y_N[None], weights, seeds)
     line, pure = len(points.x_G) - 2, points.num_points - len(points.x_G)
+    if line < 1:
+        return None
+    if seeds is not None:
+        _, log_y_SG = table_of_seeds(points, seeds)
+        bends_GQ = without(np.stack([np.ones_like(points.x_G), np.log(points.x_G)], axis=1))
+        return p_of_zero_means(log_y_SG @ bends_GQ) if len(log_y_SG) >= MIN_SEEDS else None
     within = float(points.within_C[0])
-    if line < 1 or pure < 1 or within <= points.num_points * ROUNDING**2:
+    if pure < 1 or within <= points.num_points * ROUNDING**2:
         return None
     around = squares_around(POWER, points)[0] - within
     return float(f_tail((around / line) / (within / pure), line, pure))
 
 
 def sensitivity(
-    x_N: npt.ArrayLike, y_N: npt.ArrayLike, *, weights: str = "equal", num_resamples: int = 1000
+    x_N: npt.ArrayLike,
+    y_N: npt.ArrayLike,
+    *,
+    seeds: Sequence[Hashable] | None = None,
+    weights: str = "equal",
+    num_resamples: int = 1000,
 ) -> list[dict[str, float | int | None]]:
     """Fit the power law without the smallest x, the two smallest, and so on while three are left.
 
@@ -73,8 +107,8 @@ def sensitivity(
     distinct = np.unique(x_N)
     rows: list[dict[str, float | int | None]] = []
     for x_min in distinct[: max(len(distinct) - 2, 1)]:
-        kept = x_N >= x_min
-        (fit,) = fit_rates(x_N[kept], y_N[kept], models=(POWER.name,), weights=weights, num_resamples=num_resamples)
+        x, y, own = _from(x_min, x_N, y_N, seeds)
+        (fit,) = fit_rates(x, y, models=(POWER.name,), seeds=own, weights=weights, num_resamples=num_resamples)
         row = {"x_min": float(x_min), "exponent": fit.exponent, "ci_low": fit.ci_low, "ci_high": fit.ci_high}
         rows.append({**row, "n_points": fit.n_points})
     return rows

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from depthrate.tasks.fits.least_squares import Array, minimise, squares_left
+from depthrate.tasks.fits.least_squares import Array, squares_left
+from depthrate.tasks.fits.levenberg_marquardt import minimise
 from depthrate.tasks.fits.model import CurveFamily
 from depthrate.tasks.fits.points import Points
 from depthrate.tasks.fits.weights import group_sums
@@ -24,6 +25,8 @@ COVERAGE = 0.95
 NORMAL_QUANTILE = float(special.ndtri((1 + COVERAGE) / 2))
 SAME = 1e-6
 """Resampled estimates this near to the estimate, as a share of their middle half's width, are equal to it."""
+CLOSE = 1e-5
+"""A profile's curve is found to this share of the residuals: the squares around it are then right to its square."""
 MAX_BRACKETS = 30
 MAX_SECANTS = 40
 
@@ -37,11 +40,10 @@ class Resampling:
     shares: list[Array]
     """Per group [pool, B]: which share of the resampled mean is which point, times the stretch of small samples."""
 
-    def means(self, points: Points, curves: slice) -> Array:
-        """Return resampled group means of some curves, [G, C, B]."""
-        deviation_NC = points.deviation_NC[:, curves]
-        moved = [deviation_NC[pool].T @ share for pool, share in zip(self.pools, self.shares, strict=True)]
-        return np.asarray(np.stack(moved) + points.mean_GC[:, curves, None])
+    def means(self, points: Points) -> Array:
+        """Return resampled group means, [G, C, B]."""
+        moved = [points.deviation_NC[pool].T @ share for pool, share in zip(self.pools, self.shares, strict=True)]
+        return np.asarray(np.stack(moved) + points.mean_GC[..., None])
 
 
 def draw(points: Points, num_resamples: int, seed: int) -> Resampling | None:
@@ -66,14 +68,15 @@ def draw(points: Points, num_resamples: int, seed: int) -> Resampling | None:
 
 def t_quantile(degrees_of_freedom: float) -> float:
     """Return the t that Student's |T| stays below in 95 % of cases."""
-    return float(_t_quantiles(np.array(degrees_of_freedom, dtype=np.float64)))
+    return float(t_quantiles(np.array(degrees_of_freedom, dtype=np.float64)))
 
 
-def _t_quantiles(degrees_of_freedom: Array) -> Array:
+def t_quantiles(degrees_of_freedom: Array) -> Array:
+    """Return `t_quantile` of each."""
     return np.asarray(special.stdtrit(degrees_of_freedom, (1 + COVERAGE) / 2))
 
 
-def f_tail(f: Array | float, q: float, degrees_of_freedom: float) -> Array:
+def f_tail(f: Array | float, q: float, degrees_of_freedom: Array | float) -> Array:
     """Return P(F > f) for Fisher's F with q and so many degrees of freedom."""
     return np.asarray(special.fdtrc(q, degrees_of_freedom, np.maximum(f, 0.0)))
 
@@ -126,7 +129,7 @@ def bca_interval(
         tail_C = special.ndtr(bias_C + moved_C / np.maximum(1 - acceleration_C * moved_C, 0.1))
         end_C = _quantile(ordered_CB, tail_C)
         with np.errstate(invalid="ignore"):  # inf stands for a curve that never meets its target
-            wider_C = estimate_C + (end_C - estimate_C) * _t_quantiles(freedom_C) / NORMAL_QUANTILE
+            wider_C = estimate_C + (end_C - estimate_C) * t_quantiles(freedom_C) / NORMAL_QUANTILE
         ends.append(np.where(np.isfinite(estimate_C) & np.isfinite(end_C), wider_C, end_C))
     return ends[0], ends[1]
 
@@ -162,32 +165,32 @@ class Profile:
         lower_PR, upper_PR = self.family.lower_PC[:, curve_R], self.family.upper_PC[:, curve_R]
         held_R = np.clip(a_R, lower_PR[0], upper_PR[0])
         lower_PR[0] = upper_PR[0] = theta_PR[0] = held_R
-        shape = self.family.shape
-        ref_R, mean_GR, mass_GR = (
-            self.family.ref_C[curve_R],
-            self.points.mean_GC[:, curve_R],
-            self.points.mass_GC[:, curve_R],
-        )
+        shape, ref_R = self.family.shape, self.family.ref_C[curve_R]
+        mean_GR, mass_GR = self.points.mean_GC[:, curve_R], self.points.mass_GC[:, curve_R]
         if len(theta_PR) == 1:  # nothing is left to be found
             best_R = squares_left(shape, theta_PR, ref_R, mean_GR, mass_GR)
         else:
             # from where the fit is, and from no floor: between them the squares can have a second valley
             no_floor_PR = np.concatenate([theta_PR[:1], lower_PR[1:]])
-            rows = (ref_R, mean_GR[..., None], mass_GR, lower_PR, upper_PR, np.full(len(ref_R), 1e-9))
+            tolerance_R = np.maximum(1e-9, CLOSE * np.sqrt(self.squares_C[curve_R] / self.points.num_points))
+            rows = (ref_R, mean_GR[..., None], mass_GR, lower_PR, upper_PR, tolerance_R)
             found = [minimise(shape, start_PR, *rows)[..., 0] for start_PR in (theta_PR, no_floor_PR)]
             best_R = np.min([squares_left(shape, found_PR, ref_R, mean_GR, mass_GR) for found_PR in found], axis=0)
         outside_R = held_R != a_R  # the model has no such curve
         return np.where(outside_R, np.inf, best_R + self.points.within_C[curve_R])
 
-    def interval(self, stderr_C: Array, degrees_of_freedom: float) -> tuple[Array, Array]:
-        """Return the exponents [C], [C] at which the F test of the exponent reaches 5 %; NaN where it never does."""
-        num_curves, t = len(self.squares_C), t_quantile(degrees_of_freedom)
+    def interval(self, stderr_C: Array, added_C: Array) -> tuple[Array, Array]:
+        """Return the exponents [C], [C] around which the squares are added_C above the least; NaN where they never are.
+
+        stderr_C: of the exponent, where the search begins.
+        """
+        num_curves = len(self.squares_C)
         curve_R, sign_R = np.tile(np.arange(num_curves), 2), np.repeat([-1.0, 1.0], num_curves)
         centre_R = self.theta_PC[0, curve_R]
         bound_R = np.where(sign_R < 0, self.family.lower_PC[0, curve_R], self.family.upper_PC[0, curve_R])
         # the root of the added squares, in its units at the limit: nearly a line in a, from -1 at the best exponent
         least_R = self.squares_C[curve_R]
-        unit_R = np.maximum(least_R * t**2 / degrees_of_freedom, 1e-24)
+        unit_R = np.maximum(np.nan_to_num(added_C, nan=np.inf), 1e-24)[curve_R]
 
         def height(a_R: Array, rows: np.ndarray) -> Array:
             added_R = np.maximum(self.squares_at(a_R, curve_R[rows]) - least_R[rows], 0.0)
@@ -195,7 +198,7 @@ class Profile:
 
         inside_R, low_R = centre_R.copy(), np.full_like(centre_R, -1.0)
         outside_R, high_R = np.full_like(centre_R, np.nan), np.full_like(centre_R, np.nan)
-        guess_R = np.nan_to_num(t * stderr_C, nan=0.0)[curve_R]
+        guess_R = np.nan_to_num(2 * stderr_C, nan=0.0)[curve_R]
         reach_R = np.where(guess_R > 0, 1.1 * guess_R, 0.05 * np.maximum(np.abs(centre_R), 0.1))
         rows = np.arange(len(centre_R))
         for _ in range(MAX_BRACKETS):

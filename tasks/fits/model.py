@@ -94,6 +94,13 @@ class CurveFamily:
     ref_C: Array
     """log x that the shape of a curve refers to."""
 
+    def of(self, curves: slice) -> CurveFamily:
+        """Return it for some of the curves."""
+        starts_SPC, lower_PC, upper_PC, ref_C = (
+            part[..., curves] for part in (self.starts_SPC, self.lower_PC, self.upper_PC, self.ref_C)
+        )
+        return CurveFamily(self.model, self.shape, self.basis_GP, starts_SPC, lower_PC, upper_PC, ref_C)
+
 
 class LinearModel(Model):
     """A model whose shape is linear in its parameters: solved in one step."""
@@ -107,10 +114,12 @@ class LinearModel(Model):
         basis_GP = self.basis(points.x_G)
         if basis_GP is None or (basis_GP.shape[1] > 1 and _parallel(basis_GP)):
             return None
-        basis_PG1 = basis_GP.T[..., None]
 
-        def shape(theta_PR: Array, ref_R: Array) -> tuple[Array, Array]:
-            return basis_GP @ theta_PR, np.broadcast_to(basis_PG1, (*basis_PG1.shape[:2], len(ref_R)))
+        def shape(theta_PR: Array, ref_R: Array) -> Array:
+            shape_GR = basis_GP @ theta_PR
+            return np.stack(
+                [shape_GR, *(np.broadcast_to(column_G[:, None], shape_GR.shape) for column_G in basis_GP.T)]
+            )
 
         infinite_PC = np.full((basis_GP.shape[1], points.mean_GC.shape[1]), np.inf)
         ref_C = np.zeros(points.mean_GC.shape[1])

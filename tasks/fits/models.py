@@ -79,16 +79,19 @@ class PowerFloor(Model):
         log_x_G = np.log(points.x_G)
         slope_C = power_slope(points)
 
-        def shape(theta_PR: Array, ref_R: Array) -> tuple[Array, Array]:
-            a_R, tau_R = theta_PR
-            v_GR = ref_R - log_x_G[:, None]
-            power_GR = np.exp(a_R * v_GR)
+        def shape(theta_PR: Array, ref_R: Array) -> Array:
+            (a_R, tau_R), curve_QGR = theta_PR, np.empty((3, len(log_x_G), theta_PR.shape[1]))
+            sum_GR, by_a_GR, by_tau_GR = curve_QGR  # each step in place: this is where resampling spends its time
+            np.subtract(ref_R, log_x_G[:, None], out=by_a_GR)
+            np.exp(np.multiply(by_a_GR, a_R, out=sum_GR), out=sum_GR)
+            by_a_GR *= sum_GR
             t_R, slope_R = _floor_ratio(tau_R)
-            sum_GR = power_GR + t_R
-            jacobian_PGR = np.empty((2, *sum_GR.shape))
-            np.divide(power_GR * v_GR, sum_GR, out=jacobian_PGR[0])
-            np.divide(slope_R, sum_GR, out=jacobian_PGR[1])
-            return np.log(sum_GR) - a_R * ref_R, jacobian_PGR
+            sum_GR += t_R
+            by_a_GR /= sum_GR
+            np.divide(slope_R, sum_GR, out=by_tau_GR)
+            np.log(sum_GR, out=sum_GR)
+            sum_GR -= a_R * ref_R
+            return curve_QGR
 
         starts, lower_PC, upper_PC = self._starts(log_x_G, slope_C)
         ref_C = np.where(slope_C >= 0, log_x_G[-1], log_x_G[0])
@@ -196,9 +199,9 @@ class LogLinear(Model):
         """Write log y = log c + log(1 - a log x), theta = (a), positive at each x of the data (and at 1, where it is c)."""
         log_x_G = np.log(points.x_G)
 
-        def shape(theta_PR: Array, ref_R: Array) -> tuple[Array, Array]:
+        def shape(theta_PR: Array, ref_R: Array) -> Array:
             value_GR = 1 - theta_PR * log_x_G[:, None]
-            return np.log(value_GR), (-log_x_G[:, None] / value_GR)[None]
+            return np.stack([np.log(value_GR), -log_x_G[:, None] / value_GR])
 
         inside = 1 - 1e-9
         lower = inside / log_x_G[0] if log_x_G[0] < 0 else -STEEPEST

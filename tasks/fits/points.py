@@ -1,11 +1,13 @@
 """The values of many curves, checked and gathered by their x: all that fitting sees of them.
 
-Shapes: C curves on one design (the same x), N points, G groups (the distinct x, rising). Curves come last.
+Shapes: C curves on one design (the same x, the same seeds), N points, G groups (the distinct x, rising), S seeds. Curves
+come last.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,6 +38,20 @@ class Points:
     """Of one value, its mean over the points 1."""
     num_noise_parameters: int
     """How many numbers describe the noise: its size, and with weights of their own how it changes with x."""
+    seed_N: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
+    """Which seed each point belongs to, counted from 0; null where every value is a draw of its own."""
+
+    @property
+    def num_seeds(self) -> int:
+        """S; 0 where every value is a draw of its own."""
+        return 0 if self.seed_N is None else int(self.seed_N.max()) + 1
+
+    def of(self, curves: slice) -> Points:
+        """Return some of the curves."""
+        mean_GC, deviation_NC, weight_GC = (
+            part[:, curves] for part in (self.mean_GC, self.deviation_NC, self.weight_GC)
+        )
+        return replace(self, mean_GC=mean_GC, deviation_NC=deviation_NC, weight_GC=weight_GC)
 
     @property
     def mass_GC(self) -> Array:
@@ -53,27 +69,38 @@ class Points:
         return len(self.group_N)
 
 
-def gather(x_N: Array, y_CN: Array, weights: str) -> Points:
+def gather(x_N: Array, y_CN: Array, weights: str, seeds: Sequence[Hashable] | None = None) -> Points:
     """Gather curves by x, the values weighted.
 
-    x_N: [N]; y_CN: [C, N].
+    x_N: [N]; y_CN: [C, N]; seeds: N of them, null where every value is a draw of its own.
     Raises FitError: see `fit_many`.
     """
     _check(x_N, y_CN, weights)
-    order_N = np.argsort(x_N, kind="stable")
+    seed_N = None if seeds is None else _numbered(seeds, len(x_N))
+    order_N = np.argsort(x_N, kind="stable") if seed_N is None else np.lexsort((seed_N, x_N))
     x_G, group_N, count_G = np.unique(x_N[order_N], return_inverse=True, return_counts=True)
     members = [np.flatnonzero(group_N == g) for g in range(len(x_G))]
-    # sums and draws then don't depend on the order of the points
-    log_y_NC = np.concatenate([np.sort(np.log(y_CN.T[order_N[own]]), axis=0) for own in members])
+    log_y_NC = np.log(y_CN.T[order_N])
+    if seed_N is None:  # sums and draws then don't depend on the order of the points
+        log_y_NC = np.concatenate([np.sort(log_y_NC[own], axis=0) for own in members])
+    else:
+        seed_N = seed_N[order_N]
     if weights == "robust":
         log_y_NC = clip_outliers(log_y_NC, group_N)
     mean_GC = np.stack([log_y_NC[own].mean(0) for own in members])
     deviation_NC = log_y_NC - mean_GC[group_N]
     counts_G = count_G.astype(np.float64)
     if weights != "spread":
-        return Points(x_G, counts_G, group_N, mean_GC, deviation_NC, np.ones_like(mean_GC), num_noise_parameters=1)
+        return Points(x_G, counts_G, group_N, mean_GC, deviation_NC, np.ones_like(mean_GC), 1, seed_N)
     weight_GC = spread_weights(x_G, counts_G, group_N, deviation_NC)
-    return Points(x_G, counts_G, group_N, mean_GC, deviation_NC, weight_GC, num_noise_parameters=2)
+    return Points(x_G, counts_G, group_N, mean_GC, deviation_NC, weight_GC, 2, seed_N)
+
+
+def _numbered(seeds: Sequence[Hashable], num_points: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    if len(seeds) != num_points:
+        raise FitError(f"there are {num_points} values and {len(seeds)} seeds; give the seed of each value, or none")
+    numbers = {seed: number for number, seed in enumerate(dict.fromkeys(seeds))}
+    return np.array([numbers[seed] for seed in seeds], dtype=np.int64)
 
 
 def check_positive(name: str, values: Array) -> None:

@@ -18,31 +18,19 @@ import numpy as np
 from depthrate.tasks.fits.intervals import (
     Profile,
     Resampling,
-    acceleration,
-    bca_interval,
-    effective_freedom,
     f_tail,
     t_quantile,
 )
-from depthrate.tasks.fits.least_squares import (
-    BLOCK_ROWS,
-    Array,
-    in_threads,
-    influence,
-    minimise,
-    residuals,
-    squares_left,
-    sum_of_squares,
-)
-from depthrate.tasks.fits.model import CurveFamily, Model
+from depthrate.tasks.fits.least_squares import Array, influence, residuals, squares_left, sum_of_squares
+from depthrate.tasks.fits.levenberg_marquardt import minimise
+from depthrate.tasks.fits.model import CurveFamily, LinearModel, Model
 from depthrate.tasks.fits.points import ROUNDING, Points
+from depthrate.tasks.fits.resampled import TOLERANCE, exp, linear_solution, log_x_at, resampled
+from depthrate.tasks.fits.threads import BLOCK_ROWS, in_threads, parts_of
+from depthrate.tasks.fits.whole_seeds import Line, SeedSpread, log_x_interval, own_levels, seed_spread
 
-TOLERANCE = 1e-11
-"""A row is done when its step moves the curve by less than this, root mean square in log space."""
-TOLERANCE_RESAMPLED = 1e-3
-"""The same for resamples, as a share of the spread between them: ten times finer than 1000 of them can tell."""
-NUM_FOR_SPREAD = 100
-"""Resamples that spread is taken from."""
+SMALLEST_PART = 256
+"""Profiles of fewer curves are not worth a second thread."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +42,14 @@ class RateFit:
     exponent: float
     """a in y = c x^-a, c x^-a + floor, c x^-a (log x)^b, c exp(-a x), c (1 - a log x): positive when y falls with x."""
     stderr: float | None
-    """Least-squares standard error of the exponent; null without a degree of freedom left, or when it is left open."""
+    """Of the exponent: over whole seeds, else least squares'; null without a degree of freedom left, or when it is left
+    open."""
     ci_low: float | None
     ci_high: float | None
-    """95 % interval of the exponent."""
+    """95 % interval of the exponent; an end is null where the points leave it open, or where there is no interval."""
     ci_method: str | None
-    """bca (bootstrap over the values that share one x), or t where no x has two values."""
+    """seeds (Student's t over whole seeds); where every value is a draw of its own bca (bootstrap over the values that
+    share one x), or t where no x has two; null without an interval."""
     prefactor: float
     """c; infinite or zero where it lies outside the range of a float."""
     floor: float | None
@@ -76,15 +66,20 @@ class RateFit:
     profile_low: float | None = None
     profile_high: float | None = None
     """95 % interval of the exponent by profile likelihood (F test); an end is null where the points leave it open. It takes
-    the noise to be of one size at all x, after the weights: where it is not, use `weights: spread` or ci_low, ci_high."""
+    every value to be a draw of its own, of one size at all x after the weights; null where whole seeds are known."""
     p_half: float | None = None
     p_one: float | None = None
-    """p-values of a = 1/2 and a = 1, two-sided, by the same test with the same assumption; null for models without such a
-    theory."""
+    """p-values of a pure power law with a = 1/2 and a = 1, two-sided: over whole seeds, else by the profile; null for models
+    that are no power of x."""
     x_at_target: float | None = None
     x_at_low: float | None = None
     x_at_high: float | None = None
-    """The x at which the curve meets the target asked for, with a 95 % interval; null where it never does."""
+    """The x at which the curve meets the target asked for, with a 95 % interval; null where it never does. Over whole seeds
+    only straight lines have the interval (power, exponential)."""
+    n_seeds: int | None = None
+    """How many whole seeds the interval is over; null where every value is a draw of its own."""
+    seed_spread: float | None = None
+    """Standard deviation of the exponent from seed to seed, noise included; null with fewer than three."""
     others: Mapping[str, float | None] = field(default_factory=dict)
     """The model's parameters that the fits table has no column for, by name."""
 
@@ -116,31 +111,117 @@ def fit_family(
     stderr_C = np.full_like(squares_C, np.nan)
     if free > 0:
         stderr_C = np.sqrt(squares_C / free * (influence_GC**2 / mass_GC).sum(0))
-    columns = {"exponent": theta_PC[0], "prefactor": _exp(level_C), "stderr": stderr_C, "r2": _r2(squares_C, points)}
-    columns["aicc"] = _aicc(squares_C, points.num_points, family.model.num_parameters + points.num_noise_parameters)
-    if resampling is not None:
-        columns |= _resampled(family, points, resampling, theta_PC, level_C, influence_GC, target)
-    elif free > 0:
-        half_C = t_quantile(free) * stderr_C
-        columns |= {"ci_low": theta_PC[0] - half_C, "ci_high": theta_PC[0] + half_C}
-    if free > 0:
-        columns |= _profiled(family, points, theta_PC, squares_C, stderr_C, free)
+    columns = {"exponent": theta_PC[0], "prefactor": exp(level_C), "stderr": stderr_C, "r2": _r2(squares_C, points)}
+    fit = _Fitted(family, points, theta_PC, level_C, residual_GC, jacobian_PGC, influence_GC, squares_C)
+    columns["aicc"] = _aicc(*_noise(fit), points.num_points, family.model.num_parameters + points.num_noise_parameters)
+    if points.seed_N is not None:
+        columns |= _over_seeds(fit, target)
+        method = "seeds"
+    else:
+        columns |= _over_values(fit, resampling, stderr_C, free, target)
+        method = "t" if resampling is None else "bca"
     if target is not None:
-        columns["x_at_target"] = _exp(_log_x_at(family, theta_PC, level_C, family.ref_C, target))
+        columns["x_at_target"] = exp(log_x_at(family, theta_PC, level_C, family.ref_C, target))
     with np.errstate(all="ignore"):
         columns |= family.model.others(theta_PC, level_C, family.ref_C)
-    return _rows(family, points.num_points, columns, "t" if resampling is None else "bca")
+    return _rows(family, points, columns, method)
 
 
-def _rows(family: CurveFamily, num_points: int, columns: Mapping[str, Array], ci_method: str) -> list[RateFit]:
+@dataclass(frozen=True)
+class _Fitted:
+    """A model's curves where least squares has them."""
+
+    family: CurveFamily
+    points: Points
+    theta_PC: Array
+    level_C: Array
+    residual_GC: Array
+    jacobian_PGC: Array
+    influence_GC: Array
+    """Of the exponent."""
+    squares_C: Array
+
+    @property
+    def information_C(self) -> Array:
+        """How many squares the exponent's square is worth: 1 over its variance in units of the noise's."""
+        return np.asarray(1 / (self.influence_GC**2 / self.points.mass_GC).sum(0))
+
+
+def _noise(fit: _Fitted) -> tuple[Array, int]:
+    """Return the squares that AICc counts, and how many parameters it counts besides the model's own.
+
+    Where seeds are known each has a level of its own: what lifts all values of a seed says nothing of the curve's shape.
+    """
+    if fit.points.num_seeds < 2:
+        return fit.squares_C, 0
+    return own_levels(fit.points, fit.residual_GC), fit.points.num_seeds - 1
+
+
+def _over_seeds(fit: _Fitted, target: float | None) -> dict[str, Array]:
+    """Return what whole seeds say of the exponent; without an interval where they are too few."""
+    points, nowhere_C = fit.points, np.full_like(fit.squares_C, np.nan)
+    columns = {"stderr": nowhere_C}
+    spread = seed_spread(points, fit.jacobian_PGC, fit.residual_GC, fit.influence_GC)
+    if spread is None:
+        return columns
+    variance_C, a_C = spread.variance(fit.influence_GC), fit.theta_PC[0]
+    columns |= {"stderr": np.sqrt(variance_C), "seed_spread": np.sqrt(points.num_seeds * variance_C)}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        unit_C = variance_C * fit.information_C
+    if fit.family.basis_GP is not None:
+        half_C = spread.t_C * np.sqrt(variance_C)
+        columns |= {"ci_low": a_C - half_C, "ci_high": a_C + half_C}
+    else:
+        columns |= dict(zip(("ci_low", "ci_high"), _profile_ends(fit, unit_C, spread.t_C), strict=True))
+    columns |= _p_values(fit, unit_C, spread.freedom_C)
+    if target is not None and fit.family.basis_GP is not None and len(fit.theta_PC) == 1:
+        columns |= _seeds_x_at(fit, spread, target)
+    return columns
+
+
+def _seeds_x_at(fit: _Fitted, spread: SeedSpread, target: float) -> dict[str, Array]:
+    basis_GP, model = fit.family.basis_GP, fit.family.model
+    assert basis_GP is not None and isinstance(model, LinearModel)
+    share_GC = fit.points.mass_GC / fit.points.mass_GC.sum(0)
+    centre_C = basis_GP[:, 0] @ share_GC
+    line = Line(
+        lambda x_C: np.asarray(model.basis(x_C))[:, 0],
+        centre_C,
+        fit.level_C + centre_C * fit.theta_PC[0],
+        fit.theta_PC[0],
+        share_GC,
+        fit.influence_GC,
+    )
+    log_x_C = log_x_at(fit.family, fit.theta_PC, fit.level_C, fit.family.ref_C, target)
+    low_C, high_C = log_x_interval(line, spread, float(np.log(target)), log_x_C)
+    return {"x_at_low": exp(low_C), "x_at_high": exp(high_C)}
+
+
+def _over_values(
+    fit: _Fitted, resampling: Resampling | None, stderr_C: Array, free: int, target: float | None
+) -> dict[str, Array]:
+    """Return what values that are draws of their own say of the exponent."""
+    columns: dict[str, Array] = {}
+    if resampling is not None:
+        columns |= resampled(fit.family, fit.points, resampling, fit.theta_PC, fit.level_C, fit.influence_GC, target)
+    elif free > 0:
+        half_C = t_quantile(free) * stderr_C
+        columns |= {"ci_low": fit.theta_PC[0] - half_C, "ci_high": fit.theta_PC[0] + half_C}
+    if free > 0:
+        columns |= _profiled(fit, stderr_C, free)
+    return columns
+
+
+def _rows(family: CurveFamily, points: Points, columns: Mapping[str, Array], ci_method: str) -> list[RateFit]:
     fits = []
     for c in range(len(columns["exponent"])):
         row: dict[str, Any] = {"ci_low": None, "ci_high": None, "floor": None}
         row |= {name: _finite(column_C[c]) for name, column_C in columns.items()}
         row |= {name: float(columns[name][c]) for name in ("exponent", "prefactor")}
         row["ci_method"] = None if row["ci_low"] is None and row["ci_high"] is None else ci_method
+        row["n_seeds"] = None if points.seed_N is None else points.num_seeds
         others = {name: row.pop(name) for name in [name for name in row if name not in _COLUMNS]}
-        fits.append(RateFit(model=family.model.name, n_points=num_points, weight=None, others=others, **row))
+        fits.append(RateFit(model=family.model.name, n_points=points.num_points, weight=None, others=others, **row))
     return fits
 
 
@@ -164,7 +245,7 @@ def squares_around(model: Model, points: Points) -> Array:
 def _best(family: CurveFamily, points: Points) -> Array:
     """Return each curve's best shape parameters [P, C]."""
     if family.basis_GP is not None:
-        return _linear_solution(family.basis_GP, points.mean_GC[..., None], points.mass_GC)[..., 0]
+        return linear_solution(family.basis_GP, points.mean_GC[..., None], points.mass_GC)[..., 0]
     num_starts, num_parameters, num_curves = family.starts_SPC.shape
     curve_R = np.tile(np.arange(num_curves), num_starts)
     ref_R, mean_GR, mass_GR = family.ref_C[curve_R], points.mean_GC[:, curve_R], points.mass_GC[:, curve_R]
@@ -185,100 +266,44 @@ def _best(family: CurveFamily, points: Points) -> Array:
     return theta_PSC[:, equal_SC.argmax(0), np.arange(num_curves)]
 
 
-def _linear_solution(basis_GP: Array, mean_GCB: Array, mass_GC: Array) -> Array:
-    """Return theta [P, C, B] of a shape linear in theta."""
-    centred_PGC = basis_GP.T[..., None] - (basis_GP.T @ (mass_GC / mass_GC.sum(0)))[:, None]
-    return np.asarray(np.einsum("pgc,gcb->pcb", influence(centred_PGC, mass_GC), mean_GCB))
-
-
-def _resampled(
-    family: CurveFamily,
-    points: Points,
-    resampling: Resampling,
-    theta_PC: Array,
-    level_C: Array,
-    influence_GC: Array,
-    target: float | None,
-) -> dict[str, Array]:
-    """Return the intervals that the bootstrap gives."""
-    num_curves, num_resamples = len(level_C), resampling.shares[0].shape[1]
-    acceleration_C, freedom_C = acceleration(influence_GC, points), effective_freedom(influence_GC, points)
-    names = ["ci_low", "ci_high"] + (["x_at_low", "x_at_high"] if target is not None else [])
-    columns = {name: np.empty(num_curves) for name in names}
-
-    def work(part: slice) -> None:
-        mean_GCB = resampling.means(points, part)
-        theta_PCB = _refit(family, points, part, theta_PC, mean_GCB)
-        ends = bca_interval(theta_PC[0, part], theta_PCB[0], acceleration_C[part], freedom_C[part])
-        for name, end_C in zip(("ci_low", "ci_high"), ends, strict=True):  # beyond the box the model has no such curve
-            columns[name][part] = np.clip(end_C, family.lower_PC[0, part], family.upper_PC[0, part])
-        if target is not None:
-            log_x_C = _log_x_at(family, theta_PC[:, part], level_C[part], family.ref_C[part], target)
-            log_x_CB = _resampled_x_at(family, points, part, theta_PCB, mean_GCB, target)
-            low_C, high_C = bca_interval(log_x_C, log_x_CB, np.zeros_like(log_x_C), freedom_C[part])
-            columns["x_at_low"][part], columns["x_at_high"][part] = _exp(low_C), _exp(high_C)
-
-    at_once = max(1, BLOCK_ROWS // num_resamples)
-    in_threads(work, [slice(first, min(first + at_once, num_curves)) for first in range(0, num_curves, at_once)])
-    return columns
-
-
-def _refit(family: CurveFamily, points: Points, part: slice, theta_PC: Array, mean_GCB: Array) -> Array:
-    """Return the shape parameters [P, C, B] of resampled means."""
-    if family.basis_GP is not None:
-        return _linear_solution(family.basis_GP, mean_GCB, points.mass_GC[:, part])
-    spread_C = (mean_GCB[..., :NUM_FOR_SPREAD] - points.mean_GC[:, part, None]).std((0, 2))
-    tolerance_C = np.maximum(TOLERANCE, TOLERANCE_RESAMPLED * spread_C)
-    theta_PC, lower_PC, upper_PC = theta_PC[:, part], family.lower_PC[:, part], family.upper_PC[:, part]
-    return minimise(
-        family.shape, theta_PC, family.ref_C[part], mean_GCB, points.mass_GC[:, part], lower_PC, upper_PC, tolerance_C
-    )
-
-
-def _resampled_x_at(
-    family: CurveFamily, points: Points, part: slice, theta_PCB: Array, mean_GCB: Array, target: float
-) -> Array:
-    num_groups, num_curves, num_resamples = mean_GCB.shape
-    curve_R = np.repeat(np.arange(points.mean_GC.shape[1])[part], num_resamples)
-    theta_PR, mass_GR = theta_PCB.reshape(-1, len(curve_R)), points.mass_GC[:, curve_R]
-    mean_GR, ref_R = mean_GCB.reshape(num_groups, -1), family.ref_C[curve_R]
-    level_R, _, _ = residuals(family.shape, theta_PR, ref_R, mean_GR, mass_GR / mass_GR.sum(0))
-    return _log_x_at(family, theta_PR, level_R, ref_R, target).reshape(num_curves, num_resamples)
-
-
-def _log_x_at(family: CurveFamily, theta_PR: Array, level_R: Array, ref_R: Array, target: float) -> Array:
-    with np.errstate(all="ignore"):
-        return family.model.log_x_at(theta_PR, level_R, ref_R, float(np.log(target)))
-
-
-def _profiled(
-    family: CurveFamily, points: Points, theta_PC: Array, squares_C: Array, stderr_C: Array, free: int
-) -> dict[str, Array]:
-    """Return the profile likelihood's interval and the p-values of a = 1/2 and a = 1."""
-    exponent_C = theta_PC[0]
-    columns: dict[str, Array] = {}
-    profile = Profile(family, points, theta_PC, squares_C)
-    if family.basis_GP is not None:  # the squares are a parabola: Student's t
+def _profiled(fit: _Fitted, stderr_C: Array, free: int) -> dict[str, Array]:
+    """Return the profile likelihood's interval and the p-values of a = 1/2 and a = 1, of values that are draws of their own."""
+    if fit.family.basis_GP is not None:  # the squares are a parabola: Student's t
         half_C = t_quantile(free) * stderr_C
-        columns |= {"profile_low": exponent_C - half_C, "profile_high": exponent_C + half_C}
+        ends = fit.theta_PC[0] - half_C, fit.theta_PC[0] + half_C
     else:
-        columns["profile_low"], columns["profile_high"] = profile.interval(stderr_C, free)
-    if not family.model.has_theory:
-        return columns
+        ends = _profile_ends(fit, fit.squares_C / free, np.full_like(stderr_C, t_quantile(free)))
+    columns = {"profile_low": ends[0], "profile_high": ends[1]}
+    return columns | _p_values(fit, fit.squares_C / free, np.full_like(stderr_C, free))
+
+
+def _profile_ends(fit: _Fitted, unit_C: Array, t_C: Array) -> tuple[Array, Array]:
+    """Return the exponents between which the squares are less than t^2 units above the least."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        stderr_C = np.sqrt(unit_C / fit.information_C)
+
+    def ends(part: slice) -> tuple[Array, Array]:
+        profile = Profile(fit.family.of(part), fit.points.of(part), fit.theta_PC[:, part], fit.squares_C[part])
+        return profile.interval(t_C[part] / 2 * stderr_C[part], t_C[part] ** 2 * unit_C[part])
+
+    parts = parts_of(len(unit_C), at_most=BLOCK_ROWS // 2, at_least=SMALLEST_PART)
+    lows, highs = zip(*in_threads(ends, parts), strict=True)
+    return np.concatenate(lows), np.concatenate(highs)
+
+
+def _p_values(fit: _Fitted, unit_C: Array, freedom_C: Array) -> dict[str, Array]:
+    """Return the p-values of a = 1/2 and a = 1; unit_C: how many squares one degree of freedom of noise adds."""
+    if not fit.family.model.has_theory:
+        return {}
+    columns = {}
     for name, theory in (("p_half", 0.5), ("p_one", 1.0)):
-        if family.basis_GP is not None:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                f_C = ((exponent_C - theory) / stderr_C) ** 2
+        if fit.family.basis_GP is not None:
+            added_C = fit.information_C * (fit.theta_PC[0] - theory) ** 2
         else:
-            at_C = profile.squares_at(np.full_like(exponent_C, theory), np.arange(len(exponent_C)))
-            f_C = (at_C - squares_C) / np.maximum(squares_C / free, ROUNDING**2)
-        columns[name] = f_tail(f_C, 1, free)
+            profile = Profile(fit.family, fit.points, fit.theta_PC, fit.squares_C)
+            added_C = profile.squares_at(np.full_like(unit_C, theory), np.arange(len(unit_C))) - fit.squares_C
+        columns[name] = f_tail(added_C / np.maximum(unit_C, ROUNDING**2), 1, freedom_C)
     return columns
-
-
-def _exp(value: Array) -> Array:
-    with np.errstate(over="ignore", under="ignore"):
-        return np.asarray(np.exp(value))
 
 
 def _r2(squares_C: Array, points: Points) -> Array:
@@ -288,7 +313,8 @@ def _r2(squares_C: Array, points: Points) -> Array:
     return np.where(varies_C, 1 - squares_C / np.where(varies_C, total_C, 1.0), np.nan)
 
 
-def _aicc(squares_C: Array, num_points: int, k: int) -> Array:
+def _aicc(squares_C: Array, num_levels: int, num_points: int, k: int) -> Array:
+    k += num_levels
     if num_points - k - 1 <= 0:
         return np.full_like(squares_C, np.nan)
     variance_C = np.maximum(squares_C / num_points, ROUNDING**2)

@@ -7,7 +7,7 @@ Source: Burnham and Anderson, Model Selection and Multimodel Inference (2002), s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +25,7 @@ def fit_rates(
     y_N: npt.ArrayLike,
     *,
     models: Iterable[str] | None = None,
+    seeds: Sequence[Hashable] | None = None,
     weights: str = "equal",
     num_resamples: int = 1000,
     seed: int = 0,
@@ -32,12 +33,15 @@ def fit_rates(
 ) -> list[RateFit]:
     """Fit every model that has fewer parameters than there are distinct x (power always), in the order asked for.
 
-    x_N, y_N: [N], positive; the order of the points is of no account. The noise is taken as multiplicative.
+    x_N, y_N: [N], positive; the order of the points is of no account. The noise is taken as multiplicative. seeds: which
+    seed each value belongs to, where one seed has values at several x: intervals are then over whole seeds. Without, every
+    value is taken as a draw of its own.
     Raises FitError: see `fit_many`.
     """
     y_N = np.asarray(y_N, dtype=np.float64)
     y_CN = y_N[None] if y_N.ndim == 1 else y_N
-    return fit_many(x_N, y_CN, models=models, weights=weights, num_resamples=num_resamples, seed=seed, target=target)[0]
+    options = {"weights": weights, "num_resamples": num_resamples, "seed": seed, "target": target}
+    return fit_many(x_N, y_CN, models=models, seeds=seeds, **options)[0]  # type: ignore[arg-type]
 
 
 def fit_many(
@@ -45,6 +49,7 @@ def fit_many(
     y_CN: npt.ArrayLike,
     *,
     models: Iterable[str] | None = None,
+    seeds: Sequence[Hashable] | None = None,
     weights: str = "equal",
     num_resamples: int = 1000,
     seed: int = 0,
@@ -52,8 +57,9 @@ def fit_many(
 ) -> list[list[RateFit]]:
     """Fit many curves measured at the same x at once; every curve's fits are those it would have alone.
 
-    x_N: [N]; y_CN: [C, N]; positive. models: names out of MODELS, null for all. weights: equal; spread (the variance
-    follows a power of x, fitted to the spread at each x); robust (values far from their group's median are pulled in).
+    x_N: [N]; y_CN: [C, N]; positive. seeds: N of them, as for `fit_rates`. models: names out of MODELS, null for all.
+    weights: equal; spread (the variance follows a power of x, fitted to the spread at each x); robust (values far from
+    their group's median are pulled in).
     target: y for x_at_target.
     power_log is left out where an x is not above 1, or the x lie too close together to tell log x from log log x.
     Raises FitError for fewer than two distinct x, values that are not positive and finite, lengths that differ, a model
@@ -64,8 +70,8 @@ def fit_many(
         raise FitError(f"num_resamples is {num_resamples}; at least 1 is needed")
     if target is not None and not (math.isfinite(target) and target > 0):
         raise FitError(f"target is {target}; it must be finite and above zero")
-    points = gather(np.asarray(x_N, dtype=np.float64), np.asarray(y_CN, dtype=np.float64), weights)
-    resampling = draw(points, num_resamples, seed)
+    points = gather(np.asarray(x_N, dtype=np.float64), np.asarray(y_CN, dtype=np.float64), weights, seeds)
+    resampling = draw(points, num_resamples, seed) if seeds is None else None
     families = [model.family(points) for model in asked if len(points.x_G) >= model.min_distinct_x]
     fitted = [fit_family(family, points, resampling, target) for family in families if family is not None]
     return [_with_weights(list(fits)) for fits in zip(*fitted, strict=True)]

@@ -25,21 +25,21 @@ def class_collapse(
 ) -> dict[str, Tensor]:
     """Measure features sorted by class against their class means, each [T]; NaN or infinite where not defined.
 
-    Classes are weighted by their share of the samples. nc1 = tr Sigma_W / tr Sigma_B (P1 Def. 3.4). nc1_pinv =
-    tr(Sigma_W pinv(Sigma_B)) / K. pfc2 = || Ht^T Ht / ||Ht^T Ht|| - E / sqrt(K-1) || with Ht the centred means and
+    Each class mean has the same weight, however many samples it is of: mu_G is the mean of the class means and Sigma_B =
+    (1/K) sum (mu_k - mu_G)(mu_k - mu_G)^T; Sigma_W is the mean over samples. nc1 = tr Sigma_W / tr Sigma_B (P1 Def. 3.4).
+    nc1_pinv = tr(Sigma_W pinv(Sigma_B)) / K. pfc2 = || Ht^T Ht / ||Ht^T Ht|| - E / sqrt(K-1) || with Ht the centred means and
     E = I - (1/K) 1 1^T (P3 (8)). ncc_accuracy = share of samples whose nearest class mean is their own (P3 (9)).
     """
     h_TND, num_samples = h_TND.double(), h_TND.shape[1]
     labels_N = torch.repeat_interleave(class_counts_K)
-    share_K1 = (class_counts_K.double() / num_samples).unsqueeze(1)
     deviations_TND = h_TND - means_TKD[:, labels_N]
-    global_mean_T1D = (share_K1 * means_TKD).sum(1, keepdim=True)
+    global_mean_T1D = means_TKD.mean(1, keepdim=True)
     centred_TKD = means_TKD - global_mean_T1D
     within_T = deviations_TND.square().sum((1, 2)) / num_samples
-    between_T = (share_K1 * centred_TKD.square()).sum((1, 2))
+    between_T = centred_TKD.square().sum((1, 2)) / len(class_counts_K)
     return {
         "nc1": within_T / between_T,
-        "nc1_pinv": _nc1_pinv(deviations_TND, share_K1.sqrt() * centred_TKD, pinv_tolerance),
+        "nc1_pinv": _nc1_pinv(deviations_TND, centred_TKD / len(class_counts_K) ** 0.5, pinv_tolerance),
         "pfc2": _distance_to_simplex(centred_TKD @ centred_TKD.mT),
         "ncc_accuracy": _ncc_accuracy(h_TND - global_mean_T1D, centred_TKD, labels_N),
     }

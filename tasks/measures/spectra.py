@@ -9,21 +9,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-ZERO_SHARE = 1e-14
-"""Singular values below this share of the largest are zero to rounding."""
 
-
-def spectrum(means_TKD: Tensor, rank_tol: float) -> dict[str, Tensor]:
+def spectrum(means_TKD: Tensor, rank_tol: float, precision: torch.dtype = torch.float64) -> dict[str, Tensor]:
     """Measure the class-mean matrix M (D x K), uncentred; NaN or infinite where not defined.
 
     singular_values, falling [T, min(D, K)]; class_gram = M^T M, [T, K, K]; and, each [T], rank = number of singular values
     above rank_tol x the largest, stable_rank = ||M||_F^2 / ||M||_2^2, condition_number = largest over smallest singular
-    value, not defined when the smallest is zero to rounding.
+    value, not defined when the smallest is zero to rounding: below the largest times max(D, K) times the rounding of
+    `precision`, in which the features were computed.
     """
     # on a GPU a decomposition of so small a matrix costs more than bringing it over
     singular_values = torch.linalg.svdvals(means_TKD.mT.cpu()).to(means_TKD.device)
     largest_T, smallest_T = singular_values[:, 0], singular_values[:, -1]
-    smallest_T = torch.where(smallest_T > ZERO_SHARE * largest_T, smallest_T, 0.0)
+    zero_share = max(means_TKD.shape[1:]) * torch.finfo(precision).eps
+    smallest_T = torch.where(smallest_T > zero_share * largest_T, smallest_T, 0.0)
     return {
         "rank": (singular_values > rank_tol * largest_T.unsqueeze(1)).double().sum(1),
         "stable_rank": singular_values.square().sum(1) / largest_T.square(),

@@ -47,6 +47,7 @@ def _residual(params: Params, data: DataShape, *, linear_layers: int) -> Network
         input_dimensions=data.num_inputs,
         num_classes=data.num_classes,
         last_bias=has_last_bias(params),
+        ln_eps=params["ln_eps"],
     )
 
 
@@ -64,6 +65,7 @@ def _transformer(params: Params, data: DataShape, *, attention_layers: int, mlp_
         vocabulary_size=data.vocabulary_size,
         num_classes=data.num_classes,
         last_bias=has_last_bias(params),
+        ln_eps=params["ln_eps"],
         image_shape=None if is_text else _image_shape(data),
     )
 

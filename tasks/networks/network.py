@@ -160,3 +160,18 @@ class Network(ABC):
 
         One layer at a time is held by who reads them, so a network should hold no other.
         """
+
+    def norm_inputs(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[Tensor]:
+        """Yield what each LayerNorm reads, [T, N, ..., D], the first one first; none where a network does not say."""
+        return iter(())
+
+    def smoothed(self, width_T11: Tensor) -> Network:
+        """Return the network with the kinks of its ReLUs rounded off over |z| < width; itself where it has none."""
+        return self
+
+    def neutral_block(self) -> Mapping[str, float] | None:
+        """Return constants with which a further block changes nothing, yet is trained: name, with {} for the block -> value.
+
+        Null where none are known: such networks are not continued in depth.
+        """
+        return None

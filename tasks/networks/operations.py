@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 LAYER_NORM_EPS = 1e-12
 """Only keeps a constant feature vector from dividing by zero: the definition has none."""
 
+NEUTRAL_BIAS = 0.1
+"""Of blocks that change nothing: above 0, where ReLU has a slope, and the same everywhere, so that LayerNorm drops it."""
+
 
 def last(layers: Iterator[Tensor]) -> Tensor:
     """Return the last of them, holding no other."""
@@ -31,11 +34,21 @@ def linear(parameters: Tensors, suffix: str, x_TNI: Tensor) -> Tensor:
     return parameters[f"b_{suffix}"].unsqueeze(1).baddbmm(x_TNI, weight_TID)
 
 
-def layer_norm(x_TND: Tensor) -> Tensor:
-    """Subtract the mean over the last axis and divide by the standard deviation; there are no parameters."""
+def layer_norm(x_TND: Tensor, eps: float = LAYER_NORM_EPS) -> Tensor:
+    """Subtract the mean over the last axis and divide by sqrt(variance + eps); there are no parameters."""
     from torch.nn import functional
 
-    return functional.layer_norm(x_TND, x_TND.shape[-1:], eps=LAYER_NORM_EPS)
+    return functional.layer_norm(x_TND, x_TND.shape[-1:], eps=eps)
+
+
+def relu(x_TND: Tensor, smoothing_T11: Tensor | None = None) -> Tensor:
+    """Return max(x, 0), its kink rounded off over |x| < smoothing where that is given."""
+    if smoothing_T11 is None:
+        return x_TND.relu()
+    from depthrate.tasks.networks.smooth_relu import SmoothRelu
+
+    smooth: Tensor = SmoothRelu.apply(x_TND, smoothing_T11)  # type: ignore[no-untyped-call]
+    return smooth
 
 
 def embedding(tokens_TNS: Tensor, table_TVD: Tensor) -> Tensor:

@@ -6,12 +6,13 @@ Source: Neural Collapse is Globally Optimal in Deep Regularized ResNets and Tran
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StepCost, Tensors
-from depthrate.tasks.networks.operations import last, layer_norm, linear
+from depthrate.tasks.networks.operations import LAYER_NORM_EPS, NEUTRAL_BIAS, last, layer_norm, linear, relu
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +35,9 @@ class ResidualNetwork(Network):
     input_dimensions: int
     num_classes: int
     last_bias: bool
+    ln_eps: float = LAYER_NORM_EPS
+    smoothing_T11: Tensor | None = None
+    """Half the width over which the kink of ReLU is rounded off; null: not."""
     last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
@@ -74,26 +78,49 @@ class ResidualNetwork(Network):
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield what each linear map reads: layer 1 (the first block's input) to layer depth, each [T, N, D]."""
         for layer, h_TND in enumerate(self._stream(parameters, x_TNI), start=1):
-            yield layer_norm(h_TND) if self.pre_norm and layer > 1 else h_TND
+            yield self._norm(h_TND) if self.pre_norm and layer > 1 else h_TND
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
         """Return the network's output [T, N, K]."""
         h_TND = last(self._stream(parameters, x_TNI))
-        return linear(parameters, "L", layer_norm(h_TND) if self.pre_norm else h_TND)
+        return linear(parameters, "L", self._norm(h_TND) if self.pre_norm else h_TND)
+
+    def norm_inputs(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[Tensor]:
+        """Yield what each LayerNorm reads, each [T, N, D]: the embedding, then a block's input (pre-LN) or sum (post-LN)."""
+        yield linear(parameters, "0", x_TNI)
+        for layer, h_TND in enumerate(self._stream(parameters, x_TNI), start=1):
+            if self.pre_norm:
+                yield h_TND
+            elif layer < self.depth:
+                yield h_TND + self._block(parameters, layer, h_TND)
+
+    def smoothed(self, width_T11: Tensor) -> ResidualNetwork:
+        """Return the network with the kinks of its ReLUs rounded off over |z| < width."""
+        return dataclasses.replace(self, smoothing_T11=width_T11)
+
+    def neutral_block(self) -> Mapping[str, float] | None:
+        """Return W = 0 and one bias for all coordinates, which the next LayerNorm takes away; null for RN2.
+
+        With two matrices at zero none of them has a gradient, and with one of them not at zero the block costs something.
+        """
+        return {"W_{}": 0.0, "b_{}": NEUTRAL_BIAS} if self.linear_layers == 1 else None
 
     def _stream(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[Tensor]:
         """Yield X_1 to X_L, each [T, N, D]."""
-        h_TND = layer_norm(linear(parameters, "0", x_TNI))
+        h_TND = self._norm(linear(parameters, "0", x_TNI))
         yield h_TND
         for block in range(1, self.depth):
             if self.pre_norm:
-                h_TND = h_TND + self._block(parameters, block, layer_norm(h_TND))
+                h_TND = h_TND + self._block(parameters, block, self._norm(h_TND))
             else:
-                h_TND = layer_norm(h_TND + self._block(parameters, block, h_TND))
+                h_TND = self._norm(h_TND + self._block(parameters, block, h_TND))
             yield h_TND
+
+    def _norm(self, h_TND: Tensor) -> Tensor:
+        return layer_norm(h_TND, self.ln_eps)
 
     def _block(self, parameters: Tensors, block: int, h_TND: Tensor) -> Tensor:
         if self.linear_layers == 1:
-            return linear(parameters, f"{block}", h_TND).relu()
-        inner_TND = linear(parameters, f"{block},1", h_TND).relu()
+            return relu(linear(parameters, f"{block}", h_TND), self.smoothing_T11)
+        inner_TND = relu(linear(parameters, f"{block},1", h_TND), self.smoothing_T11)
         return linear(parameters, f"{block},2", inner_TND)

@@ -6,15 +6,16 @@ Source: Neural Collapse is Globally Optimal in Deep Regularized ResNets and Tran
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StepCost, Tensors
-from depthrate.tasks.networks.operations import embedding, last, layer_norm, linear
+from depthrate.tasks.networks.operations import LAYER_NORM_EPS, NEUTRAL_BIAS, embedding, last, layer_norm, linear, relu
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,6 +48,9 @@ class Transformer(Network):
     last_bias: bool
     image_shape: tuple[int, int, int] | None = None
     """Channels, rows, columns of the images that `arranged` cuts into square patches; null: inputs are read as they come."""
+    ln_eps: float = LAYER_NORM_EPS
+    smoothing_T11: Tensor | None = None
+    """Half the width over which the kink of ReLU is rounded off; null: not."""
     last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
@@ -107,16 +111,42 @@ class Transformer(Network):
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield LN(X) at the last position, layer 0 (the embedding) to layer depth, each [T, N, D]."""
         for h_TNSD in self._stream(parameters, x_TNI):
-            yield layer_norm(h_TNSD[:, :, -1])
+            yield self._norm(h_TNSD[:, :, -1])
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
         """Return the network's output [T, N, K]."""
         h_TNSD = last(self._stream(parameters, x_TNI))
-        return linear(parameters, "L", layer_norm(h_TNSD[:, :, -1]))
+        return linear(parameters, "L", self._norm(h_TNSD[:, :, -1]))
+
+    def norm_inputs(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[Tensor]:
+        """Yield what each LayerNorm reads: [T, N, S, D], and at the end [T, N, D]."""
+        if self.pre_norm:
+            yield self._embed(parameters, x_TNI)
+        for block, h_TNSD in enumerate(self._stream(parameters, x_TNI), start=1):
+            if block > self.depth:
+                yield h_TNSD[:, :, -1]
+                return
+            yield h_TNSD
+            normal_TNSD = self._norm(h_TNSD)
+            yield (h_TNSD if self.pre_norm else normal_TNSD) + self._attention(parameters, block, normal_TNSD)
+
+    def smoothed(self, width_T11: Tensor) -> Transformer:
+        """Return the network with the kinks of its ReLUs rounded off over |z| < width."""
+        return dataclasses.replace(self, smoothing_T11=width_T11)
+
+    def neutral_block(self) -> Mapping[str, float] | None:
+        """Return values and MLP of 0 and one bias for all coordinates, which the next LayerNorm takes away; null but for T11.
+
+        With two matrices at zero none of them has a gradient, and with one of them not at zero the block costs something.
+        """
+        if (self.attention_layers, self.mlp_layers) != (1, 1):
+            return None
+        return {"W_{},QK": 0.0, "W_{},VO": 0.0, "W_{}": 0.0, "b_{}": NEUTRAL_BIAS}
 
     def _stream(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[Tensor]:
         """Yield the embedding and what follows each block, [T, N, S, D]."""
         h_TNSD = self._embed(parameters, x_TNI)
+        h_TNSD = self._norm(h_TNSD) if self.pre_norm else h_TNSD
         yield h_TNSD
         for block in range(1, self.depth + 1):
             h_TNSD = self._block(parameters, block, h_TNSD)
@@ -130,13 +160,15 @@ class Transformer(Network):
         else:
             z_TMP = x_TNI.reshape(num_trials, num_samples * self.positions, self.patch_dimensions)
             h_TNSD = z_TMP.bmm(w_e).view(num_trials, num_samples, self.positions, self.width)
-        h_TNSD = h_TNSD + parameters["W_p"].mT.unsqueeze(1)
-        return layer_norm(h_TNSD) if self.pre_norm else h_TNSD
+        return h_TNSD + parameters["W_p"].mT.unsqueeze(1)
+
+    def _norm(self, h_TNSD: Tensor) -> Tensor:
+        return layer_norm(h_TNSD, self.ln_eps)
 
     def _block(self, parameters: Tensors, block: int, h_TNSD: Tensor) -> Tensor:
-        normal_TNSD = layer_norm(h_TNSD)
+        normal_TNSD = self._norm(h_TNSD)
         u_TNSD = (h_TNSD if self.pre_norm else normal_TNSD) + self._attention(parameters, block, normal_TNSD)
-        normal_TNSD = layer_norm(u_TNSD)
+        normal_TNSD = self._norm(u_TNSD)
         return (u_TNSD if self.pre_norm else normal_TNSD) + self._mlp(parameters, block, normal_TNSD)
 
     def _attention(self, parameters: Tensors, block: int, h_TNSD: Tensor) -> Tensor:
@@ -155,8 +187,9 @@ class Transformer(Network):
     def _mlp(self, parameters: Tensors, block: int, h_TNSD: Tensor) -> Tensor:
         h_TMD = h_TNSD.flatten(1, 2)
         if self.mlp_layers == 1:
-            return linear(parameters, f"{block}", h_TMD).relu().view_as(h_TNSD)
-        return linear(parameters, f"{block},2", linear(parameters, f"{block},1", h_TMD).relu()).view_as(h_TNSD)
+            return relu(linear(parameters, f"{block}", h_TMD), self.smoothing_T11).view_as(h_TNSD)
+        inner_TMD = relu(linear(parameters, f"{block},1", h_TMD), self.smoothing_T11)
+        return linear(parameters, f"{block},2", inner_TMD).view_as(h_TNSD)
 
 
 def cut_into_patches(x_NI: np.ndarray, image_shape: tuple[int, int, int], patch_size: int) -> np.ndarray:

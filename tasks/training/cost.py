@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.network import Network
+from depthrate.tasks.training.plan import PolishPlan, TrainingPlan
 
 SECONDS_PER_UNIT = 2.5e-10
 """Measured on the quickstart's packs; plans correct it by what the store's trials took."""
 FIXED_UNITS = 1e5
 """Of one matrix product, however small."""
+
+POLISH_FACTOR = 2.5
+"""An evaluation of polish, in float64, over a step of training with as many rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +28,20 @@ class PackShape:
     num_measured_steps: int
     optimizer: str
     dtype: str
+    polish: PolishPlan | None = None
+
+    @classmethod
+    def of_plan(cls, plan: TrainingPlan, network: Network, data: DataShape, num_measured_steps: int) -> PackShape:
+        """Return the shape of a pack that trains as planned; polish is left out."""
+        return cls(
+            network=network,
+            data=data,
+            batch_size=plan.batch_size,
+            num_steps=plan.num_steps,
+            num_measured_steps=num_measured_steps,
+            optimizer=plan.optimizer,
+            dtype=str(plan.dtype).removeprefix("torch."),
+        )
 
     @property
     def rows(self) -> int:
@@ -40,4 +58,9 @@ def max_pack_size(shape: PackShape, device: str) -> int:
 def estimate_s(shape: PackShape) -> float:
     """Return the rough seconds of a trial on one core: steps x (a fixed part a product + what grows with the rows)."""
     cost = shape.network.step_cost()
-    return SECONDS_PER_UNIT * shape.num_steps * (cost.products * FIXED_UNITS + shape.rows * cost.multiply_adds)
+    step = cost.products * FIXED_UNITS + shape.rows * cost.multiply_adds
+    if shape.polish is None:
+        return SECONDS_PER_UNIT * shape.num_steps * step
+    rows = shape.data.num_samples * shape.network.rows_per_sample
+    evaluation = POLISH_FACTOR * (cost.products * FIXED_UNITS + rows * cost.multiply_adds)
+    return SECONDS_PER_UNIT * (shape.num_steps * step + shape.polish.num_evaluations * evaluation)

@@ -48,7 +48,7 @@ class LayerMeasurements:
             x_TNI = trainer.x_NI.unsqueeze(0)
             if self._of_input is None:  # the same for every trial and step
                 self._of_input = self._of_features(x_TNI)
-            rows.append(_row(step, network.input_layer, self._of_input, self._alignment(x_TNI, weight_TKD)))
+            rows.append(_row(step, network.input_layer, self._of_input))
         layers, previous_TND, steps = network.layers(), None, []
         start = path_start([layer.shape for layer in layers])
         for index, (layer, feature) in enumerate(zip(layers, trainer.features(position), strict=True)):

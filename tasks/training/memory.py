@@ -67,7 +67,15 @@ def _steady_bytes(shape: PackShape, num_trials: int) -> float:
     tensors = 6 if shape.optimizer == "adam" else 5
     state = sum(spec.size for spec in shape.network.state_specs())
     numbers = num_trials * (tensors * shape.network.num_parameters + state)
-    return _data_bytes(shape, num_trials) + _number_bytes(shape) * numbers
+    return _data_bytes(shape, num_trials) + _number_bytes(shape) * numbers + _polish_bytes(shape, num_trials)
+
+
+def _polish_bytes(shape: PackShape, num_trials: int) -> int:
+    """Return what polish adds in float64: L-BFGS's pairs, a trainer of its own, and points, directions and gradients."""
+    if shape.polish is None:
+        return 0
+    vectors = 2 * shape.polish.memory + 5 + 6
+    return 8 * (num_trials * vectors * shape.network.num_parameters + shape.data.num_samples * shape.data.num_inputs)
 
 
 def _data_bytes(shape: PackShape, num_trials: int) -> int:

@@ -5,9 +5,6 @@ A task hands in a `Training`: its network, its data, its hyper-parameters, and f
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import io
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,15 +17,17 @@ from torch import Tensor
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Engine, Interrupted, Params, ResultStatus, TaskContext, TrialResult
+from depthrate.tasks.training.checkpoint import packed, unpacked
+from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.engine import EngineError, chosen_engine
 from depthrate.tasks.training.layers import defined, kept_features
-from depthrate.tasks.training.parameters import log_spaced_steps
-from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
+from depthrate.tasks.training.plan import Hyperparameters, PolishPlan, TrainingPlan
+from depthrate.tasks.training.polish import Polisher
+from depthrate.tasks.training.polish_parameters import curve_steps
 from depthrate.tasks.training.step_cache import compiled_step
 from depthrate.tasks.training.trainer import FusedTrainer
 
-CHECKPOINT_FORMAT = 2
 log = logging.getLogger(__name__)
 DIVERGENCE_CHECK_STEPS = 10
 """Steps between two looks for losses that are not finite; fixed, so that a trial's record does not depend on its pack."""
@@ -60,6 +59,10 @@ class Training:
     own_curves: OwnCurves = _none
     trainer: Callable[..., FusedTrainer] = FusedTrainer
     """Makes the trainer from network, plan, hyper-parameters, samples and labels; a task may have a step of its own."""
+    polish: PolishPlan | None = None
+    """What brings the trials to a stationary point after training; its evaluations count as steps."""
+    start_TP: Tensor | None = None
+    """Parameters to begin with; null: drawn."""
     kept: Sequence[tuple[str, str]] | None = None
     """Of each trial which features it keeps at the end (none, class_means, all, sample:<n>) and in which dtype; null: none."""
 
@@ -84,42 +87,28 @@ def run_training(training: Training, context: TaskContext) -> Iterator[TrialResu
     Raises:
         Interrupted: it was asked to stop and has saved a checkpoint.
     """
-    torch.set_num_threads(1)  # bitwise results need one thread, and packs run one a core anyway
-    if context.device == "cuda":
-        if not torch.cuda.is_available():
-            raise RuntimeError("device is cuda, but torch sees no GPU; run with --device cpu")
-        torch.cuda.reset_peak_memory_stats()
-    with _denormals_flushed():
-        pack = _ready_pack(training, context)
+    with computing(context.device):
+        pack = ready_pack(training, context)
         pack.train()
         yield from pack.results()
 
 
-@contextlib.contextmanager
-def _denormals_flushed() -> Iterator[None]:
-    """Take numbers too small for a normal float for zero: they make matrix products up to 180 times slower."""
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)  # the processor's mode is the whole thread's, and others rely on it
-
-
-def _ready_pack(training: Training, context: TaskContext) -> _TrainingPack:
+def ready_pack(training: Training, context: TaskContext) -> TrainingPack:
     """Return the pack as far as an earlier attempt brought it, with the engine that it began with.
 
     Raises:
         EngineError: it was asked to train compiled, and its step cannot be compiled here.
         Interrupted: asked to stop while its step was compiled.
     """
-    pack = _TrainingPack(training, context)
+    pack = TrainingPack(training, context)
     begun = pack.resume()
     engine = begun or chosen_engine(context.engine, pack.shape(), context.device)
     if not pack.trainer.can_compile:
         engine = Engine.EAGER
     if begun is not None and context.engine not in (begun, Engine.AUTO):
         log.warning("the pack's checkpoint was trained %s; it goes on like that, not %s", begun, context.engine)
-    if engine == Engine.EAGER:
+    if engine == Engine.EAGER or pack.is_trained:  # polish has no compiled steps
+        pack.engine = engine
         context.runs_as(engine)
         return pack
     try:
@@ -130,12 +119,12 @@ def _ready_pack(training: Training, context: TaskContext) -> _TrainingPack:
             raise
         log.warning("training %s, because %s", "anew and eagerly" if begun else "eagerly", error)
         context.runs_as(Engine.EAGER)
-        return pack if begun is None else _TrainingPack(training, context)
+        return pack if begun is None else TrainingPack(training, context)
     context.runs_as(engine, compile_s)
     return pack
 
 
-class _TrainingPack:
+class TrainingPack:
     """A pack on its way through training: the trainer, which trials are left, and what was measured."""
 
     def __init__(self, training: Training, context: TaskContext):
@@ -149,10 +138,14 @@ class _TrainingPack:
             x_NI.to(plan.dtype) if x_NI.is_floating_point() else x_NI,
             torch.from_numpy(dataset.labels_N).to(context.device),
         )
+        if training.start_TP is not None:
+            self.trainer.theta_TP = training.start_TP.to(self.trainer.theta_TP)
+        self.polisher: Polisher | None = None
         self.engine = Engine.EAGER
         self.num_steps = plan.num_steps
         self.measured_steps = {*training.measured_steps, self.num_steps}
-        self.curve_steps = self.measured_steps | set(_curve_steps(self.num_steps))
+        budget = 0 if training.polish is None else training.polish.num_evaluations
+        self.curve_steps = self.measured_steps | set(curve_steps(plan.schedule, self.num_steps, budget))
         num_trials = len(training.hyperparameters)
         self.alive = list(range(num_trials))
         self.diverged_at: dict[int, int] = {}
@@ -160,18 +153,15 @@ class _TrainingPack:
         self.metrics: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
         self.curves: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether no step of training is left."""
+        return self.polisher is not None or self.trainer.step_count == self.num_steps
+
     def shape(self) -> PackShape:
         """Return what the time of its steps depends on."""
-        training, plan = self.training, self.training.plan
-        return PackShape(
-            network=training.network,
-            data=training.dataset.shape,
-            batch_size=plan.batch_size,
-            num_steps=plan.num_steps,
-            num_measured_steps=len(self.measured_steps),
-            optimizer=plan.optimizer,
-            dtype=str(plan.dtype).removeprefix("torch."),
-        )
+        own = self.training
+        return PackShape.of_plan(own.plan, own.network, own.dataset.shape, len(self.measured_steps))
 
     def compile(self) -> float:
         """Train compiled from here on, and return the seconds it took to get the compiled step.
@@ -186,8 +176,13 @@ class _TrainingPack:
         return compile_s
 
     def train(self) -> None:
-        """Train to the end, measuring on the way."""
-        trainer, context = self.trainer, self.context
+        """Train to the end, and polish where that is asked for, measuring on the way."""
+        if self.polisher is None:
+            self._descend(self.trainer)
+        if self.training.polish is not None and self.alive:
+            self._polish()
+
+    def _descend(self, trainer: FusedTrainer) -> None:
         while True:
             step = trainer.step_count
             if step in self.curve_steps:
@@ -197,12 +192,33 @@ class _TrainingPack:
             loss_T = trainer.step()
             if trainer.step_count % DIVERGENCE_CHECK_STEPS == 0:
                 self._drop_diverged(loss_T, step)
-            context.progress(trainer.step_count, self.num_steps)
-            if context.should_stop():
-                self._save()
-                raise Interrupted
-            if context.checkpoint_due():
-                self._save()
+            self._tell_progress(trainer.step_count)
+
+    def _polish(self) -> None:
+        polisher = self.polisher or self._begin_polish()
+        while positions := polisher.active:
+            polisher.step()
+            step, done = self.num_steps + polisher.num_evaluations, set(positions) - set(polisher.active)
+            if step in self.curve_steps or done:
+                self.trainer.theta_TP = polisher.theta_TP
+                self._record_polished(step, positions if step in self.curve_steps else sorted(done), done)
+            self._tell_progress(step)
+        self.trainer.theta_TP = polisher.theta_TP
+
+    def _begin_polish(self) -> Polisher:
+        assert self.training.polish is not None
+        self.trainer = self.trainer.in_float64()
+        self.polisher = Polisher(self.training.polish, self.trainer)
+        return self.polisher
+
+    def _tell_progress(self, step: int) -> None:
+        polish = self.training.polish
+        self.context.progress(step, self.num_steps + (0 if polish is None else polish.num_evaluations))
+        is_over = self.context.should_stop()
+        if is_over or self.context.checkpoint_due():
+            self.context.save_checkpoint(self.saved())
+        if is_over:
+            raise Interrupted
 
     def results(self) -> Iterator[TrialResult]:
         """Yield each trial's tables, features included where asked for."""
@@ -216,9 +232,14 @@ class _TrainingPack:
                 index,
                 self._tables(index),
                 status=ResultStatus.DIVERGED if index in self.diverged_at else ResultStatus.OK,
-                num_steps=self.diverged_at.get(index, self.num_steps),
+                num_steps=self._steps_taken(index),
                 peak_memory_gb=peak_memory_gb,
             )
+
+    def _steps_taken(self, index: int) -> int:
+        if index in self.diverged_at or self.polisher is None:
+            return self.diverged_at.get(index, self.num_steps)
+        return self.num_steps + (self.polisher.finished_at[self.alive.index(index)] or 0)
 
     def _tables(self, index: int) -> dict[str, Any]:
         metrics = [
@@ -229,9 +250,8 @@ class _TrainingPack:
         kept, dtype = ("none", "") if self.training.kept is None else self.training.kept[index]
         if kept != "none" and index in self.alive:
             counts_K = self.training.dataset.class_counts_K
-            tables["features"] = kept_features(
-                self.trainer, self.alive.index(index), counts_K, self.num_steps, kept, dtype
-            )
+            position, last = self.alive.index(index), self._steps_taken(index)
+            tables["features"] = kept_features(self.trainer, position, counts_K, last, kept, dtype)
         return tables
 
     def resume(self) -> Engine | None:
@@ -240,7 +260,7 @@ class _TrainingPack:
         if content is None:
             return None
         try:
-            saved = _unpack(content)
+            saved = unpacked(content)
         except Exception as error:  # damaged in any way: training anew costs time, never results
             log.warning("checkpoint cannot be read (%s); training starts anew", error)
             return None
@@ -256,27 +276,27 @@ class _TrainingPack:
         alive = [index for index in range(len(positions)) if index not in gone]
         self._keep([self.alive.index(index) for index in alive])
         rows = [saved["alive"].index(positions[index]) for index in alive]
+        polished = saved.get("polisher")  # checkpoints of older versions have none
+        if polished is not None:
+            self._begin_polish().load_state(polished, rows)
         self.trainer.load_state(saved["trainer"], rows)
         return Engine(saved.get("engine", Engine.EAGER))  # checkpoints of older versions do not say
 
-    def _save(self) -> None:
-        buffer = io.BytesIO()
-        torch.save(
+    def saved(self) -> bytes:
+        """Return all that `resume` needs, with a checksum in front."""
+        return packed(
             {
-                "format": CHECKPOINT_FORMAT,
                 "engine": self.engine.value,
                 "trial_ids": list(self.context.trial_ids),
                 "trainer": self.trainer.state(),
+                "polisher": None if self.polisher is None else self.polisher.state(),
                 "alive": self.alive,
                 "diverged_at": self.diverged_at,
                 "pruned_at": self.pruned_at,
                 "metrics": self.metrics,
                 "curves": self.curves,
-            },
-            buffer,
+            }
         )
-        payload = buffer.getvalue()
-        self.context.save_checkpoint(hashlib.sha256(payload).digest() + payload)
 
     def _keep(self, positions: list[int]) -> None:
         if len(positions) < len(self.alive):
@@ -302,7 +322,7 @@ class _TrainingPack:
         finite = torch.isfinite(evaluation.loss)
         self._drop_diverged(evaluation.loss, step)
         columns = {name: getattr(evaluation, name)[finite].tolist() for name in CURVES}
-        rates = self.trainer.lr_at(step)
+        rates = self.trainer.lr_at(step) if self.num_steps else [math.nan] * len(self.alive)
         reported = {}
         for position, index in enumerate(self.alive):
             row = {name: values[position] for name, values in columns.items()}
@@ -313,24 +333,20 @@ class _TrainingPack:
         if 0 < step < self.num_steps:
             self._drop_pruned(step, reported)
 
+    def _record_polished(self, step: int, positions: Sequence[int], done: Collection[int]) -> None:
+        """Append the curves of these trials, with the true ReLU, and the measurements where they are due or a trial is done."""
+        assert self.polisher is not None
+        evaluation = self.trainer.evaluate()
+        for position in positions:
+            index = self.alive[position]
+            row: dict[str, Any] = {name: getattr(evaluation, name)[position].item() for name in CURVES}
+            row |= self.training.own_curves(index, row)
+            row["smoothed_grad_norm"] = self.polisher.gradient_norms[position]
+            self.curves[index].append({"step": step, "split": "train", **defined(row)})
+            if step in self.measured_steps or position in done:
+                self.metrics[index] += self.training.measure(self.trainer, position, step)
+
 
 def _at_positions(saved: Mapping[int, int], positions: Sequence[int]) -> dict[int, int]:
     """Return what was saved by position in another pack, by index in this one."""
     return {index: saved[position] for index, position in enumerate(positions) if position in saved}
-
-
-def _unpack(content: bytes) -> dict[str, Any]:
-    """Return what `_save` wrote; torch notices most damage itself, but not a changed bit in a tensor."""
-    digest, payload = content[:32], content[32:]
-    if hashlib.sha256(payload).digest() != digest:
-        raise ValueError("its checksum is wrong")
-    saved: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    if saved["format"] != CHECKPOINT_FORMAT:
-        raise ValueError(f"its format is {saved['format']}, this version writes {CHECKPOINT_FORMAT}")
-    return saved
-
-
-def _curve_steps(last: int) -> list[int]:
-    """Return some eight steps a decade, 0 and the last among them."""
-    exponents = range(int(8 * math.log10(last)) + 1) if last > 1 else range(1)
-    return sorted({0, last, *(round(10 ** (exponent / 8)) for exponent in exponents), *log_spaced_steps(last)})

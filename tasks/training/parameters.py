@@ -6,8 +6,11 @@ A task lists those it takes in its schema, in the order it likes; where its defa
 
 from __future__ import annotations
 
+import itertools
+
 from depthrate.tasks.schema import Parameter, ParameterError
 from depthrate.tasks.task import Params
+from depthrate.tasks.training.plan import learning_rate_factor
 
 DEFAULT_STEPS = 12_000
 
@@ -81,7 +84,7 @@ INIT = Parameter(
 )
 DTYPE = Parameter(name="dtype", kind="str", choices=("float32", "float64"), default="float32", doc="of the training")
 SEED = Parameter(
-    name="seed", kind="int", minimum=0, default=0, fusible=True, doc="seed of initialisation and data order"
+    name="seed", kind="int", minimum=0, default=0, fusible=True, draw=True, doc="seed of initialisation and data order"
 )
 FEATURES = Parameter(
     name="features",
@@ -103,7 +106,8 @@ MEASURE_STEPS = Parameter(
     minimum=0,
     nullable=True,
     default=None,
-    doc="steps measured besides the last; null: 0, 1, 2, 5, 10, 20, 50, ...",
+    doc="steps measured besides the last; null: 0, 1, 2, 5, 10, 20, 50, ... and where the last quarters of steps and of the "
+    "learning rate spent begin",
 )
 
 
@@ -133,10 +137,18 @@ def log_spaced_steps(last: int) -> list[int]:
     return [*steps, last]
 
 
+def judged_steps(schedule: str, last: int) -> list[int]:
+    """Return where the last quarter of the steps begins, and that of the learning rate spent: convergence is judged there."""
+    grid = 1000
+    spent = list(itertools.accumulate(learning_rate_factor(schedule, step, grid) for step in range(grid)))
+    share = next(step for step, so_far in enumerate(spent, start=1) if so_far >= 0.75 * spent[-1]) / grid
+    return sorted({round(0.75 * last), round(share * last)})
+
+
 def measured_steps(params: Params, last: int) -> list[int]:
     """Return the steps up to `last` at which every layer is measured, the last among them."""
     if params["measure_steps"] is None:
-        return log_spaced_steps(last)
+        return sorted({*log_spaced_steps(last), *judged_steps(params["schedule"], last)})
     return sorted({*(step for step in params["measure_steps"] if step < last), last})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,22 @@ class TrainingPlan:
     dtype: torch.dtype
     adam_betas: tuple[float, float] = (0.9, 0.999)
     adam_eps: float = 1e-8
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolishPlan:
+    """How trials are brought to a stationary point after training."""
+
+    num_evaluations: int
+    """Most evaluations of a trial's objective and gradient."""
+    tolerance: float
+    """A gradient norm at which a trial is done with a smoothing width."""
+    smoothing: Sequence[float]
+    """Widths over which the kinks of ReLU are rounded off, in turn; each has an equal share of the evaluations."""
+    memory: int
+    """Pairs that L-BFGS remembers."""
+    barrier: float
+    """b of b mean(v / v_i) on the variances v_i before the first LayerNorm."""
 
 
 def learning_rate_factor(schedule: str, step: int, num_steps: int) -> float:

@@ -9,6 +9,7 @@ Shapes: T trials, N samples, B batch, I input dimensions, K classes, P parameter
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -91,6 +92,11 @@ class FusedTrainer:
     def shares_batches(self) -> bool:
         """Whether every trial's batch is the whole training set."""
         return self.plan.batch_size is None or self.plan.batch_size >= len(self.x_NI)
+
+    @property
+    def decay_TP(self) -> Tensor:
+        """Each parameter's lambda of (lambda/2) theta^2."""
+        return self._decay_TP
 
     def parameters(self) -> dict[str, Tensor]:
         """Return the parameters by name, each [T, *shape], as views."""
@@ -210,6 +216,15 @@ class FusedTrainer:
         """Return the learning rate of each trial at a step."""
         factor = learning_rate_factor(self.plan.schedule, step, self.plan.num_steps)
         return [h.lr * factor for h in self.hyperparameters]
+
+    def in_float64(self) -> FusedTrainer:
+        """Return a trainer of the same trials with the same parameters, which evaluates in float64."""
+        x_NI = self.x_NI.double() if self.x_NI.is_floating_point() else self.x_NI
+        plan = dataclasses.replace(self.plan, dtype=torch.float64)
+        other = FusedTrainer(self.network, plan, self.hyperparameters, x_NI, self.labels_N)
+        other.step_count, other.theta_TP = self.step_count, self.theta_TP.double()
+        other.untrained = {name: tensor.double() for name, tensor in self.untrained.items()}
+        return other
 
     def keep(self, trials: Sequence[int]) -> None:
         """Go on with these trials only; those that stay are not changed by a bit."""

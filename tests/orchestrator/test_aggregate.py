@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from depthrate.orchestrator.aggregate import fit_curves
+from depthrate.orchestrator.draws import draws_text
 from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.results import results_of
 from depthrate.storage.commit import commit_trials
@@ -162,10 +163,10 @@ def test_trials_whose_objective_still_falls_are_counted_and_dropped_on_request(f
     heights = {2: [4, 2, 1, 0.995], 4: [4, 2, 1, 0.985], 8: [4, 2, 1, 1.0], 16: [1, 1, 1, 2]}
     trials = with_curves(folder, heights)
     kept, dropped = fit_curves(results_of(folder), [FitRequest("nc1"), FitRequest("nc1", unconverged="drop")], trials)
-    assert kept.unconverged == {"t4"} and len(kept.rows) == 4 and not kept.excluded
-    assert kept.table_rows("s")[0]["n_unconverged"] == 1
-    assert dropped.excluded == {"unconverged": 1} and dropped.left_out[0]["trial_id"] == "t4"
-    assert [row["x"] for row in dropped.rows] == [2, 8, 16] and dropped.unconverged == frozenset()
+    assert kept.unconverged == {"t4", "t16"}, "a rise counts like a fall"
+    assert len(kept.rows) == 4 and not kept.excluded and kept.table_rows("s")[0]["n_unconverged"] == 2
+    assert dropped.excluded == {"unconverged": 2} and {row["trial_id"] for row in dropped.left_out} == {"t4", "t16"}
+    assert [row["x"] for row in dropped.rows] == [2, 8] and dropped.unconverged == frozenset()
 
 
 def test_groups_are_tested_for_one_exponent(folder: Store) -> None:
@@ -173,7 +174,7 @@ def test_groups_are_tested_for_one_exponent(folder: Store) -> None:
         exponent = {"a": 0.5, "b": 0.5, "c": 1.5}[params["arch"]]
         return [{"layer": 1, "nc1": params["depth"] ** -exponent * (1 + 0.01 * params["seed"])}]
 
-    grid = [{"depth": d, "arch": a, "seed": s} for d in (2, 4, 8) for a in "abc" for s in (0, 1)]
+    grid = [{"depth": d, "arch": a, "seed": s} for d in (2, 4, 8) for a in "abc" for s in (0, 1, 2)]
     trials = stored(folder, grid, metrics)
     all_three = fit_curves(results_of(folder), [FitRequest("nc1", by=("arch",))], trials)
     two = fit_curves(results_of(folder), [FitRequest("nc1", by=("arch",), where="arch <> 'c'")], trials)
@@ -207,3 +208,35 @@ def test_fits_of_an_older_version_are_read(folder: Store) -> None:
     folder.write("fits/sweep=s/fits.parquet", sink.getvalue())
     results = results_of(folder)
     assert results.sql("select count(*), count(p_half) from fits").fetchall() == [(1, 0)] and not results.problems
+
+
+def test_x_may_be_arithmetic_and_intervals_are_over_whole_seeds(folder: Store) -> None:
+    def metrics(params: Any) -> list[dict[str, Any]]:
+        return [{"layer": 1, "nc1": (params["depth"] - 1) ** -0.5 * (1 + 0.2 * params["seed"])}]
+
+    trials = stored(
+        folder,
+        [{"depth": d, "seed": s} for d in (1, 2, 4, 8) for s in (0, 1, 2)],
+        lambda p: metrics(p) if p["depth"] > 1 else [{"layer": 1, "nc1": 1.0}],
+    )
+    (curve,) = fit_curves(results_of(folder), [FitRequest("nc1", x="depth - 1")], trials)
+    assert curve.excluded == {"depth - 1 not positive": 3} and curve.draws == "3 seeds"
+    assert curve.power is not None and curve.power.exponent == pytest.approx(0.5)
+    assert curve.power.ci_high == pytest.approx(0.5), "a shift of a whole seed says nothing of its slope"
+    row = curve.table_rows("s")[0]
+    assert (row["x"], row["over"], row["n_seeds"], row["ci_method"]) == ("depth - 1", "3 seeds", 3, "seeds")
+
+
+def test_other_draws_are_named_and_may_be_what_the_interval_is_over(folder: Store) -> None:
+    grid = [{"depth": d, "seed": s, "steps": n} for d in (2, 4, 8) for s in (0, 1, 2) for n in (5, 6)]
+    trials = stored(folder, grid, lambda p: [{"layer": 1, "nc1": p["depth"] ** -0.5 * (1 + 0.01 * p["seed"])}])
+    requests = [FitRequest("nc1"), FitRequest("nc1", over="steps")]
+    over_seeds, over_steps = fit_curves(results_of(folder), requests, trials)
+    assert over_seeds.power is not None and over_seeds.power.n_seeds == 3
+    assert over_steps.draws == "2 values of steps" and over_steps.power is not None and over_steps.power.ci_low is None
+    texts = {
+        draws_text(FitRequest("nc1"), [{"seed": s, "data_seed": d} for s, d in pairs], ["seed", "data_seed"])
+        for pairs in ([(0, 0), (1, 1)], [(0, 0), (0, 1), (1, 0), (1, 1)], [(0, 0), (1, 0)])
+    }
+    assert texts == {"2 seeds, each with its own data_seed", "2 seeds, at the 2 values of data_seed used", "2 seeds"}
+    assert draws_text(FitRequest("nc1"), [{"seed": 0, "seed_scope": "trial"}], []) == "", "each trial is its own draw"

@@ -16,8 +16,8 @@ from depthrate.tasks.loading import load_task
 from depthrate.tasks.schema import Parameter, ParameterError, ParameterSchema
 
 COLLAPSE = builtin_tasks()["collapse"]
-LN_EPS = Parameter(name="ln_eps", kind="float", default=1e-5, minimum=0, added=True)
-POLISH = Parameter(name="polish", kind="list[int]", default=None, nullable=True, added=True)
+TEMPERATURE = Parameter(name="temperature", kind="float", default=1e-5, minimum=0, added=True)
+STAGES = Parameter(name="stages", kind="list[int]", default=None, nullable=True, added=True)
 
 
 def grown(*parameters, task=COLLAPSE):
@@ -37,31 +37,31 @@ def fixed(**params):
 @pytest.mark.parametrize("name", ["quickstart", "papers/mnist-rn1"])
 def test_a_parameter_that_collapse_gains_leaves_every_trial_what_it_was(name):
     sweep = load_sweep(name)
-    before, after = sweep.expand(COLLAPSE), sweep.expand(grown(LN_EPS, POLISH))
+    before, after = sweep.expand(COLLAPSE), sweep.expand(grown(TEMPERATURE, STAGES))
     assert [trial.trial_id for trial in after] == [trial.trial_id for trial in before]
-    assert all(trial.params["ln_eps"] == 1e-5 and trial.params["polish"] is None for trial in after)
+    assert all(trial.params["temperature"] == 1e-5 and trial.params["stages"] is None for trial in after)
     assert [trial.trial_id for trial in sweep.expand(COLLAPSE)] == [trial.trial_id for trial in before]
 
 
 def test_golden_ids_of_a_grown_task():
     """If this fails, results with such parameters in every store lose their trials."""
-    task = grown(LN_EPS, POLISH)
-    assert ids(task, **fixed()) == ids(task, **fixed(ln_eps=1e-5, polish=None)) == ["7903ba70e113546d"]
-    assert ids(task, **fixed(ln_eps=1e-3)) == ["43634ab02804dbfc"]
-    assert ids(task, **fixed(ln_eps=0)) == ids(task, **fixed(ln_eps=-0.0)) == ["19f9df4ed415bbed"]
-    assert ids(task, **fixed(polish=[1, 2])) == ["314b571c915d4448"]
-    assert ids(grown(LN_EPS), **fixed(ln_eps=1e-3)) == ["43634ab02804dbfc"], "whatever else the task gains"
+    task = grown(TEMPERATURE, STAGES)
+    assert ids(task, **fixed()) == ids(task, **fixed(temperature=1e-5, stages=None)) == ["712c2b8e69e2c217"]
+    assert ids(task, **fixed(temperature=1e-3)) == ["4e02ef548e745b9b"]
+    assert ids(task, **fixed(temperature=0)) == ids(task, **fixed(temperature=-0.0)) == ["955998bfefe98fd1"]
+    assert ids(task, **fixed(stages=[1, 2])) == ["3a9289d8b1a898fe"]
+    assert ids(grown(TEMPERATURE), **fixed(temperature=1e-3)) == ["4e02ef548e745b9b"], "whatever else the task gains"
 
 
 def test_other_values_are_other_trials():
-    task = grown(LN_EPS, POLISH)
-    found = ids(task, **fixed(), grid={"ln_eps": [1e-5, 1e-4, 0], "polish": [None, [], [1], [2]]}, seeds=3)
+    task = grown(TEMPERATURE, STAGES)
+    found = ids(task, **fixed(), grid={"temperature": [1e-5, 1e-4, 0], "stages": [None, [], [1], [2]]}, seeds=3)
     assert len(found) == len(set(found)) == 36 and len(set(found) & set(ids(COLLAPSE, **fixed(), seeds=3))) == 3
 
 
 def test_a_derived_value_counts_like_a_given_one():
-    task = grown(LN_EPS)
-    assert ids(task, **fixed(), derive={"ln_eps": "0.00003 / depth"}) == ids(COLLAPSE, **fixed())
+    task = grown(TEMPERATURE)
+    assert ids(task, **fixed(), derive={"temperature": "0.00003 / depth"}) == ids(COLLAPSE, **fixed())
 
 
 def test_many_are_named_as_one_is():
@@ -85,14 +85,14 @@ def test_studies_are_those_of_before():
         sweep = sweep_of_spec({"name": "x", "task": "collapse", **fixed(**params), "search": search})
         return [study.study_id for study in make_studies(sweep, task)]
 
-    assert study_ids(COLLAPSE) == study_ids(grown(LN_EPS)) == study_ids(grown(LN_EPS), ln_eps=1e-5)
-    assert study_ids(grown(LN_EPS), ln_eps=1e-4) != study_ids(COLLAPSE)
+    assert study_ids(COLLAPSE) == study_ids(grown(TEMPERATURE)) == study_ids(grown(TEMPERATURE), temperature=1e-5)
+    assert study_ids(grown(TEMPERATURE), temperature=1e-4) != study_ids(COLLAPSE)
 
 
 def test_packs_hold_one_value_unless_the_parameter_is_fusible():
-    spec = {**fixed(samples_per_class=5), "grid": {"ln_eps": [1e-5, 1e-4]}, "seeds": 2}
-    fusible = dataclasses.replace(LN_EPS, fusible=True)
-    for parameter, sizes in ((LN_EPS, [2, 2]), (fusible, [4])):
+    spec = {**fixed(samples_per_class=5), "grid": {"temperature": [1e-5, 1e-4]}, "seeds": 2}
+    fusible = dataclasses.replace(TEMPERATURE, fusible=True)
+    for parameter, sizes in ((TEMPERATURE, [2, 2]), (fusible, [4])):
         task = grown(parameter)
         trials = sweep_of_spec({"name": "x", "task": "collapse", **spec}).expand(task)
         assert [len(pack.trials) for pack in pack_trials(trials, task)] == sizes

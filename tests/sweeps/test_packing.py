@@ -189,3 +189,33 @@ def test_the_peak_of_a_pack_is_of_all_its_trials_only_if_they_run_together(fused
     packs = [make_pack(trials_of([(2, 8)] * 3))]
     assert predicted_bytes(packs[0], predicting(task_of(4, fused)), "cpu") == expected
     assert predicted_bytes(make_pack([]), predicting(task_of(4, fused)), "cpu") is None
+
+
+def chained_trials(depths, seeds, **changes):
+    given = {"arch": "rn1", "samples_per_class": 20, "polish": 10, "continuation": [2, 3, 5], **changes}
+    shapes = [(depth, seed) for depth in depths for seed in range(seeds)]
+    params = [COLLAPSE.schema.fill({**given, "depth": depth, "seed": seed}) for depth, seed in shapes]
+    return [Trial(f"{number:016x}", "collapse", 2, each) for number, each in enumerate(params)]
+
+
+def test_trials_of_a_chain_share_a_pack_and_count_as_one():
+    """20 chains of full batches of 200 rows fit into a pack."""
+    packs = pack_trials(chained_trials([5, 2, 3], 6), COLLAPSE)
+    assert [[trial.params["depth"] for trial in pack.trials] for pack in packs] == [[2, 3, 5] * 6]
+    packs = pack_trials(chained_trials([5, 2, 3], 6), COLLAPSE, workers=2)
+    seeds = [[trial.params["seed"] for trial in pack.trials] for pack in packs]
+    assert sorted(seeds) == [[0, 0, 0, 1, 1, 1, 2, 2, 2], [3, 3, 3, 4, 4, 4, 5, 5, 5]]
+
+
+def test_a_pack_of_chains_takes_what_its_deepest_trials_take():
+    (pack,), (deepest,) = (pack_trials(chained_trials(depths, 2), COLLAPSE) for depths in ([2, 3, 5], [5]))
+    for one, other in ((estimated_wall_s, ()), (predicted_bytes, ("cpu",))):
+        assert one(pack, COLLAPSE, *other) == one(deepest, COLLAPSE, *other)
+    assert estimated_wall_s(pack, COLLAPSE) > estimated_wall_s(
+        pack_trials(chained_trials([3], 2), COLLAPSE)[0], COLLAPSE
+    )
+
+
+def test_trials_without_a_chain_are_packed_by_depth():
+    packs = pack_trials(chained_trials([2, 3], 2, polish=0, continuation=[]), COLLAPSE)
+    assert sorted([trial.params["depth"] for trial in pack.trials] for pack in packs) == [[2, 2], [3, 3]]

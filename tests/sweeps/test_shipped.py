@@ -33,9 +33,28 @@ def test_a_row_of_the_paper_has_its_settings(name):
     assert sorted({t.params["depth"] for t in trials}) == [2, 3, 5, 8, 13, 21, 34]
     assert {t.params["seed"] for t in trials} == set(range(5))
     for params in (t.params for t in trials):
-        assert (params["width"], params["epochs"], params["loss"]) == (64, 5000, "ce")
+        assert (params["width"], params["epochs"]) == (64, 5000)
+        assert params["loss"] == ("mse" if name.endswith("mse") else "ce")
         assert params["lr"] == (0.001 if params["dataset"] == "imdb" else 0.005)
-        expected = {"scaled": 0.005 / params["depth"], "constant": 0.0025}.get(name.rpartition("-")[2])
+        scaled = 0.005 / params["depth"]
+        expected = {"scaled": scaled, "theorem": scaled, "constant": 0.0025}.get(name.rpartition("-")[2])
         if expected is None:
             expected = 0.005 / params["depth"] if params["arch"] == "t22" else 0.005
         assert params["weight_decay"] == pytest.approx(expected)
+
+
+def test_the_literal_scaling_takes_the_last_layer_along_and_the_theorem_s_does_not():
+    for name, last in (("papers/mnist-rn2-scaled", {None}), ("papers/mnist-rn2-theorem", {0.005})):
+        assert {trial.params["weight_decay_last"] for trial in load_sweep(name).expand()} == last
+
+
+def test_only_transformers_leave_out_what_is_unconverged_as_the_paper_does():
+    for name in RATES:
+        sweep = load_sweep(name)
+        dropped = {request.unconverged for request in sweep.fit} == {"drop"}
+        assert dropped == (sweep.params["arch"].startswith("t") and not name.endswith("-small")), name
+
+
+@pytest.mark.parametrize("name", ["quickstart", *(name for name in PAPERS if "-rn" in name)])
+def test_residual_networks_are_fitted_over_the_number_of_blocks_too(name):
+    assert {request.x for request in load_sweep(name).fit} == {"depth", "depth - 1"}

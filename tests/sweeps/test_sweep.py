@@ -232,9 +232,9 @@ def test_an_excluded_combination_need_not_be_possible():
         ({"name": "a/b"}, "name 'a/b' cannot name a folder"),
         ({"name": None}, "key 'name' is missing"),
         ({"task": 3}, "key 'task' is the value 3"),
-        ({"params": D2, "fit": [{"x": "depth"}]}, "metric and x are names"),
+        ({"params": D2, "fit": [{"x": "depth"}]}, "metric is a name and x a name or arithmetic"),
         ({"params": D2, "fit": [{"metric": "nc1", "by": "lr"}]}, "by is a list of parameter names"),
-        ({"params": D2, "fit": [{"metric": "nc1", "over": "depth"}]}, "unknown key 'over' in fit"),
+        ({"params": D2, "fit": [{"metric": "nc1", "overs": "lr"}]}, "unknown key 'overs' in fit; did you mean 'over'"),
     ],
     ids=lambda part: part[:40] if isinstance(part, str) else "",
 )
@@ -264,6 +264,7 @@ def test_too_many_trials_are_refused_before_they_fill_the_memory():
         ({"metric": "nc1", "x": "dept"}, "unknown parameter 'dept' in fit; did you mean 'depth'"),
         ({"metric": "nc1", "x": "norm"}, "fit over x: 'norm'.*x must be a number"),
         ({"metric": "nc1", "by": ["wd"]}, "unknown parameter 'wd' in fit"),
+        ({"metric": "nc1", "over": "depth"}, "fit over 'depth', which x or by has too"),
     ],
 )
 def test_a_fit_of_what_cannot_exist_is_refused(fit, message):

@@ -12,8 +12,8 @@ from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
 from depthrate.sweeps.trial import CanonicalWriter, Trial, TrialMaker, canonical_json, trial_id_of, varying_parameters
 
 PARAMS = {"depth": 4, "exponent": 0.5, "seed": 0}
-GOLDEN_QUICKSTART = "bb9e9d7efb60c7de"  # of version 2 of the task
-GOLDEN_DEFAULTS = "7903ba70e113546d"
+GOLDEN_QUICKSTART = "5c64b702e458d20b"  # of version 3 of the task
+GOLDEN_DEFAULTS = "712c2b8e69e2c217"
 GOLDEN_LAW = "88a29750c8bb7a3e"
 
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.aggregate import FittedCurve
+from depthrate.orchestrator.fitted_curve import FittedCurve
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.residuals import residual_plot
+from depthrate.orchestrator.report.fit_words import preferred_model
 from depthrate.orchestrator.report.groups import sort_key, spread, thin_indices
 from depthrate.orchestrator.report.plot import (
     GREY,
@@ -30,8 +31,6 @@ from depthrate.orchestrator.report.plot import (
 )
 from depthrate.orchestrator.report.theme import Theme
 from depthrate.orchestrator.report.words import (
-    CLEAR_AICC,
-    best_rival,
     curve_label,
     escape_for_plotly,
     group_text,
@@ -40,12 +39,13 @@ from depthrate.orchestrator.report.words import (
     power_law,
     shorten,
     signed_text,
+    x_text,
 )
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rates import predict
 
 SLOPES = {"−½": 0.5, "−1": 1.0}
-"""The theory's reference lines."""
+"""Reference lines of pure powers, to compare slopes with."""
 
 
 def fit_plots(data: ReportData) -> list[Plot]:
@@ -118,16 +118,16 @@ def _fit_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: st
     power, line = power_law(curve), {"color": colour, "width": 2.5}
     if power is None:
         return [make_trace([None], [None], group, name=_legend_name(curve, "no fit"), line=line)]
-    rate = f"{escape_for_plotly(curve.x)}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
+    rate = f"{escape_for_plotly(x_text(curve.x))}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
     if interval := interval_of(power):
         rate += f" [{signed_text(-interval[1], '.2f')}, {signed_text(-interval[0], '.2f')}]"
     x = np.geomspace(points["x"].min(), points["x"].max(), 50)
     name = _legend_name(curve, rate if curve.by else f"fit {rate}")
     traces = [make_trace(x, predict(power, x), group, name=name, line=line, meta="fit")]
-    rival = best_rival(power, curve.fits)
-    if rival and rival[1] < -CLEAR_AICC:
-        name = _legend_name(curve, f"{MODELS[rival[0].model].words}, preferred by AICc")
-        traces.append(make_trace(x, predict(rival[0], x), group, name=name, line=line | {"dash": "dot", "width": 2}))
+    rival = preferred_model(curve)
+    if rival is not None:
+        name = _legend_name(curve, f"{MODELS[rival.model].words}, preferred by AICc")
+        traces.append(make_trace(x, predict(rival, x), group, name=name, line=line | {"dash": "dot", "width": 2}))
     return traces
 
 
@@ -150,7 +150,7 @@ def _first_mean(means: pd.DataFrame) -> tuple[float, float]:
 
 
 def _slope_traces(means: pd.DataFrame, x_max: float, y_range: list[float]) -> list[Trace]:
-    """The theory's lines x^-1/2 and x^-1 through the first mean, named at their ends."""
+    """The lines x^-1/2 and x^-1 through the first mean, named at their ends."""
     x0, y0 = _first_mean(means)
     y_bottom = 10 ** (y_range[0] + 0.05 * (y_range[1] - y_range[0]))  # room for the name above the axis
     line = {"color": GREY, "width": 1.2, "dash": "dash"}
@@ -192,7 +192,7 @@ def _lead(data: ReportData) -> str:
     return (
         "At the last step. Small dots: trials (ringed: unconverged; triangles below: left out); large dots and band: "
         "their mean and one standard deviation, both of log values; thick line: fitted power law, its exponent and "
-        "95 % interval in the legend; dashed: the theory's slopes, through the first mean. Residuals: of "
+        "95 % interval in the legend; dashed: the slopes −½ and −1, through the first mean. Residuals: of "
         "ln y, so 0.1 is about 10 %; a bend that all seeds follow is a sign of another law, or of too small a start."
     )
 

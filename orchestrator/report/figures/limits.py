@@ -39,7 +39,9 @@ def _limit_plot(data: ReportData, each: Measurement) -> Plot | None:
     frame = pd.DataFrame({"trial_id": frame["trial_id"], "depth": frame["depth"]}).assign(
         value=frame[each.name].astype(float), limit=(frame[each.name] - frame[each.gap]).astype(float)
     )
-    frame = frame.dropna()
+    bound = data.results.get(each.gap_bound, np.nan)
+    frame = frame.assign(bound=bound).dropna(subset=["depth", "value", "limit"])
+    frame["bound"] = frame["bound"].astype(float)
     if frame["depth"].nunique() < 2 or (frame["value"] <= 0).any():
         return None
     by = [name for name in data.group_names if name in data.trials]
@@ -48,7 +50,7 @@ def _limit_plot(data: ReportData, each: Measurement) -> Plot | None:
     for index, ((key, part), colour) in enumerate(zip(groups, viridis(len(groups)), strict=True)):
         name = ", ".join(f"{n} = {value}" for n, value in zip(by, key, strict=True)) or each.label.lower()
         traces += _group_traces(data, each, part, f"o{index}", escape_for_plotly(name), colour)
-    traces += _keys(traces)
+    traces += _keys(traces, is_limit=_is_limit(data, each, frame))
     rows = 1 + sum(trace["showlegend"] for trace in traces) // 3
     drawn = [y for trace in traces for y in trace["y"] if y]
     layout = make_layout(Axes("x", "y", "depth", each.label, x_log=True, y_log=True), drawn, rows)
@@ -60,7 +62,7 @@ def _limit_plot(data: ReportData, each: Measurement) -> Plot | None:
 def _group_traces(
     data: ReportData, each: Measurement, part: pd.DataFrame, group: str, name: str, colour: str
 ) -> list[Trace]:
-    means = part.groupby("depth")[["value", "limit"]].mean().reset_index()
+    means = part.groupby("depth")[["value", "limit", "bound"]].mean().reset_index()
     dots, line = {"color": colour, "size": 5, "opacity": 0.5}, {"color": colour, "width": 2}
     dashed = {"color": GREY, "width": 1.2, "dash": "dash"}
     traces = [
@@ -72,6 +74,11 @@ def _group_traces(
     if reference is not None:
         dotted = {"color": colour, "width": 1.5, "dash": "dot"}
         traces.append(make_trace(means["depth"], reference, "construction", line=dotted))
+    bound = means["limit"] + means["bound"]
+    if bound.notna().any():
+        known = bound.notna()
+        dashed = {"color": colour, "width": 1.5, "dash": "longdashdot"}
+        traces.append(make_trace(means["depth"][known], bound[known], "bound", line=dashed))
     return traces
 
 
@@ -92,9 +99,20 @@ def _construction(data: ReportData, each: Measurement, part: pd.DataFrame, means
     return list(np.asarray(means["limit"]) + factor * np.asarray(excess["min"]))
 
 
-def _keys(traces: list[Trace]) -> list[Trace]:
+def _is_limit(data: ReportData, each: Measurement, frame: pd.DataFrame) -> bool:
+    """Whether what the gaps are above is a limit as depth grows: for some networks it is a lower bound alone."""
+    trials = data.trials.drop_duplicates("trial_id").set_index("trial_id").loc[frame["trial_id"]]
+    params = [{str(name): value for name, value in row.items()} for row in trials[data.parameters].to_dict("records")]
+    return each.reaches_limit is None or each.reaches_limit(params)
+
+
+def _keys(traces: list[Trace], *, is_limit: bool) -> list[Trace]:
     """Name the theory's lines once."""
-    names = {"limit": ("limit for infinite depth", "dash"), "construction": ("limit + construction's cost", "dot")}
+    names = {
+        "limit": ("limit for infinite depth" if is_limit else "lower bound", "dash"),
+        "construction": ("construction's cost above it, scaled to the deepest", "dot"),
+        "bound": ("the theorem's own bound", "longdashdot"),
+    }
     drawn = {trace["legendgroup"] for trace in traces}
     return [
         make_trace([None], [None], group, name=name, line={"color": GREY, "width": 1.2, "dash": dash})
@@ -106,7 +124,9 @@ def _keys(traces: list[Trace]) -> list[Trace]:
 def _lead(data: ReportData) -> str:
     labels = [escape(each.label) for each in data.measurements.values() if each.gap and each.name in data.results]
     return " ".join(
-        f"{label}: dashed its limit, dotted the limit plus the cost of the construction that reaches it."
+        f"{label}: dashed its limit (a lower bound where the theorem asks for more than these trials have), dotted that plus "
+        "the order of the construction's cost, scaled so that it meets the deepest networks, dash-dotted that plus the "
+        "theorem's own bound, with no factor chosen."
         for label in labels
     )
 

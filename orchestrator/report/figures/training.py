@@ -46,7 +46,7 @@ def _limit_traces(frame: pd.DataFrame, each: Measurement) -> list[Trace]:
     line = {"color": GREY, "width": 1.2, "dash": "dash"}
     traces = [make_trace(ends, [limit, limit], "limit", line=line) for limit in distinct[:MAX_GROUPS]]
     if traces:
-        traces.append(make_trace([None], [None], "limit", name="limit for infinite depth", line=line))
+        traces.append(make_trace([None], [None], "limit", name="limit (or lower bound) for infinite depth", line=line))
     return traces
 
 

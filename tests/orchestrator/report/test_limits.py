@@ -69,3 +69,22 @@ def test_where_the_construction_is_not_known_only_the_limit_is_drawn() -> None:
 
 def test_without_a_limit_there_is_no_figure() -> None:
     assert limit_plots(data_of(1, dict.fromkeys(DEPTHS, 0.005), objective_gap=float("nan"))) == []
+
+
+def named(data: ReportData) -> set[str]:
+    (plot,) = limit_plots(data)
+    return {trace["name"] for trace in plot.traces if trace["name"]}
+
+
+def test_two_matrices_a_block_under_a_constant_decay_have_a_lower_bound_and_no_limit() -> None:
+    constant, scaled = dict.fromkeys(DEPTHS, 0.0025), {depth: 0.005 / depth for depth in DEPTHS}
+    assert "lower bound" in named(data_of(2, constant)) and "limit for infinite depth" not in named(
+        data_of(2, constant)
+    )
+    assert "limit for infinite depth" in named(data_of(2, scaled)) & named(data_of(1, constant))
+
+
+def test_the_theorem_s_own_bound_is_drawn_where_it_is_known() -> None:
+    bound = [float("nan"), 900.0, 700.0, 500.0]
+    drawn = lines(data_of(1, dict.fromkeys(DEPTHS, 0.005), objective_bound=bound))
+    assert drawn["bound"] == pytest.approx([LIMIT + value for value in bound[1:]])

@@ -19,19 +19,22 @@ import plotly.graph_objects as go
 import pytest
 from plotly.offline import get_plotlyjs_version
 
-from depthrate.orchestrator.aggregate import UNCONVERGED_RULE, FittedCurve
+from depthrate.orchestrator.convergence import UNCONVERGED_RULE
+from depthrate.orchestrator.drift import Drift
+from depthrate.orchestrator.fitted_curve import FittedCurve
 from depthrate.orchestrator.measurements import known_measurements
 from depthrate.orchestrator.reckoning import Hours, Reckoning
 from depthrate.orchestrator.report import figures as report_figures
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figure_files import draw, export_figures, plot_csv
 from depthrate.orchestrator.report.figures.fits import fit_plots
+from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentence
 from depthrate.orchestrator.report.library import library
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.theme import Theme
-from depthrate.orchestrator.report.words import common_sentence, fit_sentence
 from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.tasks.collapse.task import COLLAPSE
+from depthrate.tasks.fits.bounds import BoundCheck
 from depthrate.tasks.fits.common_exponent import CommonFit
 from depthrate.tasks.fits.cutoffs import Cutoff
 from depthrate.tasks.fits.rate_fit import RateFit
@@ -228,10 +231,20 @@ def test_sentence_says_rate_interval_and_preferred_model() -> None:
 def test_sentence_says_that_another_model_is_preferred() -> None:
     floor = make_fit("power_floor", 0.81, floor=0.0123, aicc=-44.5)
     sentence = words(fit_sentence(make_curve(make_fit(), floor, make_fit("exponential", aicc=-33.9))))
-    assert (
-        "but power law with floor (exponent 0.81, floor 0.0123) is preferred over the power law by ΔAICc 4.5"
-        in sentence
+    assert sentence == (
+        "NC1 follows a power law with floor (exponent 0.81, floor 0.0123), preferred over the power law by ΔAICc 4.5; as a "
+        "power law it falls as depth^−0.58, 95 % interval [0.51, 0.66], R² 0.970, 15 trials."
     )
+
+
+def test_a_lower_aicc_alone_is_no_headline_where_whole_seeds_do_not_reject_the_power_law() -> None:
+    fits = make_fit(n_seeds=5), make_fit("power_floor", 0.81, floor=0.0123, aicc=-62.0, n_seeds=5)
+    curve = replace(make_curve(*fits), p_lack_of_fit=0.3, draws="5 seeds")
+    assert words(fit_sentence(curve)) == (
+        "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66] over 5 seeds, R² 0.970, 15 trials; power law with floor has "
+        "the lower AICc (ΔAICc 22.0), but over whole seeds the power law is not rejected (p = 0.300)."
+    )
+    assert "NC1 follows a power law with floor" in words(fit_sentence(replace(curve, p_lack_of_fit=0.01)))
 
 
 def test_sentence_says_that_models_are_not_told_apart() -> None:
@@ -246,16 +259,21 @@ def test_sentence_of_a_metric_that_grows() -> None:
 
 def test_sentence_of_an_interval_that_holds_zero() -> None:
     sentence = words(fit_sentence(make_curve(make_fit(exponent=0.1, ci_low=-0.05, ci_high=0.3))))
-    assert "95 % interval [−0.30, 0.05] of the exponent, which holds 0: no rate is established" in sentence
+    assert (
+        "NC1 neither falls nor grows for certain, as depth^−0.10, 95 % interval [−0.30, 0.05] of the exponent"
+        in sentence
+    )
 
 
 def test_sentence_without_interval_or_other_models() -> None:
     fit = make_fit(stderr=None, ci_low=None, ci_high=None, ci_method=None, r2=None, aicc=None, weight=None, n_points=2)
     sentence = words(fit_sentence(make_curve(fit)))
     assert sentence == (
-        "NC1 falls as depth^−0.58, no interval (too few points), 2 trials; "
+        "NC1 goes as depth^−0.58, no interval (too few points), 2 trials; "
         "no other model to compare with (too few different values or points)."
     )
+    two = words(fit_sentence(make_curve(replace(fit, n_seeds=2))))
+    assert "NC1 goes as depth^−0.58, no interval (2 seeds show too little of how seeds differ; 3 are needed)" in two
 
 
 def test_sentence_without_fit_and_with_excluded_trials() -> None:
@@ -581,7 +599,7 @@ def test_browser_refuses_scripts_and_networks_that_came_in_later(
 
 
 def test_summary_says_tests_cuts_targets_and_doubts() -> None:
-    fit = make_fit(p_half=0.0421, p_one=1e-9, x_at_target=120.0, x_at_low=90.0, x_at_high=None)
+    fit = make_fit(x_at_target=120.0, x_at_low=90.0, x_at_high=None)
     rows = [{"x_min": 2.0, "exponent": 0.58, "ci_low": 0.5, "ci_high": 0.66, "n_points": 15}]
     rows.append(rows[0] | {"x_min": 3.0, "exponent": 0.61, "n_points": 12})
     curve = replace(
@@ -590,14 +608,25 @@ def test_summary_says_tests_cuts_targets_and_doubts() -> None:
         unconverged=frozenset({"a"}),
         request=FitRequest("nc1", layer=-2, target=0.01),
         cutoff=Cutoff(2.0, 0.4, True),
+        above={"b": 0.123},
+        drift=Drift(-0.02, 0.11),
+        bound=BoundCheck(0.4, -0.05, -0.1, 0.02),
         common=CommonFit(0.6, 0.5, 0.7, 0.02, 3),
     )
     sentence = words(fit_sentence(curve))
-    assert sentence.startswith("NC1, layer −2 falls as depth^−0.58")
-    assert "Exponent ½: p = 0.042; exponent 1: p < 0.001." in sentence
+    assert sentence.startswith(
+        "NC1, layer −2 falls as depth^−0.58, 95 % interval [0.51, 0.66] (1 of 2 trials unconverged)"
+    )
+    assert (
+        "upper bound goes as depth^−0.40 here, up to a factor; over it the data have 0.05 [−0.02, 0.10]: respected."
+        in sentence
+    )
+    slower = replace(curve, bound=BoundCheck(0.4, -0.05, -0.1, -0.01))
+    assert "over it the data have 0.05 [0.01, 0.10]: slower than the bound allows" in words(fit_sentence(slower))
+    assert "moved the exponent by +0.02; as much again, at worst, would move it by 0.11." in sentence
+    assert "1 of 2 trials have an objective above a shallower network's, by up to 12.3% of" in sentence
     assert "From depth = 2 on. Without depth = 2 the exponent is −0.61." in sentence
     assert "The power law reaches 0.01 at depth = 120 [90, ∞]." in sentence
-    assert "1 of the trials is unconverged." in sentence
     assert "the 3 groups do not share one exponent (F test, p = 0.020); fitted together −0.60 [−0.70, −0.50]" in words(
         common_sentence(curve)
     )

@@ -12,7 +12,7 @@ import pytest
 from scipy import optimize, stats
 
 from depthrate.tasks.fits.common_exponent import common_exponent
-from depthrate.tasks.fits.cutoffs import _lack_of_fit, cutoff, sensitivity
+from depthrate.tasks.fits.cutoffs import cutoff, lack_of_fit, sensitivity
 from depthrate.tasks.fits.intervals import f_tail
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.points import FitError
@@ -143,7 +143,7 @@ def test_p_values_of_a_common_exponent_and_of_lack_of_fit_are_uniform_under_the_
     y = simulate("power", "same", 1200).reshape(-1, 3, len(X))
     common = [common_exponent([(X, part) for part in parts]).p_common for parts in y[:400]]
     assert stats.kstest(common, "uniform").pvalue > 0.01
-    lack = [_lack_of_fit(X, part, "equal") for part in y[:400, 0]]
+    lack = [lack_of_fit(X, part) for part in y[:400, 0]]
     assert stats.kstest(lack, "uniform").pvalue > 0.01
     kept = np.mean([cutoff(X, part).x_min == 2 for part in y[:400, 0]])
     # nothing is cut where the whole passes (95 %) or nothing does

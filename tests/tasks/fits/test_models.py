@@ -10,10 +10,11 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from depthrate.orchestrator.aggregate import FittedCurve, fit_curves
+from depthrate.orchestrator.aggregate import fit_curves
+from depthrate.orchestrator.fitted_curve import FittedCurve
 from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.report.fit_words import fit_sentence
 from depthrate.orchestrator.report.tables import fit_table
-from depthrate.orchestrator.report.words import fit_sentence
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.terminal import make_console, print_fits
 from depthrate.storage.commit import commit_trials
@@ -71,10 +72,10 @@ class Stretched(Model):
     def family(self, points: Points) -> CurveFamily:
         log_x_G1 = np.log(points.x_G)[:, None]
 
-        def shape(theta_PR: Array, ref_R: Array) -> tuple[Array, Array]:
+        def shape(theta_PR: Array, ref_R: Array) -> Array:
             v_GR = log_x_G1 - theta_PR[1]
             power_GR = np.exp(theta_PR[0] * v_GR)
-            return -power_GR, np.stack([-power_GR * v_GR, power_GR * theta_PR[0]])
+            return np.stack([-power_GR, -power_GR * v_GR, power_GR * theta_PR[0]])
 
         ones_C = np.ones(points.mean_GC.shape[1])
         theta_PC = np.stack([ones_C, ones_C * log_x_G1.mean()])
@@ -178,7 +179,7 @@ def assert_told(added: Model, curve: FittedCurve) -> None:
     """The report's sentence and its table say the model's words, formula and parameters."""
     sentence, table = text(fit_sentence(curve)), text(fit_table([curve]))
     told = r" \(exponent 0\.\d+, decay b 0\.\d+\)" if added.values_are_told else ""
-    assert re.search(f"but {added.words}{told} is preferred over the power law by ΔAICc", sentence), sentence
+    assert re.search(f"^nc1 follows a {added.words}{told}, preferred over the power law by ΔAICc", sentence), sentence
     formula = added.formula.replace("{", "").replace("}", "").replace("-", "−")
     assert f"{added.words}: {formula}" in table
     assert all(parameter.symbol in table for parameter in added.parameters)
@@ -191,15 +192,15 @@ def test_a_model_s_value_is_its_shape(model: Model) -> None:
     family = model.family(points)
     assert family is not None
     theta_PC = np.array([[0.2], [0.7]])[: family.starts_SPC.shape[1]]
-    shape_G, level_C = family.shape(theta_PC, family.ref_C)[0][:, 0], np.array([1.1])
+    shape_G, level_C = family.shape(theta_PC, family.ref_C)[0, :, 0], np.array([1.1])
     others = {name: float(value[0]) for name, value in model.others(theta_PC, level_C, family.ref_C).items()}
     assert list(others) == [parameter.name for parameter in model.parameters]
     y = model.value(DEPTHS, float(np.exp(1.1)), 0.2, others)
     assert np.log(y) - shape_G == pytest.approx(1.1)
     h = 1e-6  # and the Jacobian is its slope, up to a constant over x
-    for p, jacobian_G in enumerate(family.shape(theta_PC, family.ref_C)[1][..., 0]):
+    for p, jacobian_G in enumerate(family.shape(theta_PC, family.ref_C)[1:, :, 0]):
         step = h * (np.arange(len(theta_PC)) == p)[:, None]
-        moved_G = [family.shape(theta_PC + sign * step, family.ref_C)[0][:, 0] for sign in (-1, 1)]
+        moved_G = [family.shape(theta_PC + sign * step, family.ref_C)[0, :, 0] for sign in (-1, 1)]
         slope_G = (moved_G[1] - moved_G[0]) / (2 * h)
         assert np.ptp(slope_G - jacobian_G) == pytest.approx(0, abs=1e-8)
 

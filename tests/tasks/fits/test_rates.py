@@ -142,7 +142,7 @@ def test_bootstrap_interval_covers_the_true_exponent():
 
 
 def resampled_means(points, num_resamples, seed):
-    return draw(points, num_resamples, seed).means(points, slice(None))
+    return draw(points, num_resamples, seed).means(points)
 
 
 def test_bootstrap_spread_is_unbiased():

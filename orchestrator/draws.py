@@ -1,0 +1,44 @@
+"""What an interval is over: which random draws a curve's trials differ in, and which of them belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from depthrate.sweeps.fit_requests import FitRequest
+
+SCOPE = "seed_scope"
+"""The parameter that says whether a seed's trials share their draws (`seed`) or each has its own (`trial`)."""
+
+
+def draw_of(request: FitRequest, params: Mapping[str, Any]) -> Any:
+    """Return the draw that a trial belongs to; null where each trial is one of its own."""
+    if request.over == FitRequest.over and params.get(SCOPE) == "trial":
+        return None
+    return params.get(request.over)
+
+
+def draws_text(request: FitRequest, trials: Sequence[Mapping[str, Any]], draw_names: Iterable[str]) -> str:
+    """Say what an interval is over, and which other draws the trials differ in; empty where each trial is its own draw.
+
+    draw_names: the parameters that seed a draw.
+    """
+    draws = {draw_of(request, params) for params in trials}
+    if not draws or None in draws:
+        return ""
+    text = _counted(request.over, len(draws))
+    for name in draw_names:
+        values = {params[name] for params in trials if name in params}
+        if name == request.over or name in request.by or len(values) < 2:
+            continue
+        if len({(params[request.over], params[name]) for params in trials}) == len(draws):
+            text += f", each with its own {name}"
+        else:
+            text += f", at the {_counted(name, len(values))} used"
+    return text
+
+
+def _counted(name: str, count: int) -> str:
+    if name == "seed":
+        return f"{count} seed{'s' if count > 1 else ''}"
+    return f"{count} value{'s' if count > 1 else ''} of {name}"

@@ -1,0 +1,215 @@
+"""A fit in one sentence: the model that is preferred, what its interval is over, and what speaks against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from depthrate.orchestrator.fitted_curve import FittedCurve
+from depthrate.orchestrator.report.words import (
+    curve_label,
+    escape,
+    excluded_text,
+    group_text,
+    interval_of,
+    is_finite,
+    number_text,
+    p_text,
+    power_law,
+    signed_text,
+    x_text,
+)
+from depthrate.tasks.fits.models import MODELS, POWER
+from depthrate.tasks.fits.rate_fit import RateFit
+from depthrate.tasks.fits.whole_seeds import MIN_SEEDS
+
+CLEAR_AICC = 2.0
+"""Below this difference of AICc two models count as not told apart (Burnham and Anderson 2002, section 2.6)."""
+LEVEL = 0.05
+"""Over whole seeds another model is preferred only where the power law is rejected at this level: AICc alone takes bends
+that seeds share by chance for the curve's."""
+
+
+def fit_sentence(curve: FittedCurve) -> str:
+    """Say one fitted curve in words, as HTML: the preferred model first, unconverged trials beside it."""
+    by = group_text(curve.by)
+    start = escape(curve_label(curve)) + (f" at {escape(by)}" if by else "")
+    power = power_law(curve)
+    excluded = excluded_text(curve.excluded)
+    left_out = f" Left out: {escape(excluded)}." if excluded else ""
+    if power is None:
+        return f"{start}: no fit ({escape(curve.note or 'too few points')}).{left_out}"
+    trials = "trial" if power.n_points == 1 else "trials"
+    facts = [f"R² {power.r2:.3f}"] if is_finite(power.r2) else []
+    facts += [f"{power.n_points} {trials}"]
+    doubt = f" <strong>({_unconverged_words(curve)})</strong>" if curve.unconverged else ""
+    sentence = f"{start} {_headline(curve, power)}{doubt}, {', '.join(facts)}{_preference(curve, power)}."
+    more = (_bound_words, _drift_words, _above_words, _cut_words, _target_words)
+    return f"{sentence}{''.join(words(curve) for words in more)}{left_out}"
+
+
+def preferred_model(curve: FittedCurve) -> RateFit | None:
+    """Return the model that clearly beats the power law; null where none does.
+
+    By AICc, and over whole seeds only if the means' distance from a power law is more than seeds bring about by chance.
+    """
+    power = power_law(curve)
+    rival = None if power is None else best_rival(power, curve.fits)
+    if power is None or rival is None or rival[1] >= -CLEAR_AICC:
+        return None
+    if power.n_seeds is not None and curve.p_lack_of_fit is not None and curve.p_lack_of_fit >= LEVEL:
+        return None
+    return rival[0]
+
+
+def best_rival(power: RateFit, fits: Sequence[RateFit]) -> tuple[RateFit, float] | None:
+    """Return the best model that is not the power law, and by how much its AICc is above the power law's."""
+    known = [(fit, fit.aicc) for fit in fits if fit.model != POWER.name and is_finite(fit.aicc)]
+    if not is_finite(power.aicc) or not known:
+        return None
+    best, aicc = min(known, key=lambda other: other[1])
+    return best, aicc - power.aicc
+
+
+def common_sentence(curve: FittedCurve) -> str:
+    """Say whether the groups of a request share their exponent, as HTML; empty where that was not tested."""
+    common = curve.common
+    if common is None:
+        return ""
+    exponent, low, high = (signed_text(-value, ".2f") for value in (common.exponent, common.ci_high, common.ci_low))
+    rate = f"{exponent} [{low}, {high}]"
+    verdict = "do not share one exponent" if common.p_common < LEVEL else "are compatible with one exponent"
+    p = escape(p_text(common.p_common)) if common.p_common < 0.001 else f"= {p_text(common.p_common)}"
+    label = escape(curve_label(curve))
+    return f"{label}: the {common.num_groups} groups {verdict} (F test, p {p}); fitted together {rate}."
+
+
+def no_interval_text(power: RateFit) -> str:
+    """Say why a fit has no interval."""
+    if power.n_seeds is None:
+        return "no interval (too few points)"
+    seeds = "1 seed shows" if power.n_seeds == 1 else f"{power.n_seeds} seeds show"
+    return f"no interval ({seeds} too little of how seeds differ; {MIN_SEEDS} are needed)"
+
+
+def _headline(curve: FittedCurve, power: RateFit) -> str:
+    best = preferred_model(curve)
+    rate, interval = _rate_words(curve, power), _interval_words(curve, power)
+    if best is None:
+        return f"{rate}, {interval}"
+    model = MODELS[best.model]
+    values = [f"exponent {signed_text(best.exponent, '.2f')}"]
+    values += [f"{parameter.symbol} {number_text(best.parameter(parameter.name))}" for parameter in model.parameters]
+    told = f" ({', '.join(values)})" if model.values_are_told else ""
+    by = f"<span class=nowrap>ΔAICc {_delta(power, curve):.1f}</span>"
+    law = f"<strong>follows a {model.words}</strong>{told}, preferred over the power law by {by}"
+    return f"{law}; as a power law it {rate}, {interval}"
+
+
+def _delta(power: RateFit, curve: FittedCurve) -> float:
+    rival = best_rival(power, curve.fits)
+    assert rival is not None
+    return abs(rival[1])
+
+
+def _rate_words(curve: FittedCurve, power: RateFit) -> str:
+    """What is established of the power law: that it falls or grows only where the interval says so."""
+    interval, base = interval_of(power), escape(x_text(curve.x))
+    rate = f"{base}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
+    plain = preferred_model(curve) is not None
+    if interval is None:
+        words = f"goes as {rate}"
+    elif interval[0] <= 0 <= interval[1]:
+        words = f"neither falls nor grows for certain, as {rate}"
+    else:
+        words = f"{'grows' if power.exponent < 0 else 'falls'} as {rate}"
+    return words if plain else f"<strong>{words}</strong>"
+
+
+def _interval_words(curve: FittedCurve, power: RateFit) -> str:
+    """The interval is of the exponent's size, as the sentence says whether it falls or grows."""
+    interval = interval_of(power)
+    if interval is None:
+        return no_interval_text(power)
+    over = f" over {escape(curve.draws)}" if curve.draws else ""
+    low, high = interval
+    if low <= 0 <= high:
+        return f"95 % interval [{signed_text(-high, '.2f')}, {signed_text(-low, '.2f')}] of the exponent{over}"
+    low, high = sorted((abs(low), abs(high)))
+    return f"95 % interval [{low:.2f}, {high:.2f}]{over}"
+
+
+def _preference(curve: FittedCurve, power: RateFit) -> str:
+    """Compare the power law with the best other model by AICc, where the headline has not done so."""
+    if preferred_model(curve) is not None:
+        return ""
+    rival = best_rival(power, curve.fits)
+    if rival is None:
+        return "; no other model to compare with (too few different values or points)"
+    best, delta = rival
+    model, by = MODELS[best.model], f"<span class=nowrap>ΔAICc {abs(delta):.1f}</span>"
+    if abs(delta) < CLEAR_AICC:
+        return f"; power law and {model.words} are not told apart ({by})"
+    if delta > 0:
+        return f"; power law preferred over {model.words} by {by}"
+    p = p_text(curve.p_lack_of_fit)
+    return f"; {model.words} has the lower AICc ({by}), but over whole seeds the power law is not rejected (p = {p})"
+
+
+def _unconverged_words(curve: FittedCurve) -> str:
+    return f"{len(curve.unconverged)} of {len(curve.rows)} trials unconverged"
+
+
+def _bound_words(curve: FittedCurve) -> str:
+    """What the theorem's upper bound says of these data, one-sided."""
+    check = curve.bound
+    if check is None:
+        return ""
+    shape = f" The theorem's upper bound goes as {escape(x_text(curve.x))}<sup>{signed_text(-check.exponent, '.2f')}</sup> here"
+    low, high = (signed_text(-value, ".2f") for value in (check.ci_high, check.ci_low))
+    ratio = f"over it the data have {signed_text(-check.ratio, '.2f')} [{low}, {high}]"
+    if check.ci_high < 0:
+        return f"{shape}, up to a factor; {ratio}: <strong>slower than the bound allows for ever</strong>."
+    return f"{shape}, up to a factor; {ratio}: respected."
+
+
+def _drift_words(curve: FittedCurve) -> str:
+    """By how much training's last quarter moved the exponent, and could still."""
+    if curve.drift is None:
+        return ""
+    moved, could = signed_text(-curve.drift.moved, "+.2f"), f"{curve.drift.could_move:.2f}"
+    return f" The last quarter of training moved the exponent by {moved}; as much again, at worst, would move it by {could}."
+
+
+def _above_words(curve: FittedCurve) -> str:
+    if not curve.above:
+        return ""
+    share = max(curve.above.values())
+    return (
+        f" {len(curve.above)} of {len(curve.rows)} trials have an objective above a shallower network's, by up to "
+        f"{share:.1%} of what it is above its limit: the optimum's cannot be."
+    )
+
+
+def _cut_words(curve: FittedCurve) -> str:
+    """The cut-off, and how far the exponent moves without the smallest x."""
+    words = ""
+    if curve.cutoff is not None and not curve.cutoff.passed:
+        words = " No lower cut-off makes the means lie on a power law: nothing is cut."
+    elif curve.cutoff is not None:
+        words = f" From {escape(curve.x)} = {curve.cutoff.x_min:g} on."
+    if len(curve.sensitivity) < 2:
+        return words
+    whole, row, *_ = curve.sensitivity
+    return f"{words} Without {escape(curve.x)} = {whole['x_min']:g} the exponent is {signed_text(-row['exponent'], '.2f')}."
+
+
+def _target_words(curve: FittedCurve) -> str:
+    power, target = power_law(curve), curve.asked.target
+    if power is None or target is None:
+        return ""
+    goal = f" The power law reaches {number_text(target)}"
+    if power.x_at_target is None:
+        return f"{goal} at no {escape(curve.x)}."
+    high = "∞" if power.x_at_high is None else number_text(power.x_at_high)
+    interval = f" [{number_text(power.x_at_low)}, {high}]" if power.x_at_low is not None else ""
+    return f"{goal} at {escape(curve.x)} = {number_text(power.x_at_target)}{interval}."

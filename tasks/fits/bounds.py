@@ -1,0 +1,55 @@
+"""Whether a measurement falls as fast as a theorem's upper bound: one-sided, and up to the factor that no theorem fixes well.
+
+Shapes: N points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from depthrate.tasks.fits.models import POWER
+from depthrate.tasks.fits.points import FitError
+from depthrate.tasks.fits.rates import fit_rates
+
+
+@dataclass(frozen=True)
+class BoundCheck:
+    """A measurement over its bound: what respects the bound does not grow with x."""
+
+    exponent: float
+    """Of the bound at these x, its logarithms included: positive when it falls."""
+    ratio: float
+    """The exponent of the measurement over the bound: negative when it grows."""
+    ci_low: float
+    ci_high: float
+    """95 % interval of it: below zero as a whole, the measurement falls more slowly than the bound, which can't last."""
+
+
+def check_bound(
+    x_N: npt.ArrayLike,
+    y_N: npt.ArrayLike,
+    bound_N: npt.ArrayLike,
+    *,
+    seeds: Sequence[Hashable] | None = None,
+    weights: str = "equal",
+) -> BoundCheck | None:
+    """Fit a power law to y / bound; null where that has no interval (too few x, or too few whole seeds).
+
+    x_N, y_N, bound_N: [N], positive. seeds: as for `fit_rates`.
+    """
+    x_N, y_N, bound_N = (np.asarray(values, dtype=np.float64) for values in (x_N, y_N, bound_N))
+    if len(np.unique(x_N)) < 3:
+        return None
+    try:
+        (fit,) = fit_rates(x_N, y_N / bound_N, models=(POWER.name,), seeds=seeds, weights=weights)
+    except FitError:
+        return None
+    if fit.ci_low is None or fit.ci_high is None:
+        return None
+    log_x_N = np.log(x_N) - np.log(x_N).mean()
+    exponent = -float(log_x_N @ np.log(bound_N) / (log_x_N @ log_x_N))
+    return BoundCheck(exponent, fit.exponent, fit.ci_low, fit.ci_high)

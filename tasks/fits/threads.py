@@ -1,0 +1,33 @@
+"""Work on many curves, cut into parts and done on every core we may use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+BLOCK_ROWS = 1 << 16
+"""Rows a thread works on together: enough to make numpy's calls cheap, few enough for the memory of many threads."""
+
+
+def in_threads(work: Callable[[slice], Result], parts: Sequence[slice]) -> list[Result]:
+    """Return work(part) of each part, in order, done on every core we may use."""
+    # numpy's long calls let go of the interpreter's lock
+    num_threads = min(len(parts), _num_cores())
+    if num_threads < 2:
+        return [work(part) for part in parts]
+    with ThreadPoolExecutor(num_threads) as threads:
+        return list(threads.map(work, parts))
+
+
+def parts_of(num_curves: int, *, at_most: int, at_least: int = 1) -> list[slice]:
+    """Cut the curves into parts: one for each core, within these sizes."""
+    size = max(1, min(at_most, max(-(-num_curves // _num_cores()), at_least)))
+    return [slice(first, min(first + size, num_curves)) for first in range(0, num_curves, size)]
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,214 @@
+"""How sure an exponent is when all values of a seed belong together: the spread is that between whole seeds.
+
+One seed gives networks of every depth the same first layers and the same order of the data, so its values lie above or
+below the others' together, or fall faster, or bend. Only seeds are draws of their own. Where each has every x the
+interval of a line is Student's t over the seeds' own slopes; where values are missing it is the sandwich of linearised
+least squares with Bell and McCaffrey's correction, which is the same where none is. A curve that is not linear has the
+profile whose F test is scaled by that variance.
+
+Shapes: C curves, N points, G groups (distinct x), S seeds, P shape parameters, Q = 1 + P, M values of one seed. Curves
+come last but where matrices are solved.
+Sources: Bell and McCaffrey (2002), Bias reduction in standard errors for linear regression with multi-stage samples
+(variance and degrees of freedom); Kent (1982), Robust properties of likelihood ratio tests (the scaled profile);
+Greenhouse and Geisser (1959) (means of correlated values).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from depthrate.tasks.fits.intervals import f_tail, t_quantiles
+from depthrate.tasks.fits.least_squares import Array
+from depthrate.tasks.fits.points import ROUNDING, Points
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+MIN_SEEDS = 3
+"""With two seeds Student's t is 12.7 and one number stands behind the spread: no interval, and the report says why."""
+FREE = 1e-9
+"""Directions of a seed's residuals with less than this share of freedom are the fit's own."""
+FARTHER = 0.001 * 1.5 ** np.arange(27)
+"""Steps, in ln x, by which the ends of an interval of x are looked for: up to 38, which is 16 decades."""
+
+
+@dataclass(frozen=True)
+class SeedSpread:
+    """What whole seeds say of the noise around a fit."""
+
+    points: Points
+    residual_NC: Array
+    """Each value's residual, such that the squared sums over a seed are unbiased."""
+    freedom_C: Array
+    """Degrees of freedom of the exponent's variance."""
+
+    def variance(self, influence_GC: Array) -> Array:
+        """Return the variance [C] of a sum over the group means with these factors."""
+        return np.asarray((self._sums(influence_GC) ** 2).sum(0))
+
+    def _sums(self, influence_GC: Array) -> Array:
+        assert self.points.seed_N is not None
+        factor_NC = (influence_GC / self.points.count_G[:, None])[self.points.group_N]
+        return sums_of_seeds(factor_NC * self.residual_NC, self.points.seed_N)
+
+    @property
+    def t_C(self) -> Array:
+        """Student's t of 95 % intervals."""
+        return t_quantiles(self.freedom_C)
+
+
+def seed_spread(points: Points, jacobian_PGC: Array, residual_GC: Array, influence_GC: Array) -> SeedSpread | None:
+    """Return the spread between whole seeds around a fit; null with fewer than MIN_SEEDS, or without seeds.
+
+    jacobian_PGC, residual_GC, influence_GC: of the fit, `influence` that of the exponent.
+    """
+    if points.seed_N is None or points.num_seeds < MIN_SEEDS:
+        return None
+    num_seeds = points.num_seeds
+    if is_complete(points):
+        scale = np.sqrt(num_seeds / (num_seeds - 1))
+        return SeedSpread(points, points.deviation_NC * scale, np.full(residual_GC.shape[1], num_seeds - 1.0))
+    return _incomplete(points, jacobian_PGC, residual_GC, influence_GC)
+
+
+def is_complete(points: Points) -> bool:
+    """Tell whether each seed has as many values at each x as the others."""
+    assert points.seed_N is not None
+    counts_SG = np.zeros((points.num_seeds, len(points.x_G)))
+    np.add.at(counts_SG, (points.seed_N, points.group_N), 1)
+    return bool((counts_SG == counts_SG[0]).all())
+
+
+def sums_of_seeds(value_NC: Array, seed_N: np.ndarray) -> Array:
+    """Return each seed's sum [S, C]."""
+    sums_SC = np.zeros((int(seed_N.max()) + 1, value_NC.shape[1]))
+    np.add.at(sums_SC, seed_N, value_NC)
+    return sums_SC
+
+
+def _incomplete(points: Points, jacobian_PGC: Array, residual_GC: Array, influence_GC: Array) -> SeedSpread:
+    """Each seed's residuals are widened by what the fit took from them (CR2); the freedom is Satterthwaite's.
+
+    Both are exact for values that are independent, which is what Bell and McCaffrey take for their reference.
+    """
+    assert points.seed_N is not None
+    group_N, root_NC = points.group_N, np.sqrt(points.weight_GC)[points.group_N]
+    ones_1NC = np.ones((1, *root_NC.shape))
+    x_CNQ = np.moveaxis(np.concatenate([ones_1NC, jacobian_PGC[:, group_N]]) * root_NC, (2, 1), (0, 1))
+    inverse_CQQ = np.linalg.pinv(np.swapaxes(x_CNQ, 1, 2) @ x_CNQ)
+    hat_CNN = x_CNQ @ inverse_CQQ @ np.swapaxes(x_CNQ, 1, 2)
+    left_CNN = np.eye(len(group_N)) - hat_CNN
+    scaled_NC = (points.deviation_NC + residual_GC[group_N]) * root_NC
+    factor_NC = (influence_GC / points.count_G[:, None])[group_N] / root_NC
+    widened_NC, reach = np.zeros_like(scaled_NC), []
+    for seed in range(points.num_seeds):
+        own = np.flatnonzero(points.seed_N == seed)
+        value_CM, vector_CMM = np.linalg.eigh(left_CNN[:, own[:, None], own])
+        with np.errstate(divide="ignore"):
+            widen_CM = np.where(value_CM > FREE, np.maximum(value_CM, FREE) ** -0.5, 0.0)
+        widen_CMM = (vector_CMM * widen_CM[:, None]) @ np.swapaxes(vector_CMM, 1, 2)
+        widened_NC[own] = np.einsum("cmk,kc->mc", widen_CMM, scaled_NC[own])
+        reach.append(np.einsum("cnm,cmk,kc->cn", left_CNN[:, :, own], widen_CMM, factor_NC[own]))
+    reach_CSN = np.stack(reach, axis=1)
+    gram_CSS = reach_CSN @ np.swapaxes(reach_CSN, 1, 2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        freedom_C = np.trace(gram_CSS, axis1=1, axis2=2) ** 2 / (gram_CSS**2).sum((1, 2))
+    freedom_C = np.clip(np.nan_to_num(freedom_C, nan=1.0), 1.0, points.num_seeds - 1.0)
+    return SeedSpread(points, widened_NC / root_NC, freedom_C)
+
+
+def own_levels(points: Points, residual_GC: Array) -> Array:
+    """Return the weighted squares [C] left when each seed may lie above or below the curve as a whole."""
+    assert points.seed_N is not None
+    weight_NC = points.weight_GC[points.group_N]
+    around_NC = points.deviation_NC + residual_GC[points.group_N]
+    level_SC = sums_of_seeds(weight_NC * around_NC, points.seed_N) / sums_of_seeds(weight_NC, points.seed_N)
+    return np.asarray((weight_NC * (around_NC - level_SC[points.seed_N]) ** 2).sum(0))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve log y = level + slope (column(x) - centre), as fitted."""
+
+    column: Callable[[Array], Array]
+    """Of x [C]."""
+    centre_C: Array
+    level_C: Array
+    """At the centre."""
+    slope_C: Array
+    share_GC: Array
+    """d level / d mean."""
+    influence_GC: Array
+    """d slope / d mean."""
+
+
+def log_x_interval(line: Line, spread: SeedSpread, log_target: float, log_x_C: Array) -> tuple[Array, Array]:
+    """Return the ln x [C], [C] between which the 95 % band around a line holds the target (Fieller's theorem).
+
+    log_x_C: where the line meets it, infinite where it never does. An end that the band does not leave is infinite.
+    """
+    meets_C = np.isfinite(log_x_C)
+    start_C = np.where(meets_C, log_x_C, 0.0)
+
+    def is_outside(log_x_C: Array) -> Mask:
+        gap_C = line.column(np.exp(log_x_C)) - line.centre_C
+        miss_C = line.level_C + gap_C * line.slope_C - log_target
+        variance_C = spread.variance(line.share_GC + gap_C * line.influence_GC)
+        return np.asarray(np.abs(miss_C) > spread.t_C * np.sqrt(variance_C), dtype=np.bool_)
+
+    ends = []
+    for sign in (-1, 1):
+        inside_C, outside_C = start_C, np.full_like(start_C, np.inf)
+        for reach in FARTHER:
+            tried_C = start_C + sign * reach
+            new_C, out_C = np.isinf(outside_C), is_outside(tried_C)
+            outside_C = np.where(new_C & out_C, tried_C, outside_C)
+            inside_C = np.where(new_C & ~out_C, tried_C, inside_C)
+        found_C = np.isfinite(outside_C) & meets_C
+        outside_C = np.where(found_C, outside_C, inside_C)
+        for _ in range(60):
+            middle_C = (inside_C + outside_C) / 2
+            out_C = is_outside(middle_C)
+            inside_C, outside_C = np.where(out_C, inside_C, middle_C), np.where(out_C, middle_C, outside_C)
+        ends.append(np.where(found_C, inside_C, sign * np.inf))
+    return ends[0], ends[1]
+
+
+def p_of_zero_means(value_SQ: Array) -> float:
+    """Return the p-value of the F test that Q values have mean zero over S seeds, however they hang together.
+
+    Greenhouse and Geisser's degrees of freedom: Student's t for Q = 1, on the safe side for several.
+    """
+    num_seeds, num_values = value_SQ.shape
+    mean_Q = value_SQ.mean(0)
+    covariance_QQ = np.atleast_2d(np.cov(value_SQ, rowvar=False))
+    variance = float(np.trace(covariance_QQ))
+    if variance <= num_values * ROUNDING**2:
+        return 0.0 if float(mean_Q @ mean_Q) > num_values * ROUNDING**2 else 1.0
+    share = variance**2 / (num_values * float((covariance_QQ**2).sum()))
+    f = num_seeds * float(mean_Q @ mean_Q) / variance
+    return float(f_tail(f, num_values * share, num_values * (num_seeds - 1) * share))
+
+
+def table_of_seeds(points: Points, seeds: Sequence[Hashable]) -> tuple[list[Hashable], Array]:
+    """Return the seeds that have a value at each x, and their log y [S, G] on the first curve (means of several values).
+
+    seeds: as they were given to `gather`.
+    """
+    assert points.seed_N is not None
+    log_y_N = points.mean_GC[points.group_N, 0] + points.deviation_NC[:, 0]
+    sums_SG, counts_SG = np.zeros((2, points.num_seeds, len(points.x_G)))
+    np.add.at(sums_SG, (points.seed_N, points.group_N), log_y_N)
+    np.add.at(counts_SG, (points.seed_N, points.group_N), 1)
+    full = np.flatnonzero((counts_SG > 0).all(1))
+    names = list(dict.fromkeys(seeds))
+    return [names[number] for number in full], sums_SG[full] / counts_SG[full]
+
+
+def without(columns_GP: Array) -> Array:
+    """Return an orthonormal basis [G, G - P] of what is orthogonal to these columns."""
+    return np.linalg.qr(columns_GP, mode="complete")[0][:, columns_GP.shape[1] :]

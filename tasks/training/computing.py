@@ -1,0 +1,30 @@
+"""How torch computes while trials train and are measured."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+
+@contextlib.contextmanager
+def computing(device: str) -> Iterator[None]:
+    """Set up torch for results that are the same to the last bit however often and with whom a trial runs."""
+    torch.set_num_threads(1)  # bitwise results need one thread, and packs run one a core anyway
+    if device == "cuda":
+        if not torch.cuda.is_available():
+            raise RuntimeError("device is cuda, but torch sees no GPU; run with --device cpu")
+        torch.cuda.reset_peak_memory_stats()
+    with _denormals_flushed():
+        yield
+
+
+@contextlib.contextmanager
+def _denormals_flushed() -> Iterator[None]:
+    """Take numbers too small for a normal float for zero: they make matrix products up to 180 times slower."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)  # the processor's mode is the whole thread's, and others rely on it

@@ -1,0 +1,166 @@
+"""L-BFGS for one function, asked and told: it names a point, and is told value and gradient there.
+
+So many of them can have their points evaluated together, in one fused pass, and each goes its own way between.
+Shapes: P parameters, M pairs remembered.
+Source: Byrd, Nocedal and Schnabel, Representations of quasi-Newton matrices, Math. Programming 63 (1994), (3.1); line search
+of Lewis and Overton, Nonsmooth optimization via quasi-Newton methods, Math. Programming 141 (2013), which needs no smoothness.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+DECREASE, CURVATURE = 1e-4, 0.9
+"""Weak Wolfe conditions: of the fall that the slope promises, and of the slope that may be left."""
+MOST_TRIES = 40
+"""Points on one line, after which the search gives up."""
+
+
+class Lbfgs:
+    """Minimises one function of P numbers in float64; the products of a step read the memory twice."""
+
+    def __init__(self, start_P: Tensor, memory: int):
+        """Start at a point; `memory` is the number M of pairs remembered."""
+        self.iterate_P = start_P.clone()
+        self.point_P = self.iterate_P
+        self.value, self.gradient_norm = math.inf, math.inf
+        self.is_stalled = False
+        self._gradient_P = torch.zeros_like(self.iterate_P)
+        self._direction_P: Tensor | None = None
+        self._pairs_MP = start_P.new_zeros(2 * memory, start_P.numel())
+        self._order: list[int] = []
+        self._sy_MM, self._yy_MM = np.zeros((memory, memory)), np.zeros((memory, memory))
+        self._slope, self._step, self._low, self._high, self._tries = 0.0, 1.0, 0.0, math.inf, 0
+
+    def tell(self, value: float, gradient_P: Tensor) -> bool:
+        """Take value and gradient at `point_P`, name the next point, and return whether this one became the iterate."""
+        if self._direction_P is None:
+            self._accept(value, gradient_P, None)
+            return True
+        if not value <= self.value + DECREASE * self._step * self._slope:  # also where it is not a number
+            self._high = self._step
+            self._step = self._between(value)
+        elif float(gradient_P.dot(self._direction_P)) < CURVATURE * self._slope:
+            self._low = self._step
+            self._step = 2 * self._step if math.isinf(self._high) else (self._low + self._high) / 2
+        else:
+            self._accept(value, gradient_P, self._step * self._direction_P)
+            return True
+        self._tries += 1
+        if self._tries > MOST_TRIES:
+            self._give_up()
+        else:
+            self._aim()
+        return False
+
+    def forget_value(self) -> None:
+        """Ask for the iterate again, because the function has changed; what is known of its curvature is kept."""
+        self.point_P, self._direction_P, self.is_stalled = self.iterate_P, None, False
+        self.value, self.gradient_norm = math.inf, math.inf
+
+    def _between(self, value: float) -> float:
+        """Return where to try next below a step that was too long: the parabola's minimum at first, then the middle."""
+        middle = (self._low + self._high) / 2
+        if self._low > 0 or not math.isfinite(value):
+            return middle
+        bend = value - self.value - self._slope * self._high
+        lowest = -self._slope * self._high**2 / (2 * bend) if bend > 0 else middle
+        return min(max(lowest, 0.1 * self._high), middle)
+
+    def _accept(self, value: float, gradient_P: Tensor, moved_P: Tensor | None) -> None:
+        change_P = gradient_P - self._gradient_P
+        self.iterate_P, self.value = self.point_P, value
+        self._gradient_P = gradient_P.clone()  # of its own memory: products may round by where a row begins
+        self.gradient_norm = float(self._gradient_P.norm())
+        if moved_P is not None:
+            self._remember(moved_P, change_P)
+        self._turn()
+
+    def _remember(self, moved_P: Tensor, change_P: Tensor) -> None:
+        if float(moved_P.dot(change_P)) <= 1e-14 * float(moved_P.norm()) * float(change_P.norm()):
+            return
+        memory = len(self._sy_MM)
+        slot = self._order.pop(0) if len(self._order) == memory else len(self._order)
+        self._order.append(slot)
+        self._pairs_MP[slot], self._pairs_MP[memory + slot] = moved_P, change_P
+        products = torch.mv(self._pairs_MP, change_P).numpy(force=True)
+        self._sy_MM[:, slot] = products[:memory]
+        self._yy_MM[:, slot] = self._yy_MM[slot, :] = products[memory:]
+
+    def _turn(self) -> None:
+        """Choose a new direction from the iterate, and aim at a first point on it."""
+        direction_P = self._quasi_newton()
+        slope = float(direction_P.dot(self._gradient_P))
+        if not slope < 0:
+            self._order.clear()
+            direction_P = -self._gradient_P
+            slope = -(self.gradient_norm**2)
+        self._direction_P, self._slope = direction_P, slope
+        self._low, self._high, self._tries = 0.0, math.inf, 0
+        self._step = 1.0 if self._order else min(1.0, 0.1 / max(self.gradient_norm, 1e-300))
+        self.is_stalled = slope == 0
+        self._aim()
+
+    def _quasi_newton(self) -> Tensor:
+        """Return -H g, H the inverse Hessian that the pairs stand for, in its compact form."""
+        if not self._order:
+            return -self._gradient_P
+        memory, order = len(self._sy_MM), np.array(self._order)
+        sy, yy = self._sy_MM[np.ix_(order, order)], self._yy_MM[np.ix_(order, order)]
+        products = torch.mv(self._pairs_MP, self._gradient_P).numpy(force=True)
+        sg, yg = products[order], products[memory + order]
+        scale = sy[-1, -1] / yy[-1, -1]
+        upper = np.triu(sy)
+        inner = np.linalg.solve(upper, sg)
+        outer = np.linalg.solve(upper.T, (np.diag(np.diag(sy)) + scale * yy) @ inner - scale * yg)
+        weights = np.zeros(2 * memory)
+        weights[order], weights[memory + order] = -outer, scale * inner
+        weights_M = torch.from_numpy(weights).to(self._pairs_MP)
+        return torch.addmv(self._gradient_P, self._pairs_MP.T, weights_M, beta=-scale)
+
+    def _aim(self) -> None:
+        assert self._direction_P is not None
+        self.point_P = self.iterate_P + self._step * self._direction_P
+
+    def _give_up(self) -> None:
+        """Begin anew with the steepest descent; where that was it already, rounding leaves nothing to gain."""
+        if self._order:
+            self._order.clear()
+            self._turn()
+        else:
+            self.is_stalled = True
+
+    def state(self, *, is_over: bool = False) -> dict[str, Any]:
+        """Return all that it needs to go on, as tensors and numbers; of a search that is over no more than its end."""
+        ends = [self.value, self.gradient_norm]
+        if is_over:
+            return {"iterate_P": self.iterate_P, "ends": ends}
+        return {
+            "iterate_P": self.iterate_P,
+            "ends": ends,
+            "tensors": [self.point_P, self._gradient_P, self._pairs_MP],
+            "direction_P": self._direction_P,
+            "products": [torch.from_numpy(self._sy_MM.copy()), torch.from_numpy(self._yy_MM.copy())],
+            "order": list(self._order),
+            "line": [self._slope, self._step, self._low, self._high, self._tries],
+            "is_stalled": self.is_stalled,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        device = self.iterate_P.device
+        self.iterate_P = state["iterate_P"].to(device)
+        self.value, self.gradient_norm = state["ends"]
+        if "tensors" not in state:
+            return
+        self.point_P, self._gradient_P, self._pairs_MP = (each.to(device) for each in state["tensors"])
+        self._direction_P = None if state["direction_P"] is None else state["direction_P"].to(device)
+        self._sy_MM, self._yy_MM = (each.numpy().copy() for each in state["products"])
+        self._order, self.is_stalled = list(state["order"]), state["is_stalled"]
+        self._slope, self._step, self._low, self._high, self._tries = state["line"]

@@ -1,0 +1,99 @@
+"""Polish: after training, each trial of a pack is brought to a stationary point by L-BFGS in float64, all of them together.
+
+The evaluations are fused; the line searches and directions are each trial's own. ReLU's kinks floor the gradient (minimisers
+lie on them), so they are rounded off over a width that shrinks in stages; what is reported is measured with the true ReLU.
+Shapes: T trials, P parameters of one trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.training.lbfgs import Lbfgs
+from depthrate.tasks.training.plan import PolishPlan
+from depthrate.tasks.training.smoothed_objective import SmoothedObjective
+from depthrate.tasks.training.trainer import FusedTrainer
+
+
+@dataclass
+class _Trial:
+    """One trial on its way: its search, and which of the smoothing widths it is at."""
+
+    search: Lbfgs
+    stage: int = 0
+    finished_at: int | None = None
+    """Evaluations it took; null while it goes on."""
+
+
+class Polisher:
+    """Brings T trials to stationary points; a trial that is done leaves the fused evaluations and disturbs nobody."""
+
+    def __init__(self, plan: PolishPlan, trainer: FusedTrainer):
+        """Start where a trainer is that computes in float64."""
+        self.plan, self._objective = plan, SmoothedObjective(trainer, plan.barrier)
+        self._trials = [_Trial(Lbfgs(start_P, plan.memory)) for start_P in trainer.theta_TP]
+        self.num_evaluations = 0
+
+    @property
+    def active(self) -> list[int]:
+        """Positions of the trials that are not done."""
+        return [position for position, trial in enumerate(self._trials) if trial.finished_at is None]
+
+    @property
+    def theta_TP(self) -> Tensor:
+        """The best parameters of all trials so far."""
+        return torch.stack([trial.search.iterate_P for trial in self._trials])
+
+    @property
+    def finished_at(self) -> list[int | None]:
+        """How many evaluations each trial took; null for those that go on."""
+        return [trial.finished_at for trial in self._trials]
+
+    @property
+    def gradient_norms(self) -> list[float]:
+        """The norm of each trial's gradient, of the smoothed objective with its barrier."""
+        return [trial.search.gradient_norm for trial in self._trials]
+
+    def step(self) -> None:
+        """Evaluate each active trial at the point it asks for, and let it choose the next."""
+        positions = self.active
+        trials = [self._trials[position] for position in positions]
+        point_TP = torch.stack([trial.search.point_P for trial in trials])
+        value_T, gradient_TP = self._objective(positions, point_TP, [self.plan.smoothing[t.stage] for t in trials])
+        self.num_evaluations += 1
+        for trial, value, gradient_P in zip(trials, value_T.tolist(), gradient_TP, strict=True):
+            trial.search.tell(value, gradient_P.clone())
+            self._judge(trial)
+
+    def _judge(self, trial: _Trial) -> None:
+        """Go on to the next width where this one is done with, or has had its share; after the last the trial is done."""
+        search, stages = trial.search, len(self.plan.smoothing)
+        is_reached = search.gradient_norm <= self.plan.tolerance or search.is_stalled
+        is_over = self.num_evaluations * stages >= (trial.stage + 1) * self.plan.num_evaluations
+        if not (is_reached or is_over):
+            return
+        if trial.stage + 1 < stages and self.num_evaluations < self.plan.num_evaluations:
+            trial.stage += 1
+            search.forget_value()
+        else:
+            trial.finished_at = self.num_evaluations
+
+    def state(self) -> dict[str, Any]:
+        """Return all that is needed to go on, as tensors and numbers."""
+        trials = [
+            [each.search.state(is_over=each.finished_at is not None), each.stage, each.finished_at]
+            for each in self._trials
+        ]
+        return {"num_evaluations": self.num_evaluations, "trials": trials}
+
+    def load_state(self, state: Mapping[str, Any], trials: Sequence[int]) -> None:
+        """Go on from what `state` gave: of these trials of it, in this order."""
+        self.num_evaluations = state["num_evaluations"]
+        for trial, index in zip(self._trials, trials, strict=True):
+            search_state, trial.stage, trial.finished_at = state["trials"][index]
+            trial.search.load_state(search_state)

@@ -1,0 +1,64 @@
+"""How a trial's training ended: what its curve and shallower networks say of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from depthrate.orchestrator.convergence import Ended, _above_shallower, _judged
+from depthrate.sweeps.trial import Trial
+from depthrate.tasks.collapse.measurements import MEASUREMENTS
+from depthrate.tasks.training.parameters import judged_steps
+from depthrate.tasks.training.plan import learning_rate_factor
+
+OBJECTIVE = next(each for each in MEASUREMENTS if each.optimum is not None)
+
+
+def ended(heights: dict[int, float], *, limit: float | None = None, schedule: str = "constant") -> Ended:
+    import numpy as np
+
+    last, gap = max(heights), float("nan") if limit is None else 0.0
+    steps, values = np.array([float(step) for step in heights]), np.array(list(heights.values()))
+    lr = np.array([learning_rate_factor(schedule, step, last) for step in heights])
+    found = _judged({"step": steps, "height": values, "gap": values - (limit or 0.0) + gap, "lr": lr})
+    assert found is not None
+    return found
+
+
+def test_the_fall_is_that_over_the_last_quarter_of_steps_between_the_points_that_there_are() -> None:
+    moved, start, height, scale = ended({0: 9.0, 50: 2.0, 70: 1.4, 80: 1.2, 100: 1.0})
+    assert start == 75 and moved == pytest.approx((1.3 - 1.0) / 1.0) and (height, scale) == (1.0, 1.0)
+
+
+def test_it_is_a_share_of_the_gap_and_a_rise_is_negative() -> None:
+    assert ended({0: 9.0, 75: 1.02, 100: 1.0}, limit=0.9)[0] == pytest.approx(0.2)
+    assert ended({0: 9.0, 75: 0.95, 100: 1.0}, limit=0.9)[0] == pytest.approx(-0.5)
+
+
+def test_under_a_cosine_the_quarter_of_the_learning_rate_counts_too() -> None:
+    judged = judged_steps("cosine", 1000)
+    assert judged == [pytest.approx(438, abs=1), 750], "u + sin(pi u) / pi = 3/4 at u = 0.438"
+    still = {0: 9.0, 400: 1.5, 438: 1.4, 600: 1.05, 700: 1.0, 750: 1.0, 1000: 1.0}
+    moved, start, *_ = ended(still, schedule="cosine")
+    assert moved > 0.3 and start == pytest.approx(438, abs=25), "the last quarter of the steps alone looks converged"
+    assert ended(still)[0] == 0
+
+
+def test_a_deeper_network_above_a_shallower_one_is_flagged_with_its_size() -> None:
+    def trial(name: str, **params: Any) -> Trial:
+        return Trial(name, "collapse", 3, {"arch": "rn1", "weight_decay": 0.005, "lr": 0.1, "seed": 0, **params})
+
+    trials = [
+        trial("a", depth=2),
+        trial("b", depth=3, lr=0.2, seed=1),
+        trial("c", depth=5),
+        trial("d", depth=3, weight_decay=0.01),
+    ]
+    found = {
+        "a": (0.0, 1.0, 0.030, 0.01),
+        "b": (0.0, 1.0, 0.031, 0.01),
+        "c": (0.0, 1.0, 0.028, 0.008),
+        "d": (0.0, 1.0, 0.9, 0.5),
+    }
+    assert _above_shallower(found, trials, OBJECTIVE) == {"b": pytest.approx(0.1)}, "another decay is another optimum"

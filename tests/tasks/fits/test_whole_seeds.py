@@ -1,0 +1,143 @@
+"""Intervals over whole seeds: they cover where a seed's values belong together, and equal what is known by other means."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from depthrate.tasks.fits.bounds import check_bound
+from depthrate.tasks.fits.common_exponent import common_exponent
+from depthrate.tasks.fits.cutoffs import lack_of_fit
+from depthrate.tasks.fits.points import FitError
+from depthrate.tasks.fits.rates import fit_many, fit_rates
+
+DEPTHS = np.array([2.0, 3, 5, 8, 13])
+CURVES = {"power": (lambda x: 3 * x**-0.5, 0.5), "power_floor": (lambda x: 3 / x + 0.15, 1.0)}
+
+
+def noise(kind, num_curves, num_seeds, seed=1):
+    """What is added to log y, [C, S, G]: benchmarks/coverage.py has more kinds and designs."""
+    rng = np.random.default_rng(seed)
+    own_CSG, of_seed_CS1 = (
+        rng.standard_normal((num_curves, num_seeds, 5)),
+        rng.standard_normal((num_curves, num_seeds, 1)),
+    )
+    if kind == "independent":
+        return 0.1 * own_CSG
+    log_x = np.log(DEPTHS) - np.log(DEPTHS).mean()
+    return (
+        0.03 * own_CSG
+        + of_seed_CS1 * {"shift": 0.2 + 0 * log_x, "slope": 0.05 * log_x, "bend": 0.1 * np.sin(3 * log_x)}[kind]
+    )
+
+
+def simulated(curve, kind, num_curves=200, num_seeds=5):
+    """x [N], y [C, N] and seeds [N]."""
+    y_CSG = curve(DEPTHS) * np.exp(noise(kind, num_curves, num_seeds))
+    seeds = np.repeat(np.arange(num_seeds), len(DEPTHS)).tolist()
+    return np.tile(DEPTHS, num_seeds), y_CSG.reshape(num_curves, -1), seeds
+
+
+@pytest.mark.parametrize("kind", ["independent", "shift", "slope", "bend"])
+@pytest.mark.parametrize("model", CURVES)
+@pytest.mark.parametrize("num_seeds", [3, 5])
+def test_intervals_cover_whatever_a_seed_s_values_share(model, kind, num_seeds):
+    curve, truth = CURVES[model]
+    x, y, seeds = simulated(curve, kind, num_seeds=num_seeds)
+    fits = [fit for (fit,) in fit_many(x, y, models=(model,), seeds=seeds)]
+    low = np.array([-np.inf if fit.ci_low is None else fit.ci_low for fit in fits])
+    high = np.array([np.inf if fit.ci_high is None else fit.ci_high for fit in fits])
+    held = np.mean((low <= truth) & (truth <= high))
+    assert 0.95 - 4 * 0.0154 < held < 0.998, "four standard errors of 200 simulations: sqrt(.05 * .95 / 200) = .0154"
+    assert {fit.ci_method for fit in fits} == {"seeds"} and {fit.n_seeds for fit in fits} == {num_seeds}
+
+
+def test_with_every_x_in_every_seed_the_interval_is_student_s_t_of_the_seeds_own_slopes():
+    x, (y, *_), seeds = simulated(CURVES["power"][0], "slope")
+    (fit,) = fit_rates(x, y, models=("power",), seeds=seeds)
+    slopes = [-stats.linregress(np.log(x[rows]), np.log(y[rows])).slope for rows in np.arange(25).reshape(5, 5)]
+    interval = stats.t.interval(0.95, 4, loc=np.mean(slopes), scale=stats.sem(slopes))
+    assert (fit.exponent, fit.ci_low, fit.ci_high) == pytest.approx((np.mean(slopes), *interval), rel=1e-12)
+    assert fit.seed_spread == pytest.approx(np.std(slopes, ddof=1)) and fit.stderr == pytest.approx(stats.sem(slopes))
+    assert fit.p_half == pytest.approx(stats.ttest_1samp(slopes, 0.5).pvalue)
+    assert fit.profile_low is None, "it takes values to be independent"
+
+
+def test_missing_values_have_statsmodels_bias_reduced_sandwich():
+    """Bell and McCaffrey's variance, computed seed by seed with whole matrices."""
+    x, (y, *_), seeds = simulated(CURVES["power"][0], "slope")
+    kept = np.array([i for i in range(25) if i not in (3, 4, 11, 20)])
+    (fit,) = fit_rates(x[kept], y[kept], models=("power",), seeds=[seeds[i] for i in kept])
+    design, of_seed = np.stack([np.ones(len(kept)), -np.log(x[kept])], axis=1), np.array(seeds)[kept]
+    bread = np.linalg.inv(design.T @ design)
+    left = np.log(y[kept]) - design @ (bread @ design.T @ np.log(y[kept]))
+    meat = np.zeros((2, 2))
+    for seed in range(5):
+        own = design[of_seed == seed]
+        values, vectors = np.linalg.eigh(np.eye(len(own)) - own @ bread @ own.T)
+        score = own.T @ (vectors @ np.diag(values**-0.5) @ vectors.T) @ left[of_seed == seed]
+        meat += np.outer(score, score)
+    assert fit.stderr == pytest.approx(np.sqrt((bread @ meat @ bread)[1, 1]), rel=1e-9)
+    half = (fit.ci_high - fit.ci_low) / 2
+    assert stats.t.ppf(0.975, 4) * fit.stderr < half < stats.t.ppf(0.975, 2) * fit.stderr
+
+
+@pytest.mark.parametrize("num_seeds", [1, 2])
+def test_too_few_seeds_have_no_interval(num_seeds):
+    x, (y, *_), seeds = simulated(CURVES["power"][0], "independent", num_curves=1, num_seeds=num_seeds)
+    for fit in fit_rates(x, y, seeds=seeds):
+        assert (fit.ci_low, fit.ci_high, fit.ci_method, fit.p_half, fit.profile_low) == (None,) * 5
+        assert fit.n_seeds == num_seeds
+
+
+def test_the_order_of_the_values_is_of_no_account():
+    x, (y, *_), seeds = simulated(CURVES["power_floor"][0], "shift", num_curves=1)
+    order = np.random.default_rng(0).permutation(25)
+    fits = fit_rates(x, y, seeds=seeds), fit_rates(x[order], y[order], seeds=[f"s{seeds[i]}" for i in order])
+    for one, other in zip(*fits, strict=True):
+        assert (one.exponent, one.ci_low, one.ci_high) == pytest.approx(
+            (other.exponent, other.ci_low, other.ci_high), rel=1e-6
+        )
+
+
+def test_a_target_is_met_between_the_ends_of_fieller_s_interval():
+    x, (y, *_), seeds = simulated(CURVES["power"][0], "slope", num_curves=1)
+    (fit,) = fit_rates(x, y, models=("power",), seeds=seeds, target=0.2)
+    for log_x in (np.log(fit.x_at_low), np.log(fit.x_at_high)):
+        at = [
+            np.polyval(np.polyfit(np.log(x[rows]), np.log(y[rows]), 1), log_x) for rows in np.arange(25).reshape(5, 5)
+        ]
+        t = (np.mean(at) - np.log(0.2)) / stats.sem(at)
+        assert abs(t) == pytest.approx(stats.t.ppf(0.975, 4), rel=1e-6)
+    assert fit.x_at_low < fit.x_at_target < fit.x_at_high
+
+
+@pytest.mark.parametrize("kind", ["independent", "shift", "slope", "bend"])
+def test_tests_over_whole_seeds_do_not_reject_what_is_true_too_often(kind):
+    x, y, seeds = simulated(CURVES["power"][0], kind, num_curves=200)
+    assert np.mean([lack_of_fit(x, y_N, seeds) < 0.05 for y_N in y]) <= 0.09
+    pairs = [common_exponent([(x, y[i]), (x, y[i + 1])], seeds=[seeds, seeds]).p_common for i in range(0, 200, 2)]
+    assert np.mean(np.array(pairs) < 0.05) <= 0.13, "four standard errors of 100 pairs"
+
+
+def test_a_bend_and_two_exponents_are_found_over_whole_seeds():
+    x, (y, *_), seeds = simulated(lambda x: 3 / x + 1, "shift", num_curves=1, num_seeds=10)
+    assert lack_of_fit(x, y, seeds) < 0.01
+    other = y * x**-0.2
+    common = common_exponent([(x, y), (x, other)], seeds=[seeds, seeds])
+    assert common.p_common < 1e-6 and common.ci_low < common.exponent < common.ci_high
+
+
+def test_what_cannot_be_fitted_over_seeds_is_named():
+    with pytest.raises(FitError, match="there are 3 values and 2 seeds"):
+        fit_rates([1, 2, 3], [3, 2, 1], seeds=[0, 1])
+    curve = ([2, 3, 5, 2, 3, 5], [3, 2, 1, 3, 2, 1.1])
+    with pytest.raises(FitError, match="2 seeds have a value at every x of every curve; the test .* needs 3"):
+        common_exponent([curve, curve], seeds=[[0, 0, 0, 1, 1, 1]] * 2)
+
+
+def test_a_bound_is_one_sided():
+    x, (y, *_), seeds = simulated(CURVES["power"][0], "slope", num_curves=1)
+    slow, fast = (check_bound(x, y, 100 * x**-a, seeds=seeds) for a in (0.3, 1.0))
+    assert slow.exponent == pytest.approx(0.3) and slow.ci_low > 0, "what falls faster respects it"
+    assert fast.ci_high < 0 and fast.ratio == pytest.approx(slow.ratio - 0.7)
+    assert check_bound(x[:5], y[:5], x[:5] ** -0.5, seeds=seeds[:5]) is None, "one seed"
