@@ -5,7 +5,8 @@
 Both sides minimise the smoothed objective of the same L-RN1 networks in float64, remember 20 pairs and search each line;
 as many processes at once as there are cores, one thread each. Both are given the same number of evaluations of a trial's
 objective and gradient, so that trials an hour are in the ratio of trial-evaluations a second; where they end is printed too.
-Process start-up is left out. Rounds alternate between the sides; medians are reported.
+Seconds are those of the processor, so that others on the machine count for less. Process start-up is left out.
+Rounds alternate between the sides; medians are reported.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def main() -> None:
     """Run the settings and print one row each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--depth", type=int, help="of the settings, only those of this depth")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -51,6 +53,8 @@ def main() -> None:
     )
     sides = {name: [_start(name) for _ in range(processes)] for name in ("plain", "fused")}
     for setting in SETTINGS:
+        if arguments.depth not in (None, setting.depth):
+            continue
         rates: dict[str, list[float]] = {"plain": [], "fused": []}
         ends: dict[str, float] = {}
         for round_ in range(arguments.rounds + 1):
@@ -79,14 +83,13 @@ def _start(side: str) -> subprocess.Popen[str]:
 
 
 def _round(workers: list[subprocess.Popen[str]], setting: Setting) -> tuple[float, float]:
-    """Return evaluations a second of all processes together, and the mean objective at the end."""
-    started = time.perf_counter()
+    """Return evaluations a processor second of all processes together, and the mean objective at the end."""
     for worker in workers:
         assert worker.stdin is not None
         print(json.dumps(asdict(setting)), file=worker.stdin, flush=True)
     answers = [json.loads(worker.stdout.readline()) for worker in workers if worker.stdout is not None]
-    took = time.perf_counter() - started
-    return sum(count for count, _ in answers) / took, statistics.mean(objective for _, objective in answers)
+    rate = len(answers) * sum(count for count, _, _ in answers) / sum(took for _, _, took in answers)
+    return rate, statistics.mean(objective for _, objective, _ in answers)
 
 
 def _serve(side: str) -> None:
@@ -95,8 +98,9 @@ def _serve(side: str) -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     for line in sys.stdin:
+        started = time.process_time()
         answer = (_polish_plain if side == "plain" else _polish_fused)(Setting(**json.loads(line)))
-        print(json.dumps(answer), flush=True)
+        print(json.dumps([*answer, time.process_time() - started]), flush=True)
 
 
 def _data(setting: Setting):  # type: ignore[no-untyped-def]

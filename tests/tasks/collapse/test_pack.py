@@ -94,10 +94,12 @@ def test_a_transformer_has_its_embedding_as_layer_0_and_keeps_it():
     assert sorted(set(features["layer"])) == [0, 1, 2] and features["feature"].shape == (30, 19)
 
 
-def test_steps_are_log_spaced_by_default_and_end_with_the_last():
-    (result,) = run([params_of(measure_steps=None)])
-    assert sorted({row["step"] for row in result.tables["metrics"]}) == [0, 1, 2, 5, 10, 20, STEPS]
-    assert {0, 1, 2, 5, 10, 20, STEPS} <= {row["step"] for row in result.tables["curves"]}
+def test_steps_are_log_spaced_by_default_with_those_where_last_quarters_begin():
+    (result,) = run([params_of(measure_steps=None, schedule="cosine")])
+    spent = 18  # by the cosine three quarters of the learning rate
+    expected = {0, 1, 2, 5, 10, 20, spent, 3 * STEPS // 4, STEPS}
+    assert {row["step"] for row in result.tables["metrics"]} == expected
+    assert expected <= {row["step"] for row in result.tables["curves"]}
 
 
 def test_relative_position_runs_from_zero_to_one():
@@ -107,11 +109,11 @@ def test_relative_position_runs_from_zero_to_one():
     assert positions[1:] == sorted(positions[1:])
 
 
-def test_weights_are_compared_only_where_dimensions_agree():
-    (narrow,), (same,) = run([params_of()]), run([params_of(width=64)])
-    for result, has_input in ((narrow, False), (same, True)):
-        for row in result.tables["metrics"]:
-            assert (row.get("nc3") is not None) == (row["layer"] > 0 or has_input)
+@pytest.mark.parametrize("width", [19, 64])
+def test_weights_are_compared_with_the_network_s_own_layers(width):
+    (result,) = run([params_of(width=width)])
+    for row in result.tables["metrics"]:  # the input is no layer of a residual network, even where it is as wide
+        assert (row.get("nc3") is not None) == (row["layer"] > 0)
 
 
 def features_of(kind, **changes):
