@@ -16,6 +16,9 @@ searches/sweep=<sweep>/reports/<attempt>.json                       what trials 
 fits/sweep=<sweep>/fits.parquet                                     the newest fits of a sweep
 code/<hash>/index.json, files/<path>                                a task's source, once for each version of it
 decisions/sweep=<sweep>/<number>-<digest>.json                      which versions of a task's code count
+removals/<removal>.json, <seal>.seal                                which rows were removed; which of them for good
+removed/<removal>/<path>                                            what a removed sweep had beside its results, until then
+tags/<when>.json                                                    words that users gave to trials
 quarantine/<when>/<path>                                            what `verify --repair` moved out of the way
 
 A store is shared, so what stands in its files never chooses a path: a path comes from a listing, or is made here from
@@ -30,7 +33,7 @@ from urllib.parse import quote, unquote
 
 DATA_TABLES = ("metrics", "curves", "features")
 """Written before the commit, in this order."""
-FOLDERS = ("manifest", "trials", *DATA_TABLES, "attempts", "decisions")
+FOLDERS = ("manifest", "trials", *DATA_TABLES, "attempts", "decisions", "removals")
 """What a reader lists."""
 CLAIMS = "claims"
 _COMPACTED = "compact_"
@@ -239,6 +242,26 @@ def number_of_decision(path: str) -> int:
     """Return a decision's place in the order of all; 0 for a path that `decision_path` did not make."""
     number = name_of_path(path).partition("-")[0]
     return int(number) if number.isascii() and number.isdigit() and len(number) < 12 else 0
+
+
+def removal_path(removal_id: str) -> str:
+    """Return where it is written which rows were removed at one time."""
+    return f"removals/{identity(removal_id)}.json"
+
+
+def seal_path(seal_id: str) -> str:
+    """Return where it is written which removed rows count for nobody any more, whoever asks for their trials."""
+    return f"removals/{identity(seal_id)}.seal"
+
+
+def removed_path(removal_id: str, path: str = "") -> str:
+    """Return where a file of a removed sweep waits, or the folder of all of them."""
+    return f"removed/{identity(removal_id)}" + (f"/{path}" if path else "")
+
+
+def tag_path(tagging_id: str) -> str:
+    """Return where it is written which trials got a tag, or lost it, at one time."""
+    return f"tags/{identity(tagging_id)}.json"
 
 
 def quarantine_folder(stamp: str) -> str:
