@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from depthrate.storage.json_file import read_object
+from depthrate.storage.layout import searches_folder, sweep_folder
 from depthrate.storage.local_files import Stamp
 from depthrate.storage.store import Store
 
@@ -12,15 +13,20 @@ Known = dict[tuple[str, Stamp], frozenset[str]]
 """What was read, by path and by what changes when it is written anew."""
 
 
-def asked_for(store: Store, known: Known | None = None) -> frozenset[str]:
-    """Return the trials that any launch of a sweep of the store asks for.
+def asked_for(store: Store, known: Known | None = None, *, without: str | None = None) -> frozenset[str]:
+    """Return the trials that any launch of a sweep of the store asks for; `without` those that one sweep alone does.
 
     Raises:
         OSError: a list is there and cannot be read just now; that must not make its trials nobody's.
     """
     known = {} if known is None else known
     stamps = {path: stamp for folder in ("sweeps", "searches") for path, stamp in store.stamps(folder).items()}
-    listed = {path: stamp for path, stamp in stamps.items() if _reader(path) is not None}
+    own = () if without is None else (sweep_folder(without), searches_folder(without))
+    listed = {
+        path: stamp
+        for path, stamp in stamps.items()
+        if _reader(path) is not None and not path.startswith(tuple(f"{folder}/" for folder in own))
+    }
     fresh = [path for path, stamp in listed.items() if (path, stamp) not in known]
     for path, content in store.read_many(fresh):
         reader = _reader(path)

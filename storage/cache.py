@@ -11,6 +11,7 @@ import pyarrow as pa
 from depthrate.storage.asked_for import Known, asked_for
 from depthrate.storage.commit import ForeignFile
 from depthrate.storage.decisions import Decision
+from depthrate.storage.layout import is_seal
 from depthrate.storage.manifest import Manifest
 from depthrate.storage.parquet import DataFile, read_parquet
 from depthrate.storage.removals import Removal, RemovalKind, Removals, Seal
@@ -64,7 +65,7 @@ class SnapshotCache:
         for path, content in _read_all(store, new):
             try:
                 if content is not None:
-                    kind = Seal if path.endswith(".seal") else Removal
+                    kind = Seal if is_seal(path) else Removal
                     self.removals[path, listed[path]] = kind.of(path, content)
             except _UNREADABLE as error:
                 reason = f"is no removal ({first_line(error)}); what it removed counts again"

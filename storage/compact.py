@@ -14,15 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from depthrate.storage.asked_for import asked_for
 from depthrate.storage.beats import Beats
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.groups import GROUP_BYTES, plan_groups
 from depthrate.storage.merge import DamagedFile, write_group
 from depthrate.storage.mistyped import is_mistyped, types_of
 from depthrate.storage.names import new_name as new_compaction_id
-from depthrate.storage.removals import delete_empty_seals, seal_removals
 from depthrate.storage.replaced import delete_replaced
+from depthrate.storage.seals import delete_empty_seals, seal_removals
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
 
@@ -68,7 +67,7 @@ def compact(
     """
     result, cache, types = CompactionResult(), SnapshotCache(), types_of(store)
     first = take_snapshot(store, cache=cache)
-    if seal_removals(store, first.removals, grace_s, lambda: asked_for(store)):
+    if seal_removals(store, first.removals, grace_s):
         first = take_snapshot(store, cache=cache)
     damaged = {source.path for source in (*first.sources, *first.beaten) if is_mistyped(source, types)}
     for _ in range(ROUNDS):

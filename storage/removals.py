@@ -2,33 +2,26 @@
 
 A removal names commits (trial, attempt), so what is committed later is never hidden by it. The rows of `trials rm` are
 hidden for everybody; those of `sweeps rm` only while no sweep asks for their trials, which is looked up anew each time:
-a sweep that is launched at the same moment keeps what it counted on. Before a compaction leaves rows out it seals them:
-from then on they count for nobody, so that nobody relies on what is about to go.
+a sweep that is launched at the same moment keeps what it counted on. Before a compaction leaves rows out they are sealed
+(`storage.seals`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from depthrate.storage.clocks import age_s
 from depthrate.storage.json_file import read_sealed, sealed
-from depthrate.storage.layout import identity, name_of_path, removal_path, removed_path, seal_path
+from depthrate.storage.layout import identity, is_final_seal, name_of_path, removal_path, removed_path, seal_path
 from depthrate.storage.names import new_name
-from depthrate.storage.store import Store, StoreError
-
-if TYPE_CHECKING:
-    from depthrate.storage.snapshot import Snapshot
+from depthrate.storage.store import Store
 
 Row = tuple[str, str]
 """A committed trial: (trial, attempt)."""
-OwnedNow = Callable[[], frozenset[str]]
-"""Returns the trials that sweeps ask for at this moment."""
 
 
 class RemovalKind(StrEnum):
@@ -70,11 +63,34 @@ class Removal:
 
 @dataclass(frozen=True)
 class Seal:
-    """Rows that are gone for good."""
+    """Rows that count for nobody, whoever asks for their trials."""
 
-    path: str
+    seal_id: str
+    is_final: bool
+    """Whether who may ask for them was looked up after it was written: only then they may be left out."""
     sealed_at: float
-    rows: frozenset[Row]
+    removals: tuple[str, ...]
+    """Identities of the removals that it carries out."""
+    unconditional: frozenset[Row]
+    """Rows that were removed whoever asks for them."""
+    unasked: frozenset[Row]
+    """Rows that were removed because nobody asks for them."""
+
+    @property
+    def rows(self) -> frozenset[Row]:
+        """All of them."""
+        return self.unconditional | self.unasked
+
+    @property
+    def path(self) -> str:
+        """Where it stands in the store."""
+        return seal_path(self.seal_id, is_final=self.is_final)
+
+    def write(self, store: Store) -> None:
+        """Make the seal count."""
+        fields = {"sealed_at": self.sealed_at, "removals": list(self.removals)}
+        fields |= {"unconditional": _by_attempt(self.unconditional), "unasked": _by_attempt(self.unasked)}
+        store.write(self.path, sealed(fields), durable=True)
 
     @staticmethod
     def of(path: str, content: bytes) -> Seal:
@@ -84,7 +100,14 @@ class Seal:
             ValueError, KeyError, TypeError, AttributeError: it holds none.
         """
         fields = read_sealed(content)
-        return Seal(path, float(fields["sealed_at"]), _rows(fields["rows"]))
+        return Seal(
+            identity(name_of_path(path)),
+            is_final_seal(path),
+            float(fields["sealed_at"]),
+            tuple(map(identity, fields["removals"])),
+            _rows(fields["unconditional"]),
+            _rows(fields["unasked"]),
+        )
 
 
 @dataclass(frozen=True)
@@ -96,7 +119,7 @@ class Removals:
     hidden: frozenset[Row] = frozenset()
     """Rows that do not count."""
     gone: frozenset[Row] = frozenset()
-    """Those of them that are sealed: a compaction leaves them out."""
+    """Those of them that are sealed for good: a compaction leaves them out."""
 
     @staticmethod
     def of(found: Iterable[Removal | Seal], owned: frozenset[str]) -> Removals:
@@ -104,11 +127,12 @@ class Removals:
         found = sorted(found, key=str)
         removals = tuple(each for each in found if isinstance(each, Removal))
         seals = tuple(each for each in found if isinstance(each, Seal))
-        gone = frozenset(row for seal in seals for row in seal.rows)
-        hidden = {row for each in removals if each.kind is RemovalKind.TRIALS for row in each.rows}
+        gone = frozenset(row for seal in seals if seal.is_final for row in seal.rows)
+        hidden = {row for seal in seals for row in seal.rows}
+        hidden |= {row for each in removals if each.kind is RemovalKind.TRIALS for row in each.rows}
         of_sweeps = (row for each in removals if each.kind is RemovalKind.SWEEP for row in each.rows)
         hidden.update(row for row in of_sweeps if row[0] not in owned)
-        return Removals(removals, seals, frozenset(hidden) | gone, gone)
+        return Removals(removals, seals, frozenset(hidden), gone)
 
     def trial_ids(self) -> set[str]:
         """Return the trials of which rows are hidden."""
@@ -147,60 +171,22 @@ def put_away(store: Store, removal: Removal, paths: Iterable[str]) -> None:
         store.move(path, removed_path(removal.removal_id, path))
 
 
-def restore(store: Store, removals: Iterable[Removal]) -> int:
-    """Make removals undone, what was put away first, and return how many files came back.
+def restore(store: Store, removals: Iterable[Removal]) -> None:
+    """Make removals undone: what was put away comes back, where nothing newer has taken its place.
 
-    Raises:
-        StoreError: what was put away would come to lie on something else.
+    Who calls it looks at the store again: a compaction may have sealed rows at the same moment.
     """
-    count, known = 0, list(removals)
+    known = list(removals)
     for removal in known:
         folder = removed_path(removal.removal_id)
         for path in sorted(store.list(folder), key=lambda each: each.endswith(".json")):  # a spec after its trials
             back = path.removeprefix(f"{folder}/")
             if store.size(back) is None:
                 store.move(path, back)
-                count += 1
-            elif store.read(back) == store.read(path) or back.startswith(("sweeps/", "fits/")):
-                store.delete(path)  # launched or fitted anew since: that is newer
             else:
-                raise StoreError(f"{back} is there already and another; {removal.sweep} is not restored")
+                store.delete(path)  # launched or fitted anew since
     for removal in known:
         store.delete(removal_path(removal.removal_id))
-    return count
-
-
-def seal_removals(store: Store, removals: Removals, grace_s: float, owned_now: OwnedNow) -> bool:
-    """Seal what was removed longer than `grace_s` ago and nobody asks for; return whether something was.
-
-    Who asks is looked up once more after the seal is written: what a sweep asked for meanwhile is let go.
-    """
-    ripe = [
-        each for each in removals.removals if age_s(store, removal_path(each.removal_id), each.removed_at) >= grace_s
-    ]
-    if not ripe:
-        return False
-    young = {row for each in removals.removals if each not in ripe for row in each.rows}
-    wanted = {row for each in ripe if each.kind is RemovalKind.TRIALS for row in each.rows}
-    unwanted = {row for each in ripe if each.kind is RemovalKind.SWEEP for row in each.rows} - wanted
-    owned = owned_now()
-    rows = (wanted | {row for row in unwanted if row[0] not in owned}) - young
-    path = seal_path(new_name())
-    if rows:
-        store.write(path, sealed({"sealed_at": time.time(), "rows": _by_attempt(rows)}), durable=True)
-        owned = owned_now()
-        if any(row[0] in owned for row in rows - wanted) or _were_restored(store, ripe):
-            store.delete(path)
-            return False
-    for removal in ripe:
-        if not removal.rows & young:
-            store.delete(removed_path(removal.removal_id))
-            store.delete(removal_path(removal.removal_id))
-    return bool(rows)
-
-
-def _were_restored(store: Store, removals: Iterable[Removal]) -> bool:
-    return any(store.size(removal_path(each.removal_id)) is None for each in removals)
 
 
 def _by_attempt(rows: Iterable[Row]) -> dict[str, list[str]]:
@@ -212,19 +198,3 @@ def _by_attempt(rows: Iterable[Row]) -> dict[str, list[str]]:
 
 def _rows(by_attempt: Mapping[str, list[str]]) -> frozenset[Row]:
     return frozenset((str(t), identity(attempt)) for attempt, trials in by_attempt.items() for t in trials)
-
-
-EMPTY_S = 86_400.0
-"""A seal stays at least so long: a compaction that began before it may still write rows of it."""
-
-
-def delete_empty_seals(store: Store, snapshot: Snapshot) -> None:
-    """Delete the seals whose rows stand in no file any more."""
-    held = {
-        pair
-        for source in (*snapshot.sources, *snapshot.beaten)
-        for pair in zip(source.held["trial_id"].to_pylist(), source.held["attempt_id"].to_pylist(), strict=True)
-    }
-    for seal in snapshot.removals.seals:
-        if not seal.rows & held and age_s(store, seal.path, seal.sealed_at) >= EMPTY_S:
-            store.delete(seal.path)

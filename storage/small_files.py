@@ -13,7 +13,14 @@ from depthrate.storage.decisions import Decision
 from depthrate.storage.findings import Finding
 from depthrate.storage.json_file import read_object, read_sealed
 from depthrate.storage.kept_code import damaged_code
-from depthrate.storage.layout import checkpoint_trials_path, identity, is_identity, is_job_folder, submission_path
+from depthrate.storage.layout import (
+    checkpoint_trials_path,
+    identity,
+    is_identity,
+    is_job_folder,
+    is_seal,
+    submission_path,
+)
 from depthrate.storage.parquet import read_parquet
 from depthrate.storage.removals import Removal, Seal
 from depthrate.storage.replaced import ABANDONED_S
@@ -91,7 +98,7 @@ def _check_decision(path: str, content: bytes) -> None:
 
 
 def _check_removal(path: str, content: bytes) -> None:
-    (Seal if path.endswith(".seal") else Removal).of(path, content)
+    (Seal if is_seal(path) else Removal).of(path, content)
 
 
 def _check_tagging(path: str, content: bytes) -> None:
