@@ -172,6 +172,7 @@ def _begin(
     store.check_writable()
     delete_checkpoints(plan.stale_checkpoints, store)
     write_launch(store, plan.checked)
+    _check_still_there(store, plan)
     found = other_code(plan.checked, plan.snapshot)
     git_sha, git_dirty = _git_state(_task_folder(plan.checked.sweep.task))
     return LaunchOptions(
@@ -188,6 +189,18 @@ def _begin(
         beat_s=heartbeat_s(store, executor.at_once(executor.workers if plan.checked.sweep.search else len(plan.packs))),
         engine=plan.checked.sweep.engine,
     )
+
+
+def _check_still_there(store: Store, plan: Plan) -> None:
+    """Check that nobody removed what the plan counts on before it was written down who asks for it.
+
+    Raises:
+        StoreError: somebody did.
+    """
+    if store.list("removals") and (gone := plan.done - take_snapshot(store).trial_ids()):
+        raise StoreError(
+            f"{len(gone)} trials that were done have been removed meanwhile; call it again to run them too"
+        )
 
 
 class _Interrupts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import runpy
 from collections import Counter
@@ -16,6 +17,7 @@ from depthrate.sweeps.fit_requests import fit_request
 from depthrate.sweeps.limits import MAX_TRIALS
 from depthrate.sweeps.search import search_of_spec
 from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.loading import absolute_task_name
 from depthrate.tasks.schema import nearest, shown
 from depthrate.tasks.task import Engine
@@ -25,6 +27,10 @@ _PARTS = ("params", "grid", "zip", "grids", "include", "exclude", "derive")
 _KEYS = ("name", "task", *_PARTS, "seeds", "search", "fit", "figures", "max_trials", "engine")
 _OVERRIDDEN = ("params", "grid", "zip", "grids", "include", "derive")
 """Where --set takes out what the file says of a parameter."""
+_SAME_TRIALS = ("name", "max_trials", "engine")
+"""What --set may change of a sweep that stays the same sweep."""
+LONGEST_VARIANT = 40
+"""Letters that --set adds to a sweep's name."""
 
 
 def parse_yaml(text: str) -> Any:
@@ -138,7 +144,10 @@ def _spec_of_function(path: Path, name: str) -> dict[str, Any]:
 
 
 def _override(content: Any, overrides: Mapping[str, Any]) -> Any:
-    """Apply --set: a list becomes an axis of the grid, anything else a fixed parameter; it replaces what the file says."""
+    """Apply --set: a list becomes an axis of the grid, anything else a fixed parameter; it replaces what the file says.
+
+    What has other trials is another sweep: without a name of its own it is called after what was set.
+    """
     if not overrides or not isinstance(content, Mapping):
         return content
     content = {key: dict(value) if isinstance(value, Mapping) else value for key, value in content.items()}
@@ -156,7 +165,18 @@ def _override(content: Any, overrides: Mapping[str, Any]) -> Any:
         place = "grid" if isinstance(value, list | Mapping) else "params"
         if isinstance(content.get(place) or {}, Mapping):
             content[place] = {**(content.get(place) or {}), name: value}
+    if "name" not in overrides and isinstance(content.get("name"), str):
+        content["name"] += _variant({name: value for name, value in overrides.items() if name not in _SAME_TRIALS})
     return content
+
+
+def _variant(changes: Mapping[str, Any]) -> str:
+    """Return what is added to the name of a sweep for parameters that were set, as in `.steps-60`."""
+    changes = {name: value for name, value in changes.items() if not name.startswith("search.")}
+    texts = [f"{name}-{canonical_json(value)}" for name, value in changes.items()]
+    added = "".join("." + re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-") for text in texts)
+    digest = hashlib.sha256(canonical_json(dict(changes)).encode()).hexdigest()[:8]
+    return added if len(added) <= LONGEST_VARIANT else f".{'-'.join(changes)[:LONGEST_VARIANT]}-{digest}"
 
 
 def _without(name: str, part: Any) -> Any:

@@ -15,6 +15,7 @@ TrialArgument = Annotated[str, typer.Argument(help="A trial_id, or its beginning
 StoreOption = Annotated[
     str | None, typer.Option("--store", help="Any fsspec URL; else DEPTHRATE_STORE, else ./results.")
 ]
+WideOption = Annotated[bool, typer.Option("--wide", help="All columns, however wide the table gets.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
