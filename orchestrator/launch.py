@@ -18,12 +18,13 @@ from rich.console import Console
 from depthrate.orchestrator.attempt import heartbeat_s
 from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.executor import Executor, LaunchJob, LaunchOptions, LaunchSite, SubmitError
+from depthrate.orchestrator.notebook_bar import watcher_for
 from depthrate.orchestrator.plan import CheckedSweep, Plan, stale_checkpoints
 from depthrate.orchestrator.progress import Detached, Feed, Outcome
 from depthrate.orchestrator.provenance import other_code
 from depthrate.orchestrator.task_source import keep_source
 from depthrate.orchestrator.upkeep import Upkeep
-from depthrate.orchestrator.watch import JobWatcher, LaunchWatcher
+from depthrate.orchestrator.watch import JobWatcher
 from depthrate.storage.lag import await_commits
 from depthrate.storage.layout import checkpoint_folder
 from depthrate.storage.snapshot import Snapshot, take_snapshot
@@ -72,7 +73,7 @@ def launch(
     options = _begin(plan, store, executor, data, checkpoint_s, stall_s)
     executor.start(plan)
     upkeep = Upkeep(options.store)
-    with LaunchWatcher(plan, console) as watcher:
+    with watcher_for(plan, console) as watcher:
         driver = Driver(plan, store, executor, options, watcher, upkeep=upkeep.look, estimate_s=estimate_s, feed=feed)
         with _Interrupts(driver, console):
             try:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import duckdb
 import pyarrow as pa
@@ -65,12 +65,12 @@ class Results:
         """Store that are not what they should be; nothing in them is counted."""
         return self.snapshot.problems
 
-    def refresh(self) -> Results:
+    def refresh(self) -> Self:
         """See what has been committed since, and return self."""
         self._reset(take_snapshot(self.store, ignore=self._broken, cache=self._cache))
         return self
 
-    def of(self, sweep: str) -> Results:
+    def of(self, sweep: str) -> Self:
         """Return the same store with the trials of one sweep alone, as its newest launch asks for them.
 
         Raises:
@@ -82,7 +82,7 @@ class Results:
             raise QueryError(f"no committed trial of {self.store.url} belongs to a sweep {sweep!r}; there are: {there}")
         return self.only(known[sweep], sweep)
 
-    def only(self, trial_ids: Iterable[str], sweep: str) -> Results:
+    def only(self, trial_ids: Iterable[str], sweep: str) -> Self:
         """Return the same store with some trials alone, under the name of a sweep."""
         scoped = copy(self)
         scoped._reset(self.snapshot)

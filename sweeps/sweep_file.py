@@ -133,12 +133,12 @@ def _spec_of_function(path: Path, name: str) -> dict[str, Any]:
     """Call a function in a Python file that returns a Sweep, and return its spec."""
     try:
         function = runpy.run_path(str(path)).get(name)
-        made = function() if callable(function) else None
+        made: Any = function() if callable(function) else None
     except SweepError:
         raise
     except Exception as error:
         raise SweepError(f"{type(error).__name__}: {error}") from error
-    if not isinstance(made, Sweep):
+    if not (isinstance(made, Sweep) or type(made).__module__.startswith("depthrate.")):
         raise SweepError(f"{name!r} is not a function that returns a depthrate.Sweep")
     return made.spec()
 
