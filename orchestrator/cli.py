@@ -17,19 +17,31 @@ from depthrate.orchestrator.commands.arguments import (
     TrialArgument,
     WideOption,
     launch_arguments,
+    print_version,
 )
 from depthrate.orchestrator.exit_codes import exits
 
 app = typer.Typer(
     name="depthrate",
-    help="Launch depth x width x weight-decay x seed grids of small networks, measure their features, fit the rates.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
 app.add_typer(sweeps_app, name="sweeps")
 app.add_typer(trials_app, name="trials")
+<<<<<<< HEAD
+=======
+
+
+@app.callback()
+def depthrate(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Launch depth x width x weight-decay x seed grids of small networks, measure their features, fit the rates."""
+>>>>>>> desk
 
 
 def main() -> None:
@@ -305,6 +317,25 @@ def export(
     from depthrate.storage.store import existing_store
 
     export_search(sweep, existing_store(store), storage)
+
+
+@app.command()
+@exits
+def init(folder: Annotated[Path, typer.Argument(help="A folder; default: this one.")] = Path()) -> None:
+    """Write a commented sweep and a task of your own to start from."""
+    from depthrate.orchestrator.commands.init import write_start
+    from depthrate.orchestrator.terminal import make_console
+
+    write_start(folder, make_console())
+
+
+@app.command()
+@exits
+def schema() -> None:
+    """Print the JSON schema of sweep files, by which editors check and complete them."""
+    from depthrate.orchestrator.commands.init import schema_text
+
+    print(schema_text(), end="")
 
 
 @app.command()

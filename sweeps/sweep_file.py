@@ -24,7 +24,7 @@ from depthrate.tasks.task import Engine
 
 SHIPPED = Path(__file__).parent
 _PARTS = ("params", "grid", "zip", "grids", "include", "exclude", "derive")
-_KEYS = ("name", "task", *_PARTS, "seeds", "search", "fit", "figures", "max_trials", "engine")
+KEYS = ("name", "task", *_PARTS, "seeds", "search", "fit", "figures", "max_trials", "engine")
 _OVERRIDDEN = ("params", "grid", "zip", "grids", "include", "derive")
 """Where --set takes out what the file says of a parameter."""
 _SAME_TRIALS = ("name", "max_trials", "engine")
@@ -91,8 +91,8 @@ def sweep_of_spec(content: Any, folder: Path | None = None) -> Sweep:
         SweepError: a key is unknown or has the wrong form.
     """
     if not isinstance(content, Mapping):
-        raise SweepError(f"a sweep is a mapping with the keys {', '.join(_KEYS)}; this is {kind_of(content)}")
-    require_keys(content, _KEYS, "the sweep")
+        raise SweepError(f"a sweep is a mapping with the keys {', '.join(KEYS)}; this is {kind_of(content)}")
+    require_keys(content, KEYS, "the sweep")
     for key in ("name", "task"):
         if not isinstance(content.get(key), str):
             raise SweepError(f"key {key!r} is {kind_of(content.get(key))}; a sweep needs a text there")

@@ -19,6 +19,15 @@ WideOption = Annotated[bool, typer.Option("--wide", help="All columns, however w
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
+def print_version(wanted: bool) -> None:
+    """Print the version and end, where that is what is wanted."""
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("depthrate"))
+        raise typer.Exit
+
+
 @with_options(executor_options())
 def launch_arguments(
     sweep: SweepArgument,

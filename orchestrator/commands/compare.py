@@ -9,8 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from depthrate.orchestrator.aggregate import FittedCurve, fit_curves
+from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.commands.find_sweep import find_sweep
+from depthrate.orchestrator.fitted_curve import FittedCurve
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.search.proposals import fitted_trials
