@@ -30,8 +30,6 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(sweeps_app, name="sweeps")
 app.add_typer(trials_app, name="trials")
-<<<<<<< HEAD
-=======
 
 
 @app.callback()
@@ -41,7 +39,6 @@ def depthrate(
     ] = False,
 ) -> None:
     """Launch depth x width x weight-decay x seed grids of small networks, measure their features, fit the rates."""
->>>>>>> desk
 
 
 def main() -> None:

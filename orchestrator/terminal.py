@@ -62,11 +62,7 @@ def print_rows(console: Console, columns: Sequence[str], rows: Sequence[Sequence
     What does not go to a terminal has all columns.
     """
     kept = len(columns) if wide or not console.is_terminal else _columns_that_fit(columns, rows, console.width)
-<<<<<<< HEAD
-    shown = Console(width=100_000, soft_wrap=True) if wide else console
-=======
     shown = Console(file=console.file, width=100_000, soft_wrap=True) if wide else console
->>>>>>> desk
     print_table(shown, columns[:kept], [row[:kept] for row in rows])
     if kept < len(columns):
         left = ", ".join(columns[kept : kept + 8]) + (", ..." if len(columns) > kept + 8 else "")

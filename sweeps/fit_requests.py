@@ -88,15 +88,9 @@ def fit_request(part: Mapping[str, Any]) -> FitRequest:
 
 
 def _is_allowed(name: str, value: Any) -> bool:
-<<<<<<< HEAD
-    if name in _WORDS:
-        return value in _WORDS[name]
-    if name in ("where", "over"):
-=======
     if name in WORDS:
         return value in WORDS[name]
-    if name == "where":
->>>>>>> desk
+    if name in ("where", "over"):
         return isinstance(value, str)
     if isinstance(value, bool):
         return False
