@@ -74,11 +74,10 @@ def _of_task(task: Task) -> Schema:
     axes = {name: {"anyOf": [_list_of(value), ranges]} for name, value in values.items()}
     metrics = sorted(scalars(task.measurements))
     metric: Schema = {"examples": metrics} if metrics else {}
+    grid = {"params": _only(values), "grid": _only(axes), "zip": _only(axes)}
     then = {
-        "params": _only(values),
-        "grid": _only(axes),
-        "zip": _only(axes),
-        "grids": _list_of(_only(axes)),
+        **grid,
+        "grids": _list_of(_only(grid)),
         "include": _list_of(_only(values)),
         "derive": {"propertyNames": {"enum": sorted(values)}},
         "fit": _list_of({"properties": {"metric": metric}}),

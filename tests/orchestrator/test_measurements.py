@@ -73,7 +73,7 @@ def test_the_report_draws_what_the_task_declares(done: Path) -> None:
     fits = ["residuals-of-width-ratio-from-the-power-law", "width-ratio-against-depth"]
     assert drawn == sorted([*by_layer, *by_step, *fits, "shape-of-it-last-layer"])
     text = (done / "r.html").read_text()
-    assert "Width ratio <strong>falls as depth" in text
+    assert "Width ratio <strong>goes as depth" in text, "two seeds give no interval that says whether it falls"
     assert "Score at the last step: mean 0.700" in text
 
 
@@ -134,7 +134,8 @@ def test_stores_keep_the_columns_and_types_that_they_have_always_had() -> None:
     first = [*METRICS.names, *numbers, "singular_values", "class_gram"]
     assert [name for name in schemas["metrics"].names if name in first] == first
     curves = ["loss", "objective", "objective_gap", "accuracy", "grad_norm", "lr"]
-    assert schemas["curves"].names[: len(CURVES) + len(curves)] == [*CURVES.names, *curves]
+    first = [*CURVES.names, *curves]
+    assert [name for name in schemas["curves"].names if name in first] == first
     assert {str(schemas["metrics"].field(name).type) for name in numbers} == {"double"}
     assert str(schemas["metrics"].field("class_gram").type) == "list<item: float>"
 
