@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from depthrate.orchestrator.command_groups import data_app, sweeps_app, trials_app
+from depthrate.orchestrator.command_groups import data_app, init, schema, sweeps_app, trials_app
 from depthrate.orchestrator.command_options import takes
 from depthrate.orchestrator.commands.arguments import (
     JsonOption,
@@ -30,6 +30,8 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(sweeps_app, name="sweeps")
 app.add_typer(trials_app, name="trials")
+app.command()(init)
+app.command()(schema)
 
 
 @app.callback()
@@ -64,6 +66,9 @@ def run(
     accept_code: Annotated[
         bool, typer.Option("--accept-code", help="The task's code has changed: what the old code gave counts.")
     ] = False,
+    notify: Annotated[
+        str | None, typer.Option("--notify", help="A command or a URL to tell at the end and at the first failure.")
+    ] = None,
 ) -> int:
     """Run what is pending of a sweep, then fit its rates. Run it again to resume: what is committed is never redone."""
     from depthrate.orchestrator.commands.run import run_sweep
@@ -75,6 +80,7 @@ def run(
         stall_minutes=stall_minutes,
         rerun=rerun,
         accept_code=accept_code,
+        notify=notify,
     )
 
 
@@ -314,25 +320,6 @@ def export(
     from depthrate.storage.store import existing_store
 
     export_search(sweep, existing_store(store), storage)
-
-
-@app.command()
-@exits
-def init(folder: Annotated[Path, typer.Argument(help="A folder; default: this one.")] = Path()) -> None:
-    """Write a commented sweep and a task of your own to start from."""
-    from depthrate.orchestrator.commands.init import write_start
-    from depthrate.orchestrator.terminal import make_console
-
-    write_start(folder, make_console())
-
-
-@app.command()
-@exits
-def schema() -> None:
-    """Print the JSON schema of sweep files, by which editors check and complete them."""
-    from depthrate.orchestrator.commands.init import schema_text
-
-    print(schema_text(), end="")
 
 
 @app.command()

@@ -1,7 +1,8 @@
-"""The groups of commands: `depthrate data`, `sweeps` and `trials`; arguments and what they mean, nothing else."""
+"""The groups of commands (`data`, `sweeps`, `trials`) and those for a start; arguments and what they mean, nothing else."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -130,3 +131,20 @@ def trials_tag(
     from depthrate.storage.store import existing_store
 
     tag_trials(existing_store(store), tag, trials or [], where, is_set=not off, console=make_console())
+
+
+@exits
+def init(folder: Annotated[Path, typer.Argument(help="A folder; default: this one.")] = Path()) -> None:
+    """Write a commented sweep and a task of your own to start from."""
+    from depthrate.orchestrator.commands.init import write_start
+    from depthrate.orchestrator.terminal import make_console
+
+    write_start(folder, make_console())
+
+
+@exits
+def schema() -> None:
+    """Print the JSON schema of sweep files, by which editors check and complete them."""
+    from depthrate.orchestrator.commands.init import schema_text
+
+    print(schema_text(), end="")

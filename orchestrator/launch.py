@@ -19,6 +19,7 @@ from depthrate.orchestrator.attempt import heartbeat_s
 from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.executor import Executor, LaunchJob, LaunchOptions, LaunchSite, SubmitError
 from depthrate.orchestrator.notebook_bar import watcher_for
+from depthrate.orchestrator.notify import Notifier
 from depthrate.orchestrator.plan import CheckedSweep, Plan, stale_checkpoints
 from depthrate.orchestrator.progress import Detached, Feed, Outcome
 from depthrate.orchestrator.provenance import other_code
@@ -63,6 +64,7 @@ def launch(
     stall_s: float | None = None,
     console: Console,
     feed: Feed | None = None,
+    notifier: Notifier | None = None,
 ) -> LaunchEnd:
     """Run a plan's packs, and those that a search adds, until all are committed, given up, or Ctrl-C.
 
@@ -74,7 +76,8 @@ def launch(
     executor.start(plan)
     upkeep = Upkeep(options.store)
     with watcher_for(plan, console) as watcher:
-        driver = Driver(plan, store, executor, options, watcher, upkeep=upkeep.look, estimate_s=estimate_s, feed=feed)
+        watch = watcher if notifier is None else notifier.watching(watcher)
+        driver = Driver(plan, store, executor, options, watch, upkeep=upkeep.look, estimate_s=estimate_s, feed=feed)
         with _Interrupts(driver, console):
             try:
                 outcome = driver.run()

@@ -133,8 +133,8 @@ class Results:
             if found:
                 return np.concatenate([labels for _, labels, _ in found]), np.concatenate([f for _, _, f in found])
         raise KeyError(
-            f"no features of trial {trial_id!r} at layer {layer} in {self.store.url}; "
-            "ask for them with `features: all` (or class_means, sample:<n>) in the sweep"
+            f"no features of trial {trial_id!r} at layer {layer} in {self.store.url}; a task keeps them that returns a table "
+            "`features`: those that come with depthrate where the sweep says `features: all` (or class_means, sample:<n>)"
         )
 
     def iter_features(self, layer: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:

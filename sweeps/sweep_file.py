@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
 import runpy
@@ -77,11 +78,25 @@ def load_sweep(given: str, overrides: Mapping[str, Any] | None = None) -> Sweep:
     """
     path_text, _, function = given.partition(".py:")
     path = find_sweep_file(path_text + ".py" if function else given)
+    if not function and path.suffix == ".py":
+        raise SweepError(_which_function(path))
     try:
         content = _spec_of_function(path, function) if function else parse_yaml(path.read_text(encoding="utf-8"))
         return sweep_of_spec(_override(content, overrides or {}), folder=path.parent)
     except (SweepError, UnicodeDecodeError) as error:
         raise SweepError(f"{path}: {error}") from None
+
+
+def _which_function(path: Path) -> str:
+    """Say how the sweep is named that a Python file makes, without running the file."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError) as error:
+        return f"{path} cannot be read as Python: {error}"
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+    there = f"its functions: {', '.join(names)}" if names else "it has none"
+    call = f"{path}:{(names or ['wd'])[0]}"
+    return f"{path} is Python; name the function in it that returns a depthrate.Sweep, as in {call} ({there})"
 
 
 def sweep_of_spec(content: Any, folder: Path | None = None) -> Sweep:
