@@ -10,14 +10,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from depthrate.orchestrator.results import open_results as open
+    from depthrate.orchestrator.notebook.results import open_results as open
+    from depthrate.orchestrator.notebook.sweep import RunError, Sweep, load
     from depthrate.storage.expressions import QueryError
     from depthrate.storage.query import Results
     from depthrate.storage.store import StoreError
     from depthrate.sweeps.errors import SweepError
     from depthrate.sweeps.fit_requests import FitRequest
     from depthrate.sweeps.search import Measure, Prune, Search
-    from depthrate.sweeps.sweep import Sweep
     from depthrate.sweeps.sweep_file import load_sweep
     from depthrate.tasks.fits.common_exponent import common_exponent
     from depthrate.tasks.fits.cutoffs import cutoff
@@ -34,6 +34,7 @@ __all__ = [
     "Pruned",
     "QueryError",
     "Results",
+    "RunError",
     "Search",
     "StoreError",
     "Sweep",
@@ -43,6 +44,7 @@ __all__ = [
     "cutoff",
     "fit_many",
     "fit_rates",
+    "load",
     "load_sweep",
     "open",
     "predict",
@@ -50,13 +52,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "orchestrator.notebook.sweep": ("RunError", "Sweep", "load"),
     "storage.expressions": ("QueryError",),
     "storage.query": ("Results",),
     "storage.store": ("StoreError",),
     "sweeps.errors": ("SweepError",),
     "sweeps.fit_requests": ("FitRequest",),
     "sweeps.search": ("Measure", "Prune", "Search"),
-    "sweeps.sweep": ("Sweep",),
     "sweeps.sweep_file": ("load_sweep",),
     "tasks.fits.common_exponent": ("common_exponent",),
     "tasks.fits.cutoffs": ("cutoff",),
@@ -65,7 +67,7 @@ _HOMES = {
     "tasks.task": ("Interrupted", "Pruned", "TaskError", "task"),
 }
 _PLACES = {name: (module, name) for module, names in _HOMES.items() for name in names}
-_PLACES["open"] = ("orchestrator.results", "open_results")
+_PLACES["open"] = ("orchestrator.notebook.results", "open_results")
 
 
 def __getattr__(name: str) -> Any:

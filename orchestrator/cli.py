@@ -8,25 +8,39 @@ from typing import Annotated, Any
 
 import typer
 
+from depthrate.orchestrator.command_groups import data_app, init, schema, sweeps_app, trials_app
 from depthrate.orchestrator.command_options import takes
 from depthrate.orchestrator.commands.arguments import (
     JsonOption,
     StoreOption,
     SweepArgument,
     TrialArgument,
+    WideOption,
     launch_arguments,
+    print_version,
 )
 from depthrate.orchestrator.exit_codes import exits
 
 app = typer.Typer(
     name="depthrate",
-    help="Launch depth x width x weight-decay x seed grids of small networks, measure their features, fit the rates.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-data_app = typer.Typer(help="The data sets: what is here, and getting what is not.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.add_typer(sweeps_app, name="sweeps")
+app.add_typer(trials_app, name="trials")
+app.command()(init)
+app.command()(schema)
+
+
+@app.callback()
+def depthrate(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Launch depth x width x weight-decay x seed grids of small networks, measure their features, fit the rates."""
 
 
 def main() -> None:
@@ -52,6 +66,9 @@ def run(
     accept_code: Annotated[
         bool, typer.Option("--accept-code", help="The task's code has changed: what the old code gave counts.")
     ] = False,
+    notify: Annotated[
+        str | None, typer.Option("--notify", help="A command or a URL to tell at the end and at the first failure.")
+    ] = None,
 ) -> int:
     """Run what is pending of a sweep, then fit its rates. Run it again to resume: what is committed is never redone."""
     from depthrate.orchestrator.commands.run import run_sweep
@@ -63,6 +80,7 @@ def run(
         stall_minutes=stall_minutes,
         rerun=rerun,
         accept_code=accept_code,
+        notify=notify,
     )
 
 
@@ -185,16 +203,29 @@ def query(
         str, typer.Argument(help="One SELECT over trials, metrics, curves, features, attempts, fits, results.")
     ],
     store: StoreOption = None,
+    sweep: Annotated[str | None, typer.Option("--sweep", help="The trials of this sweep alone.")] = None,
     format: Annotated[
         Format | None, typer.Option("--format", help="Default: by the ending of -o, else a table.")
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="A file to write instead of printing.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    wide: WideOption = False,
 ) -> None:
     """Ask the store with SQL; read-only."""
     from depthrate.orchestrator.commands.query import answer
 
-    answer(sql, store, format, output, as_json=json)
+    answer(sql, store, format, output, sweep=sweep, as_json=json, wide=wide)
+
+
+@app.command()
+@exits
+def compare(first: SweepArgument, second: SweepArgument, store: StoreOption = None, json: JsonOption = False) -> None:
+    """Show what two sweeps differ in, their fits side by side, and whether they share their exponents."""
+    from depthrate.orchestrator.commands.compare import compare_sweeps
+    from depthrate.orchestrator.terminal import make_console
+    from depthrate.storage.store import existing_store
+
+    compare_sweeps((first, second), existing_store(store), json, make_console())
 
 
 @app.command()
@@ -299,23 +330,3 @@ def tasks(name: Annotated[str | None, typer.Argument(help="A task: its name, or 
     from depthrate.orchestrator.terminal import make_console
 
     show_tasks(name, make_console())
-
-
-@data_app.command("list")
-@exits
-def data_list() -> None:
-    """Show which data sets are at DEPTHRATE_DATA, and which files of them are read."""
-    from depthrate.orchestrator.commands.data import print_datasets
-    from depthrate.storage.data_folder import open_data_folder
-
-    print_datasets(open_data_folder())
-
-
-@data_app.command("fetch")
-@exits
-def data_fetch(name: Annotated[str, typer.Argument(help="A data set: its name in depthrate data list.")]) -> int:
-    """Download a data set from its publisher to DEPTHRATE_DATA, checksums checked."""
-    from depthrate.orchestrator.commands.data import fetch_and_print
-    from depthrate.storage.data_folder import open_data_folder
-
-    return 0 if fetch_and_print(name, open_data_folder()) else 1

@@ -341,5 +341,6 @@ class Driver:
                 waiting_for_others=len(waiting),
                 holders=[each for each in self._others.holders if queued.intersection(each["trial_ids"])],
                 packs_added=self._feeding.added,
+                failures=tuple(self.failures),
             )
         )

@@ -18,12 +18,14 @@ from rich.console import Console
 from depthrate.orchestrator.attempt import heartbeat_s
 from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.executor import Executor, LaunchJob, LaunchOptions, LaunchSite, SubmitError
+from depthrate.orchestrator.notebook_bar import watcher_for
+from depthrate.orchestrator.notify import Notifier
 from depthrate.orchestrator.plan import CheckedSweep, Plan, stale_checkpoints
 from depthrate.orchestrator.progress import Detached, Feed, Outcome
 from depthrate.orchestrator.provenance import other_code
 from depthrate.orchestrator.task_source import keep_source
 from depthrate.orchestrator.upkeep import Upkeep
-from depthrate.orchestrator.watch import JobWatcher, LaunchWatcher
+from depthrate.orchestrator.watch import JobWatcher
 from depthrate.storage.lag import await_commits
 from depthrate.storage.layout import checkpoint_folder
 from depthrate.storage.snapshot import Snapshot, take_snapshot
@@ -62,6 +64,7 @@ def launch(
     stall_s: float | None = None,
     console: Console,
     feed: Feed | None = None,
+    notifier: Notifier | None = None,
 ) -> LaunchEnd:
     """Run a plan's packs, and those that a search adds, until all are committed, given up, or Ctrl-C.
 
@@ -72,8 +75,9 @@ def launch(
     options = _begin(plan, store, executor, data, checkpoint_s, stall_s)
     executor.start(plan)
     upkeep = Upkeep(options.store)
-    with LaunchWatcher(plan, console) as watcher:
-        driver = Driver(plan, store, executor, options, watcher, upkeep=upkeep.look, estimate_s=estimate_s, feed=feed)
+    with watcher_for(plan, console) as watcher:
+        watch = watcher if notifier is None else notifier.watching(watcher)
+        driver = Driver(plan, store, executor, options, watch, upkeep=upkeep.look, estimate_s=estimate_s, feed=feed)
         with _Interrupts(driver, console):
             try:
                 outcome = driver.run()
@@ -172,6 +176,7 @@ def _begin(
     store.check_writable()
     delete_checkpoints(plan.stale_checkpoints, store)
     write_launch(store, plan.checked)
+    _check_still_there(store, plan)
     found = other_code(plan.checked, plan.snapshot)
     git_sha, git_dirty = _git_state(_task_folder(plan.checked.sweep.task))
     return LaunchOptions(
@@ -188,6 +193,18 @@ def _begin(
         beat_s=heartbeat_s(store, executor.at_once(executor.workers if plan.checked.sweep.search else len(plan.packs))),
         engine=plan.checked.sweep.engine,
     )
+
+
+def _check_still_there(store: Store, plan: Plan) -> None:
+    """Check that nobody removed what the plan counts on before it was written down who asks for it.
+
+    Raises:
+        StoreError: somebody did.
+    """
+    if store.list("removals") and (gone := plan.done - take_snapshot(store).trial_ids()):
+        raise StoreError(
+            f"{len(gone)} trials that were done have been removed meanwhile; call it again to run them too"
+        )
 
 
 class _Interrupts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -42,6 +42,8 @@ class Progress:
     """The attempts that they wait for."""
     packs_added: list[Pack] = field(default_factory=list)
     """By a search, since the launch began."""
+    failures: Sequence[PackFailure] = ()
+    """Packs that were given up."""
 
 
 class Watcher(Protocol):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 
 from depthrate.orchestrator.measurements import builtin_columns, columns_of
+from depthrate.storage.parameters import Added
 from depthrate.storage.query import Results
+from depthrate.storage.schema import Columns
 from depthrate.storage.store import Store, existing_store
 from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.task import Task, added_parameters
@@ -22,6 +24,11 @@ def open_results(url: str | os.PathLike[str] | None = None) -> Results:
 
 def results_of(store: Store, task: Task | None = None) -> Results:
     """Return a store's results: the columns that every file has, the task's, and those that tasks added to this store."""
+    return Results(store, *declared_by(task))
+
+
+def declared_by(task: Task | None = None) -> tuple[Columns, Added]:
+    """Return what the tasks that come with depthrate, and one besides, declare: columns, and parameters that came later."""
     tasks = [*builtin_tasks().values(), *([] if task is None else [task])]
     columns = builtin_columns() if task is None else columns_of(task)
-    return Results(store, columns, added_parameters(*tasks))
+    return columns, added_parameters(*tasks)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -53,6 +54,30 @@ def print_table(
     for row in rows:
         table.add_row(*(_escape(format_value(value)) for value in row))
     console.print(table, highlight=False)
+
+
+def print_rows(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, wide: bool = False) -> None:
+    """Print rows on a terminal with as many of their columns as it has room for, the first ones first; all with `wide`.
+
+    What does not go to a terminal has all columns.
+    """
+    kept = len(columns) if wide or not console.is_terminal else _columns_that_fit(columns, rows, console.width)
+    shown = Console(file=console.file, width=100_000, soft_wrap=True) if wide else console
+    print_table(shown, columns[:kept], [row[:kept] for row in rows])
+    if kept < len(columns):
+        left = ", ".join(columns[kept : kept + 8]) + (", ..." if len(columns) > kept + 8 else "")
+        console.print(f"{len(columns) - kept} more columns ({printable(left)}): --wide", highlight=False, markup=False)
+
+
+def _columns_that_fit(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> int:
+    """Return how many columns a terminal has room for; one at least."""
+    used = 1
+    for index, column in enumerate(columns):
+        cells = [printable(column), *(format_value(row[index]) for row in rows)]
+        used += max(cell_len(cell) for cell in cells) + (2 if index else 0)
+        if used > width and index:
+            return index
+    return len(columns)
 
 
 def format_value(value: Any) -> str:

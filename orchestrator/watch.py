@@ -63,15 +63,19 @@ class LaunchWatcher:
 
     def __call__(self, progress: LaunchProgress) -> None:
         """Show how the launch is getting on."""
-        self._count_added(progress)
-        self._name_holders(progress)
+        self.take(progress)
         if self._display is not None:
             self._draw(self._display, progress)
             return
         now = time.monotonic()
         if progress.trials_done > self._last_done or now - self._last_line >= LOG_EVERY_S:
             self._last_done, self._last_line = progress.trials_done, now
-            self._console.print(f"{progress.trials_done}/{self._total} trials{self._pace(progress)}", highlight=False)
+            self._console.print(self.sentence(progress), highlight=False)
+
+    def take(self, progress: LaunchProgress) -> None:
+        """Count what a search added, and name whom the launch waits for."""
+        self._count_added(progress)
+        self._name_holders(progress)
 
     def _name_holders(self, progress: LaunchProgress) -> None:
         """Say once of each attempt of another launch that it is waited for: one that hangs is waited for in vain."""
@@ -111,6 +115,15 @@ class LaunchWatcher:
         shared = [name for name in self._varying if all(p[name] == params[0][name] for p in params)]
         text = " ".join(f"{name}={params[0][name]}" for name in shared)
         return f"{text} x{len(params)}".strip()
+
+    def sentence(self, progress: LaunchProgress) -> str:
+        """Return how the launch is getting on in a line."""
+        return f"{progress.trials_done}/{self._total} trials{self._pace(progress)}"
+
+    @property
+    def total(self) -> int:
+        """How many trials there are, with those that a search has added."""
+        return self._total
 
     def _pace(self, progress: LaunchProgress) -> str:
         elapsed = time.monotonic() - self._started

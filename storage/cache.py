@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from depthrate.storage.asked_for import Known, asked_for
 from depthrate.storage.commit import ForeignFile
 from depthrate.storage.decisions import Decision
+from depthrate.storage.layout import is_seal
 from depthrate.storage.manifest import Manifest
 from depthrate.storage.parquet import DataFile, read_parquet
+from depthrate.storage.removals import Removal, RemovalKind, Removals, Seal
 from depthrate.storage.schema import STATE_COLUMNS, as_trials, no_rows
 from depthrate.storage.source import Commit, Problem, first_line, parse_commit
 from depthrate.storage.store import Store, StoreError
@@ -28,6 +31,8 @@ class SnapshotCache:
     commits: dict[tuple[str, int], Commit | Problem] = field(default_factory=dict)
     manifests: dict[tuple[str, int], Manifest | Problem] = field(default_factory=dict)
     decisions: dict[tuple[str, int], Decision | Problem] = field(default_factory=dict)
+    removals: dict[tuple[str, int], Removal | Seal | Problem] = field(default_factory=dict)
+    asked_for: Known = field(default_factory=dict)
 
     def manifests_of(self, store: Store, listed: Mapping[str, int]) -> list[Manifest | Problem]:
         """Return the manifests at these paths (with their bytes), without those that have vanished."""
@@ -53,6 +58,23 @@ class SnapshotCache:
                 reason = f"is no decision ({first_line(error)}); it is ignored"
                 self.decisions[path, listed[path]] = Problem(path, reason)
         return {path: self.decisions[path, size] for path, size in listed.items() if (path, size) in self.decisions}
+
+    def removals_of(self, store: Store, listed: Mapping[str, int]) -> tuple[Removals, list[Problem]]:
+        """Return the removals at these paths (with their bytes), and which of them are none."""
+        new = [path for path, size in listed.items() if (path, size) not in self.removals]
+        for path, content in _read_all(store, new):
+            try:
+                if content is not None:
+                    kind = Seal if is_seal(path) else Removal
+                    self.removals[path, listed[path]] = kind.of(path, content)
+            except _UNREADABLE as error:
+                reason = f"is no removal ({first_line(error)}); what it removed counts again"
+                self.removals[path, listed[path]] = Problem(path, reason)
+        found = [self.removals[key] for key in listed.items() if key in self.removals]
+        kept = [each for each in found if not isinstance(each, Problem)]
+        of_sweeps = any(isinstance(each, Removal) and each.kind is RemovalKind.SWEEP for each in kept)
+        owned = asked_for(store, self.asked_for) if of_sweeps else frozenset[str]()
+        return Removals.of(kept, owned), [each for each in found if isinstance(each, Problem)]
 
     def compacted_trials(self, store: Store, file: DataFile) -> Commit | Problem | None:
         """Return the trials in a compaction's file, or None if it has vanished."""

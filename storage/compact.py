@@ -4,24 +4,24 @@ A compaction writes its files under names of its own and then a manifest (`stora
 switch. What it replaces is deleted later, when no reader can still be at it, and only after the new files were read
 again and found whole. It takes no lock: two compactions at once may both hold a trial, and readers take it from one.
 What makes that safe is that a compaction holds every trial of everything it replaces: it leaves a double out only for
-an earlier commit that it holds itself. Trusting that another file holds it would lose the trial when that file's
-compaction trusts this one at the same moment.
+an earlier commit that it holds itself, and a row that was removed for good (`storage.removals`). Trusting that another
+file holds it would lose the trial when that file's compaction trusts this one at the same moment.
 Killed at any point it leaves the store as it was, or one group of files further on; running it again goes on.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from depthrate.storage.beats import Beats
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.groups import GROUP_BYTES, plan_groups
 from depthrate.storage.merge import DamagedFile, write_group
 from depthrate.storage.mistyped import is_mistyped, types_of
+from depthrate.storage.names import new_name as new_compaction_id
 from depthrate.storage.replaced import delete_replaced
+from depthrate.storage.seals import delete_empty_seals, seal_removals
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.store import Store
 
@@ -67,6 +67,8 @@ def compact(
     """
     result, cache, types = CompactionResult(), SnapshotCache(), types_of(store)
     first = take_snapshot(store, cache=cache)
+    if seal_removals(store, first.removals, grace_s):
+        first = take_snapshot(store, cache=cache)
     damaged = {source.path for source in (*first.sources, *first.beaten) if is_mistyped(source, types)}
     for _ in range(ROUNDS):
         snapshot = take_snapshot(store, ignore=damaged, cache=cache)
@@ -86,12 +88,9 @@ def compact(
             continue  # another compaction has replaced and deleted it: plan with what is there now
     result.damaged = tuple(sorted(damaged))
     result.deleted, result.waiting = delete_replaced(store, grace_s)
+    if first.removals.seals and not result.waiting:
+        delete_empty_seals(store, take_snapshot(store, cache=cache))
     beats = Beats(store)
     beats.look()
     beats.delete_ended(())  # what nodes left behind whose launch did not see their end
     return result
-
-
-def new_compaction_id() -> str:
-    """Return a name that no other compaction has and that sorts by time."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}_{secrets.token_hex(6)}"

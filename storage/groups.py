@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from depthrate.storage.layout import sweep_of_path
@@ -31,11 +31,13 @@ class Group:
     sources: list[Source]
     records: list[str]
     """Paths of attempts' records."""
+    drops: bool = False
+    """Whether rows among them were removed for good."""
 
     @property
     def is_work(self) -> bool:
-        """Whether writing it leaves fewer files than there are."""
-        return len(self.sources) + len(self.records) > 1
+        """Whether writing it leaves fewer files than there are, or fewer rows."""
+        return self.drops or len(self.sources) + len(self.records) > 1
 
 
 def plan_groups(store: Store, snapshot: Snapshot, at_least: int, group_bytes: float) -> Iterator[Group]:
@@ -44,12 +46,14 @@ def plan_groups(store: Store, snapshot: Snapshot, at_least: int, group_bytes: fl
     for source in (*snapshot.sources, *snapshot.beaten):
         sources.setdefault(sweep_of_path(source.path), []).append(source)
     records = _settled_records(store, snapshot)
+    shrinking = {source.path for of_sweep in sources.values() for source in of_sweep if _has_gone(source, snapshot)}
     for sweep in sorted(sources.keys() | records.keys()):
         of_sweep = sources.get(sweep, [])
-        small = [source for source in of_sweep if source.manifest is None or _weight(source) < group_bytes / 2]
+        small = [s for s in of_sweep if s.manifest is None or s.path in shrinking or _weight(s) < group_bytes / 2]
         loose = sum(source.manifest is None for source in small)
-        if loose >= at_least or len(small) - loose > 1 or len(records.get(sweep, ())) >= at_least:
-            yield from _cut(sweep, small, records.get(sweep, []), group_bytes)
+        is_much = loose >= at_least or len(small) - loose > 1 or len(records.get(sweep, ())) >= at_least
+        if is_much or any(source.path in shrinking for source in small):
+            yield from _cut(sweep, small, records.get(sweep, []), group_bytes, shrinking)
         taken = {source.path for source in small}
         yield from _copies(sweep, [source for source in of_sweep if source.path not in taken])
 
@@ -65,21 +69,34 @@ def _copies(sweep: str, large: list[Source]) -> Iterator[Group]:
             yield Group(sweep, [original, copy], [])
 
 
-def _cut(sweep: str, sources: list[Source], records: list[str], group_bytes: float) -> Iterator[Group]:
+def _has_gone(source: Source, snapshot: Snapshot) -> bool:
+    """Whether a source holds rows that were removed for good."""
+    counts = snapshot.removals.only_gone().counts(source.held)
+    return counts is not None and not all(counts.to_pylist())
+
+
+def _cut(
+    sweep: str, sources: list[Source], records: list[str], group_bytes: float, shrinking: Set[str]
+) -> Iterator[Group]:
     """Cut a sweep's sources into groups that fit into memory."""
+
+    def group() -> Group:
+        drops = any(source.path in shrinking for source in chosen)
+        return Group(sweep, chosen, records[:GROUP_RECORDS], drops)
+
     chosen: list[Source] = []
     weight, rows = 0.0, 0
     for source in sources:
         more_rows = max((file.rows for files in source.files.values() for file in files), default=0)
         if chosen and (weight + _weight(source) > group_bytes or rows + more_rows > GROUP_ROWS):
-            yield Group(sweep, chosen, records[:GROUP_RECORDS])
+            yield group()
             records, chosen, weight, rows = records[GROUP_RECORDS:], [], 0.0, 0
         chosen.append(source)
         weight, rows = weight + _weight(source), rows + more_rows
     while chosen or records:
-        group = Group(sweep, chosen, records[:GROUP_RECORDS])
-        if group.is_work:
-            yield group
+        last = group()
+        if last.is_work:
+            yield last
         records, chosen = records[GROUP_RECORDS:], []
 
 

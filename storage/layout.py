@@ -16,6 +16,9 @@ searches/sweep=<sweep>/reports/<attempt>.json                       what trials 
 fits/sweep=<sweep>/fits.parquet                                     the newest fits of a sweep
 code/<hash>/index.json, files/<path>                                a task's source, once for each version of it
 decisions/sweep=<sweep>/<number>-<digest>.json                      which versions of a task's code count
+removals/<removal>.json, <seal>.seal, <seal>.gone                   which rows were removed; which of them for good
+removed/<removal>/<path>                                            what a removed sweep had beside its results, until then
+tags/<when>.json                                                    words that users gave to trials
 quarantine/<when>/<path>                                            what `verify --repair` moved out of the way
 
 A store is shared, so what stands in its files never chooses a path: a path comes from a listing, or is made here from
@@ -30,7 +33,7 @@ from urllib.parse import quote, unquote
 
 DATA_TABLES = ("metrics", "curves", "features")
 """Written before the commit, in this order."""
-FOLDERS = ("manifest", "trials", *DATA_TABLES, "attempts", "decisions")
+FOLDERS = ("manifest", "trials", *DATA_TABLES, "attempts", "decisions", "removals")
 """What a reader lists."""
 CLAIMS = "claims"
 _COMPACTED = "compact_"
@@ -78,9 +81,14 @@ def is_job_folder(folder: object, sweep: str, submission: str) -> bool:
     return named != submission and is_attempt_id(named) and folder.endswith(f"/{sweep}/{submission}")
 
 
+def sweep_folder(sweep: str) -> str:
+    """Return the folder of a sweep's specs."""
+    return f"sweeps/{identity(sweep)}"
+
+
 def spec_path(sweep: str, spec_hash: str) -> str:
     """Return where a launched spec is kept."""
-    return f"sweeps/{identity(sweep)}/{identity(spec_hash)}.json"
+    return f"{sweep_folder(sweep)}/{identity(spec_hash)}.json"
 
 
 def table_path(table: str, sweep: str, attempt_id: str, part: int | None) -> str:
@@ -156,7 +164,7 @@ def reports_path(sweep: str, attempt_id: str) -> str:
 
 def cancel_path(sweep: str) -> str:
     """Return where it is written that a sweep's launches are to stop."""
-    return f"sweeps/{identity(sweep)}/cancel"
+    return f"{sweep_folder(sweep)}/cancel"
 
 
 def submissions_folder(sweep: str) -> str:
@@ -181,7 +189,7 @@ def launch_of_claim(path: str) -> str:
 
 def trial_ids_path(sweep: str, spec_hash: str) -> str:
     """Return where the identities of a launched spec's trials are kept."""
-    return f"sweeps/{identity(sweep)}/{identity(spec_hash)}.trials"
+    return f"{sweep_folder(sweep)}/{identity(spec_hash)}.trials"
 
 
 def compacted_path(table: str, sweep: str, compaction_id: str, part: int | None = None) -> str:
@@ -239,6 +247,36 @@ def number_of_decision(path: str) -> int:
     """Return a decision's place in the order of all; 0 for a path that `decision_path` did not make."""
     number = name_of_path(path).partition("-")[0]
     return int(number) if number.isascii() and number.isdigit() and len(number) < 12 else 0
+
+
+def removal_path(removal_id: str) -> str:
+    """Return where it is written which rows were removed at one time."""
+    return f"removals/{identity(removal_id)}.json"
+
+
+def seal_path(seal_id: str, *, is_final: bool) -> str:
+    """Return where it is written which removed rows count for nobody, whoever asks for their trials."""
+    return f"removals/{identity(seal_id)}.{'gone' if is_final else 'seal'}"
+
+
+def is_final_seal(path: str) -> bool:
+    """Whether `seal_path` made this path for rows that a compaction may leave out."""
+    return path.endswith(".gone")
+
+
+def is_seal(path: str) -> bool:
+    """Whether `seal_path` made this path."""
+    return path.endswith((".gone", ".seal"))
+
+
+def removed_path(removal_id: str, path: str = "") -> str:
+    """Return where a file of a removed sweep waits, or the folder of all of them."""
+    return f"removed/{identity(removal_id)}" + (f"/{path}" if path else "")
+
+
+def tag_path(tagging_id: str) -> str:
+    """Return where it is written which trials got a tag, or lost it, at one time."""
+    return f"tags/{identity(tagging_id)}.json"
 
 
 def quarantine_folder(stamp: str) -> str:

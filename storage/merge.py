@@ -36,7 +36,7 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
         DamagedFile: a file is not what was committed; nothing has changed.
         FileNotFoundError: a file is gone, which another compaction has replaced; nothing has changed.
     """
-    written = write_tables(store, group.sweep, _resolved(store, group), compaction_id, read_rows)
+    written = write_tables(store, group.sweep, _resolved(store, group, snapshot), compaction_id, read_rows)
     replaced = [source.manifest for source in group.sources if source.manifest is not None]
     records, sizes, logs = _joined_records(store, group, replaced, snapshot)
     if records is not None:
@@ -62,8 +62,8 @@ def _still_there(sweep: str, replaced: Sequence[Manifest], snapshot: Snapshot) -
     return {compaction_id for compaction_id in earlier if manifest_path(sweep, compaction_id) in snapshot.listing}
 
 
-def _resolved(store: Store, group: Group) -> list[Source]:
-    """Return a group's sources with those of their trials that have no earlier commit within the group."""
+def _resolved(store: Store, group: Group, snapshot: Snapshot) -> list[Source]:
+    """Return a group's sources with those of their trials that have no earlier commit within the group and are not gone."""
     commits = []
     for source in group.sources:
         try:
@@ -72,7 +72,7 @@ def _resolved(store: Store, group: Group) -> list[Source]:
             raise
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise DamagedFile(source.path) from error
-    return resolve(commits)
+    return resolve(commits, removals=snapshot.removals.only_gone())
 
 
 def write_tables(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import duckdb
 import pyarrow as pa
@@ -19,6 +19,7 @@ from depthrate.storage.expressions import QueryError, require_characters
 from depthrate.storage.fits import fits_of
 from depthrate.storage.layer_features import read_layer
 from depthrate.storage.layout import DATA_TABLES, attempt_of_path
+from depthrate.storage.membership import Membership, read_membership, with_sweep
 from depthrate.storage.parameters import Added, with_parameter_columns
 from depthrate.storage.records import read_records
 from depthrate.storage.results_view import results_view
@@ -26,11 +27,11 @@ from depthrate.storage.schema import ATTEMPTS, FITS, MEASURED, TRIALS, Columns
 from depthrate.storage.snapshot import LOOKS, Snapshot, take_snapshot
 from depthrate.storage.source import Problem, Source, find_broken_files, first_line
 from depthrate.storage.store import Store
+from depthrate.storage.tags import read_tags
+from depthrate.storage.views import VIEWS, asks_for_tables, named_views, names_sweep, renamed_hint
 
 if TYPE_CHECKING:
     import numpy as np
-
-VIEWS = ("trials", "metrics", "curves", "features", "attempts", "fits", "results")
 
 
 @cache
@@ -54,6 +55,8 @@ class Results:
         """
         self.store, self.columns, self._added = store, columns, added
         self._broken: set[str] = set()
+        self._scope: tuple[str, frozenset[str]] | None = None
+        self._membership: Membership | None = None
         self._cache = SnapshotCache(columns=TRIALS.names)
         self.refresh()
 
@@ -62,10 +65,35 @@ class Results:
         """Store that are not what they should be; nothing in them is counted."""
         return self.snapshot.problems
 
-    def refresh(self) -> Results:
+    def refresh(self) -> Self:
         """See what has been committed since, and return self."""
         self._reset(take_snapshot(self.store, ignore=self._broken, cache=self._cache))
         return self
+
+    def of(self, sweep: str) -> Self:
+        """Return the same store with the trials of one sweep alone, as its newest launch asks for them.
+
+        Raises:
+            QueryError: no committed trial belongs to such a sweep.
+        """
+        known = self.membership().of_sweep
+        if sweep not in known:
+            there = ", ".join(sorted(known)) or "none yet"
+            raise QueryError(f"no committed trial of {self.store.url} belongs to a sweep {sweep!r}; there are: {there}")
+        return self.only(known[sweep], sweep)
+
+    def only(self, trial_ids: Iterable[str], sweep: str) -> Self:
+        """Return the same store with some trials alone, under the name of a sweep."""
+        scoped = copy(self)
+        scoped._reset(self.snapshot)
+        scoped._scope = (sweep, frozenset(trial_ids))
+        return scoped
+
+    def membership(self) -> Membership:
+        """Return which committed trials belong to which sweep."""
+        if self._membership is None:
+            self._membership = read_membership(self.store, self.snapshot)
+        return self._membership
 
     def sql(self, query: str, *, lazy: bool = False) -> duckdb.DuckDBPyRelation:
         """Return a DuckDB relation (.df(), .arrow(), .fetchall()) over the views.
@@ -83,7 +111,8 @@ class Results:
             try:
                 return self._relation(query).materialize()
             except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError) as error:
-                raise QueryError(f"{first_line(error)}; views: {', '.join(VIEWS)}") from None
+                hint = renamed_hint(str(error), self.column_names(query))
+                raise QueryError(f"{first_line(error)}{hint}; views: {', '.join(VIEWS)}") from None
             except (pa.ArrowException, OSError, duckdb.Error) as error:
                 failed = first_line(error)
             if not self._look_again(query):
@@ -104,14 +133,16 @@ class Results:
             if found:
                 return np.concatenate([labels for _, labels, _ in found]), np.concatenate([f for _, _, f in found])
         raise KeyError(
-            f"no features of trial {trial_id!r} at layer {layer} in {self.store.url}; "
-            "ask for them with `features: all` (or class_means, sample:<n>) in the sweep"
+            f"no features of trial {trial_id!r} at layer {layer} in {self.store.url}; a task keeps them that returns a table "
+            "`features`: those that come with depthrate where the sweep says `features: all` (or class_means, sample:<n>)"
         )
 
     def iter_features(self, layer: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         """Yield (trial_id, labels [N], features [N, d]) of every trial that has features at a layer, reading it alone."""
         for source in self.snapshot.sources:
-            yield from self._layer_of(source, layer)
+            for found in self._layer_of(source, layer):
+                if self._scope is None or found[0] in self._scope[1]:
+                    yield found
 
     def _layer_of(
         self, source: Source, layer: int, trial_id: str | None = None
@@ -134,23 +165,42 @@ class Results:
             self.refresh()
         return bool(broken)
 
-    @staticmethod
-    def _named_views(query: str) -> list[str]:
-        return [name for name in VIEWS if re.search(rf"\b{name}\b", query, re.IGNORECASE)]
+    def column_names(self, query: str) -> list[str]:
+        """Return the columns of the views that a query names; none where they cannot be read."""
+        try:
+            named = [name for name in named_views(query) if name != "features"]
+            return [column for name in named for column in self._relation(f"select * from {name} limit 0").columns]
+        except (pa.ArrowException, OSError, duckdb.Error):
+            return []
 
     def _tables(self, query: str) -> set[str]:
         """Return the tables whose files a query reads."""
-        named = set(self._named_views(query))
+        named = set(named_views(query))
         return (named & set(DATA_TABLES)) | ({"metrics", "curves"} if "results" in named else set())
 
     def _reset(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self._trials: pa.Table | None = None
+        self._membership = None
 
     def _trials_table(self) -> pa.Table:
         if self._trials is None:
-            self._trials = with_parameter_columns(self.snapshot.trials, self._added)
+            trials = self.snapshot.trials
+            if self._scope is not None:
+                sweep, ids = self._scope
+                trials = trials.filter(pa.array([t in ids for t in trials["trial_id"].to_pylist()], pa.bool_()))
+                trials = with_sweep(trials, pa.array([sweep] * trials.num_rows, pa.string()))
+            tags = read_tags(self.store)
+            of_trial = [tags.get(t) for t in trials["trial_id"].to_pylist()] if tags else [None] * trials.num_rows
+            trials = with_parameter_columns(trials, self._added)
+            if "tags" not in map(str.casefold, trials.column_names):  # a parameter of that name is older
+                trials = trials.append_column("tags", pa.array(of_trial, pa.list_(pa.string())))
+            self._trials = trials
         return self._trials
+
+    def parameter_names(self) -> list[str]:
+        """Return the columns of the view `trials` that are parameters."""
+        return [name for name in self._trials_table().column_names[len(TRIALS) :] if name.casefold() != "tags"]
 
     def _relation(self, query: str) -> duckdb.DuckDBPyRelation:
         statements = duckdb.extract_statements(query)
@@ -161,7 +211,10 @@ class Results:
             raise QueryError("give one SELECT; the store is read-only")
         # A connection for each query, whose views are its own: one with an unread result refuses the next query.
         connection = _database(os.getpid()).cursor()
-        self._create_views(connection, self._named_views(query), set(), query)
+        if asks_for_tables(query):
+            rows = ", ".join(f"('{name}', '{row}')" for name, row in VIEWS.items())
+            return connection.sql(f'select * from (values {rows}) as views("view", "a row is")')
+        self._create_views(connection, named_views(query), set(), query)
         return connection.sql(query)
 
     def _create_views(
@@ -173,7 +226,9 @@ class Results:
                 continue
             created.add(name)
             if name == "trials":
-                connection.register("trials", self._trials_table())
+                trials = self._trials_table()
+                is_many = self._scope is None and names_sweep(query)
+                connection.register("trials", self.membership().table(trials) if is_many else trials)
             elif name in DATA_TABLES:
                 self._create_table_view(connection, name)
             elif name == "results":
@@ -207,7 +262,11 @@ class Results:
             connection.register(f"counting_{name}_{index}", counting)
             using = f"semi join counting_{name}_{index} using (trial_id, attempt_id)"
             parts.append(f"select * from part_{name}_{index} {using}")
-        connection.execute(f"create temp view {name} as {' union all '.join(parts)}")
+        rows = " union all ".join(parts)
+        if self._scope is not None:
+            connection.register("scope", pa.table({"trial_id": pa.array(sorted(self._scope[1]), pa.string())}))
+            rows = f"select * from ({rows}) semi join scope using (trial_id)"
+        connection.execute(f"create temp view {name} as {rows}")
 
     def _dataset(self, name: str, sources: list[int]) -> Any:
         """Return a table's files as an Arrow dataset with a known schema: opening it reads no footer."""
@@ -256,7 +315,7 @@ class Results:
         return kept
 
     def _results_view(self, query: str) -> str:
-        parameters = self._trials_table().schema.names[len(TRIALS) :]
+        parameters = self.parameter_names()
         standard = {table: self.columns.schemas[table].names for table in MEASURED}
         metrics = [n for n in standard["metrics"] if n not in ("trial_id", "attempt_id", "is_last")]
         curves = [n for n in standard["curves"] if n not in standard["metrics"]] + list(self._own_columns("curves"))
@@ -269,7 +328,10 @@ class Results:
                 tables.append(fits_of(self.store.read(path)))
             except (pa.ArrowException, OSError, ValueError, KeyError) as error:
                 self.problems.append(Problem(path, f"cannot be read ({first_line(error)}); fit the sweep again"))
-        return pa.concat_tables(tables)
+        fits = pa.concat_tables(tables)
+        if self._scope is None:
+            return fits
+        return fits.filter(pa.array([sweep == self._scope[0] for sweep in fits["sweep"].to_pylist()], pa.bool_()))
 
     def _attempts(self) -> pa.Table:
         records = read_records(self.store, self.snapshot)

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from depthrate.storage.compact import new_compaction_id
 from depthrate.storage.damage import BROKEN, rows_left
 from depthrate.storage.findings import STRAY, Verification
 from depthrate.storage.layout import DATA_TABLES, compacted_path, data_path, is_safe, quarantine_folder, sweep_of_path
 from depthrate.storage.manifest import Manifest
 from depthrate.storage.merge import write_tables
 from depthrate.storage.mistyped import types_of, with_own_columns, with_own_names
+from depthrate.storage.names import new_name
 from depthrate.storage.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.schema import as_attempts, no_rows
 from depthrate.storage.snapshot import named_files, replaced_files, take_snapshot
@@ -86,7 +86,7 @@ def _save(store: Store, source: Source, without: set[str]) -> int:
     keep = [trial_id not in without for trial_id in source.trial_ids()]
     if not any(keep):
         return 0
-    sweep, compaction_id = sweep_of_path(source.path), new_compaction_id()
+    sweep, compaction_id = sweep_of_path(source.path), new_name()
     # counted as partial, so that rows of other trials in its files are left behind
     whole = replace(source, trials=source.trials.filter(pa.array(keep)), is_whole=False)
     types = types_of(store)

@@ -83,6 +83,6 @@ def _abandoned(store: Store, snapshot: Snapshot) -> list[str]:
             ids = {i for path in trials for i in read_parquet(store.read(path))["trial_id"].to_pylist()}
         except (pa.ArrowException, OSError, KeyError):
             continue  # `verify` names it
-        if ids <= snapshot.trial_ids():
+        if ids <= snapshot.trial_ids() | snapshot.removals.trial_ids():
             abandoned += paths
     return abandoned

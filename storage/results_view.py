@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from depthrate.storage.columns import quoted
 
 _FIRST = ("trial_id", "sweep", "task", "status")
-_LAST = ("wall_s", "device", "host", "committed_at")
+_LAST = ("wall_s", "device", "host", "committed_at", "tags")
 
 
 def results_view(parameters: Sequence[str], metrics: Sequence[str], curves: Sequence[str], query: str) -> str:

@@ -13,14 +13,23 @@ from depthrate.storage.decisions import Decision
 from depthrate.storage.findings import Finding
 from depthrate.storage.json_file import read_object, read_sealed
 from depthrate.storage.kept_code import damaged_code
-from depthrate.storage.layout import checkpoint_trials_path, identity, is_identity, is_job_folder, submission_path
+from depthrate.storage.layout import (
+    checkpoint_trials_path,
+    identity,
+    is_identity,
+    is_job_folder,
+    is_seal,
+    submission_path,
+)
 from depthrate.storage.parquet import read_parquet
+from depthrate.storage.removals import Removal, Seal
 from depthrate.storage.replaced import ABANDONED_S
 from depthrate.storage.schema import FITS, MEASURED
 from depthrate.storage.searches import is_batch
 from depthrate.storage.source import first_line
 from depthrate.storage.specs import parse_spec
 from depthrate.storage.store import Store
+from depthrate.storage.tags import Tagging
 from depthrate.storage.unfinished import unfinished_writes
 
 HashOf = Callable[[Mapping[str, Any]], str | None]
@@ -42,6 +51,8 @@ def check_small_files(store: Store, committed: Set[str], hash_of: HashOf) -> Ite
             what = f"column {column!r} of {table} is a {TYPE_WORDS.get(held, held)} in this store"
             yield Finding(path, "two types", f"{what}; a {TYPE_WORDS.get(kind, kind)} was claimed later")
     yield from _check_each(store, "decisions", _check_decision)
+    yield from _check_each(store, "removals", _check_removal)
+    yield from _check_each(store, "tags", _check_tagging)
     yield from (Finding(path, "damaged", what) for path, what in damaged_code(store))
     yield from _checkpoints(store, committed)
     for path in store.list_foreign():
@@ -84,6 +95,14 @@ def _check_search(path: str, content: bytes) -> None:
 
 def _check_decision(path: str, content: bytes) -> None:
     Decision.of(path, content)
+
+
+def _check_removal(path: str, content: bytes) -> None:
+    (Seal if is_seal(path) else Removal).of(path, content)
+
+
+def _check_tagging(path: str, content: bytes) -> None:
+    Tagging.of(path, content)
 
 
 def _check_fits(path: str, content: bytes) -> None:

@@ -2,7 +2,8 @@
 
 The rule for readers: a trial is there if a commit names it (a trials file, or a compaction with its manifest) and every
 file that this commit was written with is there in full. Of several commits of one trial the earliest wins, whole, among
-those whose code counts (`storage.decisions`). What a counting compaction replaces is not looked at.
+those whose code counts (`storage.decisions`) and that were not removed (`storage.removals`). What a counting compaction
+replaces is not looked at.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from depthrate.storage.layout import (
 )
 from depthrate.storage.manifest import Manifest
 from depthrate.storage.parquet import DataFile
+from depthrate.storage.removals import Removals
 from depthrate.storage.schema import no_rows
 from depthrate.storage.source import Commit, Problem, Source, read_commit_of, resolve
 from depthrate.storage.store import Store
@@ -61,6 +63,8 @@ class Snapshot:
     """Those of the trials table that were read."""
     decisions: Decisions = field(default_factory=Decisions)
     """Which versions of tasks' code count."""
+    removals: Removals = field(default_factory=Removals)
+    """What users removed."""
 
     @cached_property
     def trials(self) -> pa.Table:
@@ -197,7 +201,8 @@ class _Look:
         }
         self._find_foreign()
         decisions = self._read_decisions()
-        sources = resolve(commits, decisions)
+        removals = self._read_removals()
+        sources = resolve(commits, decisions, removals)
         return Snapshot(
             sources=[source for source in sources if source.trials.num_rows],
             beaten=[source for source in sources if not source.trials.num_rows],
@@ -209,6 +214,7 @@ class _Look:
             listing=self.listing,
             columns=self.cache.columns,
             decisions=decisions,
+            removals=removals,
         )
 
     def _read_decisions(self) -> Decisions:
@@ -216,6 +222,12 @@ class _Look:
         found = self.cache.decisions_of(self.store, {p: size for p, size in listed.items() if p not in self.ignore})
         self.problems += [each for each in found.values() if isinstance(each, Problem)]
         return Decisions.of({path: each for path, each in found.items() if not isinstance(each, Problem)})
+
+    def _read_removals(self) -> Removals:
+        listed = {p: size for p, size in self.listing.items() if p.startswith("removals/") and p not in self.ignore}
+        removals, problems = self.cache.removals_of(self.store, listed)
+        self.problems += problems
+        return removals
 
     def _manifests(self) -> list[Manifest]:
         paths = [path for path in self.listing if path.startswith("manifest/") and path not in self.ignore]

@@ -12,6 +12,7 @@ from depthrate.storage.decisions import Decisions
 from depthrate.storage.layout import attempt_of_path, data_path
 from depthrate.storage.manifest import Manifest
 from depthrate.storage.parquet import DataFile, read_parquet
+from depthrate.storage.removals import Removals
 from depthrate.storage.schema import TRIALS, as_trials, no_rows
 from depthrate.storage.store import Store
 
@@ -81,17 +82,21 @@ def parse_commit(path: str, content: bytes, columns: Sequence[str] = TRIALS.name
     return Commit(path, trials, {table: [file] for table, file in named.items()})
 
 
-def resolve(commits: list[Commit], decisions: Decisions | None = None) -> list[Source]:
+def resolve(
+    commits: list[Commit], decisions: Decisions | None = None, removals: Removals | None = None
+) -> list[Source]:
     """Return the commits with those of their trials that count: the earliest commit of each wins, whole.
 
     With `decisions` that is the earliest of those whose code counts; without them, the earliest of each version of the code,
-    for who writes the rows anew must not choose between versions. Copies of one row, which overlapping compactions leave, are
-    taken from the first: compactions stand before commits.
+    for who writes the rows anew must not choose between versions. Removed rows do not count. Copies of one row, which
+    overlapping compactions leave, are taken from the first: compactions stand before commits.
     """
     if not commits:
         return []
     rows = pa.concat_tables([commit.trials for commit in commits])
-    counts = None if decisions is None else decisions.counts(rows)
+    counts = _both(
+        None if decisions is None else decisions.counts(rows), None if removals is None else removals.counts(rows)
+    )
     if counts is None and len(set(rows["trial_id"].to_pylist())) == rows.num_rows:
         return [Source(c.path, c.trials, c.trials, True, c.files, c.manifest) for c in commits]
     import pyarrow.compute as pc  # 40 ms that a store without doubles does not need
@@ -102,7 +107,7 @@ def resolve(commits: list[Commit], decisions: Decisions | None = None) -> list[S
     if decisions is None:
         code = pc.fill_null(rows["code_hash"], "")
         keys = keys.set_column(0, "trial_id", pc.binary_join_element_wise(rows["trial_id"], code, " "))
-    elif counts is not None:
+    if counts is not None:
         keys = keys.filter(counts)
     keys = keys.sort_by([(name, "ascending") for name in keys.column_names])
     ids = keys["trial_id"].combine_chunks()
@@ -115,6 +120,15 @@ def resolve(commits: list[Commit], decisions: Decisions | None = None) -> list[S
         is_whole = trials.num_rows == commit.trials.num_rows
         sources.append(Source(commit.path, trials, commit.trials, is_whole, commit.files, commit.manifest))
     return sources
+
+
+def _both(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
+    """Return which rows both masks let through; None where all may."""
+    if first is None or second is None:
+        return second if first is None else first
+    import pyarrow.compute as pc
+
+    return pc.and_(first, second)
 
 
 def read_commit_of(store: Store, source: Source) -> Commit:

@@ -260,7 +260,8 @@ class _Check:
             ids = read_parquet(self.store.read(path))["trial_id"].to_pylist()
         except BROKEN:
             return []  # it is left over, whatever was in it
-        return sorted({each for each in ids if isinstance(each, str)} - self.snapshot.trial_ids())
+        known = self.snapshot.trial_ids() | self.snapshot.removals.trial_ids()
+        return sorted({each for each in ids if isinstance(each, str)} - known)
 
     def _check_orphan(self, path: str) -> None:
         commit = data_path(path, "trials")

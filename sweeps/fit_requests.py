@@ -17,13 +17,13 @@ from depthrate.tasks.task import Task
 if TYPE_CHECKING:
     from depthrate.sweeps.sweep import Sweep
 
-_WORDS = {"weights": ("equal", "spread", "robust"), "unconverged": ("keep", "drop")}
+WORDS = {"weights": ("equal", "spread", "robust"), "unconverged": ("keep", "drop")}
 _ALLOWED = {
     "layer": "a whole number, counted from the last where it is negative",
     "where": "an SQL condition, as in 'weight_decay > 0'",
-    "weights": ", ".join(_WORDS["weights"]),
+    "weights": ", ".join(WORDS["weights"]),
     "x_min": "a number above zero, or auto",
-    "unconverged": ", ".join(_WORDS["unconverged"]),
+    "unconverged": ", ".join(WORDS["unconverged"]),
     "target": "a number above zero",
     "over": "a parameter's name",
 }
@@ -88,8 +88,8 @@ def fit_request(part: Mapping[str, Any]) -> FitRequest:
 
 
 def _is_allowed(name: str, value: Any) -> bool:
-    if name in _WORDS:
-        return value in _WORDS[name]
+    if name in WORDS:
+        return value in WORDS[name]
     if name in ("where", "over"):
         return isinstance(value, str)
     if isinstance(value, bool):

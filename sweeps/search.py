@@ -15,7 +15,7 @@ from depthrate.tasks.schema import ParameterSchema, nearest, shown
 SAMPLERS = ("tpe", "random", "qmc", "cmaes", "grid")
 DIRECTIONS = ("minimize", "maximize")
 RULES = ("median", "halving", "asha")
-_KEYS = ("sampler", "trials", "batch", "seed", "params", "objective", "direction", "prune", "measure")
+KEYS = ("sampler", "trials", "batch", "seed", "params", "objective", "direction", "prune", "measure")
 _PRUNE_KEYS = ("rule", "metric", "from_step", "startup", "factor")
 _MEASURE_KEYS = ("params", "seeds")
 
@@ -132,7 +132,7 @@ def search_of_spec(content: Any, most: int = MAX_TRIALS) -> Search | None:
     """
     if content is None:
         return None
-    given = keyed_mapping(content, "search", _KEYS)
+    given = keyed_mapping(content, "search", KEYS)
     params = given.get("params")
     if not isinstance(params, Mapping) or not params:
         raise SweepError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import re
 import runpy
 from collections import Counter
@@ -16,15 +18,20 @@ from depthrate.sweeps.fit_requests import fit_request
 from depthrate.sweeps.limits import MAX_TRIALS
 from depthrate.sweeps.search import search_of_spec
 from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.loading import absolute_task_name
 from depthrate.tasks.schema import nearest, shown
 from depthrate.tasks.task import Engine
 
 SHIPPED = Path(__file__).parent
 _PARTS = ("params", "grid", "zip", "grids", "include", "exclude", "derive")
-_KEYS = ("name", "task", *_PARTS, "seeds", "search", "fit", "figures", "max_trials", "engine")
+KEYS = ("name", "task", *_PARTS, "seeds", "search", "fit", "figures", "max_trials", "engine")
 _OVERRIDDEN = ("params", "grid", "zip", "grids", "include", "derive")
 """Where --set takes out what the file says of a parameter."""
+_SAME_TRIALS = ("name", "max_trials", "engine")
+"""What --set may change of a sweep that stays the same sweep."""
+LONGEST_VARIANT = 40
+"""Letters that --set adds to a sweep's name."""
 
 
 def parse_yaml(text: str) -> Any:
@@ -71,11 +78,25 @@ def load_sweep(given: str, overrides: Mapping[str, Any] | None = None) -> Sweep:
     """
     path_text, _, function = given.partition(".py:")
     path = find_sweep_file(path_text + ".py" if function else given)
+    if not function and path.suffix == ".py":
+        raise SweepError(_which_function(path))
     try:
         content = _spec_of_function(path, function) if function else parse_yaml(path.read_text(encoding="utf-8"))
         return sweep_of_spec(_override(content, overrides or {}), folder=path.parent)
     except (SweepError, UnicodeDecodeError) as error:
         raise SweepError(f"{path}: {error}") from None
+
+
+def _which_function(path: Path) -> str:
+    """Say how the sweep is named that a Python file makes, without running the file."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError) as error:
+        return f"{path} cannot be read as Python: {error}"
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
+    there = f"its functions: {', '.join(names)}" if names else "it has none"
+    call = f"{path}:{(names or ['wd'])[0]}"
+    return f"{path} is Python; name the function in it that returns a depthrate.Sweep, as in {call} ({there})"
 
 
 def sweep_of_spec(content: Any, folder: Path | None = None) -> Sweep:
@@ -85,8 +106,8 @@ def sweep_of_spec(content: Any, folder: Path | None = None) -> Sweep:
         SweepError: a key is unknown or has the wrong form.
     """
     if not isinstance(content, Mapping):
-        raise SweepError(f"a sweep is a mapping with the keys {', '.join(_KEYS)}; this is {kind_of(content)}")
-    require_keys(content, _KEYS, "the sweep")
+        raise SweepError(f"a sweep is a mapping with the keys {', '.join(KEYS)}; this is {kind_of(content)}")
+    require_keys(content, KEYS, "the sweep")
     for key in ("name", "task"):
         if not isinstance(content.get(key), str):
             raise SweepError(f"key {key!r} is {kind_of(content.get(key))}; a sweep needs a text there")
@@ -127,18 +148,21 @@ def _spec_of_function(path: Path, name: str) -> dict[str, Any]:
     """Call a function in a Python file that returns a Sweep, and return its spec."""
     try:
         function = runpy.run_path(str(path)).get(name)
-        made = function() if callable(function) else None
+        made: Any = function() if callable(function) else None
     except SweepError:
         raise
     except Exception as error:
         raise SweepError(f"{type(error).__name__}: {error}") from error
-    if not isinstance(made, Sweep):
+    if not (isinstance(made, Sweep) or type(made).__module__.startswith("depthrate.")):
         raise SweepError(f"{name!r} is not a function that returns a depthrate.Sweep")
     return made.spec()
 
 
 def _override(content: Any, overrides: Mapping[str, Any]) -> Any:
-    """Apply --set: a list becomes an axis of the grid, anything else a fixed parameter; it replaces what the file says."""
+    """Apply --set: a list becomes an axis of the grid, anything else a fixed parameter; it replaces what the file says.
+
+    What has other trials is another sweep: without a name of its own it is called after what was set.
+    """
     if not overrides or not isinstance(content, Mapping):
         return content
     content = {key: dict(value) if isinstance(value, Mapping) else value for key, value in content.items()}
@@ -156,7 +180,18 @@ def _override(content: Any, overrides: Mapping[str, Any]) -> Any:
         place = "grid" if isinstance(value, list | Mapping) else "params"
         if isinstance(content.get(place) or {}, Mapping):
             content[place] = {**(content.get(place) or {}), name: value}
+    if "name" not in overrides and isinstance(content.get("name"), str):
+        content["name"] += _variant({name: value for name, value in overrides.items() if name not in _SAME_TRIALS})
     return content
+
+
+def _variant(changes: Mapping[str, Any]) -> str:
+    """Return what is added to the name of a sweep for parameters that were set, as in `.steps-60`."""
+    changes = {name: value for name, value in changes.items() if not name.startswith("search.")}
+    texts = [f"{name}-{canonical_json(value)}" for name, value in changes.items()]
+    added = "".join("." + re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-") for text in texts)
+    digest = hashlib.sha256(canonical_json(dict(changes)).encode()).hexdigest()[:8]
+    return added if len(added) <= LONGEST_VARIANT else f".{'-'.join(changes)[:LONGEST_VARIANT]}-{digest}"
 
 
 def _without(name: str, part: Any) -> Any:

@@ -107,9 +107,11 @@ def test_imports_point_down_and_libraries_stay_home(path: Path) -> None:
 
 
 def layer(place: Path) -> int:
-    """Return how high a file of orchestrator/ stands: its core, then what serves one purpose, then commands, then the cli."""
+    """Return how high a file of orchestrator/ stands: its core, what serves one purpose, commands, then what calls them."""
     if place.parent.name == "orchestrator":
-        return 4 if place.name in ("cli.py", "__main__.py") else 1
+        return 4 if place.name in ("cli.py", "command_groups.py", "__main__.py") else 1
+    if place.parts[1] == "notebook":
+        return 4
     if place.parts[1] == "commands":
         return 3
     return 1 if place == Path("orchestrator/executors/executor.py") else 2  # the contract belongs to the core

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from depthrate.orchestrator.usage import UsageError
-from depthrate.storage.specs import LaunchedSpec, newest_specs
+from depthrate.storage.specs import LaunchedSpec, newest_specs, write_spec
 from depthrate.storage.store import Store
 
 # what expands a sweep is imported where one is expanded: status reads what was written down at the launch
@@ -56,6 +56,26 @@ def planned_trials(given: str | None, store: Store) -> dict[str, list[str]]:
                 raise
             print(f"warning: sweep {spec.sweep}: {error}", file=sys.stderr)
     return planned
+
+
+def write_missing_lists(store: Store) -> None:
+    """Write down which trials every sweep asks for where a store does not say: searches, and launches of early versions.
+
+    Raises:
+        ValueError: a sweep cannot be expanded any more, so that nobody can say what it asks for.
+    """
+    for spec in newest_specs(store).values():
+        if "search" not in spec.spec and spec.trial_ids(store) is not None:
+            continue
+        try:
+            wanted = _expanded(launched_sweep(spec), store)
+        except ValueError as error:
+            raise UsageError(
+                f"which trials sweep {spec.sweep!r} asks for cannot be told ({error}); nothing is removed while that is so: "
+                "make its task available, or remove that sweep's folder below sweeps/"
+            ) from None
+        if wanted != spec.trial_ids(store):
+            write_spec(store, spec.sweep, spec.spec_hash, spec.spec, wanted)
 
 
 def _expanded(sweep: Sweep, store: Store) -> list[str]:

@@ -34,6 +34,8 @@ class LaunchArguments:
     """Of all executors' options (`executors.builtin.executor_options`), the value or the default."""
     code: str | None = None
     """A version of the task's code that the store keeps, to be used in place of its file: its hash or the hash's beginning."""
+    loaded: Sweep | None = None
+    """The sweep itself, where it is no file's."""
 
     def check(self, data: DataFolder) -> CheckedSweep:
         """Load the sweep and check all that needs no store.
@@ -41,7 +43,7 @@ class LaunchArguments:
         Raises:
             ValueError: `SweepError`, `TaskError`, `ParameterError` or `DatasetError` for what cannot run.
         """
-        sweep = load_sweep(self.sweep, _overrides(self.overrides))
+        sweep = load_sweep(self.sweep, _overrides(self.overrides)) if self.loaded is None else self.loaded
         files = None if self.code is None else find_code(existing_store(self.store), self.code)[1]
         checked = check_sweep(sweep, files)
         check_data(checked, data)

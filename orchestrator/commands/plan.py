@@ -111,7 +111,7 @@ def _print_packs(console: Console, plan: Plan, machines: Machines) -> None:
     rows = []
     for pack in plan.packs[:SHOWN]:
         cells = [_values([t.params[name] for t in pack.trials]) for name in varying]
-        seconds = None if task.estimate_s is None else round(estimated_wall_s(pack, task))
+        seconds = None if task.estimate_s is None else float(f"{estimated_wall_s(pack, task):.2g}")
         peak_gb = _peak_gb(pack, plan, machines)
         rows.append([pack.pack_id, len(pack.trials), *cells, seconds, None if peak_gb is None else round(peak_gb, 2)])
     print_table(console, ["pack", "trials", *varying, "rough core-s", "peak GB"], rows)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from depthrate.orchestrator.commands.what_varies import what_varies
 from depthrate.orchestrator.output_file import check_output, output_file
 from depthrate.orchestrator.results import open_results
-from depthrate.orchestrator.terminal import make_console, print_table, print_warnings
+from depthrate.orchestrator.terminal import make_console, print_rows, print_table, print_warnings, printable
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.export import write_csv, write_json, write_parquet
 
@@ -18,8 +19,17 @@ if TYPE_CHECKING:
     import duckdb
 
 
-def answer(sql: str, store: str | None, format: str | None, output: Path | None, *, as_json: bool = False) -> None:
-    """Ask a store and print the rows, or write them to a file.
+def answer(
+    sql: str,
+    store: str | None,
+    format: str | None,
+    output: Path | None,
+    *,
+    sweep: str | None = None,
+    as_json: bool = False,
+    wide: bool = False,
+) -> None:
+    """Ask a store, or one sweep of it, and print the rows, or write them to a file.
 
     Raises:
         UsageError: `as_json` and another format are given, the file has no known ending, or cannot be written.
@@ -31,15 +41,19 @@ def answer(sql: str, store: str | None, format: str | None, output: Path | None,
     if output is not None:
         check_output(output)
     results = open_results(store)
+    if sweep is not None:
+        results = results.of(sweep)
     relation = results.sql(sql)
     if output is None:
-        print_answer(relation, chosen, make_console())
+        print_answer(relation, chosen, make_console(), wide=wide)
     else:
         try:
             write_answer(relation, chosen, output)
         except OSError as error:
             raise UsageError(f"cannot write {output}: {error}") from None
     print_warnings(results.problems)
+    if (note := what_varies(results, sql)) is not None:
+        print(f"note: {printable(note)}", file=sys.stderr)
 
 
 def format_of(output: Path | None) -> str:
@@ -56,10 +70,10 @@ def format_of(output: Path | None) -> str:
     return "table"
 
 
-def print_answer(relation: duckdb.DuckDBPyRelation, format: str, console: Console) -> None:
+def print_answer(relation: duckdb.DuckDBPyRelation, format: str, console: Console, *, wide: bool = False) -> None:
     """Print rows to standard output."""
     if format == "table":
-        print_table(console, relation.columns, relation.fetchall())
+        print_rows(console, relation.columns, relation.fetchall(), wide=wide)
     elif format == "parquet":
         write_parquet(relation, sys.stdout.buffer)
     else:

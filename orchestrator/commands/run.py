@@ -22,6 +22,7 @@ from depthrate.orchestrator.launch import (
     submit,
     write_launch,
 )
+from depthrate.orchestrator.notify import Notifier
 from depthrate.orchestrator.plan import CheckedSweep, Plan, check_contents, make_estimate
 from depthrate.orchestrator.provenance import describe, other_code, settle, unknown_sentence
 from depthrate.orchestrator.search.proposals import SearchView, with_search
@@ -53,6 +54,8 @@ class _Run:
     view: SearchView | None
     feed: SearchFeed | None
     started: float
+    notifier: Notifier | None = None
+    """Who is told how it goes."""
 
     def next(self, verb: str) -> str:
         """Return a line to call next about this sweep."""
@@ -71,6 +74,7 @@ def run_sweep(
     stall_minutes: float | None = None,
     rerun: bool = False,
     accept_code: bool = False,
+    notify: str | None = None,
 ) -> int:
     """Run what is pending of a sweep, fit its rates, and return the exit code: 0 all done, 1 not all, 130 interrupted.
 
@@ -81,6 +85,8 @@ def run_sweep(
     """
     if rerun and accept_code:
         raise UsageError("--rerun and --accept-code contradict each other; give one of them")
+    if notify is not None and detach:
+        raise UsageError("--notify is done by the launch, which has to stay: leave out --detach")
     started = time.monotonic()
     console, data = make_console(), open_data_folder()
     checked = arguments.check(data)
@@ -105,6 +111,7 @@ def run_sweep(
         view=view,
         feed=feed,
         started=started,
+        notifier=None if notify is None else Notifier(notify, checked.sweep.name),
     )
     print_warnings(plan.snapshot.problems)
     run.say(plan_sentence(plan))
@@ -117,7 +124,7 @@ def run_sweep(
             machines.close()  # tidies up after the launches before
         delete_checkpoints(plan.stale_checkpoints, store)
         return _conclude(run, None)
-    return _launch(run)
+    return _launch(run) if run.notifier is None else run.notifier.around(lambda: _launch(run))
 
 
 def _launch(run: _Run) -> int:
@@ -189,6 +196,7 @@ def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchE
             stall_s=run.stall_s,
             console=run.console,
             feed=run.feed,
+            notifier=run.notifier,
         )
     except KeyboardInterrupt:
         run.say(f"stopped; resume: {run.arguments.again()}")

@@ -6,12 +6,15 @@ import colorsys
 import csv
 import html
 import io
+import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.report.plot import Plot, Trace
+from depthrate.orchestrator.usage import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,6 +48,32 @@ def export_figures(plots: Sequence[Plot], folder: Path, *, dark: bool = False) -
         for ending, content in draw(plot, dark=dark).items():
             path.with_suffix(f".{ending}").write_bytes(content)
     return len(plots)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure; a notebook shows it."""
+
+    plot: Plot
+
+    def _repr_svg_(self) -> str:
+        return draw(self.plot)["svg"].decode()
+
+    def __repr__(self) -> str:
+        return f"<{html.unescape(self.plot.title)}; .save(path) writes .svg, .pdf or .csv>"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as SVG, PDF or CSV, by the ending of the path.
+
+        Raises:
+            ValueError: the ending is another.
+            OSError: it cannot be written.
+        """
+        ending = Path(path).suffix.removeprefix(".").lower()
+        if ending not in ("svg", "pdf", "csv"):
+            raise UsageError(f"{os.fspath(path)}: a figure is written as .svg, .pdf or .csv")
+        content = plot_csv(self.plot).encode() if ending == "csv" else draw(self.plot)[ending]
+        Path(path).write_bytes(content)
 
 
 def plot_csv(plot: Plot) -> str:

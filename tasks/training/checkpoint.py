@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from depthrate.tasks.task import TaskContext
+
+log = logging.getLogger(__name__)
 CHECKPOINT_FORMAT = 2
 
 
@@ -33,3 +37,27 @@ def unpacked(content: bytes) -> dict[str, Any]:
     if saved["format"] != CHECKPOINT_FORMAT:
         raise ValueError(f"its format is {saved['format']}, this version writes {CHECKPOINT_FORMAT}")
     return saved
+
+
+def left_by_earlier(context: TaskContext) -> tuple[dict[str, Any], list[int]] | None:
+    """Return what an earlier attempt saved, with `trial_ids` in it, and the place there of each trial of this pack.
+
+    None where nothing was saved, where it cannot be read, or where one of this pack's trials was not among them.
+    """
+    content = context.load_checkpoint()
+    if content is None:
+        return None
+    try:
+        saved = unpacked(content)
+    except Exception as error:  # damaged in any way: training anew costs time, never results
+        log.warning("checkpoint cannot be read (%s); training starts anew", error)
+        return None
+    places = {trial_id: place for place, trial_id in enumerate(saved["trial_ids"])}
+    if not all(trial_id in places for trial_id in context.trial_ids):
+        return None
+    return saved, [places[trial_id] for trial_id in context.trial_ids]
+
+
+def at_positions(saved: Mapping[int, Any], places: Sequence[int]) -> dict[int, Any]:
+    """Return what was saved by place in another pack, by position in this one."""
+    return {position: saved[place] for position, place in enumerate(places) if place in saved}

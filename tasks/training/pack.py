@@ -17,7 +17,7 @@ from torch import Tensor
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Engine, Interrupted, Params, ResultStatus, TaskContext, TrialResult
-from depthrate.tasks.training.checkpoint import packed, unpacked
+from depthrate.tasks.training.checkpoint import at_positions, left_by_earlier, packed
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.engine import EngineError, chosen_engine
@@ -254,22 +254,14 @@ class TrainingPack:
 
     def resume(self) -> Engine | None:
         """Go on from the checkpoint of an earlier attempt, if there is one that holds all these trials; return its engine."""
-        content = self.context.load_checkpoint()
-        if content is None:
+        left = left_by_earlier(self.context)
+        if left is None:
             return None
-        try:
-            saved = unpacked(content)
-        except Exception as error:  # damaged in any way: training anew costs time, never results
-            log.warning("checkpoint cannot be read (%s); training starts anew", error)
-            return None
-        order = {trial_id: position for position, trial_id in enumerate(saved["trial_ids"])}
-        if not all(trial_id in order for trial_id in self.context.trial_ids):
-            return None
-        positions = [order[trial_id] for trial_id in self.context.trial_ids]
+        saved, positions = left
         self.metrics = [saved["metrics"][position] for position in positions]
         self.curves = [saved["curves"][position] for position in positions]
-        self.diverged_at = _at_positions(saved["diverged_at"], positions)
-        self.pruned_at = _at_positions(saved.get("pruned_at", {}), positions)
+        self.diverged_at = at_positions(saved["diverged_at"], positions)
+        self.pruned_at = at_positions(saved.get("pruned_at", {}), positions)
         gone = self.diverged_at.keys() | self.pruned_at.keys()
         alive = [index for index in range(len(positions)) if index not in gone]
         self._keep([self.alive.index(index) for index in alive])
@@ -343,8 +335,3 @@ class TrainingPack:
             self.curves[index].append({"step": step, "split": "train", **defined(row)})
             if step in self.measured_steps or position in done:
                 self.metrics[index] += self.training.measure(self.trainer, position, step)
-
-
-def _at_positions(saved: Mapping[int, int], positions: Sequence[int]) -> dict[int, int]:
-    """Return what was saved by position in another pack, by index in this one."""
-    return {index: saved[position] for index, position in enumerate(positions) if position in saved}

@@ -7,9 +7,6 @@ Shapes: T trials.
 
 from __future__ import annotations
 
-import hashlib
-import io
-import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,6 +15,8 @@ import numpy as np
 import torch
 
 from depthrate.tasks.task import Interrupted, Params, ResultStatus, TaskContext, TrialResult
+from depthrate.tasks.training.checkpoint import at_positions, left_by_earlier, packed
+from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.pack import DIVERGENCE_CHECK_STEPS
 from depthrate.tasks.training.parameters import measured_steps
 from depthrate.tasks.words.measure import curve_rows, joined, kept_projection, layer_rows, prediction_of
@@ -25,7 +24,6 @@ from depthrate.tasks.words.schema import embedding_decay, steps_of
 from depthrate.tasks.words.sentences import draw_sentences
 from depthrate.tasks.words.trainer import Hyperparameters, Shape, WordsTrainer
 
-CHECKPOINT_FORMAT = 1
 CURVES_PER_DECADE = 16
 
 
@@ -35,19 +33,11 @@ def run_pack(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialRe
     Raises:
         Interrupted: it was asked to stop and has saved a checkpoint.
     """
-    torch.set_num_threads(1)  # bitwise results need one thread, and packs run one a core anyway
-    if context.device == "cuda":
-        if not torch.cuda.is_available():
-            raise RuntimeError("device is cuda, but torch sees no GPU; run with --device cpu")
-        torch.cuda.reset_peak_memory_stats()
-    torch.set_flush_denormal(True)  # probabilities of far classes make matrix products many times slower otherwise
-    try:
+    with computing(context.device):
         pack = _Pack(trials, context)
         pack.resume()
         pack.train()
         yield from pack.results()
-    finally:
-        torch.set_flush_denormal(False)  # the processor's mode is the whole thread's, and others rely on it
 
 
 def make_trainer(trials: Sequence[Params], device: str) -> WordsTrainer:
@@ -106,11 +96,11 @@ class _Pack:
             if trainer.step_count % DIVERGENCE_CHECK_STEPS == 0:
                 self._end(ResultStatus.DIVERGED, step, _where(self.alive, finite_T.tolist()))
             context.progress(trainer.step_count, most)
-            if context.should_stop():
-                self._save()
+            is_over = context.should_stop()
+            if is_over or context.checkpoint_due():
+                context.save_checkpoint(self._saved())
+            if is_over:
                 raise Interrupted
-            if context.checkpoint_due():
-                self._save()
 
     def results(self) -> Iterator[TrialResult]:
         """Yield each trial's tables."""
@@ -127,30 +117,20 @@ class _Pack:
 
     def resume(self) -> None:
         """Go on from the checkpoint of an earlier attempt, if there is one that holds all these trials."""
-        content = self.context.load_checkpoint()
-        if content is None:
+        left = left_by_earlier(self.context)
+        if left is None:
             return
-        try:
-            saved = _unpack(content)
-        except Exception as error:  # damaged in any way: training anew costs time, never results
-            logging.getLogger(__name__).warning("checkpoint cannot be read (%s); training starts anew", error)
-            return
-        order = {trial_id: position for position, trial_id in enumerate(saved["trial_ids"])}
-        if not all(trial_id in order for trial_id in self.context.trial_ids):
-            return
-        positions = [order[trial_id] for trial_id in self.context.trial_ids]
+        saved, positions = left
         for name in ("metrics", "curves", "features"):
             setattr(self, name, [_arrays(saved[name][position]) for position in positions])
-        self.ended = {i: tuple(saved["ended"][p]) for i, p in enumerate(positions) if p in saved["ended"]}
+        self.ended = {index: tuple(ended) for index, ended in at_positions(saved["ended"], positions).items()}
         alive = [index for index in range(len(positions)) if index not in self.ended]
         self._keep(alive)
         self.trainer.load_state(saved["trainer"], [saved["alive"].index(positions[index]) for index in alive])
 
-    def _save(self) -> None:
-        buffer = io.BytesIO()
-        torch.save(
+    def _saved(self) -> bytes:
+        return packed(
             {
-                "format": CHECKPOINT_FORMAT,
                 "trial_ids": list(self.context.trial_ids),
                 "trainer": self.trainer.state(),
                 "alive": self.alive,
@@ -158,11 +138,8 @@ class _Pack:
                 "metrics": [_tensors(rows) for rows in self.metrics],
                 "curves": [_tensors(rows) for rows in self.curves],
                 "features": [_tensors(tables) for tables in self.features],
-            },
-            buffer,
+            }
         )
-        payload = buffer.getvalue()
-        self.context.save_checkpoint(hashlib.sha256(payload).digest() + payload)
 
     def _keep(self, alive: list[int]) -> None:
         if len(alive) < len(self.alive):
@@ -236,14 +213,3 @@ def _restored(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.numpy()
     return np.array(value) if isinstance(value, list) else value
-
-
-def _unpack(content: bytes) -> dict[str, Any]:
-    """Return what `_save` wrote; torch notices most damage itself, but not a changed bit in a tensor."""
-    digest, payload = content[:32], content[32:]
-    if hashlib.sha256(payload).digest() != digest:
-        raise ValueError("its checksum is wrong")
-    saved: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    if saved["format"] != CHECKPOINT_FORMAT:
-        raise ValueError(f"its format is {saved['format']}, this version writes {CHECKPOINT_FORMAT}")
-    return saved

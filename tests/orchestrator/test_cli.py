@@ -138,14 +138,20 @@ def test_adding_a_depth_runs_only_that_depth(done: tuple[Path, str]) -> None:
     assert code == 0 and "6 trials, 4 done, 2 to run in" in output
     rows = json.loads(
         invoke(
-            "query", "select depth, sweep, count(*) n from trials group by all order by 1", "--store", store, "--json"
+            "query",
+            "select depth, sweep, count(*) n from trials group by all order by 1, 2",
+            "--store",
+            store,
+            "--json",
         )[1]
     )
     assert rows == [
         {"depth": 2, "sweep": "tiny", "n": 2},
+        {"depth": 2, "sweep": "wider", "n": 2},
         {"depth": 3, "sweep": "tiny", "n": 2},
+        {"depth": 3, "sweep": "wider", "n": 2},
         {"depth": 4, "sweep": "wider", "n": 2},
-    ]
+    ], "a trial belongs to every sweep that asks for it, whichever ran it"
     fits = json.loads(invoke("fit", "wider", "--store", store, "--json")[1])
     assert {row["n_points"] for row in fits} == {6}, "a fit uses its sweep's trials, whichever sweep ran them"
 

@@ -24,6 +24,7 @@ from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.results import results_of
 from depthrate.storage.commit import commit_trials
 from depthrate.storage.compact import compact
+from depthrate.storage.local_files import Stamp
 from depthrate.storage.query import Results
 from depthrate.storage.store import Store
 
@@ -218,6 +219,14 @@ class SteppedStore(Store):
         actor = self._simulation.step(f"list {folder}")
         hidden = self._simulation.unseen(actor)
         return {path: size for path, size in super().list(folder).items() if path not in hidden}
+
+    def stamps(self, folder: str) -> dict[str, Stamp]:
+        self._simulation.step(f"list {folder}")
+        return super().stamps(folder)
+
+    def move(self, path: str, to: str) -> None:
+        self._simulation.step(f"move {path}")
+        super().move(path, to)
 
     def size(self, path: str) -> int | None:
         self._simulation.step(f"size {path}")

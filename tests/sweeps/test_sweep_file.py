@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -148,3 +149,10 @@ def test_a_task_file_is_looked_up_beside_the_sweep(tmp_path, monkeypatch):
     (tmp_path / "s.yaml").write_text("name: s\ntask: ./law.py:law\ngrid: {depth: [1, 2]}\n")
     monkeypatch.chdir("/")
     assert [trial.task for trial in load_sweep(str(tmp_path / "s.yaml")).expand()] == ["law:law", "law:law"]
+
+
+def test_a_python_file_without_a_function_is_answered_with_its_functions(tmp_path: Path) -> None:
+    path = tmp_path / "my_sweep.py"
+    path.write_text("import depthrate\n\ndef wd():\n    pass\n\ndef other():\n    raise SystemExit\n")
+    with pytest.raises(SweepError, match=r"as in .*my_sweep.py:wd \(its functions: wd, other\)"):
+        load_sweep(str(path))

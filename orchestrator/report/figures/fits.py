@@ -50,8 +50,13 @@ SLOPES = {"−½": 0.5, "−1": 1.0}
 
 def fit_plots(data: ReportData) -> list[Plot]:
     """Draw one log-log figure per metric and x, one colour per group, and the residuals beside it."""
+    return rate_plots(data.fits)
+
+
+def rate_plots(curves: Sequence[FittedCurve]) -> list[Plot]:
+    """Draw one log-log figure per metric and x of some curves, and the residuals beside it."""
     figures: dict[tuple[str, str], list[FittedCurve]] = {}
-    for curve in data.fits:
+    for curve in curves:
         figures.setdefault((curve_label(curve), curve.x), []).append(curve)
     plots = []
     for (label, x), group in figures.items():

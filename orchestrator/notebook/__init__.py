@@ -1,0 +1,1 @@
+"""What a notebook does with sweeps and results: the commands as methods, their tables as HTML, pictures of results."""

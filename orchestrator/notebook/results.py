@@ -1,0 +1,69 @@
+"""A store opened in a notebook: its results, with pictures of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from depthrate.orchestrator.results import declared_by
+from depthrate.storage.expressions import QueryError
+from depthrate.storage.json_file import object_of
+from depthrate.storage.query import Results
+from depthrate.storage.store import Store, existing_store
+from depthrate.sweeps.fit_requests import fit_request
+from depthrate.sweeps.trial import Trial
+from depthrate.tasks.schema import nearest
+from depthrate.tasks.task import Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from depthrate.orchestrator.report.figure_files import Picture
+
+
+class StoreResults(Results):
+    """The committed results of a store, as they were when it was opened, with pictures of them."""
+
+    def df(self) -> pd.DataFrame:
+        """Return the view `results` as a pandas frame: a row a trial."""
+        return self.sql("select * from results").df()
+
+    def plot(self, metric: str, x: str = "depth", by: str | Sequence[str] = (), **options: Any) -> Picture:
+        """Draw a metric against a parameter with its fitted power laws, one colour per value of `by`, as the report does.
+
+        `options` are those of a fit: layer, where, weights, x_min, unconverged, target. A scoped result draws its sweep.
+
+        Raises:
+            SweepError: an option is not allowed.
+            QueryError: nothing can be drawn: no such column, or no trial with a value.
+        """
+        from depthrate.orchestrator.aggregate import fit_curves
+        from depthrate.orchestrator.report.figure_files import Picture
+        from depthrate.orchestrator.report.figures.fits import rate_plots
+
+        names = [by] if isinstance(by, str) else list(by)
+        known = self.column_names("select * from results")
+        if unknown := [name for name in (metric, x, *names) if name not in known]:
+            raise QueryError(f"results have no column {unknown[0]!r}{nearest(unknown[0], known)}")
+        request = fit_request({"metric": metric, "x": x, "by": names} | options)
+        rows = self.sql("select trial_id, task, task_version, params from trials order by trial_id").fetchall()
+        trials = [Trial(trial_id, task, version, object_of(params)) for trial_id, task, version, params in rows]
+        plots = rate_plots(fit_curves(self, [request], trials))
+        if not plots:
+            raise QueryError(f"no committed trial has a positive {metric} and a positive {x} to draw")
+        return Picture(plots[0])
+
+
+def open_results(url: str | os.PathLike[str] | None = None) -> StoreResults:
+    """Open a store for reading: SQL, frames, features, pictures.
+
+    Raises:
+        StoreError: there is no store at `url`.
+    """
+    return store_results(existing_store(url))
+
+
+def store_results(store: Store, task: Task | None = None) -> StoreResults:
+    """Return a store's results, with what a task declares besides."""
+    return StoreResults(store, *declared_by(task))

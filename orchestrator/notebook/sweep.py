@@ -1,0 +1,247 @@
+"""A sweep in a notebook: what the command line does with it, as methods, with tables that show as HTML."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from depthrate.orchestrator.commands.launch_arguments import LaunchArguments
+    from depthrate.orchestrator.notebook.results import StoreResults
+    from depthrate.orchestrator.plan import CheckedSweep
+    from depthrate.orchestrator.search.proposals import SearchView
+
+StoreUrl = str | os.PathLike[str] | None
+INTERRUPTED = 130
+"""How `run` ends that was interrupted."""
+
+
+class RunError(RuntimeError):
+    """Not all trials of a sweep are done; what was said above it has the reasons."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A frame with a sentence above it; a notebook shows both as HTML."""
+
+    sentence: str
+    frame: pd.DataFrame
+
+    def __repr__(self) -> str:
+        return f"{self.sentence}\n{self.frame.to_string(index=False)}" if len(self.frame) else self.sentence
+
+    def _repr_html_(self) -> str:
+        table = self.frame.to_html(index=False, na_rep="", border=0) if len(self.frame) else ""
+        return f"<p>{html.escape(self.sentence)}</p>{table}"
+
+
+@dataclass(frozen=True)
+class ReportFile:
+    """A report that was written; a notebook shows a link to it."""
+
+    path: Path
+
+    def _repr_html_(self) -> str:
+        name = html.escape(str(self.path), quote=True)
+        return f'<a href="{name}" target="_blank">{name}</a> ({self.path.stat().st_size / 1e6:.1f} MB)'
+
+
+class Sweep:
+    """A named set of trials, with the parts of a sweep file as keyword arguments, and what can be done with it.
+
+    Every method takes the store: any fsspec URL, else DEPTHRATE_STORE, else ./results.
+    """
+
+    def __init__(self, name: str, task: str, **parts: Any):
+        """Describe a sweep: params, grid, zip, grids, include, exclude, derive, seeds, search, fit, figures.
+
+        Raises:
+            SweepError: a part is unknown or has the wrong form.
+        """
+        self._spec = sweep_of_spec({"name": name, "task": task} | {key: _plain(part) for key, part in parts.items()})
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._spec.name
+
+    def spec(self) -> dict[str, Any]:
+        """Return the sweep as the mapping a sweep file would hold."""
+        return self._spec.spec()
+
+    def __repr__(self) -> str:
+        return f"Sweep({', '.join(f'{key}={part!r}' for key, part in self.spec().items())})"
+
+    def plan(self, store: StoreUrl = None, *, workers: int | None = None, executor: str = "local") -> Table:
+        """Return what would run, in packs, and how much is done; nothing starts.
+
+        Raises:
+            ValueError: the sweep cannot run: a parameter, its task, its data.
+        """
+        import pandas as pd
+
+        from depthrate.orchestrator.commands.launch_arguments import plan_on, plan_sentence
+        from depthrate.orchestrator.search.proposals import with_search
+        from depthrate.storage.data_folder import open_data_folder
+        from depthrate.storage.store import open_store
+        from depthrate.sweeps.packing import estimated_wall_s
+        from depthrate.sweeps.trial import varying_parameters
+
+        arguments = self._arguments(store, workers, executor, "auto", {})
+        opened = open_store(store)
+        checked, _ = with_search(arguments.check(open_data_folder()), opened)
+        plan = plan_on(arguments.open_machines(self._spec, opened), checked, opened)
+        names = varying_parameters(checked.trials) if checked.trials else []
+        rows = []
+        for pack in plan.packs:
+            values = {name: _values([trial.params[name] for trial in pack.trials]) for name in names}
+            seconds = None if checked.task.estimate_s is None else estimated_wall_s(pack, checked.task)
+            rows.append({"pack": pack.pack_id, "trials": len(pack.trials), **values, "rough core-s": seconds})
+        return Table(plan_sentence(plan), pd.DataFrame(rows))
+
+    def run(
+        self,
+        store: StoreUrl = None,
+        *,
+        workers: int | None = None,
+        executor: str = "local",
+        device: str = "auto",
+        checkpoint_s: float = 30.0,
+        **options: Any,
+    ) -> Table:
+        """Run what is pending with a live bar, fit its rates, and return them; what is committed is never redone.
+
+        Interrupting the cell stops it: each worker saves a checkpoint after its current step, and calling `run` again
+        goes on from there. `options` are those of the executor, as in partition="gpu".
+
+        Raises:
+            KeyboardInterrupt: it was interrupted, and has stopped.
+            RunError: trials are left that failed.
+            ValueError: the sweep cannot run; nothing was started.
+        """
+        from depthrate.orchestrator.commands.run import run_sweep
+
+        arguments = self._arguments(store, workers, executor, device, options)
+        code = run_sweep(arguments, detach=False, checkpoint_s=checkpoint_s)
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt("stopped; run the cell again to go on")
+        if code:
+            raise RunError(
+                f"sweep {self.name!r} is not done; the reasons stand above; run it again to try what is left"
+            )
+        return self.fit(store)
+
+    def status(self, store: StoreUrl = None) -> Table:
+        """Return how many of its trials are in which state."""
+        import pandas as pd
+
+        from depthrate.orchestrator.status import sweep_status
+        from depthrate.storage.snapshot import take_snapshot
+        from depthrate.storage.store import existing_store
+
+        opened = existing_store(store)
+        checked, _ = self._checked(store)
+        state = sweep_status(self.name, [t.trial_id for t in checked.trials], take_snapshot(opened), opened)
+        said = f"{self.name}: {len(state.states)} trials, {state.trial_hours():.3g} trial-hours"
+        errors = "".join(f"; {count} failed with: {message}" for message, count in state.errors().most_common(3))
+        return Table(said + errors, pd.DataFrame([state.counts()]))
+
+    def results(self, store: StoreUrl = None) -> StoreResults:
+        """Return the committed results of its trials alone: `.sql(...)`, `.df()`, `.plot(...)`, `.features(...)`."""
+        from depthrate.orchestrator.notebook.results import store_results
+        from depthrate.storage.store import existing_store
+
+        checked, _ = self._checked(store)
+        trial_ids = [trial.trial_id for trial in checked.trials]
+        return store_results(existing_store(store), checked.task).only(trial_ids, self.name)
+
+    def fit(self, store: StoreUrl = None) -> Table:
+        """Fit the rates that the sweep asks for and return them, a row a curve and model; the store keeps them."""
+        import pandas as pd
+
+        from depthrate.orchestrator.aggregate import fit_curves
+        from depthrate.orchestrator.results import results_of
+        from depthrate.orchestrator.search.proposals import fitted_trials
+        from depthrate.storage.fits import write_fits
+        from depthrate.storage.store import existing_store
+
+        opened = existing_store(store)
+        checked, view = self._checked(store)
+        curves = fit_curves(results_of(opened, checked.task), self._spec.fit, fitted_trials(checked, view))
+        rows = [row for curve in curves for row in curve.table_rows(self.name)]
+        if rows:
+            write_fits(opened, self.name, rows)
+        shown = ["metric", "by", "model", "exponent", "ci_low", "ci_high", "prefactor", "r2", "weight", "n_points"]
+        frame = pd.DataFrame(rows, columns=shown if rows else [])
+        return Table(f"{self.name}: {len(curves)} curves fitted" if curves else f"{self.name} asks for no fit", frame)
+
+    def report(self, path: str | os.PathLike[str] = "report.html", store: StoreUrl = None) -> ReportFile:
+        """Write the report, one HTML file that opens from disk, and return it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        from depthrate.orchestrator.commands.report import ReportFiles, write_report
+        from depthrate.storage.store import existing_store
+
+        opened = existing_store(store)
+        checked, _ = self._checked(store)
+        command = ["depthrate", "run", self.name, "--store", opened.url]
+        write_report(checked, opened, ReportFiles(Path(path), None, command))
+        return ReportFile(Path(path))
+
+    def _checked(self, store: StoreUrl) -> tuple[CheckedSweep, SearchView | None]:
+        from depthrate.orchestrator.plan import check_sweep
+        from depthrate.orchestrator.search.proposals import with_search
+        from depthrate.storage.store import existing_store
+
+        return with_search(check_sweep(self._spec), existing_store(store))
+
+    def _arguments(
+        self, store: StoreUrl, workers: int | None, executor: str, device: str, options: Mapping[str, Any]
+    ) -> LaunchArguments:
+        from depthrate.orchestrator.commands.launch_arguments import LaunchArguments
+        from depthrate.orchestrator.executors.builtin import executor_options
+
+        defaults = {option.name: option.default for option in executor_options()}
+        if unknown := options.keys() - defaults.keys():
+            raise TypeError(f"{', '.join(sorted(unknown))}: no option of run; there are {', '.join(sorted(defaults))}")
+        return LaunchArguments(
+            sweep=self.name,
+            store=None if store is None else os.fspath(store),
+            overrides=(),
+            executor=executor,
+            workers=workers,
+            device=device,
+            options={**defaults, **options},
+            loaded=self._spec,
+        )
+
+
+def load(given: str | os.PathLike[str], **parameters: Any) -> Sweep:
+    """Read a sweep file (or a shipped sweep's name, or `file.py:function`); keyword arguments replace its parameters.
+
+    Raises:
+        SweepError: the file is missing, is not YAML, or does not describe a sweep.
+    """
+    return Sweep(**load_sweep(os.fspath(given), parameters).spec())
+
+
+def _plain(part: Any) -> Any:
+    """Return a part of a sweep as a sweep file has it: mappings for what are objects in Python."""
+    if isinstance(part, list | tuple):
+        return [_plain(each) for each in part]
+    return part.spec() if hasattr(part, "spec") else part
+
+
+def _values(values: list[Any]) -> str:
+    unique = list(dict.fromkeys(map(str, values)))
+    return ", ".join(unique[:6]) + (", ..." if len(unique) > 6 else "")

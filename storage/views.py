@@ -1,0 +1,61 @@
+"""What a query means: which views it names, and whether it asks for the sweeps that trials belong to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import duckdb
+
+VIEWS = {
+    "trials": "a trial; every parameter is a column of its own",
+    "metrics": "a layer of a trial at a measured step",
+    "curves": "a trial at a step",
+    "features": "a kept feature, of a sample or a class mean",
+    "attempts": "one execution of a pack",
+    "fits": "a model fitted to a curve",
+    "results": "a trial: its parameters beside what was measured at its last step and last layer",
+}
+"""View -> what a row of it is."""
+_SHOW_TABLES = re.compile(r"\s*show\s+(all\s+)?tables\s*;?\s*", re.IGNORECASE)
+_MISSING = re.compile(r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"')
+_WORD = re.compile(r'"?([A-Za-z_][A-Za-z0-9_]*)"?')
+
+
+def named_views(query: str) -> list[str]:
+    """Return the views that a query may read."""
+    return [name for name in VIEWS if re.search(rf"\b{name}\b", query, re.IGNORECASE)]
+
+
+def asks_for_tables(query: str) -> bool:
+    """Whether a query asks which views there are."""
+    return _SHOW_TABLES.fullmatch(query) is not None
+
+
+def renamed_hint(error: str, columns: Iterable[str]) -> str:
+    """Return what a column is called here that an error of DuckDB misses, where a parameter gave way to a measured one."""
+    found = _MISSING.search(error)
+    name = (found[1] or found[2]) if found else ""
+    known = {column.casefold(): column for column in columns}
+    called = [known[each] for each in (f"param_{name}".casefold(), f"last_{name}".casefold()) if each in known]
+    kinds = ["the parameter" if each.startswith("param_") else "the last value of the curve" for each in called]
+    return "".join(f"; {kind} {name} is called {each} here" for kind, each in zip(kinds, called, strict=True))
+
+
+def names_sweep(query: str) -> bool:
+    """Whether a query names the column `sweep`, so that a trial is there once for each sweep it belongs to."""
+    return "sweep" in names_in(query)
+
+
+def names_in(query: str) -> set[str]:
+    """Return the words of a query that may be names of columns, in lower case."""
+    return {word.casefold() for word in _words(query)}
+
+
+def _words(query: str) -> Iterator[str]:
+    encoded = query.encode()  # positions are those of bytes
+    tokens = duckdb.tokenize(query)
+    for (start, kind), (stop, _) in zip(tokens, [*tokens[1:], (len(encoded), None)], strict=True):
+        text = encoded[start:stop].decode(errors="replace").strip()
+        if kind not in (duckdb.token_type.string_const, duckdb.token_type.comment) and (found := _WORD.match(text)):
+            yield found[1]

@@ -1,0 +1,75 @@
+"""What makes the command line easy to begin with: its version, its help, a start, a schema for editors, tables that fit."""
+
+from __future__ import annotations
+
+import io
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.terminal import print_rows
+from depthrate.sweeps.json_schema import sweep_schema
+from depthrate.sweeps.sweep_file import SHIPPED, load_sweep
+from depthrate.tasks.builtin import builtin_tasks
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_version_help_and_completion() -> None:
+    assert invoke("--version") == f"{version('depthrate')}\n"
+    assert invoke("-h") == invoke("--help") and "--install-completion" in invoke("-h")
+    assert "KEY=VALUE" in invoke("run", "-h")
+
+
+def test_what_init_writes_runs_and_is_never_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    invoke("init", "start")
+    assert "mine: 12 trials, 0 done" in invoke("plan", "start/sweep.yaml")
+    own = yaml.safe_load((tmp_path / "start/sweep.yaml").read_text()) | {"task": "./my_task.py:power_law", "params": {}}
+    (tmp_path / "start/own.yaml").write_text(yaml.safe_dump(own))
+    assert "12 trials, 0 done" in invoke("plan", "start/own.yaml")
+    again = CliRunner().invoke(app, ["init", "start"])
+    assert again.exit_code == 2 and "sweep.yaml is there already" in again.stderr
+
+
+def test_the_schema_accepts_every_shipped_sweep_and_names_what_is_wrong(tmp_path: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="comes with nbclient of depthrate[dev]")
+    schema = sweep_schema(builtin_tasks())
+    assert json.loads(invoke("schema")) == schema
+    validator = jsonschema.Draft202012Validator(schema)
+    for path in SHIPPED.rglob("*.yaml"):
+        assert not list(validator.iter_errors(yaml.safe_load(path.read_text()))), path
+    wrong = {"name": "w", "task": "collapse", "params": {"arch": "rn1", "widht": 3}, "grid": {"depth": [0]}, "fits": []}
+    said = " ".join(error.message for error in validator.iter_errors(wrong))
+    assert "widht" in said and "fits" in said
+    assert list(validator.iter_errors({"name": "w", "task": "collapse", "params": {"width": "wide"}}))
+
+
+def test_what_set_changes_is_a_sweep_of_its_own() -> None:
+    assert load_sweep("quickstart", {"steps": 60}).name == "quickstart.steps-60"
+    assert load_sweep("quickstart", {"depth": [2, 3]}).name == "quickstart.depth-2-3"
+    assert load_sweep("quickstart", {"engine": "eager"}).name == "quickstart"
+    assert load_sweep("quickstart", {"steps": 60, "name": "short"}).name == "short"
+    long = [load_sweep("quickstart", {"depth": list(range(2, stop))}).name for stop in (50, 51)]
+    assert long[0] != long[1] and max(map(len, long)) < 70
+
+
+def test_a_terminal_gets_the_columns_that_fit_and_all_with_wide() -> None:
+    columns, rows = [f"column_{number}" for number in range(20)], [list(range(20))]
+    for wide, most in ((False, 80), (True, 100_000)):
+        sink = io.StringIO()
+        console = Console(file=sink, force_terminal=True, width=80, color_system=None)
+        print_rows(console, columns, rows, wide=wide)
+        text = sink.getvalue()
+        assert max(map(len, text.splitlines())) <= most
+        assert ("column_19" in text) == wide and ("--wide" in text) != wide, text

@@ -1,0 +1,135 @@
+"""Two sweeps that share trials, as a user meets them: asked apart, compared, removed, brought back, renamed, tagged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.commands.init import TASK
+
+GRID = "task: ./my_task.py:power_law\nseeds: 3\nparams: {noise: 0.05}\nfit: [{metric: nc1, x: depth}]\n"
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def refused(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 2, result.output
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sweeps `low` and `high`, which share depth 5, and `low` once more with another exponent."""
+    folder = tmp_path_factory.mktemp("shared")
+    (folder / "my_task.py").write_text(TASK)
+    for name, depths in (("low", "[2, 3, 5]"), ("high", "[5, 8, 13]")):
+        (folder / f"{name}.yaml").write_text(f"name: {name}\ngrid: {{depth: {depths}}}\n{GRID}")
+    for sweep in (("low.yaml",), ("high.yaml",), ("low.yaml", "--set", "exponent=1.0")):
+        invoke("run", str(folder / sweep[0]), *sweep[1:], "--workers", "1", "--store", str(folder / "store"))
+    return folder
+
+
+@pytest.fixture
+def store(ran: Path, tmp_path: Path) -> str:
+    shutil.copytree(ran / "store", tmp_path / "store")
+    return str(tmp_path / "store")
+
+
+def ask(store: str, sql: str, *options: str) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = json.loads(
+        invoke("query", sql, "--json", "--store", store, *options).split("\nnote")[0]
+    )
+    return rows
+
+
+def test_each_sweep_is_asked_for_itself(store: str) -> None:
+    counts = ask(store, "select sweep, count(*) as n, min(depth) as low from results group by sweep order by sweep")
+    assert counts == [
+        {"sweep": "high", "n": 9, "low": 5},
+        {"sweep": "low", "n": 9, "low": 2},
+        {"sweep": "low.exponent-1.0", "n": 9, "low": 2},
+    ]
+    assert ask(store, "select count(*) as n, min(depth) as low from results", "--sweep", "high") == [{"n": 9, "low": 5}]
+    assert ask(store, "select count(*) as n from results where sweep = 'high'") == [{"n": 9}]
+    assert "low, low.exponent-1.0" in refused("query", "select 1 from results", "--sweep", "hi", "--store", store)
+
+
+def test_an_average_over_different_settings_is_said_to_be_one(store: str) -> None:
+    sql = "select depth, avg(nc1) from results group by depth"
+    said = CliRunner().invoke(app, ["query", sql, "--store", store]).stderr
+    assert "puts trials together that differ in exponent" in said and "--sweep high" in said
+    assert not CliRunner().invoke(app, ["query", sql, "--store", store, "--sweep", "low"]).stderr
+    by_both = "select depth, exponent, avg(nc1) from results group by all"
+    assert not CliRunner().invoke(app, ["query", by_both, "--store", store]).stderr
+
+
+def test_sweeps_are_compared(store: str) -> None:
+    told = json.loads(invoke("compare", "low", "low.exponent-1.0", "--json", "--store", store))
+    assert told["parameters"] == {"exponent": [[0.5], [1.0]]} and told["shared"] == 0
+    (fit,) = told["fits"]
+    assert fit["first"]["exponent"] == pytest.approx(0.5, abs=0.1) and fit["p_equal"] < 1e-3
+    told = json.loads(invoke("compare", "low", "high", "--json", "--store", store))
+    assert told["parameters"] == {"depth": [[2, 3, 5], [5, 8, 13]]} and told["shared"] == 3
+    assert told["fits"][0]["p_equal"] > 0.01, "they have one exponent"
+    assert "p(equal)" in invoke("compare", "low", "high", "--store", store)
+
+
+def test_a_sweep_is_removed_and_brought_back(store: str) -> None:
+    shown = invoke("sweeps", "rm", "low", "--store", store)
+    assert "6 committed trials go" in shown and "3 stay, which other sweeps ask for: high 3" in shown
+    assert "nothing is removed yet" in shown and len(ask(store, "select * from trials")) == 24
+    invoke("sweeps", "rm", "low", "--yes", "--store", store)
+    assert len(ask(store, "select * from trials")) == 18
+    assert [s["sweep"] for s in json.loads(invoke("status", "--json", "--store", store))] == [
+        "high",
+        "low.exponent-1.0",
+    ]
+    assert all(s["ok"] == 9 for s in json.loads(invoke("status", "--json", "--store", store)))
+    assert "low" not in {row["sweep"] for row in ask(store, "select distinct sweep from fits")}
+    invoke("compact", "--store", store)
+    assert "removed: low, 6 trials" in invoke("sweeps", "list", "--store", store)
+    assert "6 trials with it" in invoke("sweeps", "restore", "low", "--store", store)
+    assert len(ask(store, "select * from trials")) == 24
+    assert json.loads(invoke("status", "low", "--json", "--store", store))[0]["ok"] == 9
+    invoke("sweeps", "rm", "low", "--yes", "--store", store)
+    invoke("compact", "--grace", "0", "--store", store)
+    assert "no removed sweep 'low'" in refused("sweeps", "restore", "low", "--store", store)
+    assert "all as committed" in invoke("verify", "--store", store)
+    assert "there are: high" in refused("sweeps", "rm", "low", "--store", store)
+
+
+def test_a_sweep_is_renamed(store: str, ran: Path) -> None:
+    assert "already" in refused("sweeps", "rename", "low", "high", "--store", store)
+    invoke("sweeps", "rename", "low", "first", "--store", store)
+    assert {row["sweep"] for row in ask(store, "select distinct sweep from fits")} >= {"first"}
+    assert ask(store, "select count(*) as n from results where sweep = 'first'") == [{"n": 9}]
+    assert json.loads(invoke("status", "first", "--json", "--store", store))[0]["ok"] == 9
+    spec = yaml.safe_load((ran / "low.yaml").read_text())
+    assert spec["name"] == "low" and "9 trials, 9 done" in invoke("plan", str(ran / "low.yaml"), "--store", store)
+
+
+def test_results_of_trials_are_removed_brought_back_and_tagged(store: str) -> None:
+    where = ("--where", "depth = 5 and seed = 0 and sweep = 'high'", "--store", store)
+    assert "high, low" in invoke("trials", "rm", *where)
+    invoke("trials", "rm", *where, "--yes")
+    pending = {s["sweep"]: s["pending"] for s in json.loads(invoke("status", "--json", "--store", store))}
+    assert pending == {"high": 1, "low": 1, "low.exponent-1.0": 0}, "both have to run it again"
+    invoke("trials", "restore", "--all", "--store", store)
+    assert len(ask(store, "select * from trials")) == 24
+    trial = str(ask(store, "select trial_id from trials where depth = 13 and seed = 1")[0]["trial_id"])
+    invoke("trials", "tag", "odd", trial[:12], "--store", store)
+    assert ask(store, "select trial_id from results where list_contains(tags, 'odd')") == [{"trial_id": trial}]
+    assert "begins with 'zz'" in refused("trials", "rm", "zz", "--store", store)
+    assert "say which trials" in refused("trials", "rm", "--store", store)
+    assert "no tag" in refused("trials", "tag", "two words", trial, "--store", store)

@@ -1,0 +1,57 @@
+"""Somebody is told of a launch's first failure and of its end, by a command or a webhook; that nobody hears it ends nothing."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.notify import Notifier
+
+TASK = """
+import depthrate
+
+@depthrate.task(version=1)
+def fragile(*, depth: int, seed: int = 0, context):
+    if depth == 3:
+        raise ValueError("too deep")
+    return {"metrics": [{"layer": depth, "nc1": 1.0}]}
+"""
+
+
+def test_a_command_is_told_of_the_first_failure_and_of_the_end(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(TASK)
+    (tmp_path / "s.yaml").write_text("name: s\ntask: ./own.py:fragile\ngrid: {depth: [2, 3]}\n")
+    heard = tmp_path / "heard"
+    command = f'echo "$DEPTHRATE_EVENT $DEPTHRATE_SWEEP $DEPTHRATE_MESSAGE" >> {heard}'
+    arguments = ["run", str(tmp_path / "s.yaml"), "--store", str(tmp_path / "store"), "--workers", "1"]
+    result = CliRunner().invoke(app, [*arguments, "--notify", command])
+    assert result.exit_code == 1
+    first, last = heard.read_text().splitlines()
+    assert first.startswith("failure s 1 trials of s failed:") and "too deep" in first
+    assert last == "end s s ended with trials that are not done"
+
+
+def test_a_webhook_gets_json_and_silence_is_no_error() -> None:
+    got: list[dict[str, str]] = []
+
+    class Listener(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Listener) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        assert Notifier(f"http://127.0.0.1:{server.server_port}/hook", "s").around(lambda: 0) == 0
+    said = {"event": "end", "sweep": "s", "message": "s is done", "text": "s is done"}
+    assert got == [said]
+    assert Notifier("http://127.0.0.1:9/nobody", "s").around(lambda: 0) == 0
+    assert Notifier("exit 3", "s").around(lambda: 1) == 1

@@ -1,0 +1,101 @@
+"""What is removed is hidden at once, may be restored until a compaction goes past its grace, and goes then."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from membership_simulation import simulate_desk
+from tests_rows import commit
+
+from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.storage.compact import compact
+from depthrate.storage.removals import RemovalKind, remove, restore
+from depthrate.storage.snapshot import take_snapshot
+from depthrate.storage.specs import newest_specs, write_spec
+from depthrate.storage.store import Store
+from depthrate.storage.sweep_removal import remove_sweep, rows_of_trials, what_goes
+from depthrate.storage.verify import verify
+
+A, B, C = (f"20260101T000000_00000000000{letter}" for letter in "abc")
+INTERLEAVINGS = int(os.environ.get("DEPTHRATE_INTERLEAVINGS", "12"))
+
+
+def launch(store: Store, sweep: str, *trial_ids: str) -> None:
+    write_spec(store, sweep, "-".join(trial_ids), {"name": sweep, "task": "t"}, trial_ids)
+
+
+def there(store: Store) -> set[str]:
+    return take_snapshot(store).trial_ids()
+
+
+@pytest.fixture
+def shared(store: Store) -> Store:
+    """Sweeps `a` (t1 t2) and `b` (t2 t3) that share t2, which a ran."""
+    launch(store, "a", "t1", "t2")
+    commit(store, A, ["t1", "t2"], sweep="a")
+    launch(store, "b", "t2", "t3")
+    commit(store, B, ["t3"], sweep="b")
+    return store
+
+
+def test_the_removal_of_a_sweep_keeps_what_another_asks_for(shared: Store) -> None:
+    going = what_goes(shared, take_snapshot(shared), "a")
+    assert (going.trial_ids(), going.kept) == ({"t1"}, {"t2"}) and there(shared) == {"t1", "t2", "t3"}
+    remove_sweep(shared, going)
+    assert there(shared) == {"t2", "t3"} and set(newest_specs(shared)) == {"b"}
+    compact(shared, grace_s=3600)
+    assert len(take_snapshot(shared).removals.removals) == 1, "it may still be restored"
+    compact(shared, grace_s=0)
+    compact(shared, grace_s=0)
+    assert there(shared) == {"t2", "t3"}
+    held = [t for source in take_snapshot(shared).sources for t in source.held["trial_id"].to_pylist()]
+    assert sorted(held) == ["t2", "t3"], "the row itself is gone"
+    assert not shared.list("removed") and verify(shared, builtin_columns()).findings == []
+
+
+def test_a_removed_sweep_comes_back_with_all_it_had(shared: Store) -> None:
+    before = {path: shared.read(path) for path in shared.list("sweeps")}
+    removal = remove_sweep(shared, what_goes(shared, take_snapshot(shared), "a"))
+    compact(shared, grace_s=3600)
+    restore(shared, [removal])
+    assert {path: shared.read(path) for path in shared.list("sweeps")} == before
+    assert there(shared) == {"t1", "t2", "t3"} and not shared.list("removed") and not shared.list("removals")
+
+
+def test_a_trial_that_a_new_sweep_asks_for_comes_back_by_itself(shared: Store) -> None:
+    remove_sweep(shared, what_goes(shared, take_snapshot(shared), "a"))
+    launch(shared, "c", "t1")
+    assert there(shared) == {"t1", "t2", "t3"}
+    compact(shared, grace_s=0)
+    assert there(shared) == {"t1", "t2", "t3"}, "nor does a compaction take it"
+
+
+def test_the_results_of_a_trial_go_for_every_sweep_until_it_runs_again(shared: Store) -> None:
+    removal = remove(shared, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(shared), ["t2"]))
+    assert there(shared) == {"t1", "t3"}
+    restore(shared, [removal])
+    assert there(shared) == {"t1", "t2", "t3"}
+    remove(shared, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(shared), ["t2"]))
+    commit(shared, C, ["t2"], sweep="b", hour=3)
+    for _ in range(2):
+        snapshot = take_snapshot(shared)
+        attempt = dict(zip(*(snapshot.trials[n].to_pylist() for n in ("trial_id", "attempt_id")), strict=True))
+        assert attempt == {"t1": A, "t2": C, "t3": B}
+        compact(shared, grace_s=0)
+
+
+def test_damaged_removals_hide_nothing_and_are_named(shared: Store) -> None:
+    remove_sweep(shared, what_goes(shared, take_snapshot(shared), "a"))
+    (path,) = shared.list("removals")
+    shared.write(path, shared.read(path)[:-20])
+    snapshot = take_snapshot(shared)
+    assert snapshot.trial_ids() == {"t1", "t2", "t3"} and path in {problem.path for problem in snapshot.problems}
+    assert path in {finding.path for finding in verify(shared, builtin_columns()).findings}
+
+
+@pytest.mark.timeout(300)
+def test_nothing_that_a_sweep_asks_for_is_lost_in_any_interleaving(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DEPTHRATE_INTERLEAVINGS=1000 tries more; a failure names its seed and prints the schedule."""
+    for seed in range(INTERLEAVINGS):
+        simulate_desk(seed)
