@@ -137,7 +137,7 @@ def print_fits(console: Console, curves: Sequence[FittedCurve]) -> None:
         law = f"{power.prefactor:.3g} {base}^{-power.exponent:.3f}"
         numbers = [power.r2, power.n_points, _bounded(curve)]
         rows.append([*name, law, _interval(power), *numbers, _preferred(curve), _reached(curve), excluded])
-    columns = ["metric", "group", "power law", "exponent a, 95 % interval", "R^2", "trials", "theorem's bound"]
+    columns = ["metric", "group", "power law", "exponent [95 %]", "R^2", "trials", "theorem's bound"]
     columns += ["best by AICc", "target at", "left out"]
     optional = [columns.index(name) for name in ("group", "theorem's bound", "target at", "left out")]
     kept = [i for i in range(len(columns)) if i not in optional or any(row[i] for row in rows)]
@@ -190,7 +190,7 @@ def _bounded(curve: FittedCurve) -> str:
     """Whether the data fall as fast as a theorem's upper bound."""
     if curve.bound is None:
         return ""
-    return f"{'slower' if curve.bound.ci_high < 0 else 'respected'} (-{curve.bound.exponent:.2f} here)"
+    return f"{'slower' if curve.bound.ci_high < 0 else 'respected'} (-{curve.bound.exponent:.2f})"
 
 
 def _first_of_requests(curves: Sequence[FittedCurve]) -> list[FittedCurve]:

@@ -36,10 +36,14 @@ class Lbfgs:
         self._pairs_MP = start_P.new_zeros(2 * memory, start_P.numel())
         self._order: list[int] = []
         self._sy_MM, self._yy_MM = np.zeros((memory, memory)), np.zeros((memory, memory))
+        self._products_M = np.zeros(2 * memory)
         self._slope, self._step, self._low, self._high, self._tries = 0.0, 1.0, 0.0, math.inf, 0
 
     def tell(self, value: float, gradient_P: Tensor) -> bool:
-        """Take value and gradient at `point_P`, name the next point, and return whether this one became the iterate."""
+        """Take value and gradient at `point_P`, name the next point, and return whether this one became the iterate.
+
+        The gradient is kept, and has memory of its own: products may round by where a row begins.
+        """
         if self._direction_P is None:
             self._accept(value, gradient_P, None)
             return True
@@ -76,22 +80,25 @@ class Lbfgs:
     def _accept(self, value: float, gradient_P: Tensor, moved_P: Tensor | None) -> None:
         change_P = gradient_P - self._gradient_P
         self.iterate_P, self.value = self.point_P, value
-        self._gradient_P = gradient_P.clone()  # of its own memory: products may round by where a row begins
+        self._gradient_P = gradient_P
         self.gradient_norm = float(self._gradient_P.norm())
-        if moved_P is not None:
-            self._remember(moved_P, change_P)
+        if moved_P is None or not self._remember(moved_P, change_P):
+            self._products_M = torch.mv(self._pairs_MP, self._gradient_P).numpy(force=True)
         self._turn()
 
-    def _remember(self, moved_P: Tensor, change_P: Tensor) -> None:
+    def _remember(self, moved_P: Tensor, change_P: Tensor) -> bool:
+        """Keep a pair unless the function bends down between, with all products that the next direction is made of."""
         if float(moved_P.dot(change_P)) <= 1e-14 * float(moved_P.norm()) * float(change_P.norm()):
-            return
+            return False
         memory = len(self._sy_MM)
         slot = self._order.pop(0) if len(self._order) == memory else len(self._order)
         self._order.append(slot)
         self._pairs_MP[slot], self._pairs_MP[memory + slot] = moved_P, change_P
-        products = torch.mv(self._pairs_MP, change_P).numpy(force=True)
+        both_2P = torch.stack([change_P, self._gradient_P])  # the memory is read once for both
+        products, self._products_M = torch.mm(both_2P, self._pairs_MP.T).numpy(force=True)
         self._sy_MM[:, slot] = products[:memory]
         self._yy_MM[:, slot] = self._yy_MM[slot, :] = products[memory:]
+        return True
 
     def _turn(self) -> None:
         """Choose a new direction from the iterate, and aim at a first point on it."""
@@ -113,8 +120,7 @@ class Lbfgs:
             return -self._gradient_P
         memory, order = len(self._sy_MM), np.array(self._order)
         sy, yy = self._sy_MM[np.ix_(order, order)], self._yy_MM[np.ix_(order, order)]
-        products = torch.mv(self._pairs_MP, self._gradient_P).numpy(force=True)
-        sg, yg = products[order], products[memory + order]
+        sg, yg = self._products_M[order], self._products_M[memory + order]
         scale = sy[-1, -1] / yy[-1, -1]
         upper = np.triu(sy)
         inner = np.linalg.solve(upper, sg)
@@ -126,7 +132,7 @@ class Lbfgs:
 
     def _aim(self) -> None:
         assert self._direction_P is not None
-        self.point_P = self.iterate_P + self._step * self._direction_P
+        self.point_P = torch.add(self.iterate_P, self._direction_P, alpha=self._step)
 
     def _give_up(self) -> None:
         """Begin anew with the steepest descent; where that was it already, rounding leaves nothing to gain."""
