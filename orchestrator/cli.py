@@ -312,14 +312,16 @@ def report(
 @exits
 def export(
     sweep: SweepArgument,
-    storage: Annotated[str, typer.Argument(help="Where Optuna keeps studies, as in sqlite:///search.db.")],
+    to: Annotated[
+        str, typer.Argument(help="A folder for TensorBoard, or where Optuna keeps studies (sqlite:///x.db).")
+    ],
     store: StoreOption = None,
 ) -> None:
-    """Copy a sweep's search into an Optuna storage, which optuna-dashboard opens."""
-    from depthrate.orchestrator.commands.export import export_search
+    """Copy curves and metrics to TensorBoard, or a search to an Optuna storage, which optuna-dashboard opens."""
+    from depthrate.orchestrator.commands.export import export_sweep
     from depthrate.storage.store import existing_store
 
-    export_search(sweep, existing_store(store), storage)
+    export_sweep(sweep, existing_store(store), to)
 
 
 @app.command()

@@ -1,10 +1,37 @@
-"""`depthrate export`: a search's studies for other programs."""
+"""`depthrate export`: a search's studies for Optuna's dashboard, or curves and metrics for TensorBoard."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 from depthrate.orchestrator.commands.find_sweep import find_sweep
+from depthrate.orchestrator.event_files import Scalars, event_file
+from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.usage import UsageError
+from depthrate.storage.columns import quoted
+from depthrate.storage.query import Results
 from depthrate.storage.store import Store
+from depthrate.sweeps.trial import Trial, varying_parameters
+
+LONGEST_NAME = 120
+"""Letters of a run's folder."""
+
+
+def export_sweep(given: str, store: Store, to: str) -> None:
+    """Copy a sweep to a folder for TensorBoard, or, where `to` is a URL, its search into that Optuna storage.
+
+    Raises:
+        ValueError: there is no such sweep, or nothing in it that can be copied there, or the place cannot be written.
+    """
+    if "://" in to:
+        export_search(given, store, to)
+    else:
+        export_events(given, store, Path(to))
 
 
 def export_search(given: str, store: Store, storage: str) -> None:
@@ -15,10 +42,78 @@ def export_search(given: str, store: Store, storage: str) -> None:
     """
     _, view = find_sweep(given, store)
     if view is None:
-        raise UsageError(f"sweep {given!r} has no search; export is for searches")
+        raise UsageError(f"sweep {given!r} has no search to copy to {storage}; give a folder for TensorBoard")
     try:
         from depthrate.orchestrator.search.export import export_studies
     except ImportError as error:
         raise UsageError(f"export needs Optuna ({error}); install it: pip install 'depthrate[search]'") from None
     for name in export_studies(view, storage):
         print(f"wrote study {name!r} to {storage}")
+
+
+def export_events(given: str, store: Store, folder: Path) -> None:
+    """Write an event file a committed trial of a sweep: its curves, and its metrics at the last layer.
+
+    Written again it replaces what it wrote before.
+
+    Raises:
+        UsageError: no trial of it is committed, or the folder cannot be written.
+    """
+    checked, _ = find_sweep(given, store)
+    results = results_of(store, checked.task).only([trial.trial_id for trial in checked.trials], checked.sweep.name)
+    trials = {trial.trial_id: trial for trial in checked.trials}
+    names, count = run_names(checked.trials), 0
+    times = dict(results.sql("select trial_id, epoch(committed_at) from trials").fetchall())
+    try:
+        for trial_id, steps in trial_scalars(results):
+            run = folder / checked.sweep.name / names.get(trial_id, trial_id)
+            run.mkdir(parents=True, exist_ok=True)
+            path = run / f"events.out.tfevents.{int(times[trial_id])}.{trials[trial_id].trial_id}"
+            path.write_bytes(event_file(times[trial_id], steps))
+            count += 1
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error}") from None
+    if not count:
+        raise UsageError(f"no committed trial of sweep {given!r} has curves or metrics; run it first")
+    print(f"wrote {count} runs to {folder}; look at them: tensorboard --logdir {folder}")
+
+
+def run_names(trials: Sequence[Trial]) -> dict[str, str]:
+    """Return trial -> a folder's name made of what varies, as in depth=3,seed=0."""
+    varying = varying_parameters(trials) if trials else []
+    names = {}
+    for trial in trials:
+        text = ",".join(f"{name}={trial.params[name]}" for name in varying) or trial.trial_id
+        safe = re.sub(r"[^A-Za-z0-9_.,=+-]+", "-", text)
+        names[trial.trial_id] = safe if len(safe) <= LONGEST_NAME else f"{safe[:LONGEST_NAME]}-{trial.trial_id}"
+    return names
+
+
+def trial_scalars(results: Results) -> Iterator[tuple[str, list[Scalars]]]:
+    """Yield each trial with its finite numbers by step: `curves/loss`, `metrics/nc1`; those of a test split as `.../test`."""
+    rows = sorted(
+        itertools.chain(_rows(results, "curves", "true"), _rows(results, "metrics", "is_last")),
+        key=lambda row: (row["trial_id"], row["step"]),
+    )
+    for trial_id, of_trial in itertools.groupby(rows, key=lambda row: row["trial_id"]):
+        steps: list[Scalars] = []
+        for step, at_step in itertools.groupby(of_trial, key=lambda row: row["step"]):
+            values = {tag: value for row in at_step for tag, value in _values(row).items()}
+            if values:
+                steps.append((step, values))
+        yield str(trial_id), steps
+
+
+def _rows(results: Results, table: str, condition: str) -> Iterator[dict[str, Any]]:
+    relation = results.sql(f"select * from {table} limit 0")
+    numbers = [n for n, kind in zip(relation.columns, relation.types, strict=True) if str(kind) == "DOUBLE"]
+    listed = "".join(f", {quoted(name)}" for name in numbers)
+    query = f"select trial_id, step, split{listed} from {table} where {condition} and step is not null"
+    for trial_id, step, split, *values in results.sql(query).fetchall():
+        named = {f"{table}/{name}": value for name, value in zip(numbers, values, strict=True)}
+        yield {"trial_id": trial_id, "step": step, "split": split, "values": named}
+
+
+def _values(row: Mapping[str, Any]) -> dict[str, float]:
+    ending = "" if row["split"] in (None, "train") else f"/{row['split']}"
+    return {f"{name}{ending}": v for name, v in row["values"].items() if v is not None and math.isfinite(v)}
