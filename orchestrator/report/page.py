@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -47,7 +48,6 @@ def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
     drawn = [(title, _figures(themes, data, numbers)) for title, themes in _sections()]
     first, *others = [_section(title, content) for title, content in drawn if content]
     body = [
-        _summary(data),
         _states(data),
         *search,
         first,
@@ -58,7 +58,8 @@ def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
         _section("Trials", failure_table(data) + trial_table(data)),
         _section("How to reproduce", _reproduce(data)),
     ]
-    return _page(data.name, "\n".join(body), refresh_s)
+    sections = "\n".join(body)
+    return _page(data.name, "\n".join([_summary(data), _contents(sections), sections]), refresh_s)
 
 
 def all_plots(data: ReportData) -> list[Plot]:
@@ -164,7 +165,20 @@ def _finite_values(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:
 
 
 def _section(title: str, content: str) -> str:
-    return f"<section><h2>{title}</h2>\n{content}</section>" if content else ""
+    if not content:
+        return ""
+    return f'<section id="{_anchor(title)}"><h2>{title}</h2>\n{content}</section>'
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def _contents(body: str) -> str:
+    """Return the list of the page's sections, each a link to it."""
+    found = re.findall(r'<section id="([a-z0-9-]+)"><h2>(.*?)</h2>', body)
+    links = "".join(f'<li><a href="#{anchor}">{title}</a></li>' for anchor, title in found)
+    return f'<nav class="contents" aria-label="Contents"><ul>{links}</ul></nav>' if found else ""
 
 
 def _page(name: str, body: str, refresh_s: float | None) -> str:

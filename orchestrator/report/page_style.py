@@ -1,9 +1,16 @@
 """How the page looks, and the script that draws its figures and sorts its tables."""
 
 STYLE = """
-:root { --ink: #222; --soft: #5a5a5a; --rule: #ddd; }
+:root { --ink: #222; --soft: #5a5a5a; --rule: #ddd; --paper: #fff; --shade: #f6f6f6; --line: #eee; --link: #365c8d; }
+:root { --warn: #fff6ea; --pill: #eee; --ok: #e0efe8; --running: #dde8f5; --failed: #f9dcd6; --diverged: #fbe9c9; }
+:root { color-scheme: light dark; }
+@media screen and (prefers-color-scheme: dark) {
+  :root { --ink: #ddd; --soft: #a5a5a5; --rule: #444; --paper: #181818; --shade: #242424; --line: #333; --link: #8ab4e0; }
+  :root { --warn: #3a2a14; --pill: #333; --ok: #1d3d2f; --running: #1f3350; --failed: #54241b; --diverged: #4b3a12; }
+  .plot { background: #fff; border-radius: 4px; }
+}
 * { box-sizing: border-box; }
-body { margin: 0; background: #fff; color: var(--ink); }
+body { margin: 0; background: var(--paper); color: var(--ink); }
 body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
 main { max-width: 1200px; margin: 0 auto; padding: 24px 20px 64px; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0; overflow-wrap: anywhere; }
@@ -12,29 +19,33 @@ h3 { font-size: 1rem; margin: 1.4em 0 .4em; }
 .meta, .note { color: var(--soft); font-size: .875rem; margin: .3em 0; }
 .summary li, .warning li { margin: .35em 0; overflow-wrap: anywhere; }
 .summary ul, .warning ul { padding-left: 1.2em; margin: .4em 0; }
-.warning { border-left: 4px solid #b35900; background: #fff6ea; padding: .7em 1em; margin: 1.2em 0; }
+.warning { border-left: 4px solid #b35900; background: var(--warn); padding: .7em 1em; margin: 1.2em 0; }
 sup { line-height: 0; }
 .nowrap { white-space: nowrap; }
 .pill { display: inline-block; border-radius: 4px; padding: .05em .55em; margin-right: .4em; font-size: .875rem; }
-.pill { background: #eee; } .pill.ok { background: #e0efe8; } .pill.running { background: #dde8f5; }
-.pill.failed { background: #f9dcd6; } .pill.diverged { background: #fbe9c9; }
+.pill { background: var(--pill); } .pill.ok { background: var(--ok); } .pill.running { background: var(--running); }
+.pill.failed { background: var(--failed); } .pill.diverged { background: var(--diverged); }
+.contents ul { list-style: none; margin: 1em 0; padding: 0; display: flex; flex-wrap: wrap; gap: .2em 1.2em; }
+.contents { font-size: .875rem; }
+.contents a { color: var(--link); text-decoration: none; } .contents a:hover { text-decoration: underline; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 440px), 1fr)); gap: 28px 32px; }
 figure { margin: 0; min-width: 0; break-inside: avoid; }
 figcaption { margin-top: .4em; font-size: .875rem; line-height: 1.45; color: var(--soft); overflow-wrap: anywhere; }
-.save { white-space: nowrap; } .save button { all: unset; cursor: pointer; margin-left: .7em; color: #365c8d; }
+.save { white-space: nowrap; } .save button { all: unset; cursor: pointer; margin-left: .7em; color: var(--link); }
 .save button:hover { text-decoration: underline; } .save button:focus-visible { outline: 2px solid #365c8d; }
 .plot { width: 100%; height: calc(330px + var(--rows, 1) * 22px); }
 .scroll { overflow-x: auto; max-height: 70vh; overflow-y: auto; border: 1px solid var(--rule); }
 table { border-collapse: collapse; font-size: .78rem; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .32em .5em; text-align: left; white-space: nowrap; border-bottom: 1px solid #eee; }
-th { position: sticky; top: 0; background: #f6f6f6; font-weight: 600; }
+th, td { padding: .32em .5em; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th { position: sticky; top: 0; background: var(--shade); font-weight: 600; }
+th { white-space: normal; vertical-align: bottom; }
 th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid #365c8d; }
 th[aria-sort=ascending] button::after { content: " \\2191"; }
 th[aria-sort=descending] button::after { content: " \\2193"; }
 .number { text-align: right; } .long { white-space: pre-line; width: max-content; max-width: 28em; }
 td .pill { margin: 0; }
 details { margin: .8em 0; font-size: .875rem; overflow-wrap: anywhere; }
-pre { background: #f6f6f6; padding: .8em 1em; overflow-x: auto; }
+pre { background: var(--shade); padding: .8em 1em; overflow-x: auto; }
 pre { font: .84rem/1.5 ui-monospace, Menlo, Consolas, monospace; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15em 1.2em; font-size: .875rem; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
@@ -43,7 +54,7 @@ dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
   .figures { display: block; } figure { margin-bottom: 1.5em; } h2 { break-after: avoid; } tr { break-inside: avoid; }
   table { font-size: .58rem; } th, td { padding: .3em .4em; white-space: normal; } .modebar { display: none; }
   figure { break-inside: avoid; page-break-inside: avoid; } .save { display: none; }
-  section { break-inside: auto; } .pill { border: 1px solid #bbb; }
+  section { break-inside: auto; } .contents { display: none; } .pill { border: 1px solid #bbb; }
   .number { white-space: nowrap; } td .pill { font-size: inherit; } .long { width: auto; }
 }
 """

@@ -363,6 +363,14 @@ def test_table_of_trials_is_cut_and_says_so() -> None:
     assert "1</b> failed" in page
 
 
+def test_the_contents_lead_to_every_section_once() -> None:
+    page = page_without_plotly(plain_page())
+    (contents,) = re.findall(r"<nav class=.contents.*?</nav>", page, re.DOTALL)
+    linked, there = re.findall('href="#([^"]*)"', contents), re.findall('<section id="([^"]*)"', page)
+    assert linked == there and len(set(there)) == len(there) > 5
+    assert "prefers-color-scheme: dark" in page
+
+
 def test_reproduction_holds_spec_commands_and_versions() -> None:
     text = words(page_without_plotly(plain_page()))
     assert "task: collapse\ngrid:\n  depth:\n  - 2\n" in text
@@ -441,7 +449,10 @@ def _strings(value: Any) -> list[str]:
 def test_nothing_is_loaded_from_a_network() -> None:
     tags = _Tags()
     tags.feed(page_without_plotly(plain_page()))
-    assert not [value for name, value in tags.attributes if name in ("src", "href", "srcset", "action")]
+    places = [value for name, value in tags.attributes if name in ("src", "href", "srcset", "action")]
+    assert not [value for value in places if not re.fullmatch("#[a-z-]+", value)], (
+        "links lead to places of the page itself"
+    )
     assert "link" not in tags.tags
     assert 'showSendToCloud: false, plotlyServerURL: ""' in plain_page()
     assert "url(" not in page_without_plotly(plain_page())
