@@ -44,9 +44,9 @@ class StoreResults(Results):
 
         names = [by] if isinstance(by, str) else list(by)
         known = self.column_names("select * from results")
-        if unknown := [name for name in (metric, x, *names) if name not in known]:
-            raise QueryError(f"results have no column {unknown[0]!r}{nearest(unknown[0], known)}")
         request = fit_request({"metric": metric, "x": x, "by": names} | options)
+        if unknown := [name for name in (metric, *request.x_names, *names) if name not in known]:
+            raise QueryError(f"results have no column {unknown[0]!r}{nearest(unknown[0], known)}")
         rows = self.sql("select trial_id, task, task_version, params from trials order by trial_id").fetchall()
         trials = [Trial(trial_id, task, version, object_of(params)) for trial_id, task, version, params in rows]
         plots = rate_plots(fit_curves(self, [request], trials))
