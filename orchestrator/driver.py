@@ -191,7 +191,7 @@ class Driver:
         job = PackJob(
             attempt_id=new_attempt_id(),
             sweep=self.sweep.name,
-            task=self.sweep.task,
+            task=self.sweep.loaded_task,
             pack_id=entry.pack.pack_id,
             trial_ids=entry.pack.trial_ids,
             params=[trial.params for trial in entry.pack.trials],

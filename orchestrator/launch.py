@@ -31,6 +31,7 @@ from depthrate.storage.layout import checkpoint_folder
 from depthrate.storage.snapshot import Snapshot, take_snapshot
 from depthrate.storage.specs import write_spec
 from depthrate.storage.store import Store, StoreError
+from depthrate.tasks.task import Task
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.executors.executor import Estimate
@@ -178,7 +179,7 @@ def _begin(
     write_launch(store, plan.checked)
     _check_still_there(store, plan)
     found = other_code(plan.checked, plan.snapshot)
-    git_sha, git_dirty = _git_state(_task_folder(plan.checked.sweep.task))
+    git_sha, git_dirty = _git_state(_task_folder(plan.checked.task))
     return LaunchOptions(
         store=_absolute(store),
         data=data,
@@ -233,9 +234,8 @@ def _absolute(store: Store) -> str:
     return store.root if store.is_local else store.url
 
 
-def _task_folder(task: str) -> Path:
-    where = task.rpartition(":")[0]
-    return Path(where).parent if where.endswith(".py") else Path(__file__).parent
+def _task_folder(task: Task) -> Path:
+    return Path(__file__).parent if task.code is None else task.code.root
 
 
 def _git_state(folder: Path) -> tuple[str | None, bool | None]:

@@ -10,7 +10,7 @@ from depthrate.tasks.builtin import builtin_measurements
 from depthrate.tasks.measurement import Measurement, Per, by_name
 from depthrate.tasks.task import Task
 
-_SQL_TYPES = {"int": "bigint", "float": "double", "str": "varchar", "bool": "boolean"}
+_SQL_TYPES = {"scalar": "double", "int": "bigint", "float": "double", "str": "varchar", "bool": "boolean"}
 TABLES: dict[Per, str] = {"layer": "metrics", "step": "curves"}
 """Where a measurement's column stands."""
 

@@ -22,6 +22,7 @@ from depthrate.storage.layout import sweep_of_path
 from depthrate.storage.records import read_loose_records
 from depthrate.storage.snapshot import Snapshot
 from depthrate.storage.store import Store
+from depthrate.tasks.task import Task
 
 NOTHING_STARTED = "nothing was started"
 
@@ -186,9 +187,12 @@ def describe(found: OtherCode, checked: CheckedSweep, store: Store, again: str, 
     else:
         lines.append(f"  run those trials again; only what the new code gives counts then: {again} --rerun")
     lines.append(f"  keep them, because the change alters no result: {again} --accept-code")
-    raised = f"@depthrate.task(version={task.version + 1})"
-    lines.append(f"  keep both, as different trials: raise the version, {raised} in {task.defined_at}")
+    lines.append(f"  keep both, as different trials: {task.told_apart or _raised(task)}")
     return "\n".join(lines)
+
+
+def _raised(task: Task) -> str:
+    return f"raise the version, @depthrate.task(version={task.version + 1}) in {task.defined_at}"
 
 
 def mixed_sentence(checked: CheckedSweep, snapshot: Snapshot) -> str | None:

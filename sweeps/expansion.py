@@ -84,6 +84,7 @@ class TrialBuilder:
             params[name] = formula.value(params)
         if any(all(params[name] == value for name, value in part.items()) for part in self._filters):
             return None
+        self._task.complete(params)
         self._task.check_trial(params)
         return self._maker.make(params)
 

@@ -122,7 +122,7 @@ def check_fits(sweep: Sweep, task: Task) -> None:
         if not of_x:
             raise SweepError(f"fit over x: {request.x!r}, which names no parameter; give one, or arithmetic over some")
         for name in of_x:
-            if parameters[name].kind not in ("int", "float"):
+            if parameters[name].kind not in ("int", "float", "scalar"):
                 raise SweepError(f"fit over x: {name!r}, which is {parameters[name].allowed}; x must be a number")
         for name in over:
             if name in (*of_x, *request.by):

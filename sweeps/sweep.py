@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from depthrate.sweeps.expansion import expand
@@ -14,6 +15,7 @@ from depthrate.sweeps.limits import MAX_TRIALS
 from depthrate.sweeps.search import Search
 from depthrate.sweeps.trial import Trial, canonical_json
 from depthrate.tasks.loading import load_task
+from depthrate.tasks.own.references import references_of_sweep
 from depthrate.tasks.task import Engine, Task
 
 
@@ -42,6 +44,30 @@ class Sweep:
     engine: Engine = Engine.AUTO
     """How its trials' steps are run; no parameter: a trial is the same with each."""
 
+    @property
+    def loaded_task(self) -> str:
+        """The task as workers load it: by its name, and with the user's network and data where the sweep names some.
+
+        Raises:
+            TaskError: it names several networks or data sets.
+        """
+        references = references_of_sweep(self.task, self._parts(), Path.cwd())
+        return self.task if references is None else references.text
+
+    @property
+    def code_files(self) -> list[Path]:
+        """The user's files whose code is executed for it.
+
+        Raises:
+            TaskError: see `loaded_task`.
+        """
+        references = references_of_sweep(self.task, self._parts(), Path.cwd())
+        where = self.task.rpartition(":")[0]
+        return ([Path(where)] if where.endswith(".py") else []) + ([] if references is None else references.code_files)
+
+    def _parts(self) -> list[Mapping[str, Any]]:
+        return [self.params, self.grid, self.zip, *self.grids, *self.include]
+
     def spec(self) -> dict[str, Any]:
         """Return the sweep as the mapping a file would hold."""
         content: dict[str, Any] = {"name": self.name, "task": self.task}
@@ -64,7 +90,7 @@ class Sweep:
 
     def load_task(self, files: Mapping[str, bytes] | None = None) -> Task:
         """Load the task this sweep names, as these files of its code have it or as it is now."""
-        return load_task(self.task, files=files)
+        return load_task(self.loaded_task, files=files)
 
     def expand(self, task: Task | None = None) -> list[Trial]:
         """Return the trials, each once, checked against the task's schema; none for a search, whose trials come as it goes.

@@ -20,6 +20,7 @@ from depthrate.sweeps.search import search_of_spec
 from depthrate.sweeps.sweep import Sweep
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.loading import absolute_task_name
+from depthrate.tasks.own.references import HOSTS, NAMED, absolute_reference, is_own
 from depthrate.tasks.schema import nearest, shown
 from depthrate.tasks.task import Engine
 
@@ -118,6 +119,7 @@ def sweep_of_spec(content: Any, folder: Path | None = None) -> Sweep:
     max_trials = MAX_TRIALS if content.get("max_trials") is None else content["max_trials"]
     if isinstance(max_trials, bool) or not isinstance(max_trials, int) or max_trials < 1:
         raise SweepError(f"max_trials is {kind_of(max_trials)}; give a whole number from 1 on")
+    content = {**content, **_with_absolute_references(content, folder or Path.cwd())}
     return Sweep(
         name=content["name"],
         task=absolute_task_name(content["task"], folder or Path.cwd()),
@@ -135,6 +137,26 @@ def sweep_of_spec(content: Any, folder: Path | None = None) -> Sweep:
         max_trials=max_trials,
         engine=_engine(content.get("engine")),
     )
+
+
+def _with_absolute_references(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the parts of a sweep in which the paths of the user's network and data are absolute."""
+    if content["task"] not in HOSTS:
+        return {}
+
+    def absolute(name: str, value: Any) -> Any:
+        if isinstance(value, list):
+            return [absolute(name, each) for each in value]
+        return absolute_reference(value, folder) if is_own(name, value) else value
+
+    def changed(part: Any) -> Any:
+        if isinstance(part, list):
+            return [changed(each) for each in part]
+        if not isinstance(part, Mapping):
+            return part
+        return {name: absolute(name, value) if name in NAMED else value for name, value in part.items()}
+
+    return {key: changed(content[key]) for key in _PARTS if key != "derive" and key in content}
 
 
 def _engine(given: Any) -> Engine:

@@ -9,13 +9,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-Kind = Literal["int", "float", "str", "bool", "list[int]", "list[float]"]
+Kind = Literal["int", "float", "str", "bool", "scalar", "list[int]", "list[float]"]
 
 _EXPECTED = {
     "int": "a whole number",
     "float": "a number",
     "str": "a text",
     "bool": "true or false",
+    "scalar": "a number, a text, or true or false",
     "list[int]": "a list of whole numbers",
     "list[float]": "a list of numbers",
 }
@@ -142,6 +143,8 @@ class Parameter:
         if kind == "str" and isinstance(value, str) and _is_text(value):
             return value
         if kind == "bool" and isinstance(value, bool):
+            return value
+        if kind == "scalar" and (is_number or isinstance(value, bool) or (isinstance(value, str) and _is_text(value))):
             return value
         raise self._refusal(given)
 

@@ -46,6 +46,60 @@ def schema_of_function(
     return ParameterSchema(parameters)
 
 
+def parameters_of_callable(function: Callable[..., Any], name: str) -> list[Parameter]:
+    """Read parameters off a callable that was not written for sweeps: arguments need no annotation.
+
+    Where there is none, the default's type holds; without a default any scalar is taken. What no sweep can give (a class, a
+    function) keeps its default, as do *args and **kwargs.
+
+    Raises:
+        ParameterError: an argument without a default takes something that no sweep can give.
+    """
+    inner = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
+    try:
+        hints = typing.get_type_hints(inner)
+    except Exception:  # of names that only its author's type checker can resolve
+        hints = {}
+    parameters = []
+    for argument in inspect.signature(function).parameters.values():
+        if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
+            continue
+        kind, nullable, choices = _kind_of_argument(hints.get(argument.name), argument)
+        if kind is not None:
+            default = REQUIRED if argument.default is argument.empty else argument.default
+            made = Parameter(
+                name=argument.name, kind=kind, nullable=nullable, choices=choices, doc=f"argument of {name}"
+            )
+            parameters.append(made if default is REQUIRED else replace(made, default=made.check(default)))
+        elif argument.default is argument.empty:
+            raise ParameterError(
+                f"{name} needs {argument.name!r}, which is {hints.get(argument.name)!r}: no sweep can give that; name a "
+                "function that takes numbers, texts and truth values and makes the rest itself"
+            )
+    return parameters
+
+
+def _kind_of_argument(hint: Any, argument: inspect.Parameter) -> tuple[Kind | None, bool, tuple[Any, ...] | None]:
+    """Return (kind, nullable, choices) of an argument; no kind where a sweep cannot give it."""
+    default = argument.default
+    if hint is not None:
+        try:
+            kind, nullable, choices = _kind_of_hint(hint, argument.name, "")
+            return kind, nullable or default is None, choices
+        except ParameterError:
+            if default is argument.empty or not isinstance(default, int | float | str | tuple | list):
+                return None, False, None
+    if default is argument.empty or default is None:
+        return "scalar", default is None, None
+    if isinstance(default, tuple | list):
+        for kind, one in (("list[int]", int), ("list[float]", int | float)):
+            if default and all(isinstance(item, one) and not isinstance(item, bool) for item in default):
+                return kind, False, None
+        return None, False, None
+    name = type(default).__name__
+    return (typing.cast(Kind, name), False, None) if name in ("bool", "int", "float", "str") else (None, False, None)
+
+
 def _kind_of_hint(hint: Any, name: str, function_name: str) -> tuple[Kind, bool, tuple[Any, ...] | None]:
     nullable = False
     if typing.get_origin(hint) in (typing.Union, types.UnionType):

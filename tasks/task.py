@@ -157,6 +157,8 @@ class Task:
     """What it measures, in the order readers see it; columns it does not declare are kept and shown by their names."""
     panels: tuple[Panel, ...] = ()
     """What the report draws of it beside its measurements one by one, in this order."""
+    complete: Callable[[dict[str, Any]], None] = _accept
+    """Sets what the other parameters of a trial imply (a content's hash), before it is checked and named."""
     check_trial: Callable[[Params], None] = _accept
     """Raises `ParameterError` for a combination that cannot run."""
     check_data: Callable[[Sequence[Params], DataSource], None] = _accept
@@ -172,12 +174,16 @@ class Task:
     """Predicted peak memory of a pack of so many trials of this shape on a device; null for a task that does not say."""
     measured: Callable[[Params, int], tuple[Sequence[int], Sequence[int]]] | None = None
     """(steps, layers) that a trial which took so many steps has measured; null for a task that does not say."""
+    remarks: Callable[[Sequence[Params]], Sequence[str]] = field(default=lambda trials: ())
+    """Sentences that a plan of these trials says."""
     estimate_s: Callable[[Params], float] | None = None
     """Rough seconds of one trial on one CPU core; packs start longest first. One for all trials of a fused pack."""
     engine: Callable[[Params, Engine, str], Engine] | None = None
     """How the steps of such a trial run, given what was asked for and the device; null for a task without the choice."""
     code: TaskCode | None = None
     """The source of a user's task; null for one that comes with depthrate, which its version stands for."""
+    told_apart: str = ""
+    """How the user tells trials of changed code apart, where a raised version is not the way."""
     defined_at: str = ""
     """Where a user's task is written: file and line."""
 

@@ -42,12 +42,17 @@ NEEDS_TORCH = {
     "tasks/measures/spectra.py",
     "tasks/networks/convolutions.py",  # where a function is called, not where the module is imported
     "tasks/networks/flat_parameters.py",
+    "tasks/networks/module.py",  # where a function is called, not where the module is imported
+    "tasks/networks/module_layers.py",
+    "tasks/networks/module_report.py",
     "tasks/networks/operations.py",  # where a function is called, not where the module is imported
     "tasks/networks/smooth_relu.py",
+    "tasks/own/pack.py",
     "tasks/training/checkpoint.py",
     "tasks/training/compiled_step.py",
     "tasks/training/computing.py",
     "tasks/training/continuation.py",
+    "tasks/training/held_out.py",
     "tasks/training/layers.py",
     "tasks/training/lbfgs.py",
     "tasks/training/pack.py",

@@ -107,13 +107,14 @@ def launched_sweep(launched: LaunchedSpec) -> Sweep:
     from depthrate.sweeps.sweep_file import sweep_of_spec
 
     sweep = sweep_of_spec(launched.spec)
-    where, _, _ = sweep.task.rpartition(":")
-    owner = _owner_of(Path(where)) if where.endswith(".py") else None
-    if owner is not None and os.geteuid() not in (owner, ROOT) and owner != ROOT:
-        raise UsageError(
-            f"sweep {launched.sweep!r} in the store names the task file {where}, which belongs to another user (id {owner}) "
-            "and is not executed because a store says so; if you trust it, give the sweep's file instead of its name"
-        )
+    for path in sweep.code_files:
+        owner = _owner_of(path)
+        if owner is not None and os.geteuid() not in (owner, ROOT) and owner != ROOT:
+            raise UsageError(
+                f"sweep {launched.sweep!r} in the store names the task file {path}, which belongs to another user "
+                f"(id {owner}) and is not executed because a store says so; if you trust it, give the sweep's file instead "
+                "of its name"
+            )
     return sweep
 
 

@@ -53,6 +53,8 @@ def show_plan(arguments: LaunchArguments, as_json: bool) -> None:
     if view is not None:
         console.print(view.sentence(), highlight=False)
     if plan.packs:
+        for remark in plan.checked.task.remarks([trial.params for pack in plan.packs for trial in pack.trials]):
+            console.print(remark, highlight=False, markup=False, soft_wrap=True)
         _print_packs(console, plan, machines)
         _print_engines(console, plan, machines)
         _print_cost(console, plan, machines, hours, details)
@@ -79,6 +81,7 @@ def _as_json(
         "workers": machines.workers,
         "device": machines.device,
         "estimated_core_hours": hours,
+        "remarks": list(plan.checked.task.remarks([trial.params for pack in plan.packs for trial in pack.trials])),
         **details,
         **({} if view is None else {"search": view.to_json()}),
         "problems": [str(problem) for problem in plan.snapshot.problems],

@@ -78,7 +78,7 @@ class _Measurements:
     """What is measured of a trial: its layers, and beside the last of them the network's weights."""
 
     def __init__(self, class_counts_K: np.ndarray, rank_tol: float):
-        self._of_layers = _layer_measurements(class_counts_K, rank_tol)
+        self._of_layers = layer_measurements(class_counts_K, rank_tol)
 
     def __call__(self, trainer: FusedTrainer, position: int, step: int) -> list[dict[str, Any]]:
         """Return one row a layer."""
@@ -114,7 +114,7 @@ def _row_norms(trainer: FusedTrainer, position: int) -> dict[str, list[float]]:
     return {"row_norms": row_norms(trainer.parameters()[name][position : position + 1])[0].tolist()}
 
 
-def _layer_measurements(class_counts_K: np.ndarray, rank_tol: float) -> LayerMeasurements:
+def layer_measurements(class_counts_K: np.ndarray, rank_tol: float, *, split: str = "train") -> LayerMeasurements:
     """Return what is measured of a layer: the geometry of its classes, and how the last weight stands to them."""
     on_cpu_K = torch.from_numpy(class_counts_K)
 
@@ -127,7 +127,7 @@ def _layer_measurements(class_counts_K: np.ndarray, rank_tol: float) -> LayerMea
     def of_weights(h_TND: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
         return weight_alignment(h_TND, on_cpu_K.to(h_TND.device), weight_TKD)
 
-    return LayerMeasurements(of_features, of_weights)
+    return LayerMeasurements(of_features, of_weights, split)
 
 
 def _objective_gap(trials: Sequence[Params], dataset: Dataset) -> OwnCurves:

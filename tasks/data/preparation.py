@@ -35,12 +35,8 @@ def drawn(
     return np.concatenate(segments)
 
 
-def normalized(images_NI: np.ndarray, normalize: str, dtype: np.dtype) -> np.ndarray:
-    """Return images in `dtype`, normalised `global`, `per_feature` or not (`none`).
-
-    Pixels are whole numbers, so that their sums are exact and the same on every machine.
-    """
-    mean, std = _moments(images_NI, normalize)
+def scaled(images_NI: np.ndarray, mean: np.ndarray | float, std: np.ndarray | float, dtype: np.dtype) -> np.ndarray:
+    """Return (images - mean) / std in `dtype`, formed in float64."""
     x_NI = np.empty(images_NI.shape, dtype)
     for start in range(
         0, len(images_NI), ROWS_AT_ONCE
@@ -50,9 +46,17 @@ def normalized(images_NI: np.ndarray, normalize: str, dtype: np.dtype) -> np.nda
     return x_NI
 
 
-def _moments(images_NI: np.ndarray, normalize: str) -> tuple[np.ndarray | float, np.ndarray | float]:
+def moments(images_NI: np.ndarray, normalize: str) -> tuple[np.ndarray | float, np.ndarray | float]:
+    """Return the mean and the standard deviation to normalise by: of all numbers (`global`), of each, or 0 and 1 (`none`).
+
+    Pixels are whole numbers, so that their sums are exact and the same on every machine.
+    """
     if normalize == "none":
         return 0.0, 1.0
+    if images_NI.dtype.kind == "f":
+        axis = None if normalize == "global" else 0
+        std = images_NI.std(axis, dtype=np.float64)
+        return images_NI.mean(axis, dtype=np.float64), np.where(std > 0, std, 1.0)
     sum_I = np.zeros(images_NI.shape[1], np.int64)
     squares_I = np.zeros_like(sum_I)
     for start in range(0, len(images_NI), ROWS_AT_ONCE):

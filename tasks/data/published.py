@@ -17,13 +17,11 @@ import numpy as np
 
 from depthrate.tasks.data import formats
 from depthrate.tasks.data.dataset import Dataset, DataShape
-from depthrate.tasks.data.preparation import drawn, normalized
+from depthrate.tasks.data.preparation import drawn, moments, scaled
 from depthrate.tasks.data.reviews import Corpus, load_corpus
 from depthrate.tasks.data.sources import DatasetError, DataSource, Layout, Located, locate, opened_archive, read_files
 
 CIFAR_BATCH = 10_000
-CIFAR100_TRAINING = 50_000
-STL10_TRAINING = 5000
 READING_TEXT_BYTES = 60e6
 """Memory that the reviews' tokens take while they are read (measured)."""
 Files = Mapping[str, tuple[bytes, str]]
@@ -44,6 +42,8 @@ class PublishedDataset:
     homepage: str = ""
     layouts: tuple[Layout, ...] = ()
     """Forms in which it is read, the first one preferred; none for what comes with scikit-learn."""
+    test: tuple[int, tuple[Layout, ...]] | None = None
+    """Samples of the test split, and the forms in which it is read; null where none is read."""
     read: Callable[[PublishedDataset, Layout, Files], Decoded] | None = None
     """Decodes the files of a form; null for texts, and for what comes with scikit-learn."""
 
@@ -88,13 +88,13 @@ def _read_cifar10(info: PublishedDataset, layout: Layout, files: Files) -> Decod
 def _read_cifar100(info: PublishedDataset, layout: Layout, files: Files) -> Decoded:
     content = files[layout.files[0]]
     if layout.is_python:
-        return formats.read_cifar_python(*content, num_images=CIFAR100_TRAINING, labels=b"fine_labels")
-    return formats.read_cifar_binary(*content, num_images=CIFAR100_TRAINING, label_bytes=2)
+        return formats.read_cifar_python(*content, num_images=info.num_samples, labels=b"fine_labels")
+    return formats.read_cifar_binary(*content, num_images=info.num_samples, label_bytes=2)
 
 
 def _read_stl10(info: PublishedDataset, layout: Layout, files: Files) -> Decoded:
     images, labels = (files[file] for file in layout.files)
-    return formats.read_stl10_binary(images, labels, num_images=STL10_TRAINING)
+    return formats.read_stl10_binary(images, labels, num_images=info.num_samples)
 
 
 def _read_idx(info: PublishedDataset, layout: Layout, files: Files) -> Decoded:
@@ -104,11 +104,16 @@ def _read_idx(info: PublishedDataset, layout: Layout, files: Files) -> Decoded:
     return formats.read_idx_pair(images, labels, num_images=info.num_samples, rows=rows, columns=columns)
 
 
-def _idx(name: str) -> tuple[Layout, ...]:
+def _idx(name: str, split: str = "train") -> tuple[Layout, ...]:
     return (
-        Layout(name, ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")),
-        Layout(name, ("train-images.idx3-ubyte", "train-labels.idx1-ubyte")),
+        Layout(name, (f"{split}-images-idx3-ubyte", f"{split}-labels-idx1-ubyte")),
+        Layout(name, (f"{split}-images.idx3-ubyte", f"{split}-labels.idx1-ubyte")),
     )
+
+
+def _of_file(layouts: tuple[Layout, ...], *files: tuple[str, ...]) -> tuple[Layout, ...]:
+    """Return the forms of a test split: each like the one of the training split, with other files."""
+    return tuple(dataclasses.replace(layout, files=each) for layout, each in zip(layouts, files, strict=True))
 
 
 _CIFAR_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
@@ -121,6 +126,12 @@ _CIFAR10_PYTHON = Layout(
     "cifar-10-python.tar.gz",
     is_python=True,
 )
+_CIFAR10_TEST = _of_file((_CIFAR10_BINARY, _CIFAR10_PYTHON), ("test_batch.bin",), ("test_batch",))
+_CIFAR100 = (
+    Layout("cifar-100-binary", ("train.bin",), "cifar-100-binary.tar.gz"),
+    Layout("cifar-100-python", ("train",), "cifar-100-python.tar.gz", is_python=True),
+)
+_STL10 = (Layout("stl10_binary", ("train_X.bin", "train_y.bin"), "stl10_binary.tar.gz"),)
 PUBLISHED = {
     "digits": PublishedDataset(num_samples=1797, smallest_class=174, image_shape=(1, 8, 8)),
     "mnist": PublishedDataset(
@@ -129,6 +140,7 @@ PUBLISHED = {
         image_shape=(1, 28, 28),
         homepage="http://yann.lecun.com/exdb/mnist/",
         layouts=_idx("mnist"),
+        test=(10_000, _idx("mnist", "t10k")),
         read=_read_idx,
     ),
     "fashion_mnist": PublishedDataset(
@@ -137,6 +149,7 @@ PUBLISHED = {
         image_shape=(1, 28, 28),
         homepage="https://github.com/zalandoresearch/fashion-mnist",
         layouts=_idx("fashion_mnist"),
+        test=(10_000, _idx("fashion_mnist", "t10k")),
         read=_read_idx,
     ),
     "kmnist": PublishedDataset(
@@ -145,6 +158,7 @@ PUBLISHED = {
         image_shape=(1, 28, 28),
         homepage="http://codh.rois.ac.jp/kmnist/",
         layouts=_idx("kmnist"),
+        test=(10_000, _idx("kmnist", "t10k")),
         read=_read_idx,
     ),
     "cifar10": PublishedDataset(
@@ -153,6 +167,7 @@ PUBLISHED = {
         image_shape=(3, 32, 32),
         homepage=_CIFAR_PAGE,
         layouts=(_CIFAR10_BINARY, _CIFAR10_PYTHON),
+        test=(CIFAR_BATCH, _CIFAR10_TEST),
         read=_read_cifar10,
     ),
     "cifar10_batch1": PublishedDataset(  # a data set of its own, so that a part never passes for the whole
@@ -164,26 +179,26 @@ PUBLISHED = {
             dataclasses.replace(_CIFAR10_BINARY, files=_CIFAR10_BINARY.files[:1]),
             dataclasses.replace(_CIFAR10_PYTHON, files=_CIFAR10_PYTHON.files[:1]),
         ),
+        test=(CIFAR_BATCH, _CIFAR10_TEST),
         read=_read_cifar10,
     ),
     "cifar100": PublishedDataset(
-        num_samples=CIFAR100_TRAINING,
+        num_samples=50_000,
         smallest_class=500,
         num_classes=100,
         image_shape=(3, 32, 32),
         homepage=_CIFAR_PAGE,
-        layouts=(
-            Layout("cifar-100-binary", ("train.bin",), "cifar-100-binary.tar.gz"),
-            Layout("cifar-100-python", ("train",), "cifar-100-python.tar.gz", is_python=True),
-        ),
+        layouts=_CIFAR100,
+        test=(10_000, _of_file(_CIFAR100, ("test.bin",), ("test",))),
         read=_read_cifar100,
     ),
     "stl10": PublishedDataset(
-        num_samples=STL10_TRAINING,
+        num_samples=5000,
         smallest_class=500,
         image_shape=(3, 96, 96),
         homepage="https://cs.stanford.edu/~acoates/stl10/",
-        layouts=(Layout("stl10_binary", ("train_X.bin", "train_y.bin"), "stl10_binary.tar.gz"),),
+        layouts=_STL10,
+        test=(8000, _of_file(_STL10, ("test_X.bin", "test_y.bin"))),
         read=_read_stl10,
     ),
     "imdb": PublishedDataset(
@@ -204,6 +219,21 @@ def check_dataset(name: str, source: DataSource) -> Located | None:
     """
     info = PUBLISHED[name]
     return locate(name, info.layouts, source, info.homepage) if info.layouts else None
+
+
+def check_test(name: str, source: DataSource) -> Located:
+    """Return where the files of a data set's test split lie.
+
+    Raises:
+        DatasetError: none is known, or a file is missing; the message says where it was looked for.
+    """
+    info = PUBLISHED[name]
+    if info.test is None:
+        known = ", ".join(key for key, other in PUBLISHED.items() if other.test is not None)
+        raise DatasetError(
+            f"data set {name!r} has no test split that is read here; give test: false, or one of {known}"
+        )
+    return locate(name, info.test[1], source, info.homepage)
 
 
 def check_contents(name: str, source: DataSource) -> None:
@@ -229,16 +259,19 @@ def load_dataset(
     context_length: int = 0,
     vocabulary_size: int = 0,
     dtype: str = "float64",
+    test: bool = False,
 ) -> Dataset:
     """Load a data set, draw `samples_per_class` samples of each class, normalise, and sort by class.
 
     The draw depends on `data_seed` alone, and a smaller draw is a prefix of a larger one. Images are normalised in
-    float64 and given in `dtype`; of texts the last `context_length` tokens are given.
+    float64 and given in `dtype`; of texts the last `context_length` tokens are given. The test split, where it is wanted,
+    comes whole, normalised as the training split is.
 
     Raises:
         DatasetError: a file is missing or damaged, or a class has too few samples.
     """
     info, located = PUBLISHED[name], check_dataset(name, source)
+    held_out = None
     if info.is_text:
         corpus = _load_corpus(located, source)
         indices = drawn(name, corpus.labels_N, info.num_classes, samples_per_class, data_seed)
@@ -246,9 +279,24 @@ def load_dataset(
     else:
         images_NI, all_labels_N = _load_images(name, located, source)
         indices = drawn(name, all_labels_N, info.num_classes, samples_per_class, data_seed)
-        x_NI, labels_N = normalized(images_NI[indices], normalize, np.dtype(dtype)), all_labels_N[indices]
+        mean, std = moments(images_NI[indices], normalize)
+        x_NI, labels_N = scaled(images_NI[indices], mean, std, np.dtype(dtype)), all_labels_N[indices]
+        if test:
+            held_out = _load_test(name, source, lambda found_NI: scaled(found_NI, mean, std, np.dtype(dtype)))
     counts_K = np.bincount(labels_N, minlength=info.num_classes)
-    return Dataset(x_NI, labels_N, counts_K, info.image_shape or (), vocabulary_size if info.is_text else None)
+    vocabulary = vocabulary_size if info.is_text else None
+    return Dataset(x_NI, labels_N, counts_K, info.image_shape or (), vocabulary, held_out)
+
+
+def _load_test(name: str, source: DataSource, scale: Callable[[np.ndarray], np.ndarray]) -> Dataset:
+    located, info = check_test(name, source), PUBLISHED[name]
+    assert info.test is not None
+    info = dataclasses.replace(info, num_samples=info.test[0], layouts=info.test[1])
+    images_NI, all_labels_N = _decoded(info, located, source)
+    indices = drawn(name, all_labels_N, info.num_classes, None, 0)
+    labels_N = all_labels_N[indices]
+    counts_K = np.bincount(labels_N, minlength=info.num_classes)
+    return Dataset(scale(images_NI[indices]), labels_N, counts_K, info.image_shape or ())
 
 
 def _load_corpus(located: Located | None, source: DataSource) -> Corpus:
@@ -260,7 +308,10 @@ def _load_corpus(located: Located | None, source: DataSource) -> Corpus:
 def _load_images(name: str, located: Located | None, source: DataSource) -> Decoded:
     if located is None:
         return _load_digits()
-    info = PUBLISHED[name]
+    return _decoded(PUBLISHED[name], located, source)
+
+
+def _decoded(info: PublishedDataset, located: Located, source: DataSource) -> Decoded:
     assert info.read is not None
     images_NI, labels_N = info.read(info, located.layout, read_files(located, source))
     classes = info.num_classes

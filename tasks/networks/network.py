@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 Tensors = Mapping[str, "Tensor"]
@@ -98,6 +99,8 @@ class Network(ABC):
 
     last_weight: ClassVar[str | None] = None
     """Name of the last linear map [K, D], with which nc2a, nc2b and nc3 compare features; null where there is none."""
+    is_compilable: ClassVar[bool] = True
+    """Whether its step can be compiled: it computes with tensors alone, by code that is ours."""
 
     @abstractmethod
     def parameter_specs(self) -> list[ParameterSpec]:
@@ -133,6 +136,15 @@ class Network(ABC):
     def measured_layers(self) -> list[Layer]:
         """Return all layers that have measurements: the input where it is one, and those of `layers`."""
         return [*([] if self.input_layer is None else [self.input_layer]), *self.layers()]
+
+    @property
+    def alone_because(self) -> str | None:
+        """Why the trials of a pack train one after the other; null: fused, which is the default."""
+        return None
+
+    def start(self, seed: int, dtype: torch.dtype) -> tuple[Tensor, Tensors] | None:
+        """Return a trial's parameters [P], flat, and its state, where the network draws them itself; null: as `init` says."""
+        return None
 
     def own_code(self) -> str:
         """Return the code that its forward pass runs and that stands elsewhere than its class, as a user's does; else nothing.

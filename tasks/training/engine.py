@@ -32,8 +32,17 @@ def compile_s(network: Network) -> float:
 def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
     """Return the engine that was asked for; for `auto` compiled where a single trial's training repays compiling its step.
 
-    On a GPU `auto` is eager: nobody has measured compiled steps there.
+    On a GPU `auto` is eager: nobody has measured compiled steps there. So are networks that cannot be compiled.
+
+    Raises:
+        EngineError: compiled steps were asked for, and the network is a user's.
     """
+    if not shape.network.is_compilable:
+        if asked is Engine.COMPILED:
+            raise EngineError(
+                f"the step of {type(shape.network).__name__} runs a user's code; train with --engine eager"
+            )
+        return Engine.EAGER
     if asked is not Engine.AUTO:
         return asked
     trained = dataclasses.replace(shape, polish=None)  # whose evaluations are not compiled

@@ -29,8 +29,8 @@ OfWeights = Callable[[Tensor, Tensor], Columns]
 class LayerMeasurements:
     """Measures one trial of a pack at a time, layer by layer, on the training set, with functions that its task chose."""
 
-    def __init__(self, of_features: OfFeatures, of_weights: OfWeights):
-        self._of_features, self._of_weights = of_features, of_weights
+    def __init__(self, of_features: OfFeatures, of_weights: OfWeights, split: str = "train"):
+        self._of_features, self._of_weights, self._split = of_features, of_weights, split
         self._of_input: Columns | None = None
 
     def __call__(self, trainer: FusedTrainer, position: int, step: int) -> list[dict[str, Any]]:
@@ -60,6 +60,8 @@ class LayerMeasurements:
             previous_TND = h_TND
         for row, place in zip(rows[start - len(layers) :], relative_positions(steps), strict=True):
             row["relative_position"] = place
+        for row in rows:
+            row["split"] = self._split
         rows[-1]["is_last"] = True
         return rows
 

@@ -21,6 +21,7 @@ from depthrate.tasks.training.checkpoint import at_positions, left_by_earlier, p
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.engine import EngineError, chosen_engine
+from depthrate.tasks.training.held_out import HeldOut, Measure
 from depthrate.tasks.training.layers import defined, kept_features
 from depthrate.tasks.training.plan import Hyperparameters, PolishPlan, TrainingPlan
 from depthrate.tasks.training.polish import Polisher
@@ -33,8 +34,6 @@ DIVERGENCE_CHECK_STEPS = 10
 """Steps between two looks for losses that are not finite; fixed, so that a trial's record does not depend on its pack."""
 CURVES = ("loss", "objective", "accuracy", "grad_norm")
 
-Measure = Callable[[FusedTrainer, int, int], list[dict[str, Any]]]
-"""From the trainer, a trial's position in it and the step to that trial's rows of metrics."""
 OwnCurves = Callable[[int, Mapping[str, float]], dict[str, float | None]]
 """From a trial's index in the pack and a row of its curves to the columns that the task adds to that row."""
 
@@ -56,6 +55,8 @@ class Training:
     measured_steps: Collection[int]
     """Steps at which `measure` is called, the last among them."""
     measure: Measure
+    measure_test: Measure | None = None
+    """The same on the data set's test split, with a trainer over it; null: it is not measured."""
     own_curves: OwnCurves = _none
     trainer: Callable[..., FusedTrainer] = FusedTrainer
     """Makes the trainer from network, plan, hyper-parameters, samples and labels; a task may have a step of its own."""
@@ -139,6 +140,9 @@ class TrainingPack:
         if training.start_TP is not None:
             self.trainer.theta_TP = training.start_TP.to(self.trainer.theta_TP)
         self.polisher: Polisher | None = None
+        self.held_out = None
+        if training.measure_test is not None and dataset.test is not None:
+            self.held_out = HeldOut(dataset.test, training.measure_test, context.device, plan.dtype)
         self.engine = Engine.EAGER
         self.num_steps = plan.num_steps
         self.measured_steps = {*training.measured_steps, self.num_steps}
@@ -320,6 +324,12 @@ class TrainingPack:
             self.curves[index].append({"step": step, "split": "train", **reported[index]})
             if step in self.measured_steps:
                 self.metrics[index] += self.training.measure(self.trainer, position, step)
+        if self.held_out is not None:
+            for index, (metrics, curves) in zip(
+                self.alive, self.held_out.rows(self.trainer, step, self.measured_steps), strict=True
+            ):
+                self.metrics[index] += metrics
+                self.curves[index] += curves
         if 0 < step < self.num_steps:
             self._drop_pruned(step, reported)
 

@@ -9,6 +9,7 @@ Shapes: T trials, N samples, B batch, I input dimensions, K classes, P parameter
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import math
@@ -70,14 +71,9 @@ class FusedTrainer:
         self.device = x_NI.device
         self._check_decay_groups()
         self.step_count = 0
-        self.theta_TP = torch.stack(
-            [initial_parameters(self.specs, plan.init, stream(h.seed, "init"), plan.dtype) for h in hyperparameters]
-        ).to(self.device)
+        self.theta_TP, self.untrained = self._start()
         self.moment_TP = torch.zeros_like(self.theta_TP)
         self.square_TP = torch.zeros_like(self.theta_TP) if plan.optimizer == "adam" else None
-        self.untrained: Tensors = initial_state(
-            network.state_specs(), len(self.hyperparameters), plan.dtype, self.device
-        )
         self._generators = [stream(h.seed, "data order") for h in hyperparameters]
         self._order_TN: Tensor | None = None
         self._position = 0
@@ -194,6 +190,26 @@ class FusedTrainer:
         objective_T = loss_T + (decay_TP * theta_TP.square()).sum(1) / 2
         return Evaluation(loss_T, objective_T, correct_T / num_samples, gradient_TP.square().sum(1).sqrt())
 
+    def on(self, x_NI: Tensor, labels_N: Tensor) -> FusedTrainer:
+        """Return this trainer as it is now, over other samples: to evaluate and measure it there, not to train on."""
+        other = copy.copy(self)
+        other.x_NI, other.labels_N = x_NI, labels_N
+        return other
+
+    def scores(self) -> tuple[Tensor, Tensor]:
+        """Return loss and accuracy over all samples, each [T] in float64, without a gradient."""
+        parameters, chunk = self.parameters(), self._samples_at_once()
+        loss_T = torch.zeros(self.num_trials, dtype=torch.float64, device=self.device)
+        correct_T = torch.zeros_like(loss_T)
+        with torch.no_grad():
+            for start in range(0, len(self.x_NI), chunk):
+                rows = slice(start, start + chunk)
+                x_TBI, labels_TB = self._expanded(self.x_NI[rows], self.labels_N[rows])
+                logits_TBK = self.network.logits(parameters, x_TBI, self.untrained)
+                loss_T += losses(self.plan.loss, logits_TBK, labels_TB).double() * x_TBI.shape[1]
+                correct_T += (logits_TBK.argmax(-1) == labels_TB).double().sum(1)
+        return loss_T / len(self.x_NI), correct_T / len(self.x_NI)
+
     def features(self, trial: int) -> Iterator[Tensor]:
         """Yield the features [1, N, *shape] of one trial layer by layer, in the training dtype.
 
@@ -269,6 +285,18 @@ class FusedTrainer:
         self._prepare()
         for generator, row in zip(self._generators, index.tolist(), strict=True):
             generator.set_state(generators[row])
+
+    def _start(self) -> tuple[Tensor, Tensors]:
+        """Return the parameters [T, P] and the state that training begins with."""
+        network, dtype = self.network, self.plan.dtype
+        streams = [stream(h.seed, "init") for h in self.hyperparameters]
+        own = [network.start(each.initial_seed(), dtype) for each in streams]
+        if not (given := [each for each in own if each is not None]):
+            drawn = [initial_parameters(self.specs, self.plan.init, each, dtype) for each in streams]
+            state = initial_state(network.state_specs(), self.num_trials, dtype, self.device)
+            return torch.stack(drawn).to(self.device), state
+        state = {name: torch.stack([each[name] for _, each in given]).to(self.device) for name in given[0][1]}
+        return torch.stack([theta_P for theta_P, _ in given]).to(self.device), state
 
     def _prepare(self) -> None:
         """Lay out the per-trial hyper-parameters as tensors that broadcast over [T, P]; what was bound is bound anew."""

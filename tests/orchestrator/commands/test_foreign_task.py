@@ -16,7 +16,7 @@ from depthrate.orchestrator.plan import check_sweep
 from depthrate.storage.specs import write_spec
 from depthrate.storage.store import Store
 from depthrate.sweeps.sweep_file import load_sweep
-from depthrate.tasks import loading
+from depthrate.tasks import user_module
 
 LAW = """
 from pathlib import Path
@@ -43,7 +43,7 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for number, trial in enumerate(checked.trials):
         commit(store, f"20260101T000000_{number:012d}", [trial.trial_id], sweep="s", params=dict(trial.params))
     (tmp_path / "executed").unlink()
-    loading._run_file.cache_clear()  # whoever loads the task executes its file again
+    user_module._run_file.cache_clear()  # whoever loads the task executes its file again
     return tmp_path
 
 

@@ -1,5 +1,6 @@
 """CIFAR, STL-10 and IMDB in every published form: read exactly, or refused with a message that names file and remedy."""
 
+import dataclasses
 import gzip
 import io
 import os
@@ -26,8 +27,8 @@ CIFAR_FILES = [f"data_batch_{batch}.bin" for batch in range(1, 6)]
 def small_sets(monkeypatch, tmp_path):
     """Expect twenty images where the real sets have thousands, and keep the token cache out of the user's home."""
     monkeypatch.setattr(published, "CIFAR_BATCH", BATCH)
-    monkeypatch.setattr(published, "CIFAR100_TRAINING", BATCH)
-    monkeypatch.setattr(published, "STL10_TRAINING", BATCH)
+    for name in ("cifar100", "stl10"):
+        monkeypatch.setitem(PUBLISHED, name, dataclasses.replace(PUBLISHED[name], num_samples=BATCH))
     monkeypatch.setattr(reviews, "REVIEWS_PER_CLASS", 3)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 

@@ -1,0 +1,143 @@
+"""Which modules of an `nn.Module` are its layers, and what they give while it runs.
+
+Shapes: N samples, C channels, D numbers of a feature.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from depthrate.tasks.schema import ParameterError, nearest, shown
+
+_SHOWN = 40
+"""Modules that a message lists."""
+_ACTIVATIONS = ("ReLU", "GELU", "Tanh", "SiLU", "ELU", "LeakyReLU", "Sigmoid", "Mish")
+
+
+@dataclass
+class Watch:
+    """What hooks saw of one run: features of the measured modules in the order of their calls, and the last linear map."""
+
+    features: dict[str, Tensor] = field(default_factory=dict)
+    head: str | None = None
+    head_input: Tensor | None = None
+    head_output: Tensor | None = None
+
+
+@contextmanager
+def watched(module: nn.Module, names: Sequence[str], head: str | None = None) -> Iterator[Watch]:
+    """Keep what the named modules give while the block runs, and what the last (or the named) linear map reads and gives."""
+    watch, handles = Watch(), []
+
+    def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_: nn.Module, inputs: Any, output: Any) -> None:
+            watch.features.pop(name, None)  # a module that is called twice: the last call, in its place
+            watch.features[name] = _tensor(output)
+
+        return hook
+
+    def keep_head(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_: nn.Module, inputs: Any, output: Any) -> None:
+            watch.head, watch.head_input, watch.head_output = name, inputs[0], output
+
+        return hook
+
+    for name, each in module.named_modules():
+        if name in names:
+            handles.append(each.register_forward_hook(keep(name)))
+        if isinstance(each, nn.Linear) and (head is None or name == head):
+            handles.append(each.register_forward_hook(keep_head(name)))
+    try:
+        yield watch
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def pooled(feature: Tensor, maps: str) -> Tensor:
+    """Return features [N, ...] as maps are measured: whole, or averaged over the pixels of a channel or over tokens (`mean`).
+
+    Of [N, C, rows, columns] the channels stay, of [N, tokens, D] the D numbers.
+    """
+    if maps == "flatten" or feature.ndim <= 2:
+        return feature
+    return feature.mean(1) if feature.ndim == 3 else feature.flatten(2).mean(2)
+
+
+def layer_names(module: nn.Module, patterns: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the modules to be measured: those that match a pattern (`blocks.*`), or those of the module's own list.
+
+    Its own list are the children of a ModuleList or Sequential that are of one class: of the user's classes the most frequent
+    there, else the most frequent Sequential, activation or linear map. A `*` does not reach across a dot.
+
+    Raises:
+        ParameterError: nothing matches; the message lists the module's layers.
+    """
+    known = [name for name, _ in module.named_modules() if name]
+    if patterns is None:
+        names = _own_list(module)
+        if names:
+            return names
+        raise ParameterError(
+            "layers is null, and the module has no ModuleList or Sequential whose children could be its blocks; give a "
+            f"pattern; {_listed(known)}"
+        )
+    found: list[str] = []
+    for pattern in patterns:
+        matching = [n for n in known if n.count(".") == pattern.count(".") and fnmatch.fnmatchcase(n, pattern)]
+        if not matching:
+            raise ParameterError(
+                f"layers has {pattern!r}, which matches no module{nearest(pattern, known)}; {_listed(known)}"
+            )
+        found += [name for name in matching if name not in found]
+    return tuple(found)
+
+
+def _listed(known: Sequence[str]) -> str:
+    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+    return f"its modules: {', '.join(known[:_SHOWN])}{more}"
+
+
+def _own_list(module: nn.Module) -> tuple[str, ...]:
+    children: list[tuple[str, nn.Module]] = []
+    for name, each in module.named_modules():
+        if isinstance(each, nn.ModuleList | nn.Sequential):
+            prefix = f"{name}." if name else ""
+            children += [(prefix + key, child) for key, child in each.named_children()]
+
+    def rank(child: nn.Module) -> int:
+        if isinstance(child, nn.ModuleList):
+            return 0
+        if not type(child).__module__.startswith("torch."):
+            return 4
+        if isinstance(child, nn.Sequential):
+            return 3
+        return 2 if type(child).__name__ in _ACTIVATIONS else int(isinstance(child, nn.Linear))
+
+    counts = Counter((rank(child), type(child).__qualname__) for _, child in children)
+    if not counts:
+        return ()
+    best_rank = max(key[0] for key in counts)
+    if best_rank == 0:
+        return ()
+    best = max((key for key in counts if key[0] == best_rank), key=lambda key: counts[key])
+    names = [name for name, child in children if (rank(child), type(child).__qualname__) == best]
+    return tuple(name for name in names if not any(name.startswith(f"{other}.") for other in names if other != name))
+
+
+def _tensor(output: Any) -> Tensor:
+    """Return a module's output; of several the first tensor, as attention gives it beside its weights."""
+    while isinstance(output, tuple | list) and output:
+        output = output[0]
+    if not isinstance(output, Tensor):
+        raise ParameterError(
+            f"a measured layer gives {shown(type(output).__name__)} and no tensor; name others in layers"
+        )
+    return output

@@ -1,0 +1,241 @@
+"""What a user's `nn.Module` tells of itself, found by building it once and running it on two samples.
+
+That run says whether it reads the data and gives a row of K numbers a sample, which of its modules are measured, what a step
+costs, and whether several of it can train fused. Nothing here trains.
+
+Shapes: N samples, K classes, D numbers of a feature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.utils.flop_counter import FlopCounterMode
+
+from depthrate.tasks.data.dataset import DataShape
+from depthrate.tasks.networks.module_layers import layer_names, pooled, watched
+from depthrate.tasks.schema import ParameterError, shown
+from depthrate.tasks.user_module import innermost_line
+
+HEAD = "head input"
+"""Name of the last layer: what the last linear map reads, where that is another tensor than the last block gives."""
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleReport:
+    """What is known of a module of one shape on data of one shape."""
+
+    module: nn.Module
+    """An instance: the skeleton that trials' parameters are put into."""
+    trained: Mapping[str, tuple[int, ...]]
+    """Name -> shape of what is trained."""
+    carried: Mapping[str, tuple[int, ...]]
+    """Name -> shape of buffers, and of parameters that are frozen or without influence."""
+    measured: tuple[str, ...]
+    """Names of the modules whose outputs are measured, in the order in which they run."""
+    shapes: tuple[tuple[int, ...], ...]
+    """Of one sample's feature at each of them, and at last of what the head reads, where that counts."""
+    head: str | None
+    """Name of the last linear map, whose output is the module's; null where there is none."""
+    reads_other: bool
+    """Whether the head reads another tensor than the last measured module gives, so that it is a layer of its own."""
+    positions: int
+    """Rows that a sample is in the widest of its linear maps: 1, or tokens, or pixels."""
+    products: int
+    """Calls of linear maps and convolutions."""
+    multiply_adds: float
+    """Of one sample."""
+    kept: float
+    """Numbers that modules give for one sample, which the backward pass needs."""
+    alone_because: str | None
+    """Why its trials train one by one; null: fused."""
+    is_random: bool
+    """Whether training draws random numbers (dropout)."""
+
+
+def built(make: Callable[..., Any], arguments: Mapping[str, Any], seed: int, name: str) -> nn.Module:
+    """Return the module that a user's callable gives, initialised by its own code under a seed.
+
+    Raises:
+        ParameterError: it raises, naming the line, or gives no module.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            module = make(**arguments)
+        except Exception as error:
+            given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+            raise ParameterError(f"{name}({given}) fails: {explained(error)}") from error
+    if not isinstance(module, nn.Module):
+        raise ParameterError(f"{name} gives {shown(type(module).__name__)}; give a callable that returns an nn.Module")
+    return module
+
+
+def explained(error: BaseException) -> str:
+    """Return an error with the line of a user's file that it came from."""
+    return f"{innermost_line(error)}{type(error).__name__}: {error}"
+
+
+def inspected(
+    make: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    data: DataShape,
+    *,
+    name: str,
+    patterns: Sequence[str] | None,
+    maps: str,
+) -> ModuleReport:
+    """Build a module, run it on two samples of the data's shape, and return what there is to know of it.
+
+    Raises:
+        ParameterError: it cannot be built or run, does not give a row of K numbers a sample, or has no such layers.
+    """
+    module = built(make, arguments, 0, name)
+    x = _two_samples(data)
+    names = layer_names(module, patterns)
+    module.eval()
+    costs = _Costs(module)
+    flops = FlopCounterMode(display=False)
+    with torch.random.fork_rng(devices=[]), watched(module, names) as watch, costs, torch.no_grad(), flops:
+        output = _run(module, x, name)
+    _check_output(output, data, name)
+    missing = [each for each in names if each not in watch.features]
+    if missing:
+        raise ParameterError(
+            f"{name} never calls its module {missing[0]!r}, which is to be measured; name others in layers"
+        )
+    features = list(watch.features.values())
+    has_head = watch.head_output is output and watch.head_input is not None
+    if has_head and watch.head_input is not None:
+        reads_other = watch.head_input is not features[-1]
+        features += [watch.head_input] if reads_other else []
+    else:
+        reads_other = False
+    training = _trained(module, x, name)
+    return ModuleReport(
+        module=module,
+        trained=training.trained,
+        carried=training.carried,
+        measured=tuple(watch.features),
+        shapes=tuple(tuple(pooled(each, maps).shape[1:]) for each in features),
+        head=watch.head if has_head and f"{watch.head}.weight" in training.trained else None,
+        reads_other=reads_other,
+        positions=max(1, costs.positions),
+        products=max(1, costs.products),
+        multiply_adds=max(1.0, flops.get_total_flops() / 4),  # two operations a product, two samples
+        kept=max(1.0, costs.kept / 2),
+        alone_because=training.alone_because,
+        is_random=training.is_random,
+    )
+
+
+def _two_samples(data: DataShape) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, *data.sample_shape)
+    if data.vocabulary_size is not None:
+        return torch.randint(data.vocabulary_size, shape, generator=generator)
+    return torch.randn(shape, generator=generator)
+
+
+def _run(module: nn.Module, x: Tensor, name: str) -> Any:
+    try:
+        return module(x)
+    except Exception as error:
+        kind = "tokens" if not x.is_floating_point() else "numbers"
+        raise ParameterError(
+            f"{name} does not take samples of shape {list(x.shape[1:])} ({kind}; with flat_inputs: true they come as "
+            f"[{math.prod(x.shape[1:])}]): {explained(error)}"
+        ) from error
+
+
+def _check_output(output: Any, data: DataShape, name: str) -> None:
+    wanted = f"a tensor [N, {data.num_classes}], a row of numbers a sample for the data's {data.num_classes} classes"
+    if not isinstance(output, Tensor):
+        raise ParameterError(f"{name} returns {shown(type(output).__name__)}; it must return {wanted}")
+    if output.shape != (2, data.num_classes):
+        raise ParameterError(f"{name} returns {list(output.shape)} for 2 samples; it must return {wanted}")
+
+
+class _Costs:
+    """Counts what modules do in one run, by hooks."""
+
+    def __init__(self, module: nn.Module):
+        self._module = module
+        self.positions, self.products, self.kept = 1, 0, 0.0
+
+    def __enter__(self) -> None:
+        leaves = [each for each in self._module.modules() if not any(True for _ in each.children())]
+        self._handles = [each.register_forward_hook(self._count) for each in leaves]
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _count(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if not isinstance(output, Tensor):
+            return
+        self.kept += output.numel()
+        if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            channels = module.out_features if isinstance(module, nn.Linear) else module.out_channels
+            self.positions = max(self.positions, output.numel() // channels // max(1, output.shape[0]))
+            self.products += 1
+
+
+@dataclass(frozen=True)
+class _Training:
+    trained: dict[str, tuple[int, ...]]
+    carried: dict[str, tuple[int, ...]]
+    alone_because: str | None
+    is_random: bool
+
+
+def _trained(module: nn.Module, x: Tensor, name: str) -> _Training:
+    """Run a training step's forward and backward pass, and see what it changes, draws and needs."""
+    module.train()
+    buffers = {key: value.clone() for key, value in module.named_buffers()}
+    candidates = {key: p for key, p in module.named_parameters() if p.requires_grad}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        before = torch.get_rng_state()
+        output = _run(module, x, name)
+        is_random = not torch.equal(before, torch.get_rng_state())
+        found = torch.autograd.grad(output.sum(), list(candidates.values()), allow_unused=True)
+    trained = {key: tuple(p.shape) for (key, p), g in zip(candidates.items(), found, strict=True) if g is not None}
+    if not trained:
+        raise ParameterError(f"{name} has no parameter that its output depends on: there is nothing to train")
+    changed = [key for key, value in module.named_buffers() if not torch.equal(buffers[key], value)]
+    for key, value in module.named_buffers():
+        value.copy_(buffers[key])
+    carried = {key: tuple(p.shape) for key, p in module.named_parameters() if key not in trained}
+    carried |= {key: tuple(b.shape) for key, b in module.named_buffers()}
+    reason = _alone(module, x, is_random, changed)
+    return _Training(trained, carried, reason, is_random)
+
+
+def _alone(module: nn.Module, x: Tensor, is_random: bool, changed: Sequence[str]) -> str | None:
+    """Return why trials train one by one: a rule first, then whether it runs over a trial axis at all."""
+    if is_random:
+        return "it draws random numbers while it trains (dropout), which would depend on the pack"
+    if changed:
+        owner = changed[0].rpartition(".")[0]
+        kind = type(module.get_submodule(owner)).__name__
+        return f"{owner or 'it'} ({kind}) keeps running statistics, which round otherwise over a trial axis"
+    for key, each in module.named_modules():
+        if isinstance(each, _CONVOLUTIONS) and (each.kernel_size != each.stride and math.prod(each.kernel_size) > 1):
+            return f"{key} ({type(each).__name__}) is a convolution, which is no faster over a trial axis and rounds otherwise"
+    tensors = {
+        key: torch.stack([t.detach(), t.detach()]) for key, t in [*module.named_parameters(), *module.named_buffers()]
+    }
+    try:
+        with torch.random.fork_rng(devices=[]):
+            vmap(lambda each, sample: functional_call(module, each, (sample,)))(tensors, torch.stack([x, x]))
+    except Exception as error:
+        return f"it does not run over a trial axis: {explained(error)}".partition("\n")[0]
+    return None

@@ -1,0 +1,144 @@
+"""From a user's arrays to a data set: labels numbered, checked, drawn, normalised, with its test split.
+
+Shapes: N samples, I numbers of a sample, K classes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from depthrate.tasks.data.dataset import Dataset, DataShape
+from depthrate.tasks.data.preparation import drawn, moments, scaled
+from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.own.arrays import Arrays, arrays_of_file, arrays_of_function
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """A data set of the user's: a file, a folder, or a function with arguments."""
+
+    name: str
+    path: Path | None = None
+    make: Callable[..., Any] | None = None
+
+    def read(self, arguments: Mapping[str, Any]) -> Dataset:
+        """Return all of it as it comes, classes numbered in the order of their labels; read once a process.
+
+        Raises:
+            DatasetError: see `arrays_of_file`, `arrays_of_function`; or the arrays do not fit together.
+        """
+        if self.path is None:
+            assert self.make is not None
+            return _made(self.make, self.name, tuple(arguments.items()))
+        return _read(self.path, self.name, _changed_at(self.path))
+
+
+def _changed_at(path: Path) -> tuple[int, ...]:
+    """Return what changes when a file, or one of a folder, does."""
+    try:
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        return tuple(number for file in files for number in (file.stat().st_mtime_ns, file.stat().st_size))
+    except OSError:
+        return ()
+
+
+@functools.lru_cache(maxsize=2)
+def _read(path: Path, name: str, changed_at: tuple[int, ...]) -> Dataset:
+    return dataset_of(arrays_of_file(path), name)
+
+
+@functools.lru_cache(maxsize=2)
+def _made(make: Callable[..., Any], name: str, arguments: tuple[tuple[str, Any], ...]) -> Dataset:
+    return dataset_of(arrays_of_function(make, dict(arguments), name), name)
+
+
+def dataset_of(arrays: Arrays, name: str) -> Dataset:
+    """Return arrays as a data set, after checking that training on them can be what is meant.
+
+    Raises:
+        DatasetError: lengths differ, a number is not finite, or a class is empty in a split.
+    """
+    if (arrays.x_test is None) != (arrays.y_test is None):
+        raise DatasetError(f"{name} has one of x_test and y_test; give both, or none")
+    _check_split(arrays.x, arrays.y, name, "training")
+    classes = np.unique(arrays.y)
+    if len(classes) < 2:
+        raise DatasetError(f"{name} has samples of one class only ({classes[0]!r}); there is nothing to tell apart")
+    test = None
+    if arrays.x_test is not None and arrays.y_test is not None:
+        _check_split(arrays.x_test, arrays.y_test, name, "test")
+        if arrays.x_test.shape[1:] != arrays.x.shape[1:]:
+            raise DatasetError(
+                f"{name}: samples are {arrays.x.shape[1:]}, those of the test split {arrays.x_test.shape[1:]}"
+            )
+        in_test = np.unique(arrays.y_test)
+        if len(in_test) != len(classes) or (in_test != classes).any():
+            others = sorted(set(map(str, classes)) ^ set(map(str, in_test)))
+            raise DatasetError(f"{name}: class {others[0]} is in one split only; give samples of each class in both")
+        test = _numbered(arrays.x_test, arrays.y_test, classes, None)
+    return _numbered(arrays.x, arrays.y, classes, test)
+
+
+def _check_split(x: np.ndarray, y: np.ndarray, name: str, split: str) -> None:
+    if len(x) != len(y) or y.ndim != 1:
+        raise DatasetError(
+            f"{name}: the {split} split has {len(x)} samples and labels of shape {list(y.shape)}; give one label a sample"
+        )
+    if x.ndim < 2 or not len(x) or x.dtype.kind not in "iufb":
+        raise DatasetError(
+            f"{name}: the {split} split's samples are {x.dtype} of shape {list(x.shape)}; give numbers [N, ...], images as "
+            "[N, channels, rows, columns]"
+        )
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        bad = int(np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1))[0])
+        raise DatasetError(f"{name}: sample {bad} of the {split} split has a number that is NaN or infinite; remove it")
+    if y.dtype.kind == "f" and not (y == np.round(y)).all():
+        raise DatasetError(f"{name}: labels are {y.dtype} and no whole numbers; give a class a sample")
+
+
+def _numbered(x: np.ndarray, y: np.ndarray, classes: np.ndarray, test: Dataset | None) -> Dataset:
+    """Return samples as they come with their labels as class numbers, sorted by class."""
+    labels_N = np.searchsorted(classes, y)
+    order = np.argsort(labels_N, kind="stable")
+    x = x[:, None] if x.ndim == 3 else x  # images without a channel axis have one channel
+    flat_NI = np.ascontiguousarray(x.reshape(len(x), -1)[order])
+    flat_NI = flat_NI.astype(np.uint8) if flat_NI.dtype.kind == "b" else flat_NI
+    return Dataset(flat_NI, labels_N[order].astype(np.int64), np.bincount(labels_N), x.shape[1:], None, test)
+
+
+def prepared(
+    whole: Dataset, name: str, *, samples_per_class: int | None, data_seed: int, normalize: str, dtype: str, test: bool
+) -> Dataset:
+    """Return what a trial trains on: drawn and normalised, as is the test split where it is wanted, by the same moments.
+
+    Raises:
+        DatasetError: a class has too few samples.
+    """
+    chosen = drawn(name, whole.labels_N, len(whole.class_counts_K), samples_per_class, data_seed)
+    images_NI, labels_N = whole.x_NI[chosen], whole.labels_N[chosen]
+    mean, std = moments(images_NI, normalize)
+    held_out = whole.test if test else None
+    if held_out is not None:
+        x_NI = scaled(held_out.x_NI, mean, std, np.dtype(dtype))
+        held_out = Dataset(x_NI, held_out.labels_N, held_out.class_counts_K, whole.sample_shape)
+    x_NI = scaled(images_NI, mean, std, np.dtype(dtype))
+    return Dataset(x_NI, labels_N, np.bincount(labels_N), whole.sample_shape, None, held_out)
+
+
+def shape_of(whole: Dataset, samples_per_class: int | None, dtype: str) -> DataShape:
+    """Return the shape of what `prepared` gives."""
+    num_classes = len(whole.class_counts_K)
+    num_samples = len(whole.x_NI) if samples_per_class is None else samples_per_class * num_classes
+    inputs = whole.x_NI.shape[1]
+    return DataShape(
+        num_samples=num_samples,
+        sample_shape=whole.sample_shape,
+        num_classes=num_classes,
+        reading_bytes=2 * whole.x_NI.nbytes + num_samples * inputs * np.dtype(dtype).itemsize,
+    )

@@ -1,0 +1,100 @@
+"""What a sweep names of the user's own: a network's callable, a data set. Importable without torch.
+
+A sweep file says `task: collapse` and `arch: ./model.py:MLP`; workers are told both, with absolute paths, in one text. A
+trial's identity has the names without their folders: what is in the files is told apart by their code and their content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from depthrate.tasks.task import TaskError
+
+OWN = "own"
+HOSTS = ("collapse", OWN)
+"""Tasks that take a network or data of the user's."""
+NAMED = ("arch", "dataset")
+DATA_FILES = (".npz", ".parquet")
+
+
+@dataclass(frozen=True)
+class OwnReferences:
+    """The user's network and data of a sweep, each by an absolute path, or none."""
+
+    arch: str | None = None
+    dataset: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Both in one text, as a worker is told the task."""
+        given = {name: value for name in NAMED if (value := getattr(self, name)) is not None}
+        return f"{OWN}?{urlencode(given)}" if given else OWN
+
+    @property
+    def code_files(self) -> list[Path]:
+        """The files whose code is executed."""
+        places = [value.rpartition(":")[0] for value in (self.arch, self.dataset) if value is not None and ":" in value]
+        return [Path(place) for place in places if place.endswith(".py")]
+
+
+def references_of_text(text: str) -> OwnReferences:
+    """Return what `OwnReferences.text` has written."""
+    return OwnReferences(**dict(parse_qsl(text.partition("?")[2])))
+
+
+def is_own(name: str, value: Any) -> bool:
+    """Whether a value of `arch` or `dataset` names something of the user's, not one of ours."""
+    if not isinstance(value, str):
+        return False
+    return ":" in value or (name == "dataset" and ("/" in value or value.endswith(DATA_FILES)))
+
+
+def absolute_reference(value: str, folder: Path) -> str:
+    """Return it with a relative path made absolute; a module's name stays."""
+    where, separator, name = value.rpartition(":")
+    if not separator:
+        return str((folder / value).resolve())
+    return f"{(folder / where).resolve()}:{name}" if where.endswith(".py") else value
+
+
+def short_name(value: str) -> str:
+    """Return the name that a trial has it by: `model:MLP`, `mine.npz`."""
+    where, separator, name = value.rpartition(":")
+    if not separator:
+        return Path(value).name
+    return f"{Path(where).stem if where.endswith('.py') else where}:{name}"
+
+
+def references_of_sweep(task: str, parts: Iterable[Mapping[str, Any]], folder: Path) -> OwnReferences | None:
+    """Return what the parts of a sweep (params, grids ...) name of the user's; null where it is none or the task takes none.
+
+    Raises:
+        TaskError: they name several networks or several data sets, which may have different parameters.
+    """
+    if task not in HOSTS:
+        return None
+    found: dict[str, str | None] = {}
+    for name in NAMED:
+        values = [value for part in parts if name in part for value in _values(part[name])]
+        own = list(dict.fromkeys(absolute_reference(value, folder) for value in values if is_own(name, value)))
+        if len(own) > 1 or (own and len(values) > sum(is_own(name, value) for value in values)):
+            raise TaskError(
+                f"{name} is {', '.join(map(str, values))}; a sweep takes one {name} of your own, since each has parameters of "
+                "its own: give a sweep to each, in one store"
+            )
+        found[name] = own[0] if own else None
+    references = OwnReferences(**found)
+    if len({path.parent for path in references.code_files}) > 1:
+        raise TaskError(
+            f"{' and '.join(map(str, references.code_files))} lie in two folders; put them into one, from which what they "
+            "import is found"
+        )
+    return references if any(found.values()) or task == OWN else None
+
+
+def _values(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, list | tuple) else [given]

@@ -1,0 +1,151 @@
+"""A user's nn.Module as a network: it trains as if alone, whatever its pack, and as torch trains it."""
+
+import pytest
+import torch
+from own_models import MLP, Branching, Fails, Mixer, ResNet, WrongClasses
+from torch import nn
+
+from depthrate.tasks.data.dataset import DataShape
+from depthrate.tasks.networks.module import ModuleNetwork
+from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
+from depthrate.tasks.training.trainer import FusedTrainer, stream
+
+SAMPLES = 60
+TOLERANCE = 1e-5
+"""Of parameters after ten steps, where a patch embedding is a grouped convolution in a pack: 3e-8 was measured."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def network(make, **arguments):
+    options = {name: arguments.pop(name) for name in ("patterns", "maps", "decayed") if name in arguments}
+    data = DataShape(num_samples=SAMPLES, sample_shape=(1, 8, 8), num_classes=10)
+    return ModuleNetwork(make=make, name=f"model:{make.__name__}", arguments=arguments, data=data, **options)
+
+
+def samples():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(SAMPLES, 64, generator=generator), torch.arange(SAMPLES) % 10
+
+
+def trainer(made, seeds, optimizer="sgd", batch_size=20):
+    plan = TrainingPlan(
+        loss="ce",
+        optimizer=optimizer,
+        schedule="constant",
+        num_steps=10,
+        batch_size=batch_size,
+        init="",
+        clip_norm=None,
+        dtype=torch.float32,
+    )
+    given = [Hyperparameters(seed, 0.05, 0.9, {"hidden": 0.01, "last": 0.02}) for seed in seeds]
+    return FusedTrainer(made, plan, given, *samples())
+
+
+def trained(made, seeds, steps=10, **options):
+    made_trainer = trainer(made, seeds, **options)
+    for _ in range(steps):
+        made_trainer.step()
+    return made_trainer
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "reason"),
+    [
+        (MLP, {"depth": 2}, None),
+        (Mixer, {"depth": 2, "width": 8}, None),
+        (MLP, {"depth": 2, "dropout": 0.2}, "dropout"),
+        (ResNet, {}, "running statistics"),
+        (Branching, {}, "does not run over a trial axis"),
+    ],
+)
+def test_a_trial_is_as_if_alone(make, arguments, reason):
+    made = network(make, **arguments)
+    assert (made.alone_because is None) == (reason is None) and (reason or "") in (made.alone_because or "")
+    pack, alone = trained(made, [0, 1, 2, 3]), trained(made, [2])
+    if make is Mixer:
+        torch.testing.assert_close(pack.theta_TP[2], alone.theta_TP[0], atol=TOLERANCE, rtol=0)
+    else:
+        assert torch.equal(pack.theta_TP[2], alone.theta_TP[0])
+    for name, state in alone.untrained.items():
+        assert torch.equal(pack.untrained[name][2], state[0])
+
+
+@pytest.mark.parametrize("make", [MLP, ResNet])
+def test_it_trains_as_torch_trains_it(make):
+    made = network(make, depth=2, decayed=("*.weight",))
+    found = trained(made, [5], steps=6, batch_size=None)
+    with torch.random.fork_rng():
+        torch.manual_seed(stream(5, "init").initial_seed())
+        module = make(depth=2)
+    groups = [
+        {"params": [p for name, p in module.named_parameters() if not name.endswith(".weight")], "weight_decay": 0.0},
+        {
+            "params": [
+                p for name, p in module.named_parameters() if name.endswith(".weight") and name != made.last_weight
+            ],
+            "weight_decay": 0.01,
+        },
+        {"params": [dict(module.named_parameters())[made.last_weight]], "weight_decay": 0.02},
+    ]
+    optimizer = torch.optim.SGD(groups, lr=0.05, momentum=0.9)
+    x, labels = samples()
+    for _ in range(6):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module.train()(x.view(-1, 1, 8, 8)), labels).backward()
+        optimizer.step()
+    expected = torch.cat([p.detach().flatten() for p in module.parameters()])
+    torch.testing.assert_close(found.theta_TP[0], expected, atol=1e-5, rtol=1e-4)
+    for name, buffer in module.named_buffers():
+        torch.testing.assert_close(found.untrained[name][0], buffer)
+    with torch.no_grad():
+        loss = nn.functional.cross_entropy(module.eval()(x.view(-1, 1, 8, 8)), labels)
+    torch.testing.assert_close(found.evaluate().loss[0].float(), loss, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("arguments", [{"make": MLP, "depth": 1, "dropout": 0.3}, {"make": ResNet}])
+def test_it_goes_on_from_a_checkpoint_to_the_bit(arguments):
+    made = network(**arguments)
+    whole, first = trained(made, [0, 1]), trained(made, [0, 1], steps=4)
+    second = trainer(made, [1])
+    second.load_state(first.state(), [1])
+    for _ in range(6):
+        second.step()
+    assert torch.equal(whole.theta_TP[1], second.theta_TP[0])
+
+
+def test_layers_are_found_numbered_and_pooled():
+    assert [layer.name for layer in network(Mixer, depth=2, width=8).measured_layers()] == [
+        *("input", "blocks.0", "blocks.1", "head input")
+    ]
+    assert [(layer.name, layer.shape) for layer in network(ResNet, maps="flatten").layers()] == [
+        *(("layers.0", (4, 8, 8)), ("layers.1", (4, 8, 8)), ("head input", (4,)))
+    ]
+    chosen = network(ResNet, patterns=("layers.*", "stem"))
+    assert [(layer.name, layer.shape) for layer in chosen.layers()] == [
+        *(("stem", (4,)), ("layers.0", (4,)), ("layers.1", (4,)), ("head input", (4,)))
+    ]
+    features = list(trainer(chosen, [0]).features(0))
+    assert [tuple(each.shape) for each in features] == [(1, SAMPLES, 4)] * 4
+    assert torch.equal(features[-1], features[-2])  # the head reads the mean over pixels
+
+
+def test_wrong_modules_are_refused_with_their_line():
+    for make, arguments, words in (
+        (WrongClasses, {}, ["returns [2, 7]", "10 classes"]),
+        (Fails, {}, ["does not take samples of shape [1, 8, 8]", "own_models.py, line", "flat_inputs"]),
+        (MLP, {"depth": 1, "width": -1}, ["MLP(depth=1, width=-1) fails"]),
+        (ResNet, {"patterns": ("stages.*",)}, ["'stages.*'", "matches no module", "layers.0", "stem"]),
+        (nn.Linear, {"in_features": 64, "out_features": 10}, ["layers is null", "give a pattern"]),
+    ):
+        with pytest.raises(ParameterError) as refused:
+            network(make, **arguments).layers()
+        assert all(word in str(refused.value) for word in words), refused.value
