@@ -23,13 +23,19 @@ if TYPE_CHECKING:
     from depthrate.tasks.fits.cutoffs import cutoff
     from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
     from depthrate.tasks.measurement import Measurement
+    from depthrate.tasks.measures.labelled import FeaturesError
+    from depthrate.tasks.measures.measure import measure
+    from depthrate.tasks.measures.stream import Measurer
+    from depthrate.tasks.own.probe import probe
     from depthrate.tasks.task import Interrupted, Pruned, TaskError, task
 
 __all__ = [
+    "FeaturesError",
     "FitRequest",
     "Interrupted",
     "Measure",
     "Measurement",
+    "Measurer",
     "Prune",
     "Pruned",
     "QueryError",
@@ -46,8 +52,10 @@ __all__ = [
     "fit_rates",
     "load",
     "load_sweep",
+    "measure",
     "open",
     "predict",
+    "probe",
     "task",
 ]
 
@@ -64,6 +72,10 @@ _HOMES = {
     "tasks.fits.cutoffs": ("cutoff",),
     "tasks.fits.rates": ("fit_many", "fit_rates", "predict"),
     "tasks.measurement": ("Measurement",),
+    "tasks.measures.labelled": ("FeaturesError",),
+    "tasks.measures.measure": ("measure",),
+    "tasks.measures.stream": ("Measurer",),
+    "tasks.own.probe": ("probe",),
     "tasks.task": ("Interrupted", "Pruned", "TaskError", "task"),
 }
 _PLACES = {name: (module, name) for module, names in _HOMES.items() for name in names}

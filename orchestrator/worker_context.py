@@ -14,6 +14,7 @@ from depthrate.storage.data_folder import DataFolder
 from depthrate.storage.json_file import read_sealed, sealed
 from depthrate.storage.layout import checkpoint_path, checkpoint_trials_path
 from depthrate.storage.store import Store
+from depthrate.tasks.own.loop_context import TrainsByHand
 from depthrate.tasks.task import Engine
 
 log = logging.getLogger("depthrate")
@@ -40,7 +41,7 @@ class FoundCheckpoints:
 
 
 @dataclass
-class WorkerContext:
+class WorkerContext(TrainsByHand):
     """What a running task may ask of the outside (`tasks.task.TaskContext`)."""
 
     store: Store

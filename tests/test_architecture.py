@@ -37,9 +37,12 @@ NEEDS_TORCH = {
     "tasks/dufm/starts.py",
     "tasks/measures/alignment.py",
     "tasks/measures/class_means.py",
+    "tasks/measures/labelled.py",
+    "tasks/measures/measure.py",
     "tasks/measures/norms.py",
     "tasks/measures/progressive.py",
     "tasks/measures/spectra.py",
+    "tasks/measures/stream.py",
     "tasks/networks/convolutions.py",  # where a function is called, not where the module is imported
     "tasks/networks/flat_parameters.py",
     "tasks/networks/module.py",  # where a function is called, not where the module is imported
@@ -47,7 +50,9 @@ NEEDS_TORCH = {
     "tasks/networks/module_report.py",
     "tasks/networks/operations.py",  # where a function is called, not where the module is imported
     "tasks/networks/smooth_relu.py",
+    "tasks/own/loop.py",
     "tasks/own/pack.py",
+    "tasks/own/probe.py",
     "tasks/training/checkpoint.py",
     "tasks/training/compiled_step.py",
     "tasks/training/computing.py",

@@ -19,11 +19,12 @@ from depthrate.storage.specs import newest_specs
 from depthrate.storage.store import StoreError, existing_store, open_store
 from depthrate.storage.task_tables import task_table
 from depthrate.sweeps.sweep_file import load_sweep
+from depthrate.tasks.own.loop_context import TrainsByHand
 from depthrate.tasks.task import Engine
 
 
 @dataclass
-class _DebugContext:
+class _DebugContext(TrainsByHand):
     """A context that keeps nothing and never stops (`tasks.task.TaskContext`)."""
 
     device: str

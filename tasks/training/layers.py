@@ -6,7 +6,7 @@ Shapes: T trials, N samples sorted by class, D numbers of a feature, K classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ class LayerMeasurements:
     """Measures one trial of a pack at a time, layer by layer, on the training set, with functions that its task chose."""
 
     def __init__(self, of_features: OfFeatures, of_weights: OfWeights, split: str = "train"):
-        self._of_features, self._of_weights, self._split = of_features, of_weights, split
+        self.of_features, self.of_weights, self._split = of_features, of_weights, split
         self._of_input: Columns | None = None
 
     def __call__(self, trainer: FusedTrainer, position: int, step: int) -> list[dict[str, Any]]:
@@ -43,17 +43,32 @@ class LayerMeasurements:
         weight_TKD = None
         if network.last_weight is not None:
             weight_TKD = trainer.parameters()[network.last_weight][position : position + 1]
-        rows = []
+        inputs = None
         if network.input_layer is not None:
             x_TNI = trainer.x_NI.unsqueeze(0)
             if self._of_input is None:  # the same for every trial and step
-                self._of_input = self._of_features(x_TNI)
-            rows.append(_row(step, network.input_layer, self._of_input))
-        layers, previous_TND, steps = network.layers(), None, []
+                self._of_input = self.of_features(x_TNI)
+            inputs = network.input_layer, self._of_input
+        return self.rows(step, network.layers(), trainer.features(position), weight_TKD, inputs)
+
+    def rows(
+        self,
+        step: int,
+        layers: Sequence[Layer],
+        features: Iterable[Tensor],
+        weight_TKD: Tensor | None,
+        inputs: tuple[Layer, Columns] | None,
+    ) -> list[dict[str, Any]]:
+        """Return the rows of features [1, N, *shape], layer by layer, behind that of the input, where it is given."""
+        rows = []
+        if inputs is not None:
+            layer, columns = inputs
+            rows.append(_row(step, layer, columns))
+        previous_TND, steps = None, []
         start = path_start([layer.shape for layer in layers])
-        for index, (layer, feature) in enumerate(zip(layers, trainer.features(position), strict=True)):
+        for index, (layer, feature) in enumerate(zip(layers, features, strict=True)):
             h_TND = feature.flatten(2)
-            rows.append(_row(step, layer, self._of_features(h_TND), self._alignment(h_TND, weight_TKD)))
+            rows.append(_row(step, layer, self.of_features(h_TND), self._alignment(h_TND, weight_TKD)))
             if index > start:
                 assert previous_TND is not None
                 steps.append(step_length(previous_TND, h_TND))
@@ -68,7 +83,7 @@ class LayerMeasurements:
     def _alignment(self, h_TND: Tensor, weight_TKD: Tensor | None) -> Columns:
         if weight_TKD is None or h_TND.shape[-1] != weight_TKD.shape[-1]:
             return {}
-        return self._of_weights(h_TND, weight_TKD)
+        return self.of_weights(h_TND, weight_TKD)
 
 
 def _row(step: int, layer: Layer, *measured: Columns) -> dict[str, Any]:

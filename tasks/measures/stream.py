@@ -1,0 +1,162 @@
+"""Measurements of features that do not fit into memory: batch after batch, in two passes over them.
+
+The first pass forms class means and the scatter around them by Chan's merge, in float64; the second, which needs the means,
+the two numbers that compare samples with them. What is held is K x D numbers and a batch.
+
+Shapes: T = 1, N samples of a batch, D numbers of a feature, K classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from depthrate.tasks.measures.alignment import weight_alignment
+from depthrate.tasks.measures.class_means import class_means, distance_to_simplex, pinv_trace
+from depthrate.tasks.measures.labelled import FeaturesError, as_features, as_labels, as_weight
+from depthrate.tasks.measures.measure import as_columns
+from depthrate.tasks.measures.spectra import spectrum
+
+
+class Measurer:
+    """Measures features that come in batches: `update` with each, `revisit` with each again, then `result`.
+
+    Without the second pass `nc1_pinv` and `ncc_accuracy` are null. With a weight [K, D], labels number its rows.
+    """
+
+    def __init__(self, weight: Any = None, *, rank_tol: float = 0.01):
+        self._weight_KD = as_weight(weight, None)
+        self._rank_tol = rank_tol
+        self._classes: dict[Any, int] = {}
+        self._counts_K = np.zeros(0)
+        self._means_KD = torch.zeros(0, 0, dtype=torch.float64)
+        self._precision = torch.float64
+        self._within = 0.0
+        self._distance = 0.0
+        self._revisited, self._right = 0, 0
+        self._scatter_KK: Tensor | None = None
+        self._root_KD = self._centred_KD = self._global_mean_D = self._means_KD
+
+    def update(self, features: Any, labels: Any) -> None:
+        """Take a batch [N, ...] with its labels [N] in the first pass.
+
+        Raises:
+            FeaturesError: they do not fit together or to the batches before, or a number is not finite.
+        """
+        if self._revisited:
+            raise FeaturesError(
+                "update after revisit: the second pass needs the means of all batches; make a new Measurer"
+            )
+        h_ND, labels_N = self._batch(features, labels)
+        self._precision = features.dtype if isinstance(features, Tensor) else torch.as_tensor(features[:1]).dtype
+        classes, index_N = np.unique(labels_N, return_inverse=True)
+        rows_B = self._rows(classes, h_ND)
+        order, counts_B = torch.from_numpy(np.argsort(index_N, kind="stable")), np.bincount(index_N)
+        sorted_1ND = h_ND[order.to(h_ND.device)].unsqueeze(0)
+        means_BD = class_means(sorted_1ND, torch.from_numpy(counts_B))[0]
+        own = torch.from_numpy(np.repeat(np.arange(len(classes)), counts_B)).to(h_ND.device)
+        self._within += (sorted_1ND[0] - means_BD[own]).square().sum().item()
+        before_B, total_B = self._counts_K[rows_B], self._counts_K[rows_B] + counts_B
+        shift_BD = means_BD.cpu() - self._means_KD[rows_B]
+        self._within += (shift_BD.square().sum(1) * torch.from_numpy(before_B * counts_B / total_B)).sum().item()
+        self._means_KD[rows_B] += shift_BD * torch.from_numpy(counts_B / total_B).unsqueeze(1)
+        self._counts_K[rows_B] = total_B
+        if self._weight_KD is not None:
+            self._compare(sorted_1ND, np.asarray(classes), counts_B)
+
+    def revisit(self, features: Any, labels: Any) -> None:
+        """Take a batch again, in the second pass.
+
+        Raises:
+            FeaturesError: see `update`, or it has a class that the first pass did not.
+        """
+        h_ND, labels_N = self._batch(features, labels)
+        if self._scatter_KK is None:
+            self._begin_revisit()
+        assert self._scatter_KK is not None
+        unknown = [label for label in np.unique(labels_N).tolist() if label not in self._classes]
+        if unknown:
+            raise FeaturesError(f"class {unknown[0]!r} comes in the second pass and did not in the first")
+        rows_N = torch.tensor([self._classes[label] for label in labels_N.tolist()])
+        h_ND = h_ND.cpu()
+        projected_NK = (h_ND - self._means_KD[rows_N]) @ self._root_KD.mT
+        self._scatter_KK += projected_NK.mT @ projected_NK
+        scores_NK = (h_ND - self._global_mean_D) @ self._centred_KD.mT - self._centred_KD.square().sum(1) / 2
+        self._right += int((scores_NK.argmax(1) == rows_N).sum())
+        self._revisited += len(h_ND)
+
+    def result(self) -> dict[str, Any]:
+        """Return the measurements of all batches by column, as `measure` does.
+
+        Raises:
+            FeaturesError: there are fewer than two classes, a row of the weight has no sample, or the second pass was shorter.
+        """
+        total = int(self._counts_K.sum())
+        if len(self._classes) < 2:
+            raise FeaturesError(f"{len(self._classes)} classes were seen; collapse is measured between two or more")
+        if self._weight_KD is not None and len(self._classes) < len(self._weight_KD):
+            raise FeaturesError(
+                f"{len(self._classes)} classes were seen, and the weight has {len(self._weight_KD)} rows"
+            )
+        if self._revisited not in (0, total):
+            raise FeaturesError(
+                f"the second pass had {self._revisited} samples, the first {total}; give the same batches"
+            )
+        if self._scatter_KK is None:
+            self._begin_revisit()
+        assert self._scatter_KK is not None
+        order = torch.tensor([self._classes[label] for label in sorted(self._classes)])
+        means_1KD, centred_1KD = self._means_KD[order].unsqueeze(0), self._centred_KD[order].unsqueeze(0)
+        between = self._root_KD.square().sum()
+        found = {
+            "nc1": torch.tensor([self._within / total], dtype=torch.float64) / between,
+            "pfc2": distance_to_simplex(centred_1KD @ centred_1KD.mT),
+            **spectrum(means_1KD, self._rank_tol, self._precision),
+        }
+        if self._revisited:
+            found["nc1_pinv"] = pinv_trace(self._scatter_KK.unsqueeze(0) / total, self._root_KD.unsqueeze(0))
+            found["ncc_accuracy"] = torch.tensor([self._right / total], dtype=torch.float64)
+        if self._weight_KD is not None:
+            one_each = torch.ones(len(self._weight_KD), dtype=torch.int64)
+            found |= weight_alignment(means_1KD, one_each, self._weight_KD.cpu().unsqueeze(0))
+            found["nc3"] = torch.tensor([self._distance / total], dtype=torch.float64)
+        missing = {} if self._revisited else {"nc1_pinv": None, "ncc_accuracy": None}
+        return {**as_columns(found), **missing}
+
+    def _batch(self, features: Any, labels: Any) -> tuple[Tensor, np.ndarray]:
+        h_ND = as_features(features).double()
+        return h_ND, as_labels(labels, len(h_ND))
+
+    def _rows(self, classes: np.ndarray, h_ND: Tensor) -> np.ndarray:
+        """Return the rows of the classes, after making new ones for those that come for the first time."""
+        width = h_ND.shape[1]
+        if self._classes and width != self._means_KD.shape[1]:
+            raise FeaturesError(f"features of a batch are {width} wide, those before {self._means_KD.shape[1]}")
+        as_weight(self._weight_KD, width)
+        known = len(self._classes)
+        for label in classes.tolist():
+            self._classes.setdefault(label, len(self._classes))
+        if added := len(self._classes) - known:
+            self._counts_K = np.concatenate([self._counts_K, np.zeros(added)])
+            before = self._means_KD if known else self._means_KD.new_zeros(0, width)
+            self._means_KD = torch.cat([before, before.new_zeros(added, width)])
+        return np.array([self._classes[label] for label in classes.tolist()])
+
+    def _compare(self, sorted_1ND: Tensor, classes: np.ndarray, counts_B: np.ndarray) -> None:
+        assert self._weight_KD is not None
+        if classes.dtype.kind not in "iu" or classes.min() < 0 or classes.max() >= len(self._weight_KD):
+            raise FeaturesError(
+                f"labels are {classes.dtype}, such as {classes[-1]!r}; with a weight they number its {len(self._weight_KD)} rows"
+            )
+        weight_1BD = self._weight_KD[torch.from_numpy(classes)].to(sorted_1ND.device).unsqueeze(0)
+        found = weight_alignment(sorted_1ND, torch.from_numpy(counts_B).to(sorted_1ND.device), weight_1BD)
+        self._distance += found["nc3"].item() * sorted_1ND.shape[1]
+
+    def _begin_revisit(self) -> None:
+        self._global_mean_D = self._means_KD.mean(0)
+        self._centred_KD = self._means_KD - self._global_mean_D
+        self._root_KD = self._centred_KD / len(self._means_KD) ** 0.5
+        self._scatter_KK = self._root_KD.new_zeros(len(self._root_KD), len(self._root_KD))

@@ -1,0 +1,125 @@
+"""A training loop of the user's own, kept going across interruptions: `with context.training(model, optimizer) as run:`."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from depthrate.tasks.task import Interrupted, TaskContext
+
+FORMAT = 1
+log = logging.getLogger(__name__)
+
+
+class TrainingRun:
+    """What a loop needs of the outside: it goes on from a checkpoint, saves when due, stops when asked, and keeps curves.
+
+    Objects are what has `state_dict` and `load_state_dict`; beside them the states of the random number generators of
+    torch, numpy and Python are saved, so that what is drawn after a checkpoint is what would have been drawn.
+    """
+
+    def __init__(self, context: TaskContext, objects: Mapping[str, Any]):
+        for name, each in objects.items():
+            if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
+                raise TypeError(
+                    f"context.training: {name} is a {type(each).__name__}, which has no state_dict and load_state_dict; give "
+                    "modules, optimisers, schedulers, or an object with both"
+                )
+        self._context, self._objects = context, objects
+        self.step = 0
+        """Steps done, those before an interruption among them."""
+        self.curves: list[dict[str, Any]] = []
+        """What was logged: rows of the table `curves`."""
+
+    def __enter__(self) -> TrainingRun:
+        """Go on from the checkpoint of an earlier attempt, where there is one."""
+        content = self._context.load_checkpoint()
+        if content is not None:
+            try:
+                saved = _unpacked(content)
+            except Exception as error:  # damaged in any way: training anew costs time, never results
+                log.warning("checkpoint cannot be read (%s); training starts anew", error)
+            else:
+                self._restore(saved)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave nothing behind: the checkpoint is deleted once the trial is committed."""
+
+    def steps(self, num_steps: int) -> Iterator[int]:
+        """Yield the numbers of the steps (or epochs) that are left, 0 to num_steps - 1; between two, save when due and stop
+        when asked.
+
+        Raises:
+            Interrupted: asked to stop; a checkpoint was saved.
+        """
+        while self.step < num_steps:
+            yield self.step
+            self.step += 1
+            self._context.progress(self.step, num_steps)
+            if self._context.should_stop():
+                self._save()
+                raise Interrupted
+            if self.step < num_steps and self._context.checkpoint_due():
+                self._save()
+
+    def log(self, step: int, *, split: str = "train", **values: Any) -> None:
+        """Keep numbers of a step as a row of the table `curves`: loss, accuracy, or columns of your own.
+
+        Raises:
+            TypeError: a value is no number.
+        """
+        row: dict[str, Any] = {"step": int(step), "split": split}
+        for name, value in values.items():
+            number = value.item() if hasattr(value, "item") else value
+            if number is not None and not isinstance(number, int | float):
+                raise TypeError(f"run.log: {name} is a {type(value).__name__}; give a number")
+            row[name] = None if number is None else float(number)
+        self.curves.append(row)
+
+    def _restore(self, saved: Mapping[str, Any]) -> None:
+        for name, each in self._objects.items():
+            each.load_state_dict(saved["objects"][name])
+        self.step, self.curves = saved["step"], saved["curves"]
+        torch.set_rng_state(saved["torch"])
+        if saved["cuda"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(saved["cuda"])
+        kind, keys, *rest = saved["numpy"]
+        np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
+        version, state, gauss = saved["python"]
+        random.setstate((version, tuple(state), gauss))
+
+    def _save(self) -> None:
+        kind, keys, *rest = np.random.get_state(legacy=True)
+        version, state, gauss = random.getstate()
+        content = {
+            "format": FORMAT,
+            "objects": {name: each.state_dict() for name, each in self._objects.items()},
+            "step": self.step,
+            "curves": self.curves,
+            "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            "numpy": [str(kind), [int(key) for key in keys], *rest],
+            "python": [version, list(state), gauss],
+        }
+        buffer = io.BytesIO()
+        torch.save(content, buffer)
+        payload = buffer.getvalue()
+        self._context.save_checkpoint(hashlib.sha256(payload).digest() + payload)
+
+
+def _unpacked(content: bytes) -> dict[str, Any]:
+    digest, payload = content[:32], content[32:]
+    if hashlib.sha256(payload).digest() != digest:
+        raise ValueError("its checksum is wrong")
+    saved: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    if saved["format"] != FORMAT:
+        raise ValueError(f"its format is {saved['format']}, this version writes {FORMAT}")
+    return saved

@@ -1,0 +1,123 @@
+"""A trained module measured layer by layer: one pass over its data with hooks, and the rows of the metrics table.
+
+Shapes: N samples, D numbers of a feature, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from depthrate.tasks.collapse.pack import layer_measurements
+from depthrate.tasks.measures.labelled import FeaturesError, as_features, as_labels, numbered
+from depthrate.tasks.networks.module_layers import layer_names, pooled, watched
+from depthrate.tasks.networks.module_report import HEAD
+from depthrate.tasks.networks.network import Layer
+
+BATCH = 1024
+"""Samples at once, where the data are whole arrays."""
+
+
+def probe(
+    model: nn.Module,
+    data: Any,
+    layers: str | Sequence[str] | None = None,
+    *,
+    maps: str = "mean",
+    step: int = 0,
+    split: str = "train",
+    rank_tol: float = 0.01,
+    features: bool = False,
+) -> Any:
+    """Run a module once over its data, on its device and in evaluation mode, and return the rows of the metrics table.
+
+    `data` is a loader of (samples, labels) or a pair of arrays. `layers` are patterns of module names (`blocks.*`), by
+    default the module's own list; the last linear map's input is the last layer, as in a sweep. `maps` says how maps and
+    tokens are measured: averaged (`mean`) or whole (`flatten`). Layer 0 is the input. Each row has its layer's `name`. With
+    `features` (rows, name -> features [N, D] in the order of the data) is returned.
+
+    Raises:
+        ParameterError: a pattern matches no module; the message lists them.
+        FeaturesError: labels do not fit, a number is not finite, or a class is empty.
+    """
+    patterns = [part.strip() for part in layers.split(",")] if isinstance(layers, str) else layers
+    if maps not in ("mean", "flatten"):
+        raise FeaturesError(f"maps is {maps!r}; allowed: mean, flatten")
+    seen, labels_N, head = _seen(model, data, layer_names(model, patterns), maps)
+    weight = dict(model.named_modules())[head].weight if head is not None else None
+    order_N, counts_K = numbered(labels_N)
+    if weight is not None and len(weight) != len(counts_K):
+        weight = None  # of a task with other classes: what is compared with them would mean nothing
+    inputs_ND = seen.pop("input", None)
+    names = list(seen)
+    found = [Layer(number, tuple(seen[name].shape[1:]), name) for number, name in enumerate(names, start=1)]
+    measurements = layer_measurements(counts_K.numpy(), rank_tol, split=split)
+    sorted_1ND = (seen[name][order_N.to(seen[name].device)].unsqueeze(0) for name in names)
+    inputs = None
+    if inputs_ND is not None:
+        x_1NI = inputs_ND[order_N.to(inputs_ND.device)].unsqueeze(0)
+        inputs = Layer(0, (x_1NI.shape[-1],), "input"), measurements.of_features(x_1NI)
+    weight_1KD = None if weight is None else weight.detach().unsqueeze(0)
+    rows = measurements.rows(step, found, sorted_1ND, weight_1KD, inputs)
+    for row, name in zip(rows, [*(["input"] if inputs is not None else []), *names], strict=True):
+        row["name"] = name
+        row |= {key: value.numpy() for key, value in row.items() if isinstance(value, Tensor)}
+    return (rows, seen) if features else rows
+
+
+def _seen(
+    model: nn.Module, data: Any, names: Sequence[str], maps: str
+) -> tuple[dict[str, Tensor], np.ndarray, str | None]:
+    """Return the features of each layer by name, the labels, and the head's name; the model's mode stays as it was."""
+    parameter = next(model.parameters(), None)
+    device = torch.device("cpu") if parameter is None else parameter.device
+    parts: dict[str, list[Tensor]] = {}
+    labels: list[np.ndarray] = []
+    head = None
+    before = {each: each.training for each in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad(), watched(model, names) as watch:
+            for x, y in _batches(data):
+                x = x.to(device)
+                output = model(x)
+                is_head = watch.head_output is output
+                head = watch.head if is_head else None
+                found = {name: pooled(each, maps) for name, each in watch.features.items()}
+                if (
+                    is_head
+                    and watch.head_input is not None
+                    and watch.head_input is not list(watch.features.values())[-1]
+                ):
+                    found[HEAD] = pooled(watch.head_input, maps)
+                if x.is_floating_point():
+                    found = {"input": x.flatten(1), **found}
+                labels.append(as_labels(y, len(x)))
+                for name, each in found.items():
+                    parts.setdefault(name, []).append(as_features(each))
+    finally:
+        for each, mode in before.items():
+            each.training = mode
+    if not labels:
+        raise FeaturesError("the data have no samples")
+    return {name: torch.cat(each) for name, each in parts.items()}, np.concatenate(labels), head
+
+
+def _batches(data: Any) -> Iterator[tuple[Tensor, Any]]:
+    if isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], tuple | list):
+        x, y = torch.as_tensor(data[0]), data[1]
+        if len(x) != len(y):
+            raise FeaturesError(f"{len(x)} samples have {len(y)} labels; give one label a sample")
+        for start in range(0, len(x), BATCH):
+            yield x[start : start + BATCH], y[start : start + BATCH]
+        return
+    if not isinstance(data, Iterable):
+        raise FeaturesError(f"data is {type(data).__name__}; give a loader of (samples, labels), or a pair of arrays")
+    for batch in data:
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise FeaturesError("a batch of the loader is no pair (samples, labels)")
+        yield torch.as_tensor(batch[0]), batch[1]

@@ -1,0 +1,173 @@
+"""Any features measured: whole, in batches, and of a module, as the built-in tasks measure."""
+
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import own_models
+import pytest
+import torch
+from training_context import Context, ids_of
+
+import depthrate
+from depthrate.tasks.collapse.pack import layer_measurements, training_of
+from depthrate.tasks.collapse.schema import SCHEMA
+from depthrate.tasks.data.dataset import Dataset
+from depthrate.tasks.training.trainer import FusedTrainer
+
+RNG = np.random.default_rng(0)
+LABELS = np.array(["cat", "ant", "dog"])[RNG.integers(0, 3, 90)]
+FEATURES = RNG.normal(size=(90, 5, 4)) + 3 * np.unique(LABELS, return_inverse=True)[1][:, None, None]
+WEIGHT = RNG.normal(size=(3, 20))
+
+
+def same(found, expected, rtol):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(np.asarray(found[name], float), np.asarray(value, float), rtol=rtol, err_msg=name)
+
+
+def test_it_gives_what_a_layer_of_a_built_in_task_has():
+    numbers = np.unique(LABELS, return_inverse=True)[1]
+    order = np.argsort(numbers, kind="stable")
+    h_1ND = torch.from_numpy(FEATURES.reshape(90, -1)[order]).unsqueeze(0)
+    own = layer_measurements(np.bincount(numbers), 0.01)
+    expected = {**own.of_features(h_1ND), **own.of_weights(h_1ND, torch.from_numpy(WEIGHT).unsqueeze(0))}
+    found = depthrate.measure(FEATURES, numbers, WEIGHT)
+    same(found, {name: value[0].numpy() for name, value in expected.items()}, 0)
+    without = depthrate.measure(torch.from_numpy(FEATURES).float(), LABELS)
+    assert without.keys() == found.keys() - {"nc2a", "nc2b", "nc3"} and without["nc1"] == pytest.approx(
+        found["nc1"], rel=1e-5
+    )
+
+
+def test_batches_give_what_the_whole_gives():
+    numbers = np.unique(LABELS, return_inverse=True)[1]
+    for offset in (0.0, 1e6):  # where sums of squares would cancel
+        h = FEATURES + offset
+        measurer = depthrate.Measurer(WEIGHT)
+        for rows in np.array_split(RNG.permutation(90), 7):
+            measurer.update(h[rows], numbers[rows])
+        assert measurer.result()["nc1_pinv"] is None
+        for rows in np.array_split(np.arange(90), 4):
+            measurer.revisit(torch.from_numpy(h[rows]), numbers[rows])
+        same(measurer.result(), depthrate.measure(h, numbers, WEIGHT), 1e-10 if offset == 0 else 1e-8)
+    named = depthrate.Measurer()
+    for rows in (slice(0, 1), slice(1, 40), slice(40, 90)):
+        named.update(FEATURES[rows], LABELS[rows])
+    for rows in (slice(0, 50), slice(50, 90)):
+        named.revisit(FEATURES[rows], LABELS[rows])
+    same(named.result(), depthrate.measure(FEATURES, LABELS), 1e-10)
+
+
+STREAM = """
+import resource, sys, numpy as np, torch
+torch.set_num_threads(1)
+from depthrate import Measurer
+def batches():
+    rng = np.random.default_rng(1)
+    means = rng.normal(size=(100, 512)).astype(np.float32)
+    for _ in range(100):
+        labels = rng.integers(0, 100, 2000)
+        yield means[labels] + rng.normal(size=(2000, 512)).astype(np.float32), labels
+measurer = Measurer()
+for h, labels in batches(): measurer.update(h, labels)
+for h, labels in batches(): measurer.revisit(h, labels)
+found = measurer.result()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(found["nc1"].hex(), found["nc1_pinv"].hex(), found["ncc_accuracy"].hex(), found["pfc2"].hex(), found["stable_rank"].hex())
+"""
+
+
+@pytest.mark.slow
+def test_a_stream_larger_than_its_memory_equals_the_whole():
+    done = subprocess.run([sys.executable, "-c", STREAM], capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    peak_mb, values = done.stdout.splitlines()
+    assert float(peak_mb) < 500
+    rng = np.random.default_rng(1)
+    means = rng.normal(size=(100, 512)).astype(np.float32)
+    parts = []
+    for _ in range(100):
+        labels = rng.integers(0, 100, 2000)
+        parts.append((means[labels] + rng.normal(size=(2000, 512)).astype(np.float32), labels))
+    whole = depthrate.measure(np.concatenate([h for h, _ in parts]), np.concatenate([y for _, y in parts]))
+    for name, value in zip(("nc1", "nc1_pinv", "ncc_accuracy", "pfc2", "stable_rank"), values.split(), strict=True):
+        assert float.fromhex(value) == pytest.approx(whole[name], rel=1e-10), name
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 > 500  # which the whole does take
+
+
+def test_wrong_features_are_refused():
+    numbers = np.unique(LABELS, return_inverse=True)[1]
+    bad = FEATURES.copy()
+    bad[7, 0, 0] = np.nan
+    for call, words in (
+        (lambda: depthrate.measure(FEATURES, LABELS[:-1]), "one label a sample"),
+        (lambda: depthrate.measure(bad, LABELS), "sample 7"),
+        (lambda: depthrate.measure(FEATURES, np.zeros(90)), "one class"),
+        (lambda: depthrate.measure(FEATURES, numbers, WEIGHT[:2]), "2 rows"),
+        (lambda: depthrate.measure(FEATURES, numbers, np.vstack([WEIGHT, WEIGHT[:1]])), "no sample of class 3"),
+        (lambda: depthrate.measure(FEATURES, numbers, WEIGHT[:, :5]), "20 wide"),
+        (lambda: depthrate.measure(FEATURES[:, 0, 0], numbers), "a row a sample"),
+        (lambda: depthrate.Measurer(WEIGHT).update(FEATURES, LABELS), "number its 3 rows"),
+    ):
+        with pytest.raises(depthrate.FeaturesError, match=words):
+            call()
+    short = depthrate.Measurer()
+    short.update(FEATURES, LABELS)
+    short.revisit(FEATURES[:50], LABELS[:50])
+    with pytest.raises(depthrate.FeaturesError, match="50 samples, the first 90"):
+        short.result()
+
+
+@pytest.mark.parametrize("make", [own_models.Mixer, own_models.ResNet])
+def test_a_probed_module_has_the_rows_of_the_metrics_table(make):
+    from depthrate.tasks.data.dataset import DataShape
+    from depthrate.tasks.networks.module import ModuleNetwork
+    from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
+
+    torch.set_num_threads(1)
+    arguments = {"depth": 2, "width": 8}
+    x = torch.randn(60, 64, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(60) // 6
+    data = DataShape(num_samples=60, sample_shape=(1, 8, 8), num_classes=10)
+    network = ModuleNetwork(make=make, name="m", arguments=arguments, data=data)
+    plan = TrainingPlan(
+        **{"loss": "ce", "optimizer": "adam", "schedule": "constant", "num_steps": 3, "batch_size": 30, "init": ""},
+        clip_norm=None,
+        dtype=torch.float32,
+    )
+    trainer = FusedTrainer(network, plan, [Hyperparameters(0, 0.01, 0.9, {"hidden": 0.0, "last": 0.0})], x, labels)
+    for _ in range(3):
+        trainer.step()
+    expected = layer_measurements(np.full(10, 6), 0.01)(trainer, 0, 3)
+    model = make(**arguments)
+    state = {name: p[0] for name, p in {**trainer.parameters(), **trainer.untrained}.items()}
+    model.load_state_dict(state)
+    order = torch.randperm(60)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x.view(-1, 1, 8, 8)[order], labels[order]), 16)
+    rows, features = depthrate.probe(model, loader, features=True, step=3)
+    assert model.training and list(features)[-1] == "head input"
+    assert [row.pop("name") for row in rows] == ["input", *(layer.name for layer in network.layers())]
+    for row, wanted in zip(rows, expected, strict=True):
+        assert row.keys() == wanted.keys()
+        for name, value in wanted.items():
+            if isinstance(value, str | bool) or value is None or name in ("rank", "ncc_accuracy"):
+                assert row[name] == value, name
+            elif name != "condition_number" or value < 1e6:
+                np.testing.assert_allclose(row[name], value, rtol=2e-3, atol=1e-5, err_msg=f"{name} {row['layer']}")
+    with pytest.raises(ValueError, match="matches no module"):
+        depthrate.probe(model, loader, layers="stages.*")
+
+
+def test_the_rows_of_a_built_in_network_keep_their_numbers():
+    """The very rows that a pack commits come from the same function that probe calls."""
+    params = SCHEMA.fill({"arch": "rn1", "depth": 2, "width": 8, "steps": 2})
+    x = np.random.default_rng(0).normal(size=(20, 6))
+    training = training_of([params], Dataset.from_arrays(x, np.arange(20) % 2))
+    from depthrate.tasks.training.pack import run_training
+
+    result = next(iter(run_training(training, Context(ids_of([params])))))
+    assert {row["split"] for row in result.tables["metrics"]} == {"train"}
+    assert [row["layer"] for row in result.tables["metrics"][:3]] == [0, 1, 2]
