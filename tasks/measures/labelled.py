@@ -29,7 +29,7 @@ def as_features(features: Any) -> Tensor:
     if not torch.isfinite(flat_ND).all():
         bad = int((~torch.isfinite(flat_ND).all(1)).nonzero()[0])
         raise FeaturesError(f"features of sample {bad} have a number that is NaN or infinite")
-    return flat_ND
+    return flat_ND if flat_ND.is_floating_point() else flat_ND.double()
 
 
 def as_labels(labels: Any, num_samples: int) -> np.ndarray:

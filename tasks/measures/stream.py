@@ -51,7 +51,6 @@ class Measurer:
                 "update after revisit: the second pass needs the means of all batches; make a new Measurer"
             )
         h_ND, labels_N = self._batch(features, labels)
-        self._precision = features.dtype if isinstance(features, Tensor) else torch.as_tensor(features[:1]).dtype
         classes, index_N = np.unique(labels_N, return_inverse=True)
         rows_B = self._rows(classes, h_ND)
         order, counts_B = torch.from_numpy(np.argsort(index_N, kind="stable")), np.bincount(index_N)
@@ -127,8 +126,9 @@ class Measurer:
         return {**as_columns(found), **missing}
 
     def _batch(self, features: Any, labels: Any) -> tuple[Tensor, np.ndarray]:
-        h_ND = as_features(features).double()
-        return h_ND, as_labels(labels, len(h_ND))
+        h_ND = as_features(features)
+        self._precision = h_ND.dtype
+        return h_ND.double(), as_labels(labels, len(h_ND))
 
     def _rows(self, classes: np.ndarray, h_ND: Tensor) -> np.ndarray:
         """Return the rows of the classes, after making new ones for those that come for the first time."""
@@ -149,7 +149,8 @@ class Measurer:
         assert self._weight_KD is not None
         if classes.dtype.kind not in "iu" or classes.min() < 0 or classes.max() >= len(self._weight_KD):
             raise FeaturesError(
-                f"labels are {classes.dtype}, such as {classes[-1]!r}; with a weight they number its {len(self._weight_KD)} rows"
+                f"labels are {classes.dtype}, such as {classes[-1]!r}; with a weight they number its "
+                f"{len(self._weight_KD)} rows"
             )
         weight_1BD = self._weight_KD[torch.from_numpy(classes)].to(sorted_1ND.device).unsqueeze(0)
         found = weight_alignment(sorted_1ND, torch.from_numpy(counts_B).to(sorted_1ND.device), weight_1BD)

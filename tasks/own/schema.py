@@ -12,9 +12,21 @@ from depthrate.tasks.schema import Parameter, ParameterError, ParameterSchema
 
 OF_BUILTIN_NETWORKS = (
     *("norm", "depth", "width", "patch_size", "last_bias", "regularise", "weight_decay_features", "init"),
-    *("context_length", "vocabulary_size"),
+    *("context_length", "vocabulary_size", "ln_eps"),
 )
 """Parameters of `collapse` that say how its own networks are made: a user's has its own."""
+NOT_TAKEN = (
+    *(
+        "seed_scope",
+        "continuation",
+        "polish",
+        "polish_tolerance",
+        "polish_smoothing",
+        "polish_memory",
+        "polish_barrier",
+    ),
+)
+"""Parameters of `collapse` that rest on what is known of its own networks and data."""
 FROM_DATA = ("num_classes", "num_inputs", "in_channels", "image_size")
 """Arguments of a network that the data tells where the sweep does not: classes, numbers of a sample, channels, side."""
 
@@ -68,7 +80,7 @@ def own_schema(
     Raises:
         ParameterError: an argument has the name of a parameter of training, or of another argument.
     """
-    removed = OF_BUILTIN_NETWORKS if references.arch is not None else ()
+    removed = NOT_TAKEN if references.arch is None else (*NOT_TAKEN, *OF_BUILTIN_NETWORKS)
     ours = {name: parameter for name, parameter in COLLAPSE_SCHEMA.items() if name not in removed}
     doc = "weight decay lambda, of (lambda/2)||theta||^2 on the parameters that `decayed` chooses"
     if references.arch is not None:
