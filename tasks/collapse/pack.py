@@ -61,14 +61,16 @@ def training_of(trials: Sequence[Params], dataset: Dataset) -> Training:
     shared = trials[0]
     network = network_of(shared, dataset.shape)
     steps = training_steps(shared, len(dataset.x_NI))
+    test = dataset.test and dataclasses.replace(dataset.test, x_NI=network.arranged(dataset.test.x_NI))
     return Training(
         network=network,
-        dataset=dataclasses.replace(dataset, x_NI=network.arranged(dataset.x_NI)),
+        dataset=dataclasses.replace(dataset, x_NI=network.arranged(dataset.x_NI), test=test),
         plan=training_plan(shared, steps),
         hyperparameters=[_hyperparameters(params) for params in trials],
         measured_steps=marked_steps(shared, len(dataset.x_NI)),
         polish=polish_plan(shared),
         measure=_Measurements(dataset.class_counts_K, shared["rank_tol"]),
+        measure_test=test and layer_measurements(test.class_counts_K, shared["rank_tol"], split="test"),
         own_curves=_objective_gap(trials, dataset),
         kept=[(params["features"], params["feature_dtype"]) for params in trials],
     )
@@ -185,4 +187,5 @@ def _load(params: Params, context: TaskContext) -> Dataset:
         context_length=context_length(params),
         vocabulary_size=vocabulary_size(params),
         dtype=params["dtype"],
+        test=params["test"],
     )

@@ -192,6 +192,13 @@ SCHEMA = ParameterSchema(
             doc="singular values above this share of the largest count in rank",
         ),
         Parameter(
+            name="test",
+            kind="bool",
+            default=False,
+            added=True,
+            doc="whether loss, accuracy and every measurement come for the test split as well (split = 'test'), of images",
+        ),
+        Parameter(
             name="ln_eps",
             kind="float",
             minimum=0,

@@ -15,7 +15,7 @@ from depthrate.tasks.collapse.schema import (
     pack_shape,
 )
 from depthrate.tasks.data import published
-from depthrate.tasks.data.published import PUBLISHED, check_dataset
+from depthrate.tasks.data.published import PUBLISHED, check_dataset, check_test
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.schema import ParameterError
@@ -107,6 +107,8 @@ def check_data(trials: Sequence[Params], source: DataSource) -> None:
     """
     for name in dict.fromkeys(params["dataset"] for params in trials):
         check_dataset(name, source)
+    for name in dict.fromkeys(params["dataset"] for params in trials if params["test"]):
+        check_test(name, source)
 
 
 def check_contents(trials: Sequence[Params], source: DataSource) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from depthrate.tasks.networks.network import ParameterSpec, StateSpec
+from depthrate.tasks.networks.network import Network, ParameterSpec, StateSpec
 
 
 def initial_parameters(
@@ -51,6 +51,18 @@ def initial_state(
     return {
         spec.name: torch.full((num_trials, *spec.shape), spec.initial, dtype=dtype, device=device) for spec in specs
     }
+
+
+def started(
+    network: Network, init: str, streams: Sequence[torch.Generator], dtype: torch.dtype
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the parameters [T, P] and the state that trials begin with, each drawn from a stream of its own, on the CPU."""
+    own = [network.start(each.initial_seed(), dtype) for each in streams]
+    if given := [each for each in own if each is not None]:
+        state = {name: torch.stack([each[name] for _, each in given]) for name in given[0][1]}
+        return torch.stack([theta_P for theta_P, _ in given]), state
+    drawn = [initial_parameters(network.parameter_specs(), init, each, dtype) for each in streams]
+    return torch.stack(drawn), initial_state(network.state_specs(), len(streams), dtype, torch.device("cpu"))
 
 
 def decay_groups(specs: Sequence[ParameterSpec]) -> list[str]:

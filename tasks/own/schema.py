@@ -95,7 +95,9 @@ def own_schema(
         ours["dataset"] = OwnName(name="dataset", kind="str", choices=(name,), doc="your data")
         ours[DATASET_HASH.name] = DATASET_HASH
     # the files of a published set's test split may not be there; a user's data says itself whether it has one
-    ours[TEST.name] = TEST if references.dataset is not None else replace(TEST, default=False)
+    ours[TEST.name] = (
+        TEST if references.dataset is not None else replace(TEST, default=False, doc=COLLAPSE_SCHEMA[TEST.name].doc)
+    )
     arguments = _checked((*network_arguments, *data_arguments), ours)
     first = ("arch", "dataset")
     in_order = [*(ours[name] for name in first), *arguments, *(ours[name] for name in ours if name not in first)]

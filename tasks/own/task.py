@@ -12,7 +12,7 @@ from typing import Any
 
 from depthrate.tasks.collapse.measurements import MEASUREMENTS
 from depthrate.tasks.data import published
-from depthrate.tasks.data.published import PUBLISHED, check_dataset
+from depthrate.tasks.data.published import PUBLISHED, check_dataset, check_test
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.own.data import OwnData
@@ -116,6 +116,8 @@ def _task_of(own: OwnTrials) -> Task:
         if own.data is None:
             for name in dict.fromkeys(params["dataset"] for params in trials):
                 check_dataset(name, source)
+            for name in dict.fromkeys(params["dataset"] for params in trials if params["test"]):
+                check_test(name, source)
 
     def check_contents(trials: Sequence[Params], source: DataSource) -> None:
         if own.data is None:

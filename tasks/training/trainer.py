@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthrate.tasks.networks.flat_parameters import decay_groups, initial_parameters, initial_state, split_parameters
+from depthrate.tasks.networks.flat_parameters import decay_groups, split_parameters, started
 from depthrate.tasks.networks.network import Network, Tensors
 from depthrate.tasks.training.compiled_step import CompiledStep
 from depthrate.tasks.training.engine import EngineError
@@ -71,7 +71,10 @@ class FusedTrainer:
         self.device = x_NI.device
         self._check_decay_groups()
         self.step_count = 0
-        self.theta_TP, self.untrained = self._start()
+        streams = [stream(h.seed, "init") for h in hyperparameters]
+        theta_TP, state = started(network, plan.init, streams, plan.dtype)
+        self.theta_TP = theta_TP.to(self.device)
+        self.untrained: Tensors = {name: tensor.to(self.device) for name, tensor in state.items()}
         self.moment_TP = torch.zeros_like(self.theta_TP)
         self.square_TP = torch.zeros_like(self.theta_TP) if plan.optimizer == "adam" else None
         self._generators = [stream(h.seed, "data order") for h in hyperparameters]
@@ -285,18 +288,6 @@ class FusedTrainer:
         self._prepare()
         for generator, row in zip(self._generators, index.tolist(), strict=True):
             generator.set_state(generators[row])
-
-    def _start(self) -> tuple[Tensor, Tensors]:
-        """Return the parameters [T, P] and the state that training begins with."""
-        network, dtype = self.network, self.plan.dtype
-        streams = [stream(h.seed, "init") for h in self.hyperparameters]
-        own = [network.start(each.initial_seed(), dtype) for each in streams]
-        if not (given := [each for each in own if each is not None]):
-            drawn = [initial_parameters(self.specs, self.plan.init, each, dtype) for each in streams]
-            state = initial_state(network.state_specs(), self.num_trials, dtype, self.device)
-            return torch.stack(drawn).to(self.device), state
-        state = {name: torch.stack([each[name] for _, each in given]).to(self.device) for name in given[0][1]}
-        return torch.stack([theta_P for theta_P, _ in given]).to(self.device), state
 
     def _prepare(self) -> None:
         """Lay out the per-trial hyper-parameters as tensors that broadcast over [T, P]; what was bound is bound anew."""

@@ -1,0 +1,141 @@
+"""Every snippet of docs/own.md runs; a loop of one's own that is killed goes on, and measures as probe does."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import depthrate
+from depthrate.orchestrator.cli import app
+
+PAGE = Path(__file__).parents[1] / "docs" / "own.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, data, *_ = blocks("python")
+    Path("model.py").write_text(model)
+    Path("data.py").write_text(data)
+
+
+def test_a_network_of_ones_own_is_measured_block_by_block_and_fitted() -> None:
+    sweep = blocks("yaml")[0]
+    assert len(sweep.splitlines()) <= 15
+    Path("net.yaml").write_text(sweep)
+    planned = invoke("plan", "net.yaml")
+    assert "model:Net: trains fused" in planned and "1 blocks.0 [16]" in planned
+    assert "nc1" in invoke("run", "net.yaml", "--workers", "1")
+    results = depthrate.open("results")
+    found = results.sql(
+        "select depth, layer, count(*) as n from metrics join trials using (trial_id) where step = 40 "
+        "group by all order by depth, layer"
+    ).df()
+    assert list(found[found["depth"] == 3]["layer"]) == [0, 1, 2, 3] and set(found["n"]) == {4}
+    assert list(results.sql("select distinct task, arch from results").fetchall()) == [("own", "model:Net")]
+    Path("model.py").write_text(Path("model.py").read_text().replace("x = x +", "x = 0.5 * x +"))
+    refused = CliRunner().invoke(app, ["run", "net.yaml", "--workers", "1"])
+    assert refused.exit_code == 2 and "0.5 * x +" in refused.stderr and "give model:Net another name" in refused.stderr
+    assert "12 trials, 0 done" not in invoke("plan", "net.yaml")
+
+
+def test_data_of_ones_own() -> None:
+    Path("noise.yaml").write_text(blocks("yaml")[1])
+    invoke("run", "noise.yaml", "--workers", "1")
+    found = depthrate.open("results").sql("select noise, dataset_hash, avg(nc1) as nc1 from results group by all").df()
+    assert len(found) == 2 and found["dataset_hash"].nunique() == 2 and (found["nc1"] > 0).all()
+
+
+def test_features_are_measured_whole_in_batches_and_of_a_module() -> None:
+    from torch.utils.data import DataLoader, TensorDataset
+
+    sys.path.insert(0, ".")
+    namespace: dict[str, object] = {}
+    exec(Path("model.py").read_text(), namespace)
+    exec(Path("data.py").read_text(), namespace)
+    x, y = namespace["make"]()  # type: ignore[operator]
+    model = namespace["Net"](2, 8, 16, 4)  # type: ignore[operator]
+    features, weight = torch.relu(model.first(torch.as_tensor(x).float())).detach(), model.head.weight
+    whole, streamed, probed = blocks("python")[2:]
+    own = {"features": features, "labels": y, "weight": weight, "depthrate": depthrate}
+    exec(whole, own)
+    expected = own["found"]
+    own["batches"] = lambda: zip(np.array_split(features.numpy(), 5), np.array_split(y, 5), strict=True)
+    exec(streamed, own)
+    for name, value in expected.items():  # type: ignore[attr-defined]
+        np.testing.assert_allclose(own["found"][name], value, rtol=1e-10, err_msg=name)  # type: ignore[index]
+    own |= {"model": model, "loader": DataLoader(TensorDataset(torch.as_tensor(x).float(), torch.as_tensor(y)), 32)}
+    exec(probed, own)
+    assert [row["name"] for row in own["rows"]] == ["input", "blocks.0", "blocks.1", "head input"]  # type: ignore[attr-defined]
+
+
+def after(diff: str) -> str:
+    return "\n".join(line[1:] for line in diff.splitlines() if not line.startswith("-")) + "\n"
+
+
+def before(diff: str) -> str:
+    return "\n".join(line[1:] for line in diff.splitlines() if not line.startswith("+")) + "\n"
+
+
+def test_a_loop_of_ones_own_that_is_killed_goes_on_and_measures_as_probe_does() -> None:
+    diff = blocks("diff")[0]
+    Path("script.py").write_text(before(diff).replace("    print(step", "    pass  # "))
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    slow = "            Path('steps').open('a').write(f'{step}\\n') and time.sleep(0.05)\n            run.log("
+    task = after(diff).replace("            run.log(", slow)
+    Path("loop.py").write_text(
+        "import time\nfrom pathlib import Path\n" + task.replace("Path('", f"Path('{os.getcwd()}/")
+    )
+    Path("loop.yaml").write_text("name: loop\ntask: ./loop.py:train\ngrid: {depth: [3]}\n")
+    command = [sys.executable, "-c", "from depthrate.orchestrator.cli import app; app()", "run", "loop.yaml"]
+    command += ["--workers", "1", "--checkpoint-seconds", "1"]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 200
+    while not list(Path().glob("results/checkpoints/*/*")) or len(steps_done()) < 60:
+        assert time.monotonic() < deadline and running.poll() is None
+        time.sleep(0.1)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    taken = steps_done()
+    assert len(taken) < 200
+    invoke("run", "loop.yaml", "--workers", "1")
+    again = steps_done()[len(taken) :]
+    assert again[0] > 0 and set(taken) | set(again) == set(
+        range(200)
+    )  # at most what came after the last checkpoint is repeated
+    results = depthrate.open("results")
+    curves = results.sql("select step, loss from curves order by step").df()
+    assert list(curves["step"]) == list(range(200))
+    namespace: dict[str, object] = {"__name__": "model"}
+    exec(Path("model.py").read_text() + Path("data.py").read_text(), namespace)
+    model = namespace["Net"](3, 16, 16, 4)  # type: ignore[operator]
+    model.load_state_dict(torch.load("model.pt"))  # what the script saved, which nobody killed
+    x, y = namespace["make"]()  # type: ignore[operator]
+    expected = depthrate.probe(model, (torch.as_tensor(x).float(), torch.as_tensor(y)), layers="blocks.*")
+    found = results.sql("select * from metrics order by layer").df()
+    for name in ("nc1", "nc1_pinv", "nc3", "pfc2", "ncc_accuracy", "relative_position"):
+        wanted = [np.nan if row.get(name) is None else row[name] for row in expected]
+        np.testing.assert_allclose(found[name].astype(float), wanted, rtol=1e-6, err_msg=name)
+
+
+def steps_done() -> list[int]:
+    return [int(line) for line in Path("steps").read_text().split()] if Path("steps").exists() else []
