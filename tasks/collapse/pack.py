@@ -61,7 +61,10 @@ def training_of(trials: Sequence[Params], dataset: Dataset) -> Training:
     shared = trials[0]
     network = network_of(shared, dataset.shape)
     steps = training_steps(shared, len(dataset.x_NI))
-    test = dataset.test and dataclasses.replace(dataset.test, x_NI=network.arranged(dataset.test.x_NI))
+    test, measure_test = dataset.test, None
+    if test is not None:
+        test = dataclasses.replace(test, x_NI=network.arranged(test.x_NI))
+        measure_test = layer_measurements(test.class_counts_K, shared["rank_tol"], split="test")
     return Training(
         network=network,
         dataset=dataclasses.replace(dataset, x_NI=network.arranged(dataset.x_NI), test=test),
@@ -70,7 +73,7 @@ def training_of(trials: Sequence[Params], dataset: Dataset) -> Training:
         measured_steps=marked_steps(shared, len(dataset.x_NI)),
         polish=polish_plan(shared),
         measure=_Measurements(dataset.class_counts_K, shared["rank_tol"]),
-        measure_test=test and layer_measurements(test.class_counts_K, shared["rank_tol"], split="test"),
+        measure_test=measure_test,
         own_curves=_objective_gap(trials, dataset),
         kept=[(params["features"], params["feature_dtype"]) for params in trials],
     )

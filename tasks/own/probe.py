@@ -100,8 +100,8 @@ def _seen(
                 for name, each in found.items():
                     parts.setdefault(name, []).append(as_features(each))
     finally:
-        for each, mode in before.items():
-            each.training = mode
+        for module, mode in before.items():
+            module.training = mode
     if not labels:
         raise FeaturesError("the data have no samples")
     return {name: torch.cat(each) for name, each in parts.items()}, np.concatenate(labels), head
