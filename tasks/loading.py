@@ -8,7 +8,6 @@ from pathlib import Path
 
 from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.own.references import OWN
-from depthrate.tasks.own.task import own_task
 from depthrate.tasks.schema import nearest
 from depthrate.tasks.task import Task, TaskError
 from depthrate.tasks.user_module import load_user_module
@@ -27,6 +26,8 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
     if name in builtin:
         return builtin[name]
     if name.partition("?")[0] == OWN:
+        from depthrate.tasks.own.task import own_task  # it imports numpy, which most commands do without
+
         return own_task(name, files)
     where, separator, function_name = name.rpartition(":")
     if not separator or not where:

@@ -35,14 +35,15 @@ def load_user_module(
     return _load_file(where, folder, files) if where.endswith(".py") else _load_module(where, files)
 
 
-def code_of_file(path: Path) -> TaskCode:
-    """Return a file's code: itself and what it imports of what lies beside it.
+def code_of_file(path: Path, given: str | None = None) -> TaskCode:
+    """Return a file's code, which was `given` by this name: itself and what it imports of what lies beside it.
 
     Raises:
         TaskError: it is not there, or cannot be read.
     """
     if not path.is_file():
-        raise TaskError(f"task file {path} does not exist (it is looked up beside the sweep file)")
+        named = "" if given is None else f"given: {given!r}, "
+        raise TaskError(f"task file {path} does not exist ({named}looked up beside the sweep file)")
     try:
         return collect_code(path, path.parent)
     except (OSError, TooMuchCode) as error:
@@ -56,7 +57,7 @@ def _load_file(path_text: str, folder: Path | None, files: Mapping[str, bytes] |
         if path.name not in files:
             raise TaskError(f"the code that was kept of task file {path} lacks it; it holds {', '.join(sorted(files))}")
     else:
-        code = code_of_file(path)
+        code = code_of_file(path, path_text)
     import_beside(path.parent, code)
     module = _run_file(path, code)
     sys.modules[module.__name__] = module  # dataclasses and pickle look a module up by its name
