@@ -54,7 +54,9 @@ def call(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-@pytest.mark.parametrize("words", [["fit", "s"], ["report", "s", "-o", "r.html"], ["debug", "1"], ["export", "s", "sqlite:///x.db"]])
+@pytest.mark.parametrize(
+    "words", [["fit", "s"], ["report", "s", "-o", "r.html"], ["debug", "1"], ["export", "s", "sqlite:///x.db"]]
+)
 def test_a_file_of_another_user_is_executed_only_by_who_names_its_sweep(
     words: list[str], launched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
