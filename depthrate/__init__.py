@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from depthrate.tasks.fits.cutoffs import cutoff
     from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
     from depthrate.tasks.measurement import Measurement
+    from depthrate.tasks.measures.geodesic import along_geodesic, geodesic
     from depthrate.tasks.task import Interrupted, Pruned, TaskError, task
 
 __all__ = [
@@ -40,10 +41,12 @@ __all__ = [
     "Sweep",
     "SweepError",
     "TaskError",
+    "along_geodesic",
     "common_exponent",
     "cutoff",
     "fit_many",
     "fit_rates",
+    "geodesic",
     "load",
     "load_sweep",
     "open",
@@ -64,6 +67,7 @@ _HOMES = {
     "tasks.fits.cutoffs": ("cutoff",),
     "tasks.fits.rates": ("fit_many", "fit_rates", "predict"),
     "tasks.measurement": ("Measurement",),
+    "tasks.measures.geodesic": ("along_geodesic", "geodesic"),
     "tasks.task": ("Interrupted", "Pruned", "TaskError", "task"),
 }
 _PLACES = {name: (module, name) for module, names in _HOMES.items() for name in names}

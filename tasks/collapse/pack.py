@@ -6,7 +6,7 @@ Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.measures.alignment import weight_alignment
 from depthrate.tasks.measures.class_means import class_collapse, class_means
+from depthrate.tasks.measures.geodesic import Geodesic, add_geodesic
 from depthrate.tasks.measures.norms import row_norms, smallest_deviation, square_norms
 from depthrate.tasks.measures.spectra import spectrum
 from depthrate.tasks.networks.network import Tensors
@@ -68,7 +69,7 @@ def training_of(trials: Sequence[Params], dataset: Dataset) -> Training:
         hyperparameters=[_hyperparameters(params) for params in trials],
         measured_steps=marked_steps(shared, len(dataset.x_NI)),
         polish=polish_plan(shared),
-        measure=_Measurements(dataset.class_counts_K, shared["rank_tol"]),
+        measure=_Measurements(dataset.class_counts_K, shared),
         own_curves=_objective_gap(trials, dataset),
         kept=[(params["features"], params["feature_dtype"]) for params in trials],
     )
@@ -77,8 +78,8 @@ def training_of(trials: Sequence[Params], dataset: Dataset) -> Training:
 class _Measurements:
     """What is measured of a trial: its layers, and beside the last of them the network's weights."""
 
-    def __init__(self, class_counts_K: np.ndarray, rank_tol: float):
-        self._of_layers = _layer_measurements(class_counts_K, rank_tol)
+    def __init__(self, class_counts_K: np.ndarray, params: Params):
+        self._of_layers = _layer_measurements(class_counts_K, params)
 
     def __call__(self, trainer: FusedTrainer, position: int, step: int) -> list[dict[str, Any]]:
         """Return one row a layer."""
@@ -114,9 +115,9 @@ def _row_norms(trainer: FusedTrainer, position: int) -> dict[str, list[float]]:
     return {"row_norms": row_norms(trainer.parameters()[name][position : position + 1])[0].tolist()}
 
 
-def _layer_measurements(class_counts_K: np.ndarray, rank_tol: float) -> LayerMeasurements:
-    """Return what is measured of a layer: the geometry of its classes, and how the last weight stands to them."""
-    on_cpu_K = torch.from_numpy(class_counts_K)
+def _layer_measurements(class_counts_K: np.ndarray, params: Params) -> LayerMeasurements:
+    """Return what is measured of a layer: the geometry of its classes, how the last weight and the geodesic stand to it."""
+    on_cpu_K, rank_tol = torch.from_numpy(class_counts_K), params["rank_tol"]
 
     def of_features(h_TND: Tensor) -> dict[str, Tensor]:
         precision = h_TND.dtype
@@ -127,7 +128,11 @@ def _layer_measurements(class_counts_K: np.ndarray, rank_tol: float) -> LayerMea
     def of_weights(h_TND: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
         return weight_alignment(h_TND, on_cpu_K.to(h_TND.device), weight_TKD)
 
-    return LayerMeasurements(of_features, of_weights)
+    def of_path(rows: Sequence[dict[str, Any]], ends: tuple[Tensor, Tensor], layers: Iterable[Tensor]) -> None:
+        line = Geodesic(*ends, on_cpu_K.to(ends[0].device))
+        add_geodesic(rows, line, ends, layers, params["epsilon"])
+
+    return LayerMeasurements(of_features, of_weights, of_path if params["geodesic"] else None)
 
 
 def _objective_gap(trials: Sequence[Params], dataset: Dataset) -> OwnCurves:

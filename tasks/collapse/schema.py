@@ -199,6 +199,22 @@ SCHEMA = ParameterSchema(
             added=True,
             doc="what LayerNorm adds to a variance; the definition has nothing",
         ),
+        Parameter(
+            name="geodesic",
+            kind="bool",
+            default=False,
+            added=True,
+            doc="whether layers of one width are compared with the straight line between the first and the last of them",
+        ),
+        Parameter(
+            name="epsilon",
+            kind="float",
+            minimum=0,
+            maximum=1,
+            default=0.01,
+            added=True,
+            doc="of effective_depth: share of samples that may be nearer to another class's mean; with geodesic",
+        ),
         *PARAMETERS,
     ]
 )

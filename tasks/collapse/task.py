@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from depthrate.tasks.collapse.measurements import MEASUREMENTS
+from depthrate.tasks.collapse.measurements import MEASUREMENTS, PANELS
 from depthrate.tasks.collapse.schema import (
     SCHEMA,
     chain_shapes,
@@ -134,6 +134,7 @@ COLLAPSE = Task(
     fused=True,
     doc="Train deep residual networks or transformers and measure neural collapse layer by layer.",
     measurements=MEASUREMENTS,
+    panels=PANELS,
     check_trial=check_trial,
     check_data=check_data,
     check_contents=check_contents,

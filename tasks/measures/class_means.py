@@ -40,21 +40,28 @@ def class_collapse(
     return {
         "nc1": within_T / between_T,
         "nc1_pinv": _nc1_pinv(deviations_TND, centred_TKD / len(class_counts_K) ** 0.5, pinv_tolerance),
-        "pfc2": _distance_to_simplex(centred_TKD @ centred_TKD.mT),
+        "pfc2": distance_to_simplex(centred_TKD @ centred_TKD.mT),
         "ncc_accuracy": _ncc_accuracy(h_TND - global_mean_T1D, centred_TKD, labels_N),
     }
 
 
 def _nc1_pinv(deviations_TND: Tensor, root_TKD: Tensor, tolerance: float) -> Tensor:
-    """With Sigma_B = A^T A (A = root, K x D) and G = A A^T: tr(Sigma_W pinv(Sigma_B)) = tr(G^+ (A Sigma_W A^T) G^+)."""
-    num_samples, num_classes = deviations_TND.shape[1], root_TKD.shape[1]
+    """Project the deviations on A = root, which is all of them that counts, and leave the rest to `pinv_trace`."""
+    projected_TNK = deviations_TND @ root_TKD.mT
+    return pinv_trace(root_TKD, projected_TNK.mT @ projected_TNK / deviations_TND.shape[1], tolerance)
+
+
+def pinv_trace(root_TKD: Tensor, scatter_TKK: Tensor, tolerance: float) -> Tensor:
+    """Return tr(Sigma_W pinv(Sigma_B)) / K, given A = root (K x D) with Sigma_B = A^T A, and A Sigma_W A^T.
+
+    With G = A A^T it is tr(G^+ (A Sigma_W A^T) G^+) / K; eigenvalues below `tolerance` times the largest count as zero.
+    """
+    num_classes = root_TKD.shape[1]
     gram_TKK = (root_TKD @ root_TKD.mT).cpu()
     eigenvalues_TK, vectors_TKK = (part.to(root_TKD.device) for part in torch.linalg.eigh(gram_TKK))
     kept_TK = eigenvalues_TK > tolerance * eigenvalues_TK[:, -1:]
     kept_TK[:, 0] = False  # the centred means span at most K - 1 dimensions
     inverse_TK = torch.where(kept_TK, 1 / eigenvalues_TK, 0.0)
-    projected_TNK = deviations_TND @ root_TKD.mT
-    scatter_TKK = projected_TNK.mT @ projected_TNK / num_samples
     scaled_TKK = vectors_TKK * inverse_TK.unsqueeze(1)
     result_T = (scaled_TKK.mT @ scatter_TKK @ scaled_TKK).diagonal(dim1=-2, dim2=-1).sum(-1) / num_classes
     return torch.where(eigenvalues_TK[:, -1] > 0, result_T, torch.nan)
@@ -66,7 +73,8 @@ def _ncc_accuracy(centred_TND: Tensor, means_TKD: Tensor, labels_N: Tensor) -> T
     return (scores_TNK.argmax(-1) == labels_N).double().mean(1)
 
 
-def _distance_to_simplex(gram_TKK: Tensor) -> Tensor:
+def distance_to_simplex(gram_TKK: Tensor) -> Tensor:
+    """Return pfc2 of the Gram matrix of centred class means: its distance from a simplex's, both of norm 1."""
     num_classes = gram_TKK.shape[-1]
     simplex_KK = torch.eye(num_classes, dtype=gram_TKK.dtype, device=gram_TKK.device) - 1 / num_classes
     unit_TKK = gram_TKK / gram_TKK.norm(dim=(1, 2), keepdim=True)

@@ -6,7 +6,8 @@ Shapes: T trials, N samples sorted by class, D numbers of a feature, K classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,15 @@ OfWeights = Callable[[Tensor, Tensor], Columns]
 """From one layer's features [T, N, D] and the last layer's weight [T, K, D], where both have one width."""
 
 
+OfPath = Callable[[Sequence[dict[str, Any]], tuple[Tensor, Tensor], Iterable[Tensor]], None]
+"""Adds to the rows of the path's layers what its first and last features [N, D], and each layer's once more, tell of them."""
+
+
 class LayerMeasurements:
     """Measures one trial of a pack at a time, layer by layer, on the training set, with functions that its task chose."""
 
-    def __init__(self, of_features: OfFeatures, of_weights: OfWeights):
-        self._of_features, self._of_weights = of_features, of_weights
+    def __init__(self, of_features: OfFeatures, of_weights: OfWeights, of_path: OfPath | None = None):
+        self._of_features, self._of_weights, self._of_path = of_features, of_weights, of_path
         self._of_input: Columns | None = None
 
     def __call__(self, trainer: FusedTrainer, position: int, step: int) -> list[dict[str, Any]]:
@@ -49,7 +54,7 @@ class LayerMeasurements:
             if self._of_input is None:  # the same for every trial and step
                 self._of_input = self._of_features(x_TNI)
             rows.append(_row(step, network.input_layer, self._of_input))
-        layers, previous_TND, steps = network.layers(), None, []
+        layers, first_TND, previous_TND, steps = network.layers(), None, None, []
         start = path_start([layer.shape for layer in layers])
         for index, (layer, feature) in enumerate(zip(layers, trainer.features(position), strict=True)):
             h_TND = feature.flatten(2)
@@ -57,9 +62,16 @@ class LayerMeasurements:
             if index > start:
                 assert previous_TND is not None
                 steps.append(step_length(previous_TND, h_TND))
+            elif self._of_path is not None:
+                first_TND = h_TND
             previous_TND = h_TND
-        for row, place in zip(rows[start - len(layers) :], relative_positions(steps), strict=True):
+        path = rows[start - len(layers) :]
+        for row, place in zip(path, relative_positions(steps), strict=True):
             row["relative_position"] = place
+        if self._of_path is not None:
+            assert first_TND is not None and previous_TND is not None
+            again = (feature.flatten(2)[0] for feature in islice(trainer.features(position), start, None))
+            self._of_path(path, (first_TND[0], previous_TND[0]), again)
         rows[-1]["is_last"] = True
         return rows
 
