@@ -65,7 +65,7 @@ def training_of(trials: Sequence[Params], dataset: Dataset) -> Training:
     return Training(
         network=network,
         dataset=dataclasses.replace(dataset, x_NI=network.arranged(dataset.x_NI)),
-        plan=training_plan(shared, steps),
+        plan=training_plan(shared, len(dataset.x_NI)),
         hyperparameters=[_hyperparameters(params) for params in trials],
         measured_steps=marked_steps(shared, len(dataset.x_NI)),
         polish=polish_plan(shared),

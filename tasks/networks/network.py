@@ -99,6 +99,10 @@ class Network(ABC):
     last_weight: ClassVar[str | None] = None
     """Name of the last linear map [K, D], with which nc2a, nc2b and nc3 compare features; null where there is none."""
 
+    holds_only_features: ClassVar[bool] = False
+    """Whether, between two layers, `features` holds nothing larger than the feature it yielded last: then a large training
+    set goes through layer by layer, and no more layers are held for a deeper network."""
+
     @abstractmethod
     def parameter_specs(self) -> list[ParameterSpec]:
         """Return the parameters in the order in which they are drawn and stored."""
