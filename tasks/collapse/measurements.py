@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from depthrate.tasks.collapse.theory import bound_of_distance, bound_of_gap, construction_excess, reaches_limit
 from depthrate.tasks.measurement import Measurement, Optimum
-from depthrate.tasks.measures.path_columns import GEODESIC, MONOTONE_PANEL
-from depthrate.tasks.panel import Panel
+from depthrate.tasks.measures.path_columns import GEODESIC, PATH_PANELS
 
 HOW_ONE_TRAINS = frozenset(
     [
@@ -190,4 +189,4 @@ _PER_STEP = (
     Measurement("lr", doc="learning rate of the step", per="step", panel="fitted"),
 )
 MEASUREMENTS = (*_PER_LAYER, *GEODESIC, *_PER_STEP)
-PANELS: tuple[Panel, ...] = (MONOTONE_PANEL,)
+PANELS = PATH_PANELS

@@ -34,7 +34,7 @@ from depthrate.tasks.task import Params, TaskContext, TrialResult
 from depthrate.tasks.training.continuation import run_chain
 from depthrate.tasks.training.layers import LayerMeasurements, defined
 from depthrate.tasks.training.pack import OwnCurves, Training, run_training, training_plan
-from depthrate.tasks.training.parameters import learning_rate
+from depthrate.tasks.training.parameters import learning_rate, milestone_steps
 from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters
 from depthrate.tasks.training.polish_parameters import marked_steps, polish_plan, training_steps
 from depthrate.tasks.training.trainer import FusedTrainer
@@ -65,7 +65,7 @@ def training_of(trials: Sequence[Params], dataset: Dataset) -> Training:
     return Training(
         network=network,
         dataset=dataclasses.replace(dataset, x_NI=network.arranged(dataset.x_NI)),
-        plan=training_plan(shared, len(dataset.x_NI)),
+        plan=training_plan(shared, steps, milestone_steps(shared, len(dataset.x_NI))),
         hyperparameters=[_hyperparameters(params) for params in trials],
         measured_steps=marked_steps(shared, len(dataset.x_NI)),
         polish=polish_plan(shared),

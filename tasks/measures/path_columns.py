@@ -6,7 +6,7 @@ Importable without torch. P3 is Progressive Feedforward Collapse of ResNet Train
 from __future__ import annotations
 
 from depthrate.tasks.measurement import Axis, Measurement
-from depthrate.tasks.panel import VerdictPanel
+from depthrate.tasks.panel import LayerMapPanel, Panel, PathPanel, VerdictPanel
 
 MONOTONE = (
     Measurement(
@@ -102,3 +102,12 @@ GEODESIC = (
         panel="fitted",
     ),
 )
+PATH_PANELS: tuple[Panel, ...] = (
+    MONOTONE_PANEL,
+    *(
+        PathPanel(measurement=name, predicted=f"{name}_geodesic", x="relative_position")
+        for name in ("nc1", "pfc2", "ncc_accuracy")
+    ),
+    *(LayerMapPanel(measurement=name, needs="nc1_geodesic") for name in ("nc1", "pfc2", "ncc_accuracy")),
+)
+"""Of a task that has all of GEODESIC."""

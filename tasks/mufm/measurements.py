@@ -7,7 +7,7 @@ import dataclasses
 from depthrate.tasks.collapse.measurements import MEASUREMENTS as COLLAPSE_MEASUREMENTS
 from depthrate.tasks.measurement import Measurement, by_name
 from depthrate.tasks.measures.path_columns import MONOTONE, MONOTONE_PANEL
-from depthrate.tasks.panel import Panel
+from depthrate.tasks.panel import Panel, TradeOffPanel
 
 _COLLAPSE = by_name(COLLAPSE_MEASUREMENTS)
 _SHARED_PER_LAYER = ("nc1", "nc1_pinv", "nc2a", "nc2b", "nc3", "ncc_accuracy", "pfc2", "relative_position")
@@ -44,4 +44,8 @@ MEASUREMENTS = (
     ),
     *(_COLLAPSE[name] for name in _SHARED_PER_STEP),
 )
-PANELS: tuple[Panel, ...] = (MONOTONE_PANEL,)
+PANELS: tuple[Panel, ...] = (
+    MONOTONE_PANEL,
+    TradeOffPanel(x="alignment", y="nc1", along="proximity"),
+    TradeOffPanel(x="alignment", y="pfc2", along="proximity"),
+)

@@ -22,7 +22,6 @@ from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.engine import EngineError, chosen_engine
 from depthrate.tasks.training.layers import defined, kept_features
-from depthrate.tasks.training.parameters import milestone_steps, num_steps
 from depthrate.tasks.training.plan import Hyperparameters, PolishPlan, TrainingPlan
 from depthrate.tasks.training.polish import Polisher
 from depthrate.tasks.training.polish_parameters import curve_steps
@@ -68,14 +67,14 @@ class Training:
     """Of each trial which features it keeps at the end (none, class_means, all, sample:<n>) and in which dtype; null: none."""
 
 
-def training_plan(params: Params, num_samples: int) -> TrainingPlan:
-    """Return the plan that the parameters of `tasks.training.parameters` ask for, on so many samples."""
+def training_plan(params: Params, num_steps: int, milestones: tuple[int, ...] | None = None) -> TrainingPlan:
+    """Return the plan that the parameters of `tasks.training.parameters` ask for."""
     return TrainingPlan(
         loss=params["loss"],
         optimizer=params["optimizer"],
         schedule=params["schedule"],
-        num_steps=num_steps(params, num_samples),
-        milestones=milestone_steps(params, num_samples),
+        num_steps=num_steps,
+        milestones=milestones,
         batch_size=params["batch_size"],
         init=params["init"],
         clip_norm=params["clip_norm"],
