@@ -6,7 +6,8 @@ Shapes: T trials, N samples sorted by class, D numbers of a feature, K classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -99,12 +100,34 @@ def defined(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value if value is not None and math.isfinite(value) else None for name, value in row.items()}
 
 
+class KeptFeatures(Mapping[str, Any]):
+    """Features that a trial keeps, as columns, layer after layer; `parts` gives one layer at a time, and holds no other."""
+
+    def __init__(self, parts: Callable[[], Iterator[dict[str, Any]]]):
+        self.parts = parts
+
+    @cached_property
+    def _whole(self) -> dict[str, Any]:
+        parts = list(self.parts())
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._whole[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._whole)
+
+    def __len__(self) -> int:
+        return len(self._whole)
+
+
 def kept_features(
     trainer: FusedTrainer, position: int, class_counts_K: np.ndarray, step: int, kept: str, dtype: str
-) -> dict[str, Any]:
+) -> KeptFeatures:
     """Return the features that one trial keeps (class_means, sample:<n> or all) as columns, layer after layer.
 
-    Kept are the layers of the last one's width: a file of features holds vectors of one length.
+    Kept are the layers of the last one's width: a file of features holds vectors of one length. They are computed when they
+    are read.
     """
     classes_K = np.arange(len(class_counts_K))
     if kept == "class_means":
@@ -113,27 +136,27 @@ def kept_features(
     else:
         kind, chosen = "sample", _chosen_samples(kept, class_counts_K)
         labels, sample_index = np.repeat(classes_K, class_counts_K)[chosen], chosen
-    layers = trainer.network.layers()
-    numbers, features = [], []
-    for layer, feature in zip(layers, trainer.features(position), strict=True):
-        if layer.width != layers[-1].width:
-            continue
-        h_TND = feature.flatten(2)
-        if kind == "class_mean":
-            values = class_means(h_TND.double(), torch.from_numpy(class_counts_K))[0]
-        else:
-            values = h_TND[0, torch.from_numpy(chosen).to(h_TND.device)]
-        numbers.append(layer.number)
-        features.append(values.cpu().numpy().astype(dtype))
-    count = len(numbers)
-    return {
-        "step": np.full(count * len(chosen), step),
-        "layer": np.repeat(numbers, len(chosen)),
-        "kind": [kind] * (count * len(chosen)),
-        "label": np.tile(labels, count),
-        "sample_index": np.tile(sample_index, count),
-        "feature": np.concatenate(features),
-    }
+
+    def parts() -> Iterator[dict[str, Any]]:
+        layers = trainer.network.layers()
+        for layer, feature in zip(layers, trainer.features(position), strict=True):
+            if layer.width != layers[-1].width:
+                continue
+            h_TND = feature.flatten(2)
+            if kind == "class_mean":
+                values = class_means(h_TND.double(), torch.from_numpy(class_counts_K))[0]
+            else:
+                values = h_TND[0, torch.from_numpy(chosen).to(h_TND.device)]
+            yield {
+                "step": np.full(len(chosen), step),
+                "layer": np.full(len(chosen), layer.number),
+                "kind": np.full(len(chosen), kind),
+                "label": labels,
+                "sample_index": sample_index,
+                "feature": values.cpu().numpy().astype(dtype),
+            }
+
+    return KeptFeatures(parts)
 
 
 def _chosen_samples(kept: str, class_counts_K: np.ndarray) -> np.ndarray:

@@ -207,7 +207,7 @@ def _tables(data: ReportData) -> str:
 
 def _lead(data: ReportData) -> str:
     return escape(
-        "Solid: measured, light lines single trials, bands their range; dashed: what theory predicts for the trial's parameters."
+        "Solid: measured, light lines single trials, bands their range; dashed: what theory predicts for a trial's parameters."
     )
 
 

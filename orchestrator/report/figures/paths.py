@@ -69,7 +69,7 @@ def _path_traces(part: pd.DataFrame, panel: PathPanel, name: str, colour: str, *
     by_layer = part.groupby("layer")
     x = by_layer[panel.x].mean().tolist()
     low, high = by_layer[panel.measurement].min().tolist(), by_layer[panel.measurement].max().tolist()
-    band = {"fill": "toself", "fillcolor": faded(colour, 0.2), "line": {"width": 0}}
+    band: dict[str, Any] = {"fill": "toself", "fillcolor": faded(colour, 0.2), "line": {"width": 0}}
     line = {"color": colour, "width": 2}
     return [
         make_trace([*x, *reversed(x)], [*high, *reversed(low)], name, **band),
@@ -99,11 +99,12 @@ def _error_note(frame: pd.DataFrame, panel: PathPanel, each: Measurement, *, is_
     between = frame[(frame[panel.x] > 0) & (frame[panel.x] < 1)]
     if between.empty:
         return "No layers between the ends."
-    measured, predicted = between[panel.measurement], between[panel.predicted]
+    measured, predicted = between[panel.measurement].to_numpy(), between[panel.predicted].to_numpy()
     if is_log:
-        factor = float(np.exp(np.log(predicted / measured).abs().mean()))
+        factor = float(np.exp(np.abs(np.log(predicted / measured)).mean()))
         return f"Between the ends the prediction of {each.label} is off by a factor of {factor:.3g} on average."
-    return f"Between the ends the prediction of {each.label} is off by {(predicted - measured).abs().mean():.3g} on average."
+    off = float(np.abs(predicted - measured).mean())
+    return f"Between the ends the prediction of {each.label} is off by {off:.3g} on average."
 
 
 def _layer_maps(data: ReportData, panel: LayerMapPanel) -> list[Plot]:
