@@ -51,11 +51,10 @@ def read_report(
     rows = [_trial_row(trial, status, done.get(trial.trial_id, {})) for trial in planned]
     trials = pd.DataFrame(rows)
     parameters = list(planned[0].params)
-    ids = pd.DataFrame({"trial_id": trials["trial_id"]})
     keyed = trials[["trial_id", *(name for name in parameters if name in trials)]]
 
     def of_sweep(query: str, order: str = "") -> pd.DataFrame:
-        return results.sql(f"{query} order by trial_id{order}").df().merge(ids, on="trial_id")
+        return results.sql(f"{query} order by trial_id{order}").df().merge(trials[["trial_id"]], on="trial_id")
 
     def with_parameters(frame: pd.DataFrame) -> pd.DataFrame:
         return frame.merge(keyed, on="trial_id", suffixes=("", "_param"))
@@ -69,7 +68,7 @@ def read_report(
         "qualify is_last or step = max(step) over (partition by trial_id)",
         order=", step, layer",
     )
-    ours = [done[trial.trial_id] for trial in planned if trial.trial_id in done]
+    ours = (done[trial.trial_id] for trial in planned if trial.trial_id in done)
     newest = max(ours, key=lambda row: row["committed_at"], default=None)
     versions = object_of(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")}
     figures = read_figures(results, sweep.figures, list(trials["trial_id"]))

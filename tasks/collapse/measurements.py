@@ -23,7 +23,18 @@ HOW_ONE_TRAINS = frozenset(
             "clip_norm",
         ),
         *("polish", "polish_tolerance", "polish_smoothing", "polish_memory", "polish_barrier", "continuation"),
-        *("init", "dtype", "features", "feature_dtype", "measure_steps", "rank_tol", "geodesic", "epsilon", "measure_epochs", "milestones"),
+        *(
+            "init",
+            "dtype",
+            "features",
+            "feature_dtype",
+            "measure_steps",
+            "rank_tol",
+            "geodesic",
+            "epsilon",
+            "measure_epochs",
+            "milestones",
+        ),
     ]
 )
 """Parameters that the objective's least value does not depend on."""
