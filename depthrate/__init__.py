@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from depthrate.tasks.fits.cutoffs import cutoff
     from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
     from depthrate.tasks.measurement import Measurement
+    from depthrate.tasks.measures.geodesic import along_geodesic, geodesic
     from depthrate.tasks.measures.labelled import FeaturesError
     from depthrate.tasks.measures.measure import measure
     from depthrate.tasks.measures.stream import Measurer
@@ -46,10 +47,12 @@ __all__ = [
     "Sweep",
     "SweepError",
     "TaskError",
+    "along_geodesic",
     "common_exponent",
     "cutoff",
     "fit_many",
     "fit_rates",
+    "geodesic",
     "load",
     "load_sweep",
     "measure",
@@ -76,6 +79,7 @@ _HOMES = {
     "tasks.measures.measure": ("measure",),
     "tasks.measures.stream": ("Measurer",),
     "tasks.own.probe": ("probe",),
+    "tasks.measures.geodesic": ("along_geodesic", "geodesic"),
     "tasks.task": ("Interrupted", "Pruned", "TaskError", "task"),
 }
 _PLACES = {name: (module, name) for module, names in _HOMES.items() for name in names}

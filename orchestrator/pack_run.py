@@ -24,11 +24,12 @@ from depthrate.orchestrator.task_source import code_hash, load_kept_task
 from depthrate.orchestrator.worker_context import StopFlag, WorkerContext
 from depthrate.storage.commit import commit_trials
 from depthrate.storage.data_cache import worker_data_folder
+from depthrate.storage.feature_file import FeatureFile
 from depthrate.storage.layout import DATA_TABLES, checkpoint_folder
 from depthrate.storage.schema import TableError
 from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
-from depthrate.storage.task_tables import task_table
+from depthrate.storage.task_tables import layer_parts, task_table
 from depthrate.tasks.task import Interrupted, ResultStatus, Task, TrialResult
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class PackRun:
         self._pruning = Pruning(job, judge)
         self._finished: list[tuple[TrialResult, dict[str, pa.Table], float]] = []
         self._oldest_finished = 0.0
+        self._features = FeatureFile()
         self._part = -1
         self._lock = threading.Lock()  # the heartbeat commits finished trials while the next one trains
 
@@ -69,8 +71,8 @@ class PackRun:
         try:
             for result in self.task.run(self._params, context):
                 wall_s = time.monotonic() - started
-                tables = self._arrow_tables(result)
                 with self._lock:
+                    tables = self._arrow_tables(result)
                     self._oldest_finished = self._oldest_finished or time.monotonic()
                     self._finished.append((result, tables, wall_s))
                     self.attempt.trials_done += 1
@@ -113,6 +115,8 @@ class PackRun:
             self._part += 1  # before: what a failed write has stored, nobody knows, and it must not be written over
             self._write_commit()
             self._finished, self._oldest_finished = [], 0.0
+            self._features.close()
+            self._features = FeatureFile()
 
     def _write_commit(self) -> None:
         try:
@@ -128,6 +132,7 @@ class PackRun:
                 trials=[self._trial_row(result, wall_s) for result, _, wall_s in finished],
                 tables={name: [tables[name] for _, tables, _ in finished if name in tables] for name in DATA_TABLES},
                 columns=columns_of(self.task),
+                features=self._features,
             )
         except TableError:
             raise
@@ -142,11 +147,14 @@ class PackRun:
             )
         trial_id, attempt_id = self.job.trial_ids[result.index], self.job.attempt_id
         columns = columns_of(self.task)
+
+        def arrow(name: str, content: Any) -> pa.Table:
+            return task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id)
+
         try:
-            return {
-                name: task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id)
-                for name, content in result.tables.items()
-            }
+            for part in layer_parts(result.tables.get("features")):
+                self._features.add(arrow("features", part))
+            return {name: arrow(name, content) for name, content in result.tables.items() if name != "features"}
         except TableError as error:
             where = f"; task {self.task.name!r} is in {self.task.defined_at}" if self.task.defined_at else ""
             raise TableError(f"{error}{where}") from None

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from depthrate.storage.columns import check_own_columns
+from depthrate.storage.feature_file import FeatureFile
 from depthrate.storage.layout import DATA_TABLES, table_path
 from depthrate.storage.parquet import DataFile, open_parquet, pages_are_sound, write_table
 from depthrate.storage.schema import LATER, SCHEMA_VERSION, TRIALS, Columns, TableError, as_trials
@@ -34,8 +35,9 @@ def commit_trials(
     trials: Sequence[Mapping[str, Any]],
     tables: Mapping[str, Sequence[pa.Table]],
     columns: Columns,
+    features: FeatureFile | None = None,
 ) -> None:
-    """Write the trials' rows, then commit them.
+    """Write the trials' rows, then commit them; `features` are those that are not among the tables.
 
     Killed or failed at any point before its last write, it leaves nothing that a reader sees.
 
@@ -55,6 +57,8 @@ def commit_trials(
         name: write_table(store, table_path(name, sweep, attempt_id, part), name, table, own=own[name])
         for name, table in joined.items()
     }
+    if features is not None and features.num_rows:
+        written["features"] = features.write(store, table_path("features", sweep, attempt_id, part))
     metadata = {
         "schema_version": SCHEMA_VERSION,
         "files": {name: file.to_json() for name, file in written.items()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,8 @@ Stamp = tuple[Any, ...]
 """By which it is seen that a file was written anew; of no other use."""
 
 
-def write_whole(path: str, content: bytes, *, durable: bool) -> None:
-    """Write a file so that a reader sees the old content or the new, and a killed writer leaves the old.
+def write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
+    """Write a file, of bytes or of another: a reader sees the old content or the new, a killed writer leaves the old.
 
     Raises:
         OSError: it could not be written; the old content is still there.
@@ -24,7 +25,11 @@ def write_whole(path: str, content: bytes, *, durable: bool) -> None:
     aside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
     try:
         with open(aside, "wb") as file:
-            file.write(content)
+            if isinstance(content, Path):
+                with content.open("rb") as source:
+                    shutil.copyfileobj(source, file)
+            else:
+                file.write(content)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())

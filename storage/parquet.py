@@ -7,7 +7,7 @@ import io
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -124,25 +124,29 @@ def table_bytes(table: pa.Table, order: np.ndarray | None = None) -> bytes:
 def feature_bytes(table: pa.Table) -> bytes:
     """Return features as Parquet whose row groups end with a layer, so that one layer is read without the others."""
     sink = io.BytesIO()
-    others = [name for name in table.column_names if name != "feature"]
-    width = table.schema.field("feature").type
-    split = ["feature.list.element"] if width.value_type == pa.float32() else []
-    with pq.ParquetWriter(
-        sink,
-        table.schema,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=others,
-        use_byte_stream_split=split,
-        write_page_checksum=True,
-    ) as writer:
-        for start, stop in _row_groups(table, width.list_size):
+    with feature_writer(sink, table.schema) as writer:
+        for start, stop in row_groups(table):
             writer.write_table(table.slice(start, stop - start))
     return sink.getvalue()
 
 
-def _row_groups(table: pa.Table, width: int) -> Iterator[tuple[int, int]]:
+def feature_writer(sink: IO[bytes], schema: pa.Schema) -> pq.ParquetWriter:
+    """Return what writes features, a row group at a time."""
+    is_float32 = schema.field("feature").type.value_type == pa.float32()
+    return pq.ParquetWriter(
+        sink,
+        schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=[name for name in schema.names if name != "feature"],
+        use_byte_stream_split=["feature.list.element"] if is_float32 else [],
+        write_page_checksum=True,
+    )
+
+
+def row_groups(table: pa.Table) -> Iterator[tuple[int, int]]:
     """Yield row ranges that end where trial or layer change and hold enough numbers to be worth a group."""
+    width = table.schema.field("feature").type.list_size
     keys = list(zip(table["trial_id"].to_pylist(), table["layer"].to_pylist(), strict=True))
     start = 0
     for row in range(1, len(keys) + 1):

@@ -150,7 +150,7 @@ class Results:
         columns = (source.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
         counting = {trial: attempt for trial, attempt in zip(*columns, strict=True) if trial_id in (None, trial)}
         for file in source.files.get("features", ()):
-            yield from read_layer(self.store, file.path, layer, counting)
+            yield from read_layer(self.store, file, layer, counting)
 
     def _look_again(self, query: str) -> bool:
         """See why a query could not read a file: replaced by a compaction, or damaged; False if neither is the case."""

@@ -11,6 +11,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import IO, Any
 
 from fsspec.core import url_to_fs
@@ -132,8 +133,8 @@ class Store:
         opened: IO[bytes] = self.fs.open(self.full_path(path), "rb")
         return opened
 
-    def write(self, path: str, content: bytes, *, durable: bool = False) -> None:
-        """Write a file whole: a reader sees the old content or the new, and a killed writer leaves the old.
+    def write(self, path: str, content: bytes | Path, *, durable: bool = False) -> None:
+        """Write a file whole, of bytes or of a local file: a reader sees the old or the new, a killed writer leaves the old.
 
         With `durable`, a local file is on the disk (not only in the system's memory) when this returns.
 
@@ -141,13 +142,11 @@ class Store:
             OSError: it could not be written; the old content is still there.
         """
         full = self._own_path(path)
-        if not self.is_local:
-            with as_os_error(self.url):
-                self.fs.pipe_file(
-                    full, content
-                )  # object stores show an object when its one PUT, or its last part, is in
+        if self.is_local:
+            write_whole(full, content, durable=durable)
             return
-        write_whole(full, content, durable=durable)
+        with as_os_error(self.url):  # object stores show an object when its one PUT, or its last part, is in
+            self.fs.put_file(str(content), full) if isinstance(content, Path) else self.fs.pipe_file(full, content)
 
     def list(self, folder: str = "") -> dict[str, int]:
         """Return path -> bytes of all files in a folder and below it; files being written are not among them."""

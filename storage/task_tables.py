@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -45,6 +45,16 @@ def task_table(name: str, content: Any, columns: Columns, *, trial_id: str, atte
     }
     arrays |= {own: _undeclared_array(name, own, given) for own, given in values.items()}
     return pa.table(arrays)
+
+
+def layer_parts(content: Any) -> Iterator[Any]:
+    """Yield features as they come: of an iterator of tables, of what has `parts` that gives one, of one table, of null."""
+    if hasattr(content, "parts"):
+        content = content.parts()
+    if isinstance(content, Iterator):
+        yield from content
+    elif content is not None:
+        yield content
 
 
 def _columns(name: str, content: Any) -> tuple[dict[str, Any], int]:

@@ -60,4 +60,34 @@ class SharePanel:
     """Parameters whose product is the number of observations of one trial."""
 
 
-Panel = ScatterPanel | ProfilePanel | VerdictPanel | SharePanel
+@dataclass(frozen=True, kw_only=True)
+class PathPanel:
+    """A measurement of each layer against its place on a path, beside what is predicted there; at the last step."""
+
+    measurement: str
+    predicted: str
+    """The measurement that holds the prediction; nothing is drawn without it."""
+    x: str
+    """The measurement that says where a layer stands."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerMapPanel:
+    """A heat map of a measurement over steps and layers, averaged over the trials of a setting."""
+
+    measurement: str
+    needs: str = ""
+    """A column without which nothing is drawn, as a mark of the trials that it is for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TradeOffPanel:
+    """A measurement against another at the last layer and step, along a parameter; drawn where that varies."""
+
+    x: str
+    y: str
+    along: str
+    """The parameter whose values are joined by a line, in their order."""
+
+
+Panel = ScatterPanel | ProfilePanel | VerdictPanel | SharePanel | PathPanel | LayerMapPanel | TradeOffPanel

@@ -37,12 +37,15 @@ NEEDS_TORCH = {
     "tasks/dufm/starts.py",
     "tasks/measures/alignment.py",
     "tasks/measures/class_means.py",
+    "tasks/measures/geodesic.py",
     "tasks/measures/labelled.py",
     "tasks/measures/measure.py",
     "tasks/measures/norms.py",
     "tasks/measures/progressive.py",
     "tasks/measures/spectra.py",
     "tasks/measures/stream.py",
+    "tasks/mufm/descent.py",
+    "tasks/mufm/pack.py",
     "tasks/networks/convolutions.py",  # where a function is called, not where the module is imported
     "tasks/networks/flat_parameters.py",
     "tasks/networks/module.py",  # where a function is called, not where the module is imported

@@ -135,10 +135,11 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 
 def _expected(site: Path) -> dict[str, str]:
     """Text -> the page that must have it: every parameter, command and public name there is."""
-    tasks, words, commands, python = (
-        re.sub("<[^>]*>", "", (site / f"{page}.html").read_text()) for page in ("tasks", "words", "commands", "python")
+    tasks, words, features, commands, python = (
+        re.sub("<[^>]*>", "", (site / f"{page}.html").read_text())
+        for page in ("tasks", "words", "progressive", "commands", "python")
     )
-    expected = {name: tasks + words for task in builtin_tasks().values() for name in task.schema}
+    expected = {name: tasks + words + features for task in builtin_tasks().values() for name in task.schema}
     names = [command.name or command.callback.__name__ for command in app.registered_commands]  # type: ignore[union-attr]
     expected |= {f"depthrate {name}": commands for name in names}
     return expected | dict.fromkeys(depthrate.__all__, python)

@@ -66,6 +66,8 @@ class ReportData:
     """What the task wants drawn besides."""
     points: pd.DataFrame = field(default_factory=pd.DataFrame)
     """trial_id, step, kind, label, x, y: the features that these panels draw, of one trial of each of some settings."""
+    layered: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """trial_id, step, layer and the measurements that these panels map over both: of finished trials, training split."""
     cost: Reckoning = field(default_factory=Reckoning)
     """What its attempts have cost, failed ones included."""
     search: SearchContent | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from depthrate.storage.json_file import object_of
 from depthrate.storage.query import Results
 from depthrate.storage.records import read_records_of
 from depthrate.sweeps.trial import Trial
-from depthrate.tasks.panel import Panel, ScatterPanel
+from depthrate.tasks.panel import LayerMapPanel, Panel, ScatterPanel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,11 +51,10 @@ def read_report(
     rows = [_trial_row(trial, status, done.get(trial.trial_id, {})) for trial in planned]
     trials = pd.DataFrame(rows)
     parameters = list(planned[0].params)
-    ids = pd.DataFrame({"trial_id": trials["trial_id"]})
     keyed = trials[["trial_id", *(name for name in parameters if name in trials)]]
 
     def of_sweep(query: str, order: str = "") -> pd.DataFrame:
-        return results.sql(f"{query} order by trial_id{order}").df().merge(ids, on="trial_id")
+        return results.sql(f"{query} order by trial_id{order}").df().merge(trials[["trial_id"]], on="trial_id")
 
     def with_parameters(frame: pd.DataFrame) -> pd.DataFrame:
         return frame.merge(keyed, on="trial_id", suffixes=("", "_param"))
@@ -69,7 +68,7 @@ def read_report(
         "qualify is_last or step = max(step) over (partition by trial_id)",
         order=", step, layer",
     )
-    ours = [done[trial.trial_id] for trial in planned if trial.trial_id in done]
+    ours = (done[trial.trial_id] for trial in planned if trial.trial_id in done)
     newest = max(ours, key=lambda row: row["committed_at"], default=None)
     versions = object_of(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")}
     figures = read_figures(results, sweep.figures, list(trials["trial_id"]))
@@ -91,6 +90,7 @@ def read_report(
         lists=of_sweep(f"select {_columns(['trial_id', *lists])} from results"),
         panels=checked.task.panels,
         points=_points(results, trials, parameters, checked.task.panels),
+        layered=_layered(trials, of_sweep, metrics, checked.task.panels),
         cost=_cost(results, sweep.name),
         search=None if search is None else search_content(search),
         figures=figures,
@@ -113,6 +113,25 @@ def _points(results: Results, trials: pd.DataFrame, parameters: list[str], panel
         "select trial_id, step, kind, label, feature[1] as x, feature[2] as y from features "
         f"where trial_id in ({listed}) and kind in ({named}) and len(feature) > 1 order by trial_id, step, sample_index"
     ).df()
+
+
+def _layered(
+    trials: pd.DataFrame, of_sweep: Callable[..., pd.DataFrame], metrics: pd.DataFrame, panels: Sequence[Panel]
+) -> pd.DataFrame:
+    """Return what panels map over steps and layers, where the columns that they need are measured."""
+    names = [
+        panel.measurement
+        for panel in panels
+        if isinstance(panel, LayerMapPanel) and {panel.measurement, panel.needs} - {""} <= set(metrics)
+        if not panel.needs or metrics[panel.needs].notna().any()
+    ]
+    if not names:
+        return metrics.iloc[:0]
+    found = of_sweep(
+        f"select {_columns(['trial_id', 'step', 'split', 'layer', *names])} from metrics", order=", step, layer"
+    )
+    finished = trials.loc[trials["state"] == "ok", "trial_id"]
+    return found[found["trial_id"].isin(finished) & (found["split"] == "train")]
 
 
 def _without(columns: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from depthrate.tasks.collapse.theory import bound_of_distance, bound_of_gap, construction_excess, reaches_limit
 from depthrate.tasks.measurement import Measurement, Optimum
+from depthrate.tasks.measures.path_columns import GEODESIC, PATH_PANELS
 
 HOW_ONE_TRAINS = frozenset(
     [
@@ -22,7 +23,18 @@ HOW_ONE_TRAINS = frozenset(
             "clip_norm",
         ),
         *("polish", "polish_tolerance", "polish_smoothing", "polish_memory", "polish_barrier", "continuation"),
-        *("init", "dtype", "features", "feature_dtype", "measure_steps", "rank_tol"),
+        *(
+            "init",
+            "dtype",
+            "features",
+            "feature_dtype",
+            "measure_steps",
+            "rank_tol",
+            "geodesic",
+            "epsilon",
+            "measure_epochs",
+            "milestones",
+        ),
     ]
 )
 """Parameters that the objective's least value does not depend on."""
@@ -187,4 +199,5 @@ _PER_STEP = (
     ),
     Measurement("lr", doc="learning rate of the step", per="step", panel="fitted"),
 )
-MEASUREMENTS = (*_PER_LAYER, *_PER_STEP)
+MEASUREMENTS = (*_PER_LAYER, *GEODESIC, *_PER_STEP)
+PANELS = PATH_PANELS

@@ -6,7 +6,7 @@ Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.measures.alignment import weight_alignment
 from depthrate.tasks.measures.class_means import class_collapse, class_means
+from depthrate.tasks.measures.geodesic import Geodesic, add_geodesic
 from depthrate.tasks.measures.norms import row_norms, smallest_deviation, square_norms
 from depthrate.tasks.measures.spectra import spectrum
 from depthrate.tasks.networks.network import Tensors
@@ -33,7 +34,7 @@ from depthrate.tasks.task import Params, TaskContext, TrialResult
 from depthrate.tasks.training.continuation import run_chain
 from depthrate.tasks.training.layers import LayerMeasurements, defined
 from depthrate.tasks.training.pack import OwnCurves, Training, run_training, training_plan
-from depthrate.tasks.training.parameters import learning_rate
+from depthrate.tasks.training.parameters import learning_rate, milestone_steps
 from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters
 from depthrate.tasks.training.polish_parameters import marked_steps, polish_plan, training_steps
 from depthrate.tasks.training.trainer import FusedTrainer
@@ -64,15 +65,17 @@ def training_of(trials: Sequence[Params], dataset: Dataset) -> Training:
     test, measure_test = dataset.test, None
     if test is not None:
         test = dataclasses.replace(test, x_NI=network.arranged(test.x_NI))
-        measure_test = layer_measurements(test.class_counts_K, shared["rank_tol"], split="test")
+        measure_test = layer_measurements(
+            test.class_counts_K, shared["rank_tol"], split="test", epsilon=_epsilon(shared)
+        )
     return Training(
         network=network,
         dataset=dataclasses.replace(dataset, x_NI=network.arranged(dataset.x_NI), test=test),
-        plan=training_plan(shared, steps),
+        plan=training_plan(shared, steps, milestone_steps(shared, len(dataset.x_NI))),
         hyperparameters=[_hyperparameters(params) for params in trials],
         measured_steps=marked_steps(shared, len(dataset.x_NI)),
         polish=polish_plan(shared),
-        measure=_Measurements(dataset.class_counts_K, shared["rank_tol"]),
+        measure=_Measurements(dataset.class_counts_K, shared),
         measure_test=measure_test,
         own_curves=_objective_gap(trials, dataset),
         kept=[(params["features"], params["feature_dtype"]) for params in trials],
@@ -82,8 +85,8 @@ def training_of(trials: Sequence[Params], dataset: Dataset) -> Training:
 class _Measurements:
     """What is measured of a trial: its layers, and beside the last of them the network's weights."""
 
-    def __init__(self, class_counts_K: np.ndarray, rank_tol: float):
-        self._of_layers = layer_measurements(class_counts_K, rank_tol)
+    def __init__(self, class_counts_K: np.ndarray, params: Params):
+        self._of_layers = layer_measurements(class_counts_K, params["rank_tol"], epsilon=_epsilon(params))
 
     def __call__(self, trainer: FusedTrainer, position: int, step: int) -> list[dict[str, Any]]:
         """Return one row a layer."""
@@ -119,8 +122,18 @@ def _row_norms(trainer: FusedTrainer, position: int) -> dict[str, list[float]]:
     return {"row_norms": row_norms(trainer.parameters()[name][position : position + 1])[0].tolist()}
 
 
-def layer_measurements(class_counts_K: np.ndarray, rank_tol: float, *, split: str = "train") -> LayerMeasurements:
-    """Return what is measured of a layer: the geometry of its classes, and how the last weight stands to them."""
+def _epsilon(params: Params) -> float | None:
+    """Return what `layer_measurements` is given: null where the geodesic is not asked for."""
+    return params["epsilon"] if params["geodesic"] else None
+
+
+def layer_measurements(
+    class_counts_K: np.ndarray, rank_tol: float, *, split: str = "train", epsilon: float | None = None
+) -> LayerMeasurements:
+    """Return what is measured of a layer: the geometry of its classes, and how the last weight stands to them.
+
+    With `epsilon` also how the path through the layers stands to the geodesic.
+    """
     on_cpu_K = torch.from_numpy(class_counts_K)
 
     def of_features(h_TND: Tensor) -> dict[str, Tensor]:
@@ -132,7 +145,12 @@ def layer_measurements(class_counts_K: np.ndarray, rank_tol: float, *, split: st
     def of_weights(h_TND: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
         return weight_alignment(h_TND, on_cpu_K.to(h_TND.device), weight_TKD)
 
-    return LayerMeasurements(of_features, of_weights, split)
+    def of_path(rows: Sequence[dict[str, Any]], ends: tuple[Tensor, Tensor], layers: Iterable[Tensor]) -> None:
+        assert epsilon is not None
+        line = Geodesic(*ends, on_cpu_K.to(ends[0].device))
+        add_geodesic(rows, line, ends, layers, epsilon)
+
+    return LayerMeasurements(of_features, of_weights, None if epsilon is None else of_path, split)
 
 
 def _objective_gap(trials: Sequence[Params], dataset: Dataset) -> OwnCurves:

@@ -24,7 +24,9 @@ from depthrate.tasks.training.parameters import (
     INIT,
     LOSS,
     LR,
+    MEASURE_EPOCHS,
     MEASURE_STEPS,
+    MILESTONES,
     MOMENTUM,
     OPTIMIZER,
     SCHEDULE,
@@ -50,7 +52,8 @@ SCHEMA = ParameterSchema(
             kind="str",
             choices=ARCHITECTURES.keys(),
             doc="residual network L-RN1 or L-RN2 (one or two linear layers in a block), or causal transformer L-Txy "
-            "(x matrices for scores and for values, y linear layers in the MLP), or ResNet20 with an MLP head",
+            "(x matrices for scores and for values, y linear layers in the MLP), or ResNet20 with an MLP head, "
+            "or a residual network with BatchNorm, dense or convolutional",
         ),
         Parameter(name="norm", kind="str", choices=("post", "pre"), default="post", doc="where LayerNorm stands"),
         Parameter(
@@ -58,9 +61,20 @@ SCHEMA = ParameterSchema(
             kind="int",
             minimum=1,
             doc="number of blocks L: in rn1 and rn2 depth - 1 residual blocks between the embedding and the last layer, "
-            "in transformers depth blocks of attention and MLP, in resnet20_mlp the linear layers of the head",
+            "in transformers depth blocks of attention and MLP, in resnet20_mlp the linear layers of the head, "
+            "in resnet_dense and resnet_conv the blocks of all stages",
         ),
         Parameter(name="width", kind="int", minimum=2, default=64, doc="feature dimension d; of resnet20_mlp's head"),
+        Parameter(
+            name="stages",
+            kind="str",
+            pattern=r"\d+x\d+x\d+\*\d+( \d+x\d+x\d+\*\d+)*",
+            nullable=True,
+            default=None,
+            added=True,
+            doc="of resnet_conv: channels x rows x columns, times blocks, of each stage, as in 64x16x16*2 128x8x8*3; null: "
+            "those of P3's Table I",
+        ),
         Parameter(
             name="dataset",
             kind="str",
@@ -183,6 +197,8 @@ SCHEMA = ParameterSchema(
         FEATURES,
         FEATURE_DTYPE,
         MEASURE_STEPS,
+        MEASURE_EPOCHS,
+        MILESTONES,
         Parameter(
             name="rank_tol",
             kind="float",
@@ -205,6 +221,22 @@ SCHEMA = ParameterSchema(
             default=LAYER_NORM_EPS,
             added=True,
             doc="what LayerNorm adds to a variance; the definition has nothing",
+        ),
+        Parameter(
+            name="geodesic",
+            kind="bool",
+            default=False,
+            added=True,
+            doc="whether layers of one width are compared with the straight line between the first and the last of them",
+        ),
+        Parameter(
+            name="epsilon",
+            kind="float",
+            minimum=0,
+            maximum=1,
+            default=0.01,
+            added=True,
+            doc="of effective_depth: share of samples that may be nearer to another class's mean; with geodesic",
         ),
         *PARAMETERS,
     ]
@@ -291,8 +323,8 @@ def objective_bound(params: Params, num_samples: int, closest: float) -> float |
 
 
 def objective_limit(params: Params, num_classes: int) -> float | None:
-    """Return the objective's limit as depth grows, for balanced classes; null for a backbone with a head, which has none."""
-    if ARCHITECTURES[params["arch"]].has_backbone:
+    """Return the objective's limit as depth grows, for balanced classes; null for networks with BatchNorm, which have none."""
+    if not ARCHITECTURES[params["arch"]].has_limit:
         return None
     return gufm_limit(
         params["loss"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from depthrate.tasks.collapse.measurements import MEASUREMENTS
+from depthrate.tasks.collapse.measurements import MEASUREMENTS, PANELS
 from depthrate.tasks.collapse.schema import (
     SCHEMA,
     chain_shapes,
@@ -17,6 +17,7 @@ from depthrate.tasks.collapse.schema import (
 from depthrate.tasks.data import published
 from depthrate.tasks.data.published import PUBLISHED, check_dataset, check_test
 from depthrate.tasks.data.sources import DataSource
+from depthrate.tasks.networks.batch_normed import stages_of
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.schema import ParameterError
 from depthrate.tasks.task import Params, Task, TaskContext, TrialResult
@@ -45,6 +46,7 @@ def check_trial(params: Params) -> None:
         )
     _check_inputs(params)
     _check_backbone(params)
+    _check_stages(params)
     check_polish(params, is_deepenable=not params["continuation"] or _is_deepenable(params))
 
 
@@ -99,6 +101,36 @@ def _check_backbone(params: Params) -> None:
         )
 
 
+def _check_stages(params: Params) -> None:
+    """Refuse stages where there are none, and stages that do not lead from the image's size to each other."""
+    arch, given, image_shape = params["arch"], params["stages"], PUBLISHED[params["dataset"]].image_shape
+    if not ARCHITECTURES[arch].is_staged:
+        if given is not None:
+            raise ParameterError(
+                f"stages is {given!r}, but {arch!r} has none; leave it at null, or give arch resnet_conv"
+            )
+        return
+    try:
+        stages = stages_of(given, params["dataset"])
+    except KeyError:
+        raise ParameterError(
+            f"arch is {arch!r}, and Table I has no stages for {params['dataset']!r}; give stages, as in 16x8x8*2"
+        ) from None
+    blocks, (_, rows, _) = sum(stage.blocks for stage in stages), image_shape or (0, 0, 0)
+    if params["depth"] != blocks or params["width"] != SCHEMA["width"].default:
+        raise ParameterError(
+            f"depth is {params['depth']} and width is {params['width']}, but the stages have {blocks} blocks and widths of "
+            f"their own; give depth {blocks}, and leave width at {SCHEMA['width'].default}"
+        )
+    for stage in stages:
+        stride = max(1, round(rows / stage.side))
+        if -(-rows // stride) != stage.side:
+            raise ParameterError(
+                f"stages have maps of {stage.side} rows after {rows}; no stride leads from these to those"
+            )
+        rows = stage.side
+
+
 def check_data(trials: Sequence[Params], source: DataSource) -> None:
     """Refuse trials whose data set is not there.
 
@@ -136,6 +168,7 @@ COLLAPSE = Task(
     fused=True,
     doc="Train deep residual networks or transformers and measure neural collapse layer by layer.",
     measurements=MEASUREMENTS,
+    panels=PANELS,
     check_trial=check_trial,
     check_data=check_data,
     check_contents=check_contents,

@@ -46,13 +46,16 @@ def class_collapse(
 
 
 def _nc1_pinv(deviations_TND: Tensor, root_TKD: Tensor, tolerance: float) -> Tensor:
-    """With Sigma_B = A^T A (A = root, K x D) and G = A A^T: tr(Sigma_W pinv(Sigma_B)) = tr(G^+ (A Sigma_W A^T) G^+)."""
+    """Project the deviations on A = root, which is all of them that counts, and leave the rest to `pinv_trace`."""
     projected_TNK = deviations_TND @ root_TKD.mT
     return pinv_trace(projected_TNK.mT @ projected_TNK / deviations_TND.shape[1], root_TKD, tolerance)
 
 
 def pinv_trace(scatter_TKK: Tensor, root_TKD: Tensor, tolerance: float = PINV_TOLERANCE) -> Tensor:
-    """Return tr(G^+ S G^+) / K with G = A A^T and S = A Sigma_W A^T, [T]; A = `root_TKD`."""
+    """Return tr(Sigma_W pinv(Sigma_B)) / K, given A Sigma_W A^T and A = root (K x D) with Sigma_B = A^T A.
+
+    With G = A A^T it is tr(G^+ (A Sigma_W A^T) G^+) / K; eigenvalues below `tolerance` times the largest count as zero.
+    """
     num_classes = root_TKD.shape[1]
     gram_TKK = (root_TKD @ root_TKD.mT).cpu()
     eigenvalues_TK, vectors_TKK = (part.to(root_TKD.device) for part in torch.linalg.eigh(gram_TKK))
@@ -71,7 +74,7 @@ def _ncc_accuracy(centred_TND: Tensor, means_TKD: Tensor, labels_N: Tensor) -> T
 
 
 def distance_to_simplex(gram_TKK: Tensor) -> Tensor:
-    """Return the distance of Gram matrices of centred means from a simplex's, both of norm 1, [T]."""
+    """Return pfc2 of the Gram matrix of centred class means: its distance from a simplex's, both of norm 1."""
     num_classes = gram_TKK.shape[-1]
     simplex_KK = torch.eye(num_classes, dtype=gram_TKK.dtype, device=gram_TKK.device) - 1 / num_classes
     unit_TKK = gram_TKK / gram_TKK.norm(dim=(1, 2), keepdim=True)

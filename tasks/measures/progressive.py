@@ -6,7 +6,9 @@ Source: P3 Progressive Feedforward Collapse of ResNet Training, section IV.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -37,3 +39,25 @@ def relative_positions(steps: Sequence[float]) -> list[float | None]:
     for length in steps:
         path.append(path[-1] + length)
     return [length / path[-1] if path[-1] > 0 else None for length in path]
+
+
+def monotonicity(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return by how much nc1 and pfc2 rise and ncc_accuracy falls at most from one layer's row to the next, and a code.
+
+    nc1_rise is over nc1 at the first layer. The code `monotone` is 1 if nc1 ever rises + 2 if pfc2 does + 4 if ncc_accuracy
+    ever falls: 0 where features collapse progressively, as P3 has it. Null where a layer has no such number.
+    """
+    nc1, pfc2, accuracy = ([row.get(name) for row in rows] for name in ("nc1", "pfc2", "ncc_accuracy"))
+    steps = (_largest_rise(nc1, 1), _largest_rise(pfc2, 1), _largest_rise(accuracy, -1))
+    if steps[0] is not None and nc1[0]:
+        steps = (steps[0] / nc1[0], *steps[1:])
+    known = [step for step in steps if step is not None]
+    code = None if len(known) < len(steps) else sum(2**bit for bit, step in enumerate(known) if step > 0)
+    return {**dict(zip(("nc1_rise", "pfc2_rise", "ncc_fall"), steps, strict=True)), "monotone": code}
+
+
+def _largest_rise(values: Sequence[float | None], sign: int) -> float | None:
+    known = [sign * value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    return max([0.0, *(after - before for before, after in itertools.pairwise(known))])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from depthrate.tasks.data.dataset import DataShape
+from depthrate.tasks.networks.batch_normed import DenseResNet, StagedResNet, stages_of
 from depthrate.tasks.networks.convolutional import ResNetWithHead
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.networks.residual import ResidualNetwork
@@ -27,6 +28,10 @@ class Architecture:
     """Whether it takes texts."""
     reads_patches: bool = False
     """Whether it cuts images into patches, so that `patch_size` means something."""
+    is_staged: bool = False
+    """Whether it is made of stages, so that `stages` means something, and `width` does not."""
+    has_limit: bool = True
+    """Whether its last features are behind a LayerNorm, so that the objective has a known limit as depth grows."""
     has_backbone: bool = False
     """Whether it is a backbone with a head, so that `regularise` and `weight_decay_features` mean something."""
     construction_matrices: int | None = None
@@ -84,6 +89,25 @@ def _resnet_with_head(params: Params, data: DataShape) -> Network:
     )
 
 
+def _dense_resnet(params: Params, data: DataShape) -> Network:
+    return DenseResNet(
+        depth=params["depth"],
+        width=params["width"],
+        input_dimensions=data.num_inputs,
+        num_classes=data.num_classes,
+        last_bias=has_last_bias(params),
+    )
+
+
+def _staged_resnet(params: Params, data: DataShape) -> Network:
+    return StagedResNet(
+        stages=stages_of(params["stages"], params["dataset"]),
+        image_shape=_image_shape(data),
+        num_classes=data.num_classes,
+        last_bias=has_last_bias(params),
+    )
+
+
 def _image_shape(data: DataShape) -> tuple[int, int, int]:
     if len(data.sample_shape) != 3:
         raise ValueError(
@@ -112,5 +136,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "t12": _attention(1, 2),
     "t21": _attention(2, 1),
     "t22": _attention(2, 2),
-    "resnet20_mlp": Architecture(make=_resnet_with_head, has_backbone=True),
+    "resnet20_mlp": Architecture(make=_resnet_with_head, has_backbone=True, has_limit=False),
+    "resnet_dense": Architecture(make=_dense_resnet, has_limit=False),
+    "resnet_conv": Architecture(make=_staged_resnet, is_staged=True, has_limit=False),
 }

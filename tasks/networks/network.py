@@ -102,6 +102,10 @@ class Network(ABC):
     is_compilable: ClassVar[bool] = True
     """Whether its step can be compiled: it computes with tensors alone, by code that is ours."""
 
+    holds_only_features: ClassVar[bool] = False
+    """Whether, between two layers, `features` holds nothing larger than the feature it yielded last: then a large training
+    set goes through layer by layer, and no more layers are held for a deeper network."""
+
     @abstractmethod
     def parameter_specs(self) -> list[ParameterSpec]:
         """Return the parameters in the order in which they are drawn and stored."""

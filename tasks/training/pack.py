@@ -68,13 +68,14 @@ class Training:
     """Of each trial which features it keeps at the end (none, class_means, all, sample:<n>) and in which dtype; null: none."""
 
 
-def training_plan(params: Params, num_steps: int) -> TrainingPlan:
+def training_plan(params: Params, num_steps: int, milestones: tuple[int, ...] | None = None) -> TrainingPlan:
     """Return the plan that the parameters of `tasks.training.parameters` ask for."""
     return TrainingPlan(
         loss=params["loss"],
         optimizer=params["optimizer"],
         schedule=params["schedule"],
         num_steps=num_steps,
+        milestones=milestones,
         batch_size=params["batch_size"],
         init=params["init"],
         clip_norm=params["clip_norm"],

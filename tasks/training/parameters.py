@@ -109,14 +109,42 @@ MEASURE_STEPS = Parameter(
     doc="steps measured besides the last; null: 0, 1, 2, 5, 10, 20, 50, ... and where the last quarters of steps and of the "
     "learning rate spent begin",
 )
+MEASURE_EPOCHS = Parameter(
+    name="measure_epochs",
+    kind="int",
+    minimum=1,
+    nullable=True,
+    default=None,
+    added=True,
+    doc="epochs between two measurements, the start and the end measured too; instead of measure_steps",
+)
+MILESTONES = Parameter(
+    name="milestones",
+    kind="list[int]",
+    minimum=1,
+    nullable=True,
+    default=None,
+    added=True,
+    doc="epochs at which schedule step divides the learning rate by 10; null: 1/3 and 2/3 of the steps",
+)
+
+
+def steps_per_epoch(params: Params, num_samples: int) -> int:
+    """Return the number of steps of one epoch; an incomplete last batch is left out."""
+    return max(1, num_samples // (params["batch_size"] or num_samples))
+
+
+def milestone_steps(params: Params, num_samples: int) -> tuple[int, ...] | None:
+    """Return the steps at which the learning rate falls; null where the trial names no epochs."""
+    given = params.get("milestones")
+    return None if given is None else tuple(steps_per_epoch(params, num_samples) * epoch for epoch in given)
 
 
 def num_steps(params: Params, num_samples: int) -> int:
     """Return the number of training steps on a training set of so many samples."""
     if params["epochs"] is None:
         return params["steps"] or DEFAULT_STEPS
-    batch = params["batch_size"] or num_samples
-    return int(params["epochs"] * max(1, num_samples // batch))
+    return int(params["epochs"] * steps_per_epoch(params, num_samples))
 
 
 def learning_rate(params: Params) -> float:
@@ -147,6 +175,8 @@ def judged_steps(schedule: str, last: int) -> list[int]:
 
 def measured_steps(params: Params, last: int) -> list[int]:
     """Return the steps up to `last` at which every layer is measured, the last among them."""
+    if params.get("measure_epochs") is not None:
+        return sorted({*range(0, last, params["measure_epochs"] * (last // params["epochs"])), last})
     if params["measure_steps"] is None:
         return sorted({*log_spaced_steps(last), *judged_steps(params["schedule"], last)})
     return sorted({*(step for step in params["measure_steps"] if step < last), last})
@@ -165,7 +195,20 @@ def check_training(params: Params, num_samples: int) -> None:
             f"batch_size is {params['batch_size']}, but the training set has {num_samples} samples; "
             "give at most that, or null for full batch"
         )
+    _check_epochs(params)
     last = num_steps(params, num_samples)
     late = [step for step in params["measure_steps"] or () if step > last]
     if late:
         raise ParameterError(f"measure_steps has {late[0]}, but training ends at step {last}")
+
+
+def _check_epochs(params: Params) -> None:
+    for name in ("measure_epochs", "milestones"):
+        if params.get(name) is not None and params["epochs"] is None:
+            raise ParameterError(f"{name} is {params[name]} and epochs is null; give epochs, in which it counts")
+    if params.get("measure_epochs") is not None and params["measure_steps"] is not None:
+        raise ParameterError(
+            f"measure_epochs is {params['measure_epochs']} and measure_steps is {params['measure_steps']}; give one of them"
+        )
+    if params.get("milestones") is not None and params["schedule"] != "step":
+        raise ParameterError(f"milestones is {params['milestones']} and schedule is {params['schedule']!r}; give step")

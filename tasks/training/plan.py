@@ -39,6 +39,8 @@ class TrainingPlan:
     dtype: torch.dtype
     adam_betas: tuple[float, float] = (0.9, 0.999)
     adam_eps: float = 1e-8
+    milestones: tuple[int, ...] | None = None
+    """Steps at which the schedule `step` divides the learning rate by 10; null: at 1/3 and 2/3."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +59,12 @@ class PolishPlan:
     """b of b mean(v / v_i) on the variances v_i before the first LayerNorm."""
 
 
-def learning_rate_factor(schedule: str, step: int, num_steps: int) -> float:
-    """Return the factor on the learning rate at a step: cosine falls to 0; step divides by 10 at 1/3 and 2/3."""
+def learning_rate_factor(schedule: str, step: int, num_steps: int, milestones: tuple[int, ...] | None = None) -> float:
+    """Return the factor on the learning rate at a step: cosine falls to 0; step divides by 10 at milestones, or 1/3 and 2/3."""
     if schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * step / num_steps))
     if schedule == "step":
-        return 0.1 ** min(2, 3 * step // num_steps)
+        return 0.1 ** (
+            min(2, 3 * step // num_steps) if milestones is None else sum(step >= each for each in milestones)
+        )
     return 1.0

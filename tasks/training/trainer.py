@@ -13,7 +13,7 @@ import copy
 import dataclasses
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -228,12 +228,14 @@ class FusedTrainer:
                 return
             chunk = self._samples_at_once()
             inputs = [x_1NI[:, start : start + chunk] for start in range(0, x_1NI.shape[1], chunk)]
-            parts = [list(self.network.features(parameters, part, untrained)) for part in inputs]
+            parts: list[Iterable[Tensor]] = [self.network.features(parameters, part, untrained) for part in inputs]
+            if not self.network.holds_only_features:
+                parts = [list(part) for part in parts]
             yield from (torch.cat(layer, dim=1) for layer in zip(*parts, strict=True))
 
     def lr_at(self, step: int) -> list[float]:
         """Return the learning rate of each trial at a step."""
-        factor = learning_rate_factor(self.plan.schedule, step, self.plan.num_steps)
+        factor = learning_rate_factor(self.plan.schedule, step, self.plan.num_steps, self.plan.milestones)
         return [h.lr * factor for h in self.hyperparameters]
 
     def in_float64(self) -> FusedTrainer:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.figures.paths import path_plots
 from depthrate.orchestrator.report.groups import finite_arrays, grouped, spread, thin_indices, unique
 from depthrate.orchestrator.report.plot import (
     MAX_GROUPS,
@@ -45,6 +46,8 @@ def declared_plots(data: ReportData) -> list[Plot]:
             plots += [plot] if (plot := _profile_plot(data, panel)) is not None else []
         elif isinstance(panel, SharePanel):
             plots += [plot] if (plot := _share_plot(data, panel)) is not None else []
+        elif not isinstance(panel, VerdictPanel):
+            plots += path_plots(data, panel)
     return plots
 
 
@@ -204,7 +207,7 @@ def _tables(data: ReportData) -> str:
 
 def _lead(data: ReportData) -> str:
     return escape(
-        "Solid: measured, light lines single trials; dashed: what theory predicts for the trial's parameters."
+        "Solid: measured, light lines single trials, bands their range; dashed: what theory predicts for a trial's parameters."
     )
 
 

@@ -27,7 +27,7 @@ def map_plot(data: ReportData, content: FigureContent) -> Plot | None:
     table = table.sort_index(ascending=False)  # the largest on top
     counts = rows.groupby([f"at_{request.y}", f"at_{request.x}"]).size()
     label = label_of(data, request.metric)
-    trace = _heat_map(table.to_numpy(), label)
+    trace = heat_map(table.to_numpy(), label)
     layout = _square_layout(Axes("x", "y", request.x, request.y, False, False), is_square=False)
     for axis, places in (("xaxis", table.columns), ("yaxis", table.index)):
         layout[axis] |= {"tickvals": list(range(len(places))), "ticktext": [f"{place:g}" for place in places]}
@@ -105,10 +105,11 @@ def _matrix_plot(matrix: np.ndarray, title: str, names: list[int], note: str) ->
     layout = _square_layout(Axes("x", "y", "Class", "Class", False, False), is_square=True)
     for axis in ("xaxis", "yaxis"):
         layout[axis] |= {"tickvals": list(range(len(names))), "ticktext": [str(name) for name in names]}
-    return Plot(title, [_heat_map(matrix, "", low=min(0.0, float(matrix.min())))], layout, 1, [note])
+    return Plot(title, [heat_map(matrix, "", low=min(0.0, float(matrix.min())))], layout, 1, [note])
 
 
-def _heat_map(values: np.ndarray, label: str, low: float | None = None) -> dict[str, Any]:
+def heat_map(values: np.ndarray, label: str, low: float | None = None) -> dict[str, Any]:
+    """Return plotly's heat map of values row by row, with its numbers written in where there are few."""
     finite = values[np.isfinite(values)]
     z = [[None if not np.isfinite(value) else float(f"{value:.6g}") for value in row] for row in values]
     trace: dict[str, Any] = {

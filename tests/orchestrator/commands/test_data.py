@@ -93,6 +93,17 @@ def test_a_wrong_checksum_keeps_nothing(data: Path, publisher: str, monkeypatch:
         assert part in output.replace("\n", "")
 
 
+@pytest.mark.parametrize("name", ["fashion_mnist", "cifar100", "stl10"])
+def test_another_file_than_the_published_one_is_named(
+    data: Path, publisher: str, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    served = [Download(f"{publisher}/{next(iter(CONTENT))}", each.md5, each.path) for each in DOWNLOADS[name]]
+    monkeypatch.setitem(DOWNLOADS, name, tuple(served))
+    code, output = invoke("fetch", name)
+    assert code == 1 and not [path for path in data.rglob("*") if path.is_file()]
+    assert served[0].md5 in output and f"put it at {data}/{served[0].path}" in output.replace("\n", "")
+
+
 def test_without_a_network_it_says_which_file_to_put_where(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pooch")
     publish(monkeypatch, "http://127.0.0.1:9")  # the discard port: nobody listens

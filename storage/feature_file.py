@@ -1,0 +1,68 @@
+"""Features on their way to the store: a local file that grows row group by row group, so that none of them stays in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+
+from depthrate.storage.parquet import DataFile, feature_writer, row_groups
+from depthrate.storage.schema import TableError
+from depthrate.storage.store import Store
+
+
+class FeatureFile:
+    """The features of the trials of one commit, in the order in which they come; it is gone when it is closed."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.NamedTemporaryFile(prefix="depthrate-features-", suffix=".parquet")  # noqa: SIM115
+        self._schema: pa.Schema | None = None
+        self._waiting: pa.Table | None = None
+        """Rows of a group that may go on."""
+        self.num_rows = 0
+
+    def add(self, table: pa.Table) -> None:
+        """Take rows that follow those before them, layer after layer.
+
+        Raises:
+            TableError: their vectors have another length or type than those before them.
+        """
+        if not table.num_rows:
+            return
+        if self._schema is None:
+            self._schema = table.schema
+            self._writer = feature_writer(self._file, table.schema)
+        if table.schema != self._schema:
+            vectors = (schema.field("feature").type for schema in (table.schema, self._schema))
+            raise TableError("table 'features' has vectors of {} after {}; give one length and type".format(*vectors))
+        self.num_rows += table.num_rows
+        rows = table if self._waiting is None else pa.concat_tables([self._waiting, table]).combine_chunks()
+        *whole, (start, _) = row_groups(rows)  # what follows may belong to the last one
+        for first, stop in whole:
+            self._writer.write_table(rows.slice(first, stop - first))
+        self._waiting = rows.slice(start)
+
+    def write(self, store: Store, path: str) -> DataFile:
+        """Write what came to the store, durably.
+
+        Raises:
+            OSError: the store refused; no such file is there then.
+        """
+        if self._waiting is not None:
+            self._writer.write_table(self._waiting)
+            self._waiting = None
+        self._writer.close()
+        self._file.flush()
+        local = Path(self._file.name)
+        with local.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        store.write(path, local, durable=True)
+        return DataFile(path, local.stat().st_size, digest, self.num_rows, {})
+
+    def close(self) -> None:
+        """Delete the local file."""
+        if self._schema is not None:
+            self._writer.close()
+        self._file.close()

@@ -1,0 +1,113 @@
+"""What is measured of the path that features take through the layers: declared once, for the tasks that measure it.
+
+Importable without torch. P3 is Progressive Feedforward Collapse of ResNet Training.
+"""
+
+from __future__ import annotations
+
+from depthrate.tasks.measurement import Axis, Measurement
+from depthrate.tasks.panel import LayerMapPanel, Panel, PathPanel, VerdictPanel
+
+MONOTONE = (
+    Measurement(
+        "nc1_rise",
+        "Rise of PFC1",
+        "largest rise of nc1 from one layer to the next, over its value at the first; 0: P3's Theorem 1 is respected",
+        axis="linear",
+        panel="fitted",
+    ),
+    Measurement(
+        "pfc2_rise",
+        "Rise of PFC2",
+        "largest rise of pfc2 from one layer to the next; 0: P3's conjecture of progressive collapse is respected",
+        axis="linear",
+        panel="fitted",
+    ),
+    Measurement(
+        "ncc_fall",
+        "Fall of PFC3",
+        "largest fall of ncc_accuracy from one layer to the next; 0: it never falls (P3)",
+        axis="linear",
+        panel="fitted",
+    ),
+    Measurement(
+        "monotone",
+        "Monotone along the layers",
+        "1 if nc1 ever rises along the layers + 2 if pfc2 does + 4 if ncc_accuracy ever falls; 0: all are monotone (P3)",
+        axis="linear",
+        panel="fitted",
+    ),
+)
+MONOTONE_PANEL = VerdictPanel(
+    measurement="monotone",
+    words={
+        0: "all monotone",
+        1: "PFC1 rises",
+        2: "PFC2 rises",
+        3: "PFC1 and PFC2 rise",
+        4: "PFC3 falls",
+        5: "PFC1 rises, PFC3 falls",
+        6: "PFC2 rises, PFC3 falls",
+        7: "none monotone",
+    },
+    columns=("nc1_rise", "pfc2_rise", "ncc_fall"),
+    doc="Whether PFC1 (nc1) and PFC2 fall and PFC3 (nearest-mean accuracy) rises from layer to layer, and the largest step "
+    "against it.",
+)
+_PREDICTED: tuple[tuple[str, str, Axis], ...] = (
+    ("nc1", "NC1", "log"),
+    ("nc1_pinv", "NC1 (pseudo-inverse)", "log"),
+    ("pfc2", "PFC2", "log"),
+    ("ncc_accuracy", "NCC accuracy", "linear"),
+)
+GEODESIC = (
+    *(
+        Measurement(
+            f"{name}_geodesic",
+            f"{label} predicted",
+            f"{name} of the straight line between the path's first and last features, at the layer's relative position "
+            "(P3, section IV)",
+            axis=axis,
+            panel="fitted",
+        )
+        for name, label, axis in _PREDICTED
+    ),
+    Measurement(
+        "line_distance",
+        "Distance from the line",
+        "mean over samples of the distance from the line through a sample's first and last features, over their distance",
+        axis="linear",
+        panel="fitted",
+    ),
+    Measurement(
+        "line_distance_spread",
+        "Spread of the distance from the line",
+        "standard deviation over samples of that distance",
+        axis="linear",
+        panel="fitted",
+    ),
+    Measurement(
+        "line_position",
+        "Place on the line",
+        "mean over samples of t where (1-t) h(0) + t h(1) is nearest",
+        axis="linear",
+        panel="fitted",
+    ),
+    *MONOTONE,
+    Measurement(
+        "effective_depth",
+        "Effective depth",
+        "first layer of the path from which the nearest-mean accuracy stays at 1 - epsilon or above; null where it does not",
+        axis="linear",
+        panel="fitted",
+    ),
+)
+PATH_PANELS: tuple[Panel, ...] = (
+    MONOTONE_PANEL,
+    *(
+        PathPanel(measurement=name, predicted=f"{name}_geodesic", x="relative_position")
+        for name in ("nc1", "pfc2", "ncc_accuracy")
+    ),
+    *(LayerMapPanel(measurement=name, needs="nc1_geodesic") for name in ("nc1", "pfc2", "ncc_accuracy")),
+)
+"""Of a task that has all of GEODESIC."""

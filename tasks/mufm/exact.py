@@ -1,0 +1,134 @@
+"""Exact optima of the unconstrained features models, by quasi-Newton methods in few variables. Torch-free.
+
+Squared loss: given W the best features are closed, so what is left is a function of the K x d numbers of W, and of the data
+only through second moments. With R = (Y - W X)(Y - W X)^T / N and P = (I + W W^T / lambda)^-1 it is
+tr(P R) / 2 + lambda_W/(2K) ||W||^2. Cross-entropy has no such form: L-BFGS in W and H together.
+
+Shapes: N samples sorted by class, D = dimension, K classes. Source: P3 Progressive Feedforward Collapse of ResNet
+Training, (13).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+GRADIENT_TOLERANCE = 1e-12
+MOST_ITERATIONS = 20_000
+SMALLEST_START = 1e-3
+"""Standard deviation of a drawn start, over that of ridge regression: W = 0 is a saddle for X = 0."""
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Where an objective is lowest."""
+
+    h_ND: Array
+    weight_KD: Array
+    objective: float
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One model: `target_ND` is X in MUFM and zero in UFM."""
+
+    target_ND: Array
+    labels_N: npt.NDArray[np.int64]
+    num_classes: int
+    weight_decay: float
+    proximity: float
+    """lambda, above zero; of several blocks lambda / L."""
+
+    @property
+    def targets_NK(self) -> Array:
+        """The labels as unit vectors."""
+        return np.eye(self.num_classes)[self.labels_N]
+
+
+def solve(problem: Problem, loss: str, generator: np.random.Generator) -> Optimum:
+    """Return the optimum of a problem with loss mse or ce, the better of two starts: ridge regression, and one drawn.
+
+    The problem is not convex. From both starts the same objective was found wherever it was tried.
+    """
+    ridge_KD = _ridge(problem, problem.target_ND)
+    scale = max(float(ridge_KD.std()), 1.0)
+    starts = [
+        ridge_KD + SMALLEST_START * generator.normal(size=ridge_KD.shape),
+        scale * generator.normal(size=ridge_KD.shape),
+    ]
+    found = [_solve_mse(problem, start) if loss == "mse" else _solve_ce(problem, start) for start in starts]
+    return min(found, key=lambda each: each.objective)
+
+
+def _ridge(problem: Problem, h_ND: Array) -> Array:
+    """Return the best W for given features: Y H^T (H H^T + n lambda_W I)^-1."""
+    per_class = len(h_ND) / problem.num_classes
+    gram_DD = h_ND.T @ h_ND + per_class * max(problem.weight_decay, 1e-12) * np.eye(h_ND.shape[1])
+    return np.asarray(np.linalg.solve(gram_DD, h_ND.T @ problem.targets_NK).T)
+
+
+def _solve_mse(problem: Problem, start_KD: Array) -> Optimum:
+    from scipy.optimize import minimize  # here: it takes half a second
+
+    x_ND, y_NK, count = problem.target_ND, problem.targets_NK, len(problem.target_ND)
+    yy_KK, yx_KD, xx_DD = y_NK.T @ y_NK / count, y_NK.T @ x_ND / count, x_ND.T @ x_ND / count
+    identity_KK, decay = np.eye(problem.num_classes), problem.weight_decay / problem.num_classes
+
+    def value_and_gradient(flat: Array) -> tuple[float, Array]:
+        w_KD = flat.reshape(start_KD.shape)
+        crossed_KK = w_KD @ yx_KD.T
+        r_KK = yy_KK - crossed_KK - crossed_KK.T + w_KD @ xx_DD @ w_KD.T
+        p_KK = np.linalg.inv(identity_KK + w_KD @ w_KD.T / problem.proximity)
+        gradient_KD = p_KK @ (w_KD @ xx_DD - yx_KD) - p_KK @ r_KK @ p_KK @ w_KD / problem.proximity + decay * w_KD
+        return float((p_KK * r_KK).sum() / 2 + decay / 2 * (w_KD**2).sum()), gradient_KD.ravel()
+
+    found = minimize(
+        value_and_gradient,
+        start_KD.ravel(),
+        jac=True,
+        method="BFGS",
+        options={"gtol": GRADIENT_TOLERANCE, "maxiter": MOST_ITERATIONS},
+    )
+    w_KD = found.x.reshape(start_KD.shape)
+    system_DD = w_KD.T @ w_KD + problem.proximity * np.eye(w_KD.shape[1])
+    h_ND = np.linalg.solve(system_DD, w_KD.T @ y_NK.T + problem.proximity * x_ND.T).T
+    return Optimum(h_ND, w_KD, float(found.fun))
+
+
+def _solve_ce(problem: Problem, start_KD: Array) -> Optimum:
+    from scipy.optimize import minimize
+
+    x_ND, labels_N, (count, dimension) = problem.target_ND, problem.labels_N, problem.target_ND.shape
+    # features in units in which their curvature is that of the weights: their gradients carry a factor 1 / N
+    unit, rows = np.sqrt(count / problem.num_classes), np.arange(count)
+
+    def value_and_gradient(flat: Array) -> tuple[float, Array]:
+        w_KD, h_ND = flat[: start_KD.size].reshape(start_KD.shape), flat[start_KD.size :].reshape(x_ND.shape) * unit
+        logits_NK = h_ND @ w_KD.T
+        logits_NK -= logits_NK.max(1, keepdims=True)
+        odds_NK = np.exp(logits_NK)
+        sums_N1 = odds_NK.sum(1, keepdims=True)
+        loss = float((np.log(sums_N1[:, 0]) - logits_NK[rows, labels_N]).mean())
+        error_NK = odds_NK / sums_N1
+        error_NK[rows, labels_N] -= 1
+        error_NK /= count
+        way_ND = h_ND - x_ND
+        decay = problem.weight_decay / problem.num_classes
+        value = loss + decay / 2 * float((w_KD**2).sum()) + problem.proximity / (2 * count) * float((way_ND**2).sum())
+        of_h_ND = error_NK @ w_KD + problem.proximity / count * way_ND
+        return value, np.concatenate([(error_NK.T @ h_ND + decay * w_KD).ravel(), of_h_ND.ravel() * unit])
+
+    noise_ND = SMALLEST_START * np.random.default_rng(0).normal(size=(count, dimension))
+    found = minimize(
+        value_and_gradient,
+        np.concatenate([start_KD.ravel(), ((x_ND + noise_ND) / unit).ravel()]),
+        jac=True,
+        method="L-BFGS-B",
+        options={"gtol": 1e-10, "ftol": 0.0, "maxiter": MOST_ITERATIONS, "maxfun": 2 * MOST_ITERATIONS, "maxcor": 30},
+    )
+    w_KD, h_ND = found.x[: start_KD.size].reshape(start_KD.shape), found.x[start_KD.size :].reshape(x_ND.shape) * unit
+    return Optimum(h_ND, w_KD, float(found.fun))

@@ -1,0 +1,92 @@
+"""Panels of layers: along a path beside a prediction, over steps and layers, and one measurement against another."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.figures.declared import declared_plots
+from depthrate.orchestrator.report.page import render_report
+from depthrate.tasks.measurement import Measurement, by_name
+from depthrate.tasks.panel import LayerMapPanel, PathPanel, TradeOffPanel
+
+PATH = PathPanel(measurement="size", predicted="told", x="place")
+MAP = LayerMapPanel(measurement="size", needs="told")
+TRADE = TradeOffPanel(x="place", y="size", along="rate")
+MEASUREMENTS = by_name(
+    [
+        Measurement("size", "Size"),
+        Measurement("told", panel="fitted"),
+        Measurement("place", "Place", axis="linear", panel="fitted"),
+    ]
+)
+
+
+def make_data(panels=(PATH, MAP, TRADE)):
+    """Two rates, two seeds, layers 2 to 4 at steps 0 and 8: sizes are 1 / layer, the second seed's twice that, told thrice."""
+    trials, metrics = [], []
+    for rate in (0.1, 0.2):
+        for seed in (0, 1):
+            trial_id = f"{rate}-{seed}"
+            row = {"trial_id": trial_id, "state": "ok", "wall_s": 1.0, "steps_done": 8, "device": "cpu", "host": "h"}
+            trials.append(row | {"committed_at": "2025-01-01", "error": None, "rate": rate, "seed": seed})
+            for step in (0, 8):
+                for layer in (2, 3, 4):
+                    size = (1 + seed) * (1 + step) * rate / layer
+                    at = {"trial_id": trial_id, "step": step, "split": "train", "layer": layer, "is_last": layer == 4}
+                    metrics.append(at | {"size": size, "told": 3 * size, "place": (layer - 2) / 2})
+    trials, metrics = pd.DataFrame(trials), pd.DataFrame(metrics)
+    last = metrics[metrics["step"] == 8]
+    return ReportData(
+        name="paths", spec={"name": "paths"}, trials=trials, results=last[last["is_last"]],
+        metrics=metrics[(metrics["step"] == 8) | metrics["is_last"]], curves=pd.DataFrame(), fits=[], store="s",
+        commands=[], versions={}, git=None, created_at="now", problems=[], measurements=MEASUREMENTS, panels=panels,
+        layered=metrics,
+    )  # fmt: skip
+
+
+def test_a_path_has_its_mean_its_range_and_its_prediction():
+    (plot,) = declared_plots(make_data((PATH,)))
+    band, mean, told = plot.traces[:3]
+    assert mean["x"] == told["x"] == [0, 0.5, 1] and mean["name"] == "rate = 0.1"
+    single = np.array([9 * 0.1 / layer for layer in (2, 3, 4)])
+    np.testing.assert_allclose(mean["y"], single * 2**0.5, rtol=1e-5)  # geometric on a log axis
+    np.testing.assert_allclose(told["y"], 3 * single * 2**0.5, rtol=1e-5)
+    np.testing.assert_allclose(band["y"], [*(2 * single), *single[::-1]], rtol=1e-5)
+    assert told["line"]["dash"] == "dash" and len({trace["line"].get("color") for trace in plot.traces[1::3]}) == 2
+    assert any("off by a factor of 3 on average" in note for note in plot.notes)
+
+
+def test_a_map_has_a_figure_a_setting_with_the_last_layer_on_top():
+    first, second = declared_plots(make_data((MAP,)))
+    assert first.title == "Size over steps and layers, rate = 0.1" and "rate = 0.2" in second.title
+    (heat,) = first.traces
+    expected = [[np.log10(1.5 * (1 + step) * 0.1 / layer) for step in (0, 8)] for layer in (4, 3, 2)]
+    np.testing.assert_allclose(heat["z"], expected, rtol=1e-4)
+    assert first.layout["yaxis"]["ticktext"] == ["4", "3", "2"] and first.layout["xaxis"]["ticktext"] == ["0", "8"]
+
+
+def test_a_trade_off_goes_along_its_parameter():
+    (plot,) = declared_plots(make_data((TRADE,)))
+    dots, line = plot.traces
+    assert len(dots["x"]) == 4 and line["hovertext"] == ["rate = 0.1", "rate = 0.2"]
+    np.testing.assert_allclose(line["y"], [1.5 * 9 * rate / 4 for rate in (0.1, 0.2)], rtol=1e-5)
+
+
+@pytest.mark.parametrize("gone", ["told", "place", "size"])
+def test_nothing_is_drawn_of_what_is_not_measured(gone):
+    data = make_data()
+    layered = data.layered.drop(columns=gone) if gone == "size" else data.layered.iloc[:0]
+    missing = replace(
+        data, metrics=data.metrics.drop(columns=gone), results=data.results.drop(columns=gone), layered=layered
+    )
+    assert [plot.title for plot in declared_plots(missing)] == (["Size against Place"] if gone == "told" else [])
+    single = replace(data, trials=data.trials.assign(rate=0.1), panels=(TRADE,))
+    assert declared_plots(single) == []
+
+
+def test_they_stand_on_the_page():
+    page = render_report(make_data())
+    assert "Size along the path of features" in page and "Size over steps and layers, rate = 0.1" in page

@@ -1,0 +1,150 @@
+"""What the straight line between two layers predicts, against measuring interpolated features; distances; effective depth."""
+
+import numpy as np
+import pytest
+import torch
+from training_context import Context, ids_of
+
+import depthrate
+from depthrate.tasks.collapse.task import COLLAPSE
+from depthrate.tasks.measures.geodesic import Geodesic, effective_depth, line_distances
+from depthrate.tasks.measures.progressive import monotonicity
+
+
+def independent(h, labels):
+    """The definitions with whole covariance matrices, in numpy."""
+    classes = range(labels.max() + 1)
+    means = np.array([h[labels == k].mean(0) for k in classes])
+    centred = means - means.mean(0)
+    deviations = h - means[labels]
+    within, between = deviations.T @ deviations / len(h), centred.T @ centred / len(means)
+    gram = centred @ centred.T
+    simplex = np.eye(len(means)) - 1 / len(means)
+    nearest = ((h[:, None] - means[None]) ** 2).sum(-1).argmin(1)
+    return {
+        "nc1": np.trace(within) / np.trace(between),
+        "nc1_pinv": np.trace(within @ np.linalg.pinv(between, rcond=1e-10, hermitian=True)) / len(means),
+        "pfc2": np.linalg.norm(gram / np.linalg.norm(gram) - simplex / np.linalg.norm(simplex)),
+        "ncc_accuracy": (nearest == labels).mean(),
+    }
+
+
+def two_layers(counts=(7, 4, 9), width=6, scale=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(len(counts)), counts))
+    first = rng.normal(size=(len(labels), width)) + 5
+    last = scale * rng.normal(size=(len(labels), width)) + 3 * rng.normal(size=(len(counts), width))[labels] - 8
+    return first, last, labels
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-5])
+@pytest.mark.parametrize("counts", [(7, 4, 9), (5, 5), (3, 3, 3, 3, 3, 3, 3, 3)])
+def test_predictions_are_measurements_of_interpolated_features(counts, scale):
+    first, last, labels = two_layers(counts, scale=scale)
+    line = depthrate.geodesic(first, last, labels)
+    for t in (0, 0.1, 0.37, 0.5, 0.99, 1):
+        expected = independent((1 - t) * first + t * last, labels)
+        assert line.at(t) == pytest.approx(expected, rel=1e-10, abs=1e-13)
+
+
+def test_predictions_do_not_care_for_the_order_of_samples_and_take_tensors():
+    first, last, labels = two_layers()
+    order = np.random.default_rng(1).permutation(len(labels))
+    shuffled = depthrate.geodesic(torch.tensor(first[order]), torch.tensor(last[order]), torch.tensor(labels[order]))
+    assert shuffled.at(0.3) == pytest.approx(depthrate.geodesic(first, last, labels).at(0.3), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda f, la, y: (f, la[:, :3], y), "first features have shape .20, 6., last ones .20, 3."),
+        (lambda f, la, y: (f, la, y[:5]), "give .N, D. and .N."),
+        (lambda f, la, y: (f, la, np.where(y == 1, 2, y)), "class 1 has no samples"),
+    ],
+)
+def test_bad_input(change, words):
+    with pytest.raises(ValueError, match=words):
+        depthrate.geodesic(*change(*two_layers()))
+
+
+def test_distances_from_the_line():
+    first, last, _ = (torch.tensor(each) for each in two_layers())
+    off, place = line_distances(first, last, first + 0.3 * (last - first))
+    assert off.max() < 1e-12 and place.numpy() == pytest.approx(np.full(20, 0.3))
+    way = last - first
+    aside = torch.randn(way.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    aside -= (aside * way).sum(1, keepdim=True) / way.square().sum(1, keepdim=True) * way
+    off, place = line_distances(first, last, first + 0.6 * way + aside)
+    torch.testing.assert_close(off, aside.norm(dim=1) / way.norm(dim=1))
+    assert line_distances(first, first, last)[0].isnan().all()
+
+
+def test_layers_are_read_one_at_a_time_and_held_against_the_line():
+    first, last, labels = two_layers()
+    layers = [first, 0.8 * first + 0.2 * last, 0.4 * first + 0.6 * last, last]
+    held = []
+
+    def read():
+        for layer in layers:
+            held.append(1)
+            yield layer
+
+    rows = depthrate.along_geodesic(read, labels, epsilon=0.5)
+    assert len(held) == 8
+    assert [row["relative_position"] for row in rows] == pytest.approx([0, 0.2, 0.6, 1])
+    for row, layer in zip(rows, layers, strict=True):
+        for name, value in independent(layer, labels).items():
+            assert row[name] == pytest.approx(value, rel=1e-10, abs=1e-13)
+            assert row[f"{name}_geodesic"] == pytest.approx(value, rel=1e-10, abs=1e-13)
+        assert row["line_distance"] < 1e-12 and row["line_distance_spread"] < 1e-12
+        assert row["line_position"] == pytest.approx(row["relative_position"])
+    assert rows[-1]["monotone"] is not None
+
+
+def test_monotone_or_by_how_much_not():
+    rows = [
+        {"nc1": 4.0, "pfc2": 0.5, "ncc_accuracy": 0.5},
+        {"nc1": 5.0, "pfc2": 0.4, "ncc_accuracy": 0.9},
+        {"nc1": 3.0, "pfc2": 0.4, "ncc_accuracy": 0.7},
+    ]
+    found = monotonicity(rows)
+    assert found == pytest.approx({"nc1_rise": 0.25, "pfc2_rise": 0, "ncc_fall": 0.2, "monotone": 5})
+    assert monotonicity(rows[:1]) == {"nc1_rise": 0, "pfc2_rise": 0, "ncc_fall": 0, "monotone": 0}
+    assert monotonicity([{**rows[0], "pfc2": None}, rows[1]])["monotone"] is None
+
+
+def test_effective_depth():
+    layers = [2, 3, 4, 5]
+    assert effective_depth([0.5, 0.99, 0.9, 0.995], layers, 0.02) == 5
+    assert effective_depth([0.5, 0.99, 0.98, 1.0], layers, 0.02) == 3
+    assert effective_depth([1.0, 1.0, 1.0, 0.5], layers, 0.02) is None
+
+
+def test_collapse_measures_it_where_it_is_asked_for_and_changes_nothing_else():
+    base = {"arch": "rn1", "depth": 4, "width": 8, "steps": 20, "samples_per_class": 5, "measure_steps": [], "lr": 0.05}
+    plain, with_line = (COLLAPSE.schema.fill({**base, **own}) for own in ({}, {"geodesic": True, "features": "all"}))
+    results = [next(iter(COLLAPSE.run([params], Context(ids_of([params]))))) for params in (plain, with_line)]
+    without, rows = (result.tables["metrics"] for result in results)
+    for one, other in zip(without, rows, strict=True):
+        np.testing.assert_equal({name: other[name] for name in one}, one)
+    kept = results[1].tables["features"]
+    labels = kept["label"][kept["layer"] == 1]
+    by_layer = [kept["feature"][kept["layer"] == layer] for layer in range(1, 5)]
+    stored = depthrate.along_geodesic(lambda: by_layer, labels)
+    for row, again in zip(rows[1:], stored, strict=True):
+        for name, value in again.items():
+            assert name == "layer" or row[name] == (value and pytest.approx(value, rel=1e-10, abs=1e-13))
+    first, last = (by_layer[index].astype(np.float64) for index in (0, -1))
+    for row in rows[1:]:
+        t = row["relative_position"]
+        for name, value in independent((1 - t) * first + t * last, labels).items():
+            assert row[f"{name}_geodesic"] == pytest.approx(value, rel=1e-10, abs=1e-13)
+    assert "nc1_geodesic" not in rows[0], "the input has another width"
+
+
+def test_the_line_keeps_no_features():
+    first, last, labels = two_layers((50, 50), width=400)
+    order = np.argsort(labels, kind="stable")
+    line = Geodesic(torch.tensor(first[order]), torch.tensor(last[order]), torch.tensor([50, 50]))
+    kept = sum(value.numel() for value in vars(line).values() if isinstance(value, torch.Tensor))
+    assert kept < 100 * 400 / 10

@@ -1,0 +1,249 @@
+"""Dense and convolutional residual networks with BatchNorm against plain nn.Modules, fused and alone; layers; schedules."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from training_context import Context, assert_same, ids_of, run_resumed
+
+from depthrate.storage.data_folder import DataFolder
+from depthrate.tasks.collapse.pack import run_pack, training_of
+from depthrate.tasks.collapse.schema import network_of
+from depthrate.tasks.collapse.task import COLLAPSE
+from depthrate.tasks.data.dataset import Dataset, DataShape
+from depthrate.tasks.data.published import check_dataset
+from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.networks.flat_parameters import initial_parameters, initial_state, split_parameters
+from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.training.pack import run_training
+from depthrate.tasks.training.parameters import measured_steps, milestone_steps
+from depthrate.tasks.training.plan import learning_rate_factor
+from depthrate.tasks.training.trainer import stream
+
+DENSE = {"arch": "resnet_dense", "depth": 3, "width": 10, "dataset": "mnist"}
+STAGES = "4x4x4*1 6x2x2*2"
+CONV = {"arch": "resnet_conv", "depth": 3, "stages": STAGES, "dataset": "digits"}
+
+
+class DenseBlock(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.one, self.two = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.norm_one, self.norm_two = nn.BatchNorm1d(width), nn.BatchNorm1d(width)
+
+    def forward(self, x):
+        return (x + self.norm_two(self.two(self.norm_one(self.one(x)).relu()))).relu()
+
+
+class PlainDense(nn.Module):
+    def __init__(self, inputs, width, depth, classes):
+        super().__init__()
+        self.first, self.norm = nn.Linear(inputs, width, bias=False), nn.BatchNorm1d(width)
+        self.blocks = nn.ModuleList(DenseBlock(width) for _ in range(depth))
+        self.last = nn.Linear(width, classes)
+
+    def forward(self, x):
+        layers = [self.norm(self.first(x)).relu()]
+        for block in self.blocks:
+            layers.append(block(layers[-1]))
+        return self.last(layers[-1]), layers
+
+
+class ConvBlock(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.one, self.two = (nn.Conv2d(channels, channels, 3, 1, 1, bias=False) for _ in range(2))
+        self.norm_one, self.norm_two = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
+
+    def forward(self, x):
+        return (x + self.norm_two(self.two(self.norm_one(self.one(x)).relu()))).relu()
+
+
+class PlainConv(nn.Module):
+    """Two stages; the features of the second are given too."""
+
+    def __init__(self, channels, shape, strides, blocks, classes):
+        super().__init__()
+        widths = (shape[0], *channels)
+        pairs = zip(widths, widths[1:], strides, strict=False)
+        self.leads = nn.ModuleList(nn.Conv2d(a, b, 3, stride, 1, bias=False) for a, b, stride in pairs)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in channels)
+        self.stages = nn.ModuleList(
+            nn.ModuleList(ConvBlock(width) for _ in range(count)) for width, count in zip(channels, blocks, strict=True)
+        )
+        self.shape, self.last = shape, nn.Linear(channels[-1], classes)
+
+    def forward(self, x):
+        x = x.view(-1, *self.shape)
+        for lead, norm, blocks in zip(self.leads, self.norms, self.stages, strict=True):
+            layers = [x := norm(lead(x)).relu()]
+            for block in blocks:
+                layers.append(x := block(x))
+        return self.last(x.mean((2, 3))), layers
+
+
+def network(shape, **params):
+    filled = COLLAPSE.schema.fill(params)
+    return network_of(filled, DataShape(num_samples=40, sample_shape=shape, num_classes=10))
+
+
+def plain_dense():
+    return PlainDense(28 * 28, 10, 3, 10)
+
+
+def plain_conv():
+    return PlainConv((4, 6), (3, 8, 8), (2, 2), (1, 2), 10)
+
+
+def load(plain, parameters, trial):
+    """Copy one trial's parameters into the plain network by their order in the forward pass."""
+    pairs = []
+    if isinstance(plain, PlainDense):
+        pairs = [(plain.first, plain.norm)]
+        pairs += [p for b in plain.blocks for p in ((b.one, b.norm_one), (b.two, b.norm_two))]
+    else:
+        for lead, norm, blocks in zip(plain.leads, plain.norms, plain.stages, strict=True):
+            pairs += [(lead, norm), *(p for b in blocks for p in ((b.one, b.norm_one), (b.two, b.norm_two)))]
+    targets = [t for layer, norm in pairs for t in (layer.weight, norm.weight, norm.bias)]
+    with torch.no_grad():
+        for target, values in zip([*targets, *plain.last.parameters()], parameters.values(), strict=True):
+            target.copy_(values[trial])
+    return pairs[-1][1]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(
+    ("params", "shape", "make"), [(DENSE, (1, 28, 28), plain_dense), (CONV, (3, 8, 8), plain_conv)]
+)
+def test_it_is_the_plain_network_in_training_and_in_evaluation(params, shape, make, fused):
+    made, trials, dtype = network(shape, **params), 2, torch.float64
+    specs = made.parameter_specs()
+    theta = torch.stack([initial_parameters(specs, "uniform", stream(seed, "init"), dtype) for seed in range(trials)])
+    theta += 0.05 * torch.randn(theta.shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    parameters = split_parameters(theta, specs)
+    state = initial_state(made.state_specs(), trials, dtype, torch.device("cpu"))
+    x = torch.randn(trials, 6, int(np.prod(shape)), generator=torch.Generator().manual_seed(1), dtype=dtype)
+    if fused:  # as on a GPU: all trials as groups of channels
+        object.__setattr__(made, "_layers", made._stream)
+    for _ in range(2):  # the second time the running statistics have moved
+        logits, state = made.training_logits(parameters, x, state)
+    evaluated, features = made.logits(parameters, x, state), list(made.features(parameters, x, state))
+    for trial in range(trials):
+        plain = make().double()
+        assert sum(p.numel() for p in plain.parameters()) == made.num_parameters
+        norm = load(plain, parameters, trial)
+        plain.train()
+        for _ in range(2):
+            expected, _ = plain(x[trial])
+        torch.testing.assert_close(logits[trial], expected, rtol=1e-11, atol=1e-11)
+        last_map = made.maps()[-1].name
+        torch.testing.assert_close(state[f"mean_{last_map}"][trial], norm.running_mean, rtol=1e-11, atol=1e-12)
+        torch.testing.assert_close(state[f"var_{last_map}"][trial], norm.running_var, rtol=1e-11, atol=1e-12)
+        plain.eval()
+        expected, layers = plain(x[trial])
+        torch.testing.assert_close(evaluated[trial], expected, rtol=1e-11, atol=1e-11)
+        for layer, found, wanted in zip(made.layers(), features, layers, strict=True):
+            torch.testing.assert_close(found[trial], wanted, rtol=1e-11, atol=1e-11)
+            assert found.shape[2:] == layer.shape
+
+
+def test_layers_are_the_last_stages_and_the_last_is_the_depth():
+    assert [layer.number for layer in network((1, 28, 28), **DENSE).layers()] == [0, 1, 2, 3]
+    made = network((3, 32, 32), arch="resnet_conv", depth=9, dataset="cifar10")
+    assert [(layer.number, layer.shape) for layer in made.layers()] == [(n, (256, 4, 4)) for n in range(5, 10)]
+    stl = network((3, 96, 96), arch="resnet_conv", depth=20, dataset="stl10")
+    assert [(layer.number, layer.shape) for layer in stl.layers()] == [(n, (512, 6, 6)) for n in range(15, 21)]
+    hundred = network((3, 32, 32), arch="resnet_conv", depth=14, dataset="cifar100")
+    assert [layer.shape for layer in hundred.layers()] == [(512, 4, 4)] * 5 and hundred.maps()[0].stride == 1
+    fashion = network((1, 28, 28), arch="resnet_conv", depth=9, dataset="fashion_mnist")
+    assert [layer.shape for layer in fashion.layers()] == [(64, 7, 7)] * 5
+    x = torch.zeros(1, 2, 28 * 28)
+    parameters = split_parameters(torch.zeros(1, fashion.num_parameters), fashion.parameter_specs())
+    state = initial_state(fashion.state_specs(), 1, torch.float32, torch.device("cpu"))
+    assert [tuple(h.shape) for h in fashion.features(parameters, x, state)] == [(1, 2, 64, 7, 7)] * 5
+
+
+def images(num_samples=20):
+    rng = np.random.default_rng(0)
+    return Dataset.from_arrays(rng.normal(size=(num_samples, 1, 8, 8)).astype(np.float32), np.arange(num_samples) % 2)
+
+
+def trial(**params):
+    base = {"steps": 4, "batch_size": 8, "measure_steps": [], "lr": 0.05, "geodesic": True, "features": "all"}
+    return COLLAPSE.schema.fill({**base, **params})
+
+
+def run_on_images(trials, context):
+    return list(run_training(training_of(trials, images()), context))
+
+
+@pytest.mark.parametrize("params", [{**DENSE, "dataset": "digits"}, CONV])
+def test_it_resumes_and_is_independent_of_its_pack(params):
+    trials = [trial(**params, seed=0), trial(**params, seed=1, lr=0.02, weight_decay=0.1)]
+    together = run_on_images(trials, Context(ids_of(trials)))
+    resumed, _ = run_resumed(run_on_images, trials, stop_at=2)
+    assert_same(resumed, together)
+    assert_same(run_on_images(trials[:1], Context(ids_of(trials[:1]))), together[:1])
+    rows = [row for row in together[0].tables["metrics"] if row["step"] == 4]
+    assert rows[0]["relative_position"] == 0 and rows[-1]["relative_position"] == 1 and rows[-1]["layer"] == 3
+    for row in (rows[0], rows[-1]):
+        for name in ("nc1", "nc1_pinv", "pfc2", "ncc_accuracy"):
+            assert row[f"{name}_geodesic"] == pytest.approx(row[name], rel=1e-9)
+    assert together[0].tables["curves"][-1]["objective_gap"] is None
+
+
+def test_epochs_say_when_it_is_measured_and_when_the_rate_falls():
+    params = COLLAPSE.schema.fill(
+        {**DENSE, "epochs": 350, "batch_size": 128, "schedule": "step", "milestones": [117, 233], "measure_epochs": 50}
+    )
+    COLLAPSE.check_trial(params)
+    per_epoch = 60_000 // 128
+    steps = milestone_steps(params, 60_000)
+    assert steps == (117 * per_epoch, 233 * per_epoch)
+    last = 350 * per_epoch
+    factors = [learning_rate_factor("step", step, last, steps) for step in (0, steps[0] - 1, steps[0], steps[1], last)]
+    assert factors == pytest.approx([1, 1, 0.1, 0.01, 0.01])
+    assert measured_steps(params, last) == [epoch * per_epoch for epoch in range(0, 351, 50)]
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "layers"),
+    [("cifar10_batch1", {"arch": "resnet_conv", "depth": 3, "stages": "8x16x16*1 8x8x8*2"}, [1, 2, 3]),
+     ("mnist", {"arch": "resnet_dense", "depth": 2, "width": 16}, [0, 1, 2])],
+)  # fmt: skip
+def test_it_trains_on_images(name, own, layers):
+    root = os.environ.get("DEPTHRATE_DATA")
+    source = DataFolder(root) if root else None
+    try:
+        check_dataset(name, source)
+    except (DatasetError, AttributeError):
+        pytest.skip(f"DEPTHRATE_DATA is not set, or holds no {name}")
+    params = trial(**own, dataset=name, samples_per_class=2, steps=25, batch_size=10, features="none")
+    COLLAPSE.check_trial(params)
+    (result,) = run_pack([params], Context(ids_of([params]), data=source))
+    first, last = result.tables["curves"][0], result.tables["curves"][-1]
+    assert result.status == "ok" and last["loss"] < first["loss"]
+    assert [row["layer"] for row in result.tables["metrics"]][-3:] == layers
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({**DENSE, "stages": STAGES}, "'resnet_dense' has none"),
+        ({**CONV, "stages": None}, "Table I has no stages for 'digits'"),
+        ({**CONV, "depth": 4}, "depth is 4.*give depth 3"),
+        ({**CONV, "width": 32}, "width is 32.*leave width at 64"),
+        ({**CONV, "stages": "4x3x3*1 6x5x5*2"}, "maps of 5 rows after 3; no stride"),
+        ({**CONV, "stages": "4x4*3"}, "stages.*matching"),
+        ({**CONV, "dataset": "imdb"}, "'imdb' is text"),
+        ({**DENSE, "measure_epochs": 2}, "measure_epochs is 2 and epochs is null"),
+        ({**DENSE, "milestones": [2]}, "milestones is .2. and epochs is null"),
+        ({**DENSE, "milestones": [2], "steps": None, "epochs": 3}, "give step"),
+        ({**DENSE, "measure_epochs": 2, "steps": None, "epochs": 3, "measure_steps": [1]}, "give one of them"),
+    ],
+)
+def test_bad_input(params, words):
+    with pytest.raises(ParameterError, match=words):
+        COLLAPSE.check_trial(trial(**{"batch_size": None, **params}))
