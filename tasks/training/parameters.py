@@ -175,7 +175,7 @@ def judged_steps(schedule: str, last: int) -> list[int]:
 
 def measured_steps(params: Params, last: int) -> list[int]:
     """Return the steps up to `last` at which every layer is measured, the last among them."""
-    if params.get("measure_epochs") is not None:
+    if params.get("measure_epochs") is not None and params["epochs"] is not None:
         return sorted({*range(0, last, params["measure_epochs"] * (last // params["epochs"])), last})
     if params["measure_steps"] is None:
         return sorted({*log_spaced_steps(last), *judged_steps(params["schedule"], last)})

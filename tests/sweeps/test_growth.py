@@ -17,7 +17,7 @@ from depthrate.tasks.schema import Parameter, ParameterError, ParameterSchema
 
 COLLAPSE = builtin_tasks()["collapse"]
 TEMPERATURE = Parameter(name="temperature", kind="float", default=1e-5, minimum=0, added=True)
-STAGES = Parameter(name="stages", kind="list[int]", default=None, nullable=True, added=True)
+PHASES = Parameter(name="phases", kind="list[int]", default=None, nullable=True, added=True)
 
 
 def grown(*parameters, task=COLLAPSE):
@@ -37,25 +37,25 @@ def fixed(**params):
 @pytest.mark.parametrize("name", ["quickstart", "papers/mnist-rn1"])
 def test_a_parameter_that_collapse_gains_leaves_every_trial_what_it_was(name):
     sweep = load_sweep(name)
-    before, after = sweep.expand(COLLAPSE), sweep.expand(grown(TEMPERATURE, STAGES))
+    before, after = sweep.expand(COLLAPSE), sweep.expand(grown(TEMPERATURE, PHASES))
     assert [trial.trial_id for trial in after] == [trial.trial_id for trial in before]
-    assert all(trial.params["temperature"] == 1e-5 and trial.params["stages"] is None for trial in after)
+    assert all(trial.params["temperature"] == 1e-5 and trial.params["phases"] is None for trial in after)
     assert [trial.trial_id for trial in sweep.expand(COLLAPSE)] == [trial.trial_id for trial in before]
 
 
 def test_golden_ids_of_a_grown_task():
     """If this fails, results with such parameters in every store lose their trials."""
-    task = grown(TEMPERATURE, STAGES)
-    assert ids(task, **fixed()) == ids(task, **fixed(temperature=1e-5, stages=None)) == ["712c2b8e69e2c217"]
+    task = grown(TEMPERATURE, PHASES)
+    assert ids(task, **fixed()) == ids(task, **fixed(temperature=1e-5, phases=None)) == ["712c2b8e69e2c217"]
     assert ids(task, **fixed(temperature=1e-3)) == ["4e02ef548e745b9b"]
     assert ids(task, **fixed(temperature=0)) == ids(task, **fixed(temperature=-0.0)) == ["955998bfefe98fd1"]
-    assert ids(task, **fixed(stages=[1, 2])) == ["3a9289d8b1a898fe"]
+    assert ids(task, **fixed(phases=[1, 2])) == ["d6b2793302197d72"]
     assert ids(grown(TEMPERATURE), **fixed(temperature=1e-3)) == ["4e02ef548e745b9b"], "whatever else the task gains"
 
 
 def test_other_values_are_other_trials():
-    task = grown(TEMPERATURE, STAGES)
-    found = ids(task, **fixed(), grid={"temperature": [1e-5, 1e-4, 0], "stages": [None, [], [1], [2]]}, seeds=3)
+    task = grown(TEMPERATURE, PHASES)
+    found = ids(task, **fixed(), grid={"temperature": [1e-5, 1e-4, 0], "phases": [None, [], [1], [2]]}, seeds=3)
     assert len(found) == len(set(found)) == 36 and len(set(found) & set(ids(COLLAPSE, **fixed(), seeds=3))) == 3
 
 
