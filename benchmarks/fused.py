@@ -2,6 +2,7 @@
 
     python benchmarks/fused.py                                   # CPU: plain, eager and compiled packs, vmap, compiled alone
     python benchmarks/fused.py --family transformer              # L-T11, 16 positions
+    python benchmarks/fused.py --family module --sides plain,eager   # nn.Modules of a user's own: an MLP, an MLP-Mixer
     python benchmarks/fused.py --only 8:128 --rounds 9           # one setting: depth 8, 128 rows
     python benchmarks/fused.py --device cuda --sides plain,eager # GPU: fused against one trial after another
 
@@ -50,6 +51,12 @@ CPU_SETTINGS = {
         Setting(34, 128, 16, 20),
     ],
     "transformer": [Setting(2, 16, 8, 60, "transformer"), Setting(4, 64, 4, 20, "transformer")],
+    "module": [
+        Setting(3, 64, 8, 100, "mlp"),
+        Setting(6, 256, 4, 40, "mlp"),
+        Setting(2, 32, 8, 40, "mixer"),
+        Setting(4, 64, 4, 20, "mixer"),
+    ],
 }
 GPU_SETTINGS = [
     Setting(8, 128, 16, 200),
@@ -80,7 +87,8 @@ def main() -> None:
         return
     settings = CPU_SETTINGS[arguments.family] if arguments.device == "cpu" else GPU_SETTINGS
     settings = [s for s in settings if arguments.only in (None, f"{s.depth}:{s.rows}")]
-    names = [name for name in arguments.sides.split(",") if arguments.family == "residual" or name != "vmap"]
+    without = {"residual": (), "transformer": ("vmap",), "module": ("compiled", "alone")}[arguments.family]
+    names = [name for name in arguments.sides.split(",") if name not in without]
     processes = len(os.sched_getaffinity(0)) if arguments.device == "cpu" else 1
     print(
         f"{arguments.device}, {processes} processes a side, {arguments.rounds} rounds, {arguments.family}, width {WIDTH}, "
@@ -172,6 +180,8 @@ def _data(setting: Setting, device: str):  # type: ignore[no-untyped-def]
 
 
 def _network(setting: Setting):  # type: ignore[no-untyped-def]
+    from depthrate.tasks.data.dataset import DataShape
+    from depthrate.tasks.networks.module import ModuleNetwork
     from depthrate.tasks.networks.residual import ResidualNetwork
     from depthrate.tasks.networks.transformer import Transformer
 
@@ -179,6 +189,11 @@ def _network(setting: Setting):  # type: ignore[no-untyped-def]
         return ResidualNetwork(
             linear_layers=1, pre_norm=False, depth=setting.depth, width=WIDTH,
             input_dimensions=INPUTS, num_classes=CLASSES, last_bias=True,
+        )  # fmt: skip
+    if setting.family in ("mlp", "mixer"):
+        return ModuleNetwork(
+            make=lambda: _modules(setting, "cpu", 1)[0], name=setting.family, arguments={},
+            data=DataShape(num_samples=setting.rows, sample_shape=(INPUTS,), num_classes=CLASSES),
         )  # fmt: skip
     return Transformer(
         attention_layers=1, mlp_layers=1, pre_norm=False, depth=setting.depth, width=WIDTH, positions=POSITIONS,
@@ -257,14 +272,52 @@ def _modules(setting: Setting, device: str, count: int):  # type: ignore[no-unty
             h = self.embedding(x.view(len(x), POSITIONS, -1)) + self.places
             return self.last(self.norm(self.blocks(h)[:, -1]))
 
+    class MixerBlock(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norms = nn.ModuleList([nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)])
+            self.tokens = nn.Sequential(nn.Linear(POSITIONS, 32), nn.GELU(), nn.Linear(32, POSITIONS))
+            self.channels = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+
+        def forward(self, h: torch.Tensor) -> torch.Tensor:
+            h = h + self.tokens(self.norms[0](h).transpose(1, 2)).transpose(1, 2)
+            return h + self.channels(self.norms[1](h))
+
+    class Mixer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Linear(INPUTS // POSITIONS, WIDTH)
+            self.blocks = nn.ModuleList([MixerBlock() for _ in range(setting.depth)])
+            self.norm, self.last = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.embedding(x.view(len(x), POSITIONS, -1))
+            for block in self.blocks:
+                h = block(h)
+            return self.last(self.norm(h).mean(1))
+
+    class MLP(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(INPUTS, WIDTH)
+            self.blocks = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(setting.depth - 1)])
+            self.last = nn.Linear(WIDTH, CLASSES)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = torch.relu(self.first(x))
+            for block in self.blocks:
+                h = torch.relu(block(h))
+            return self.last(h)
+
     def residual() -> nn.Module:
         first = [nn.Linear(INPUTS, WIDTH), nn.LayerNorm(WIDTH, elementwise_affine=False)]
         return nn.Sequential(*first, *[Block() for _ in range(setting.depth - 1)], nn.Linear(WIDTH, CLASSES))
 
+    makers = {"residual": residual, "transformer": Transformer, "mlp": MLP, "mixer": Mixer}
     made = []
     for seed in range(count):
         torch.manual_seed(seed)
-        made.append((residual() if setting.family == "residual" else Transformer()).to(device))
+        made.append(makers[setting.family]().to(device))
     return made
 
 
