@@ -202,9 +202,16 @@ def test_a_worker_that_never_started_charges_no_pack_unless_none_starts_for_long
     options = LaunchOptions(store="", data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
 
     def fails_to_start(trial_id: str) -> FailureKind:
-        dispatcher.waiting.put(
-            PackJob(trial_id, "s", "power_law", trial_id, [trial_id], [{}], options)  # its worker takes it along
+        job = PackJob(
+            attempt_id=trial_id,
+            sweep="s",
+            task="power_law",
+            pack_id=trial_id,
+            trial_ids=[trial_id],
+            params=[{}],
+            options=options,
         )
+        dispatcher.waiting.put(job)  # its worker takes it along
         dispatcher.new_worker(trial_id)
         dispatcher.on_trial_error(0, [], SimpleNamespace(trial_id=trial_id, pickled_error_file=None))
         end = ends.get_nowait()
