@@ -103,6 +103,13 @@ class Dataset:
         return digest.hexdigest()
 
 
+def numbered_samples(num_classes: int, num_samples: int) -> Dataset:
+    """Return the data set of a model whose features are free: each sample is its own number, every class has as many."""
+    per_class = num_samples // num_classes
+    labels_N = np.repeat(np.arange(num_classes), per_class)
+    return Dataset(np.arange(num_samples)[:, None], labels_N, np.full(num_classes, per_class))
+
+
 def _check_arrays(x: np.ndarray, labels_N: np.ndarray, vocabulary_size: int | None) -> None:
     if x.ndim < 2 or labels_N.ndim != 1 or len(x) != len(labels_N) or not len(x):
         raise DatasetError(

@@ -10,11 +10,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from depthrate.tasks.data.dataset import Dataset
+from depthrate.tasks.data.dataset import numbered_samples
 from depthrate.tasks.dufm.classify import GEOMETRY_TOLERANCE, classify
 from depthrate.tasks.dufm.closed_forms import best_known, dnc_loss, srg_loss
 from depthrate.tasks.dufm.descent import GradientDescent
@@ -60,7 +59,7 @@ def training_of(trials: Sequence[Params]) -> Training:
     ]
     return Training(
         network=network,
-        dataset=_samples(network),
+        dataset=numbered_samples(network.num_classes, network.num_samples),
         plan=_plan(shared),
         hyperparameters=[
             Hyperparameters(seed=params["seed"], lr=params["lr"], momentum=0.0, weight_decays=weight_decays(params))
@@ -87,13 +86,6 @@ def _plan(params: Params) -> TrainingPlan:
     )
 
 
-def _samples(network: UnconstrainedFeatures) -> Dataset:
-    """Return the data set of a model whose features are free: each sample is its own number."""
-    per_class = network.num_samples // network.num_classes
-    labels_N = np.repeat(np.arange(network.num_classes), per_class)
-    return Dataset(np.arange(network.num_samples)[:, None], labels_N, np.full(network.num_classes, per_class))
-
-
 def _ratios(problems: Sequence[Problem], *, relu: bool) -> OwnCurves:
     """Return what adds to a row of curves the objective over the closed forms: null where these are not defined."""
 
@@ -116,7 +108,7 @@ class _LayerMeasurements:
 
     def __init__(self, network: UnconstrainedFeatures, rank_tol: float):
         self._network, self._rank_tol = network, rank_tol
-        self._counts_K = torch.from_numpy(_samples(network).class_counts_K)
+        self._counts_K = torch.from_numpy(numbered_samples(network.num_classes, network.num_samples).class_counts_K)
 
     def __call__(self, trainer: FusedTrainer, position: int, step: int) -> list[dict[str, Any]]:
         """Return one row a layer; the last one says which solution it is.

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from depthrate.tasks.data.dataset import Dataset
+from depthrate.tasks.data.dataset import numbered_samples
 from depthrate.tasks.measures.alignment import weight_alignment
 from depthrate.tasks.measures.class_means import class_collapse, class_means
 from depthrate.tasks.measures.progressive import monotonicity
@@ -53,7 +53,7 @@ def training_of(trials: Sequence[Params], inputs_of_trials: Sequence[Array]) -> 
         inputs_TND=torch.from_numpy(np.stack(inputs_of_trials)),
         start_TP=torch.stack(starts),
     )
-    dataset = _samples(network)
+    dataset = numbered_samples(network.num_classes, network.num_samples)
     return Training(
         network=network,
         dataset=dataset,
@@ -86,13 +86,6 @@ def _plan(params: Params, steps: int) -> TrainingPlan:
         clip_norm=None,
         dtype=getattr(torch, params["dtype"]),
     )
-
-
-def _samples(network: UnconstrainedLayers) -> Dataset:
-    """Return the data set of a model whose features are free: each sample is its own number."""
-    per_class = network.num_samples // network.num_classes
-    labels_N = np.repeat(np.arange(network.num_classes), per_class)
-    return Dataset(np.arange(network.num_samples)[:, None], labels_N, np.full(network.num_classes, per_class))
 
 
 def _optimum(params: Params, x_ND: Array) -> Optimum:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import logging
 import random
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,9 +10,7 @@ import numpy as np
 import torch
 
 from depthrate.tasks.task import Interrupted, TaskContext
-
-FORMAT = 1
-log = logging.getLogger(__name__)
+from depthrate.tasks.training.checkpoint import loaded, packed
 
 
 class TrainingRun:
@@ -40,14 +35,9 @@ class TrainingRun:
 
     def __enter__(self) -> TrainingRun:
         """Go on from the checkpoint of an earlier attempt, where there is one."""
-        content = self._context.load_checkpoint()
-        if content is not None:
-            try:
-                saved = _unpacked(content)
-            except Exception as error:  # damaged in any way: training anew costs time, never results
-                log.warning("checkpoint cannot be read (%s); training starts anew", error)
-            else:
-                self._restore(saved)
+        saved = loaded(self._context)
+        if saved is not None:
+            self._restore(saved)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -100,7 +90,6 @@ class TrainingRun:
         kind, keys, *rest = np.random.get_state(legacy=True)
         version, state, gauss = random.getstate()
         content = {
-            "format": FORMAT,
             "objects": {name: each.state_dict() for name, each in self._objects.items()},
             "step": self.step,
             "curves": self.curves,
@@ -109,17 +98,4 @@ class TrainingRun:
             "numpy": [str(kind), [int(key) for key in keys], *rest],
             "python": [version, list(state), gauss],
         }
-        buffer = io.BytesIO()
-        torch.save(content, buffer)
-        payload = buffer.getvalue()
-        self._context.save_checkpoint(hashlib.sha256(payload).digest() + payload)
-
-
-def _unpacked(content: bytes) -> dict[str, Any]:
-    digest, payload = content[:32], content[32:]
-    if hashlib.sha256(payload).digest() != digest:
-        raise ValueError("its checksum is wrong")
-    saved: dict[str, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    if saved["format"] != FORMAT:
-        raise ValueError(f"its format is {saved['format']}, this version writes {FORMAT}")
-    return saved
+        self._context.save_checkpoint(packed(content))

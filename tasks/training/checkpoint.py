@@ -39,18 +39,25 @@ def unpacked(content: bytes) -> dict[str, Any]:
     return saved
 
 
+def loaded(context: TaskContext) -> dict[str, Any] | None:
+    """Return the checkpoint of an earlier attempt; null where there is none, or none that can be read."""
+    content = context.load_checkpoint()
+    if content is None:
+        return None
+    try:
+        return unpacked(content)
+    except Exception as error:  # damaged in any way: training anew costs time, never results
+        log.warning("checkpoint cannot be read (%s); training starts anew", error)
+        return None
+
+
 def left_by_earlier(context: TaskContext) -> tuple[dict[str, Any], list[int]] | None:
     """Return what an earlier attempt saved, with `trial_ids` in it, and the place there of each trial of this pack.
 
     None where nothing was saved, where it cannot be read, or where one of this pack's trials was not among them.
     """
-    content = context.load_checkpoint()
-    if content is None:
-        return None
-    try:
-        saved = unpacked(content)
-    except Exception as error:  # damaged in any way: training anew costs time, never results
-        log.warning("checkpoint cannot be read (%s); training starts anew", error)
+    saved = loaded(context)
+    if saved is None:
         return None
     places = {trial_id: place for place, trial_id in enumerate(saved["trial_ids"])}
     if not all(trial_id in places for trial_id in context.trial_ids):
