@@ -39,10 +39,6 @@ from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters
 from depthrate.tasks.training.polish_parameters import marked_steps, polish_plan, training_steps
 from depthrate.tasks.training.trainer import FusedTrainer
 
-MOST_COMPARED = 10_000
-"""Samples whose distances are compared: all pairs of as many take some 10 s."""
-COMPARED_AT_ONCE = 1000
-
 
 def run_pack(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
     """Train and measure a pack of trials of one shape; results come when the whole pack is done.
@@ -158,7 +154,7 @@ def _objective_gap(trials: Sequence[Params], dataset: Dataset) -> OwnCurves:
     null where there is none."""
     num_classes = len(dataset.class_counts_K)
     limits = [objective_limit(params, num_classes) if dataset.is_balanced else None for params in trials]
-    closest = closest_samples(dataset.x_NI) if any(limit is not None for limit in limits) else None
+    closest = dataset.closest_samples if any(limit is not None for limit in limits) else None
     bounds = [
         None if limit is None or closest is None else objective_bound(params, len(dataset.x_NI), closest)
         for limit, params in zip(limits, trials, strict=True)
@@ -172,21 +168,6 @@ def _objective_gap(trials: Sequence[Params], dataset: Dataset) -> OwnCurves:
         }
 
     return gap
-
-
-def closest_samples(x_NI: np.ndarray) -> float | None:
-    """Return the smallest distance between two samples scaled to norm 1; null where too many would have to be compared."""
-    if len(x_NI) > MOST_COMPARED or not np.issubdtype(x_NI.dtype, np.floating):
-        return None
-    unit_NI = x_NI.reshape(len(x_NI), -1).astype(np.float64)
-    unit_NI = unit_NI / np.maximum(np.linalg.norm(unit_NI, axis=1, keepdims=True), np.finfo(np.float64).tiny)
-    smallest = np.inf
-    for start in range(0, len(unit_NI), COMPARED_AT_ONCE):
-        square_MN = 2 - 2 * unit_NI[start : start + COMPARED_AT_ONCE] @ unit_NI.T
-        own = np.arange(len(square_MN))
-        square_MN[own, start + own] = np.inf
-        smallest = min(smallest, float(square_MN.min()))
-    return float(np.sqrt(max(smallest, 0.0)))
 
 
 def _hyperparameters(params: Params) -> Hyperparameters:

@@ -14,6 +14,10 @@ import numpy as np
 
 from depthrate.tasks.data.sources import DatasetError
 
+MOST_COMPARED = 10_000
+"""Samples whose distances are compared: all pairs of as many take some 10 s."""
+COMPARED_AT_ONCE = 1000
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataShape:
@@ -89,6 +93,21 @@ class Dataset:
             vocabulary_size=self.vocabulary_size,
             reading_bytes=self.x_NI.nbytes,
         )
+
+    @cached_property
+    def closest_samples(self) -> float | None:
+        """Smallest distance between two samples scaled to norm 1; null where too many would have to be compared, or tokens."""
+        if len(self.x_NI) > MOST_COMPARED or not np.issubdtype(self.x_NI.dtype, np.floating):
+            return None
+        unit_NI = self.x_NI.reshape(len(self.x_NI), -1).astype(np.float64)
+        unit_NI = unit_NI / np.maximum(np.linalg.norm(unit_NI, axis=1, keepdims=True), np.finfo(np.float64).tiny)
+        smallest = np.inf
+        for start in range(0, len(unit_NI), COMPARED_AT_ONCE):
+            square_MN = 2 - 2 * unit_NI[start : start + COMPARED_AT_ONCE] @ unit_NI.T
+            own = np.arange(len(square_MN))
+            square_MN[own, start + own] = np.inf
+            smallest = min(smallest, float(square_MN.min()))
+        return float(np.sqrt(max(smallest, 0.0)))
 
     @cached_property
     def content_hash(self) -> str:
