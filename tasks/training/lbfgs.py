@@ -66,7 +66,7 @@ class Lbfgs:
     def forget_value(self) -> None:
         """Ask for the iterate again, because the function has changed; what is known of its curvature is kept."""
         self.point_P, self._direction_P, self.is_stalled = self.iterate_P, None, False
-        self.value, self.gradient_norm = math.inf, math.inf
+        self.value = math.inf
 
     def _between(self, value: float) -> float:
         """Return where to try next below a step that was too long: the parabola's minimum at first, then the middle."""

@@ -203,7 +203,6 @@ class TrainingPack:
             polisher.step()
             step, done = self.num_steps + polisher.num_evaluations, set(positions) - set(polisher.active)
             if step in self.curve_steps or done:
-                self.trainer.theta_TP = polisher.theta_TP
                 self._record_polished(step, positions if step in self.curve_steps else sorted(done), done)
             self._tell_progress(step)
         self.trainer.theta_TP = polisher.theta_TP
@@ -337,6 +336,7 @@ class TrainingPack:
     def _record_polished(self, step: int, positions: Sequence[int], done: Collection[int]) -> None:
         """Append the curves of these trials, with the true ReLU, and the measurements where they are due or a trial is done."""
         assert self.polisher is not None
+        self.polisher.compare(positions)
         evaluation = self.trainer.evaluate()
         for position in positions:
             index = self.alive[position]

@@ -7,7 +7,8 @@ Shapes: T trials, P parameters of one trial.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,10 @@ class _Trial:
     """One trial on its way: its search, and which of the smoothing widths it is at."""
 
     search: Lbfgs
+    best_P: Tensor
+    """The lowest of the points compared, with its objective `lowest` and its gradient norm."""
+    lowest: float = math.inf
+    best_gradient_norm: float = math.nan
     stage: int = 0
     finished_at: int | None = None
     """Evaluations it took; null while it goes on."""
@@ -35,9 +40,10 @@ class Polisher:
 
     def __init__(self, plan: PolishPlan, trainer: FusedTrainer):
         """Start where a trainer is that computes in float64."""
-        self.plan, self._objective = plan, SmoothedObjective(trainer, plan.barrier)
-        self._trials = [_Trial(Lbfgs(start_P, plan.memory)) for start_P in trainer.theta_TP]
+        self.plan, self._trainer, self._objective = plan, trainer, SmoothedObjective(trainer, plan.barrier)
+        self._trials = [_Trial(Lbfgs(start_P, plan.memory), start_P) for start_P in trainer.theta_TP]
         self.num_evaluations = 0
+        self.compare(range(len(self._trials)))  # no trial ends above where it began
 
     @property
     def active(self) -> list[int]:
@@ -46,8 +52,10 @@ class Polisher:
 
     @property
     def theta_TP(self) -> Tensor:
-        """The best parameters of all trials so far."""
-        return torch.stack([trial.search.iterate_P for trial in self._trials])
+        """Where each trial is: its iterate, and once it is done the lowest point seen."""
+        return torch.stack(
+            [trial.search.iterate_P if trial.finished_at is None else trial.best_P for trial in self._trials]
+        )
 
     @property
     def finished_at(self) -> list[int | None]:
@@ -56,8 +64,25 @@ class Polisher:
 
     @property
     def gradient_norms(self) -> list[float]:
-        """The norm of each trial's gradient, of the smoothed objective with its barrier."""
-        return [trial.search.gradient_norm for trial in self._trials]
+        """The norm of each trial's gradient there, of the smoothed objective with its barrier."""
+        return [
+            trial.search.gradient_norm if trial.finished_at is None else trial.best_gradient_norm
+            for trial in self._trials
+        ]
+
+    def compare(self, trials: Iterable[int]) -> None:
+        """Keep those iterates that have the lowest true objective so far, and put the trainer at `theta_TP`.
+
+        A trial ends with its lowest, not its last: the smoothed objective may fall where the true one rises, near a
+        LayerNorm's singularity and where a unit lies on the rounded kink for all samples, which is a parabola there.
+        """
+        self._trainer.theta_TP = torch.stack([trial.search.iterate_P for trial in self._trials])
+        objective_T = self._trainer.evaluate().objective.tolist()
+        for trial, objective in ((self._trials[position], objective_T[position]) for position in trials):
+            if objective < trial.lowest:
+                trial.best_P, trial.lowest = trial.search.iterate_P, objective
+                trial.best_gradient_norm = trial.search.gradient_norm
+        self._trainer.theta_TP = self.theta_TP
 
     def step(self) -> None:
         """Evaluate each active trial at the point it asks for, and let it choose the next."""
@@ -86,7 +111,12 @@ class Polisher:
     def state(self) -> dict[str, Any]:
         """Return all that is needed to go on, as tensors and numbers."""
         trials = [
-            [each.search.state(is_over=each.finished_at is not None), each.stage, each.finished_at]
+            [
+                each.search.state(is_over=each.finished_at is not None),
+                each.stage,
+                each.finished_at,
+                [each.best_P, each.lowest, each.best_gradient_norm],
+            ]
             for each in self._trials
         ]
         return {"num_evaluations": self.num_evaluations, "trials": trials}
@@ -95,5 +125,7 @@ class Polisher:
         """Go on from what `state` gave: of these trials of it, in this order."""
         self.num_evaluations = state["num_evaluations"]
         for trial, index in zip(self._trials, trials, strict=True):
-            search_state, trial.stage, trial.finished_at = state["trials"][index]
+            search_state, trial.stage, trial.finished_at, best = state["trials"][index]
             trial.search.load_state(search_state)
+            trial.best_P, trial.lowest, trial.best_gradient_norm = best
+            trial.best_P = trial.best_P.to(trial.search.iterate_P.device)
