@@ -1,16 +1,17 @@
 """Fused packs beside one trial a process on all cores, which is what a user would do instead; ratios from one run.
 
-    python benchmarks/fused.py                                   # CPU: plain, eager and compiled packs, vmap, compiled alone
-    python benchmarks/fused.py --family transformer              # L-T11, 16 positions
-    python benchmarks/fused.py --family module --sides plain,eager   # nn.Modules of a user's own: an MLP, an MLP-Mixer
-    python benchmarks/fused.py --only 8:128 --rounds 9           # one setting: depth 8, 128 rows
-    python benchmarks/fused.py --device cuda --sides plain,eager # GPU: fused against one trial after another
+    python -m benchmarks.fused                                   # CPU: plain, eager and compiled packs, vmap, compiled alone
+    python -m benchmarks.fused --family transformer              # L-T11, 16 positions
+    python -m benchmarks.fused --family module --sides plain,eager   # nn.Modules of a user's own: an MLP, an MLP-Mixer
+    python -m benchmarks.fused --only 8:128 --rounds 9           # one setting: depth 8, 128 rows
+    python -m benchmarks.fused --device cuda --sides plain,eager # GPU: fused against one trial after another
 
 The plain side trains the same networks with torch.nn modules and torch.optim, as many processes at once as there are
 cores (on a GPU: one process, whose trials follow each other). All sides run the same number of training steps; process
 start-up and compilation are left out (the first round), and the seconds of compilation printed. Rounds alternate between the
 sides, so that a machine whose speed drifts does not favour one; medians are reported. Beside the ratio of trial-steps a second
-stands that of trial-steps a processor second, which holds on a machine that does other work too.
+stands that of trial-steps a processor second, which holds on a machine that does other work too. The last columns say which
+share of one core's measured peak (and of its memory's bandwidth) that is: see benchmarks/floor.py.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from benchmarks.floor import Speeds, measured_speeds, step_work
 
 
 @dataclass(frozen=True)
@@ -94,13 +97,18 @@ def main() -> None:
         f"{arguments.device}, {processes} processes a side, {arguments.rounds} rounds, {arguments.family}, width {WIDTH}, "
         "SGD momentum, full batch"
     )
-    print("depth  rows  trials  side       trial-steps/s  ratio (min..max)    per processor second  ratio (min..max)")
+    speeds = measured_speeds(arguments.device)
+    print(speeds)
+    print(
+        "depth  rows  trials  side       trial-steps/s  ratio (min..max)    per processor second  ratio (min..max)   "
+        "of peak FLOPs  of bandwidth"
+    )
     sides = {name: [_Worker(name, arguments.device) for _ in range(processes)] for name in names}
     for setting in settings:
-        _compare(setting, sides, arguments.rounds)
+        _compare(setting, sides, arguments.rounds, speeds)
 
 
-def _compare(setting: Setting, sides: dict[str, list[_Worker]], rounds: int) -> None:
+def _compare(setting: Setting, sides: dict[str, list[_Worker]], rounds: int, speeds: Speeds) -> None:
     rates: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for round_ in range(rounds + 1):
         for name, workers in sides.items():
@@ -114,7 +122,13 @@ def _compare(setting: Setting, sides: dict[str, list[_Worker]], rounds: int) -> 
             ratios = [rate[kind] / plain[kind] for plain, rate in zip(base, found, strict=True)]
             speed = statistics.median(rate[kind] for rate in found)
             cells.append(f"{speed:13.0f}  {statistics.median(ratios):5.2f} ({min(ratios):.2f}..{max(ratios):.2f})")
-        print(f"{setting.depth:5d} {setting.rows:5d} {setting.trials:7d}  {name:9s} {'     '.join(cells)}", flush=True)
+        trials = 1 if name in ("plain", "alone") else setting.trials
+        is_dense = setting.family in ("residual", "mlp")
+        work = step_work(_network(setting), setting.rows, INPUTS, WIDTH, trials, is_dense=is_dense)
+        of_peak, of_bandwidth = work.shares(statistics.median(per_cpu_s for _, per_cpu_s in found), speeds)
+        shares = f"{of_peak:13.1%} {of_bandwidth:13.1%}"
+        start = f"{setting.depth:5d} {setting.rows:5d} {setting.trials:7d}  {name:9s}"
+        print(f"{start} {'     '.join(cells)} {shares}", flush=True)
 
 
 def _rates(workers: list[_Worker], setting: Setting) -> tuple[float, float]:
@@ -133,7 +147,7 @@ class _Worker:
     def __init__(self, side: str, device: str):
         from depthrate.orchestrator.executors.local import WORKER_ENVIRONMENT
 
-        command = [sys.executable, __file__, "--device", device, "--worker", side]
+        command = [sys.executable, "-m", "benchmarks.fused", "--device", device, "--worker", side]
         environment = {**os.environ, **WORKER_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment

@@ -12,9 +12,9 @@ import numpy as np
 
 from depthrate.orchestrator.convergence import Convergence, judge
 from depthrate.orchestrator.draws import draw_of, draws_text
-from depthrate.orchestrator.drift import drift_of, measured_before
+from depthrate.orchestrator.drift import drift_of
 from depthrate.orchestrator.fitted_curve import FittedCurve
-from depthrate.storage.columns import quoted
+from depthrate.orchestrator.fitted_values import FittedValues
 from depthrate.storage.query import Results
 from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.fit_requests import FitRequest
@@ -46,33 +46,14 @@ def fit_curves(
     draw_names = [] if task is None else [name for name, parameter in task.schema.items() if parameter.draw]
     declared = {} if task is None else by_name(task.measurements)
     params = {trial.trial_id: trial.params for trial in trials}
-    curves = []
+    curves, values = [], FittedValues(results, requests)
     for request in requests:
-        measured = _measured(results, request)
+        measured = values.last(request)
         done = [(trial.params, measured[trial.trial_id]) for trial in trials if trial.trial_id in measured]
         found = _fitted(_curves_of(request, done, ended, draw_names))
-        found = _with_common(_with_drift(found, results, request, ended))
+        found = _with_common(_with_drift(found, values, request, ended))
         curves += [_with_bound(curve, declared.get(request.metric), params) for curve in found]
     return curves
-
-
-def _measured(results: Results, request: FitRequest) -> dict[str, dict[str, Any]]:
-    """Return trial -> its status and value, of the trials that the request's filter lets through."""
-    known = results.sql("select * from results limit 0").columns
-    # a measured column that a parameter hides (loss, lr) stands in results as last_<name>
-    column = f"last_{request.metric}" if f"last_{request.metric}" in known else request.metric
-    source, value = "results r", f"r.{quoted(column)}" if column in known else "null"
-    if request.layer is not None:
-        layers = results.sql("select * from metrics limit 0").columns
-        value = f"m.{quoted(request.metric)}" if request.metric in layers else "null"
-        layer = str(request.layer) if request.layer >= 0 else f"r.layer + 1 {request.layer}"
-        match = f"m.trial_id = r.trial_id and m.step = r.step and m.split = r.split and m.layer = {layer}"
-        source = f"results r left join metrics m on {match}"
-    query = f"select r.trial_id, r.status, {value} as value from {source}"
-    if request.where:
-        query += f" where r.trial_id in (select trial_id from results where {request.where})"
-    rows = results.sql(f"{query} order by r.trial_id").to_arrow_table().to_pylist()
-    return {row["trial_id"]: row for row in rows}
 
 
 Done = tuple[Mapping[str, Any], dict[str, Any]]
@@ -198,12 +179,12 @@ def _draws(rows: Sequence[Mapping[str, Any]]) -> list[Hashable] | None:
 
 
 def _with_drift(
-    curves: list[FittedCurve], results: Results, request: FitRequest, ended: Mapping[str, Convergence]
+    curves: list[FittedCurve], values: FittedValues, request: FitRequest, ended: Mapping[str, Convergence]
 ) -> list[FittedCurve]:
     """Say how the last quarter of training moved each exponent."""
     if not any(curve.fits for curve in curves):
         return curves
-    past = measured_before(results, request)
+    past = values.past(request)
     return [replace(curve, drift=drift_of(curve.rows, past, ended)) if curve.power else curve for curve in curves]
 
 

@@ -10,12 +10,7 @@ from typing import Any
 import numpy as np
 
 from depthrate.orchestrator.convergence import Convergence
-from depthrate.storage.columns import quoted
-from depthrate.storage.query import Results
-from depthrate.sweeps.fit_requests import FitRequest
-
-Past = Mapping[str, Sequence[tuple[float, float]]]
-"""Trial -> (step, value) at each step the metric was measured at, rising."""
+from depthrate.orchestrator.fitted_values import Past
 
 
 @dataclass(frozen=True)
@@ -55,23 +50,3 @@ def _change(steps: Sequence[tuple[float, float]], start: float) -> float | None:
         return None
     at, log_y = np.array(measured).T
     return float(log_y[-1] - np.interp(start, at, log_y))
-
-
-def measured_before(results: Results, request: FitRequest) -> dict[str, list[tuple[float, float]]]:
-    """Return trial -> the metric of a request at each step it was measured at."""
-    tables = {table: results.sql(f"select * from {table} limit 0").columns for table in ("metrics", "curves")}
-    table = next((table for table, columns in tables.items() if request.metric in columns), None)
-    if table is None:
-        return {}
-    column, where = f"t.{quoted(request.metric)}", ""
-    if table == "metrics":
-        counted = "" if request.layer is None or request.layer >= 0 else "r.layer + 1 "
-        where = "and t.is_last" if request.layer is None else f"and t.layer = {counted}{request.layer}"
-    rows = results.sql(
-        f"select t.trial_id, t.step, {column} from {table} t join results r on t.trial_id = r.trial_id "
-        f"and t.split = r.split where {column} is not null {where} order by t.trial_id, t.step"
-    ).fetchall()
-    past: dict[str, list[tuple[float, float]]] = {}
-    for trial_id, step, value in rows:
-        past.setdefault(trial_id, []).append((float(step), float(value)))
-    return past

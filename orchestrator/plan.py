@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Set
-from contextlib import suppress
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Any
 
 from depthrate.orchestrator.measurements import columns_of, result_columns
-from depthrate.storage.json_file import object_of, read_sealed
+from depthrate.storage.json_file import read_sealed
 from depthrate.storage.layout import checkpoint_trials_path, identity, is_identity
-from depthrate.storage.schema import no_rows
-from depthrate.storage.snapshot import Snapshot, sample_trials, take_snapshot
+from depthrate.storage.snapshot import Snapshot, take_snapshot
 from depthrate.storage.store import Store
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.figure_requests import check_figures
@@ -23,9 +19,6 @@ from depthrate.sweeps.sweep import Sweep
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.task import Task
-
-SAMPLE = 1000
-"""Measured trials whose times an estimate rests on."""
 
 
 @dataclass(frozen=True)
@@ -162,32 +155,6 @@ def halved(pack: Pack) -> list[Pack]:
     """Return the pack's trials in two packs, for one that ran out of memory."""
     middle = len(pack.trials) // 2
     return [make_pack(pack.trials[:middle]), make_pack(pack.trials[middle:])]
-
-
-def estimated_hours(plan: Plan, estimate_s: Callable[[Pack], float | None]) -> float | None:
-    """Return the core-hours of what is pending; None without any estimate."""
-    seconds = [estimate_s(pack) for pack in plan.packs]
-    return None if None in seconds else sum(s for s in seconds if s is not None) / 3600
-
-
-def make_estimate(plan: Plan, store: Store) -> Callable[[Pack], float | None]:
-    """Return what gives a pack's rough seconds on one core, from trials of this task already measured where there are any."""
-    task = plan.checked.task
-    sample = sample_trials(store, plan.snapshot, SAMPLE) if plan.packs else no_rows()
-    rows = sample.select(["task", "wall_s", "params"]).to_pylist()
-    ratios = []
-    for row in rows:
-        if row["task"] == task.name and row["wall_s"] is not None:
-            with suppress(ValueError, KeyError, TypeError, ArithmeticError):  # a trial that this task cannot have run
-                ratios.append(row["wall_s"] / _estimate_s(task, task.schema.completed(object_of(row["params"]))))
-    if not ratios and task.estimate_s is None:
-        return lambda pack: None
-    factor = statistics.median(ratios) if ratios else 1.0
-    return lambda pack: factor * estimated_wall_s(pack, task)
-
-
-def _estimate_s(task: Task, params: Mapping[str, Any]) -> float:
-    return 1.0 if task.estimate_s is None else task.estimate_s(params)
 
 
 def _checkpointed_packs(store: Store) -> dict[str, list[str]]:

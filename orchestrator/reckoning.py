@@ -109,6 +109,11 @@ class Reckoning:
         }
 
 
+def device_kind(device: str | None) -> str:
+    """Return the kind of a device: cuda of cuda:0."""
+    return (device or "cpu").partition(":")[0]
+
+
 def device_word(device: str) -> str:
     """Return what an hour of a device is called."""
     return {"cuda": "GPU-hours", "cpu": "core-hours"}.get(device, f"{device}-hours")
@@ -240,7 +245,7 @@ def _cpu_share(records: Iterable[Record], now: float) -> float | None:
 
 
 def _device(record: Record) -> str:
-    return str(record["device"] or "cpu").partition(":")[0]
+    return device_kind(record["device"])
 
 
 def _share(record: Record) -> float:

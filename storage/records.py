@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -42,7 +42,8 @@ def read_records(
     `ignored` is told the path of each record that is left out because it cannot be read; `reader` keeps what it read.
     """
     skip = set(skip)
-    records = {record["attempt_id"]: record for record in _compacted_records(store, snapshot.manifests, skip, ignored)}
+    compacted = _compacted_records(store, snapshot.manifests, lambda attempt_id: attempt_id not in skip, ignored)
+    records = {record["attempt_id"]: record for record in compacted}
     loose = {path for path in snapshot.attempts if attempt_of_path(path) not in skip}
     if reader is None:
         records |= {record["attempt_id"]: record for _, record in read_loose_records(store, sorted(loose), ignored)}
@@ -54,11 +55,23 @@ def read_records(
 def read_records_of(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader | None = None) -> list[Record]:
     """Return the records of all attempts of one sweep; `reader` keeps what it read."""
     manifests = [manifest for manifest in snapshot.manifests if manifest.sweep == sweep]
-    compacted = _compacted_records(store, manifests, set(), lambda path: None)
+    compacted = _compacted_records(store, manifests, lambda attempt_id: True, lambda path: None)
     loose = {path for path in snapshot.attempts if sweep_of_path(path) == sweep}
     records = {record["attempt_id"]: record for record in compacted}
     read = (reader or RecordReader(store)).look(loose.__contains__).values()
     return list((records | {record["attempt_id"]: record for record in read}).values())
+
+
+def records_of_attempts(store: Store, snapshot: Snapshot, attempt_ids: Collection[str]) -> dict[str, Record]:
+    """Return attempt -> record of those of these attempts that can be read."""
+    wanted = set(attempt_ids)
+    paths = sorted(path for path in snapshot.attempts if attempt_of_path(path) in wanted)
+    found = {record["attempt_id"]: record for _, record in read_loose_records(store, paths)}
+    left = wanted - found.keys()
+    if left:
+        compacted = _compacted_records(store, snapshot.manifests, left.__contains__, lambda path: None)
+        found |= {record["attempt_id"]: record for record in compacted}
+    return found
 
 
 def read_loose_records(
@@ -151,7 +164,7 @@ def compacted_log(store: Store, snapshot: Snapshot, attempt_id: str) -> bytes | 
 
 
 def _compacted_records(
-    store: Store, manifests: Iterable[Manifest], skip: set[str], ignored: Callable[[str], object]
+    store: Store, manifests: Iterable[Manifest], wanted: Callable[[str], bool], ignored: Callable[[str], object]
 ) -> Iterator[Record]:
     for manifest in manifests:
         for file in manifest.files.get("attempts", ()):
@@ -159,8 +172,8 @@ def _compacted_records(
                 table = as_attempts(read_parquet(store.read(file.path))).select(ATTEMPTS.names)
             except (pa.ArrowException, OSError, KeyError):
                 continue
-            wanted = [attempt not in skip for attempt in table["attempt_id"].to_pylist()]
-            for fields in _rows(table, wanted):
+            chosen = [wanted(attempt_id) for attempt_id in table["attempt_id"].to_pylist()]
+            for fields in _rows(table, chosen):
                 record = _typed(fields)
                 if record is None:
                     ignored(file.path)

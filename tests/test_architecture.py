@@ -51,6 +51,7 @@ NEEDS_TORCH = {
     "tasks/networks/module.py",  # where a function is called, not where the module is imported
     "tasks/networks/module_layers.py",
     "tasks/networks/module_report.py",
+    "tasks/networks/module_seconds.py",
     "tasks/networks/operations.py",  # where a function is called, not where the module is imported
     "tasks/networks/smooth_relu.py",
     "tasks/own/loop.py",

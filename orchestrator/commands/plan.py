@@ -9,15 +9,16 @@ from typing import Any
 from rich.console import Console
 
 from depthrate.orchestrator.commands.launch_arguments import LaunchArguments, plan_on, plan_sentence
+from depthrate.orchestrator.estimates import Estimates, make_estimates
 from depthrate.orchestrator.executors.executor import Machines
-from depthrate.orchestrator.plan import Plan, check_contents, estimated_hours, make_estimate
+from depthrate.orchestrator.plan import Plan, check_contents
 from depthrate.orchestrator.provenance import describe, other_code_of_launch
 from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.orchestrator.terminal import make_console, print_json, print_table, print_warnings
 from depthrate.storage.data_folder import open_data_folder
 from depthrate.storage.store import open_store
 from depthrate.sweeps.memory import gigabytes, predicted_bytes
-from depthrate.sweeps.packing import Pack, estimated_wall_s
+from depthrate.sweeps.packing import Pack
 from depthrate.sweeps.trial import varying_parameters
 from depthrate.tasks.task import Engine
 
@@ -38,11 +39,11 @@ def show_plan(arguments: LaunchArguments, as_json: bool) -> None:
     machines = arguments.open_machines(checked.sweep, store)
     plan = plan_on(machines, checked, store)
     check_contents(plan, data)
-    estimate_s = make_estimate(plan, store)
-    machines.check(plan, estimate_s)
-    hours, details = estimated_hours(plan, estimate_s), machines.details(plan, estimate_s)
+    estimates = make_estimates(plan, store, machines.device)
+    machines.check(plan, estimates)
+    details = machines.details(plan, estimates)
     if as_json:
-        print_json(_as_json(plan, machines, view, hours, details))
+        print_json(_as_json(plan, machines, view, estimates, details))
         return
     print_warnings(plan.snapshot.problems)
     found = other_code_of_launch(plan, store, machines.submitted_codes)
@@ -55,13 +56,13 @@ def show_plan(arguments: LaunchArguments, as_json: bool) -> None:
     if plan.packs:
         for remark in plan.checked.task.remarks([trial.params for pack in plan.packs for trial in pack.trials]):
             console.print(remark, highlight=False, markup=False, soft_wrap=True)
-        _print_packs(console, plan, machines)
+        _print_packs(console, plan, machines, estimates)
         _print_engines(console, plan, machines)
-        _print_cost(console, plan, machines, hours, details)
+        _print_cost(console, plan, machines, estimates, details)
 
 
 def _as_json(
-    plan: Plan, machines: Machines, view: SearchView | None, hours: float | None, details: dict[str, Any]
+    plan: Plan, machines: Machines, view: SearchView | None, estimates: Estimates, details: dict[str, Any]
 ) -> dict[str, Any]:
     return {
         "sweep": plan.checked.sweep.name,
@@ -74,13 +75,15 @@ def _as_json(
                 "trial_ids": p.trial_ids,
                 "predicted_memory_gb": _peak_gb(p, plan, machines),
                 "engine": _engine(p, plan, machines),
+                "estimated_core_s": estimates(p),
             }
             for p in plan.packs
         ],
         "worker_memory_gb": None if machines.memory_bytes is None else machines.memory_bytes / 1e9,
         "workers": machines.workers,
         "device": machines.device,
-        "estimated_core_hours": hours,
+        "estimated_core_hours": estimates.hours(plan.packs),
+        "estimate_rests_on_packs": len(estimates.measured),
         "remarks": list(plan.checked.task.remarks([trial.params for pack in plan.packs for trial in pack.trials])),
         **details,
         **({} if view is None else {"search": view.to_json()}),
@@ -109,24 +112,28 @@ def _print_engines(console: Console, plan: Plan, machines: Machines) -> None:
         console.print("all packs train eagerly", highlight=False)
 
 
-def _print_packs(console: Console, plan: Plan, machines: Machines) -> None:
-    task, varying = plan.checked.task, varying_parameters(plan.checked.trials)
+def _print_packs(console: Console, plan: Plan, machines: Machines, estimates: Estimates) -> None:
+    varying = varying_parameters(plan.checked.trials)
     rows = []
     for pack in plan.packs[:SHOWN]:
         cells = [_values([t.params[name] for t in pack.trials]) for name in varying]
-        seconds = None if task.estimate_s is None else float(f"{estimated_wall_s(pack, task):.2g}")
+        seconds = estimates(pack)
+        rough_s = None if seconds is None else float(f"{seconds:.2g}")
         peak_gb = _peak_gb(pack, plan, machines)
-        rows.append([pack.pack_id, len(pack.trials), *cells, seconds, None if peak_gb is None else round(peak_gb, 2)])
-    print_table(console, ["pack", "trials", *varying, "rough core-s", "peak GB"], rows)
+        rows.append([pack.pack_id, len(pack.trials), *cells, rough_s, None if peak_gb is None else round(peak_gb, 2)])
+    print_table(console, ["pack", "trials", *varying, f"rough {estimates.unit}-s", "peak GB"], rows)
     if len(plan.packs) > SHOWN:
         console.print(f"and {len(plan.packs) - SHOWN} more packs")
 
 
-def _print_cost(console: Console, plan: Plan, machines: Machines, hours: float | None, details: dict[str, Any]) -> None:
+def _print_cost(
+    console: Console, plan: Plan, machines: Machines, estimates: Estimates, details: dict[str, Any]
+) -> None:
+    hours = estimates.hours(plan.packs)
     if hours is not None:
         wall = hours / min(machines.workers, len(plan.packs))
-        text = f"about {hours:.2g} core-hours, {wall:.2g} h with {machines.workers} workers on {machines.device}"
-        console.print(text, highlight=False)
+        text = f"about {hours:.2g} {estimates.unit}-hours, {wall:.2g} h with {machines.workers} workers on {machines.device}"
+        console.print(f"{text}; {estimates.remark}" if estimates.remark else text, highlight=False)
     if machines.memory_bytes is not None and any(_peak_gb(pack, plan, machines) is not None for pack in plan.packs):
         console.print(f"a worker may use {gigabytes(machines.memory_bytes)} of memory", highlight=False)
     if details:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from depthrate.orchestrator.commands.launch_arguments import LaunchArguments, plan_on, plan_sentence
+from depthrate.orchestrator.estimates import make_estimates
 from depthrate.orchestrator.executors.executor import Executor, LaunchSite, Machines
 from depthrate.orchestrator.launch import (
     LaunchEnd,
@@ -23,7 +24,7 @@ from depthrate.orchestrator.launch import (
     write_launch,
 )
 from depthrate.orchestrator.notify import Notifier
-from depthrate.orchestrator.plan import CheckedSweep, Plan, check_contents, make_estimate
+from depthrate.orchestrator.plan import CheckedSweep, Plan, check_contents
 from depthrate.orchestrator.provenance import describe, other_code, settle, unknown_sentence
 from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.orchestrator.terminal import make_console, print_search, print_warnings, printable
@@ -129,7 +130,7 @@ def run_sweep(
 
 def _launch(run: _Run) -> int:
     """Run what is pending, wherever that is, and return the exit code."""
-    estimate_s = make_estimate(run.plan, run.store)
+    estimate_s = make_estimates(run.plan, run.store, run.machines.device)
     run.machines.check(run.plan, estimate_s)
     run.say(f"{run.machines.sentence()}; store {run.store.url}")
     if isinstance(run.machines, LaunchSite):

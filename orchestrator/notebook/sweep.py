@@ -89,22 +89,30 @@ class Sweep:
         import pandas as pd
 
         from depthrate.orchestrator.commands.launch_arguments import plan_on, plan_sentence
+        from depthrate.orchestrator.estimates import make_estimates
         from depthrate.orchestrator.search.proposals import with_search
         from depthrate.storage.data_folder import open_data_folder
         from depthrate.storage.store import open_store
-        from depthrate.sweeps.packing import estimated_wall_s
         from depthrate.sweeps.trial import varying_parameters
 
         arguments = self._arguments(store, workers, executor, "auto", {})
         opened = open_store(store)
         checked, _ = with_search(arguments.check(open_data_folder()), opened)
-        plan = plan_on(arguments.open_machines(self._spec, opened), checked, opened)
+        machines = arguments.open_machines(self._spec, opened)
+        plan = plan_on(machines, checked, opened)
+        estimates = make_estimates(plan, opened, machines.device)
         names = varying_parameters(checked.trials) if checked.trials else []
         rows = []
         for pack in plan.packs:
             values = {name: _values([trial.params[name] for trial in pack.trials]) for name in names}
-            seconds = None if checked.task.estimate_s is None else estimated_wall_s(pack, checked.task)
-            rows.append({"pack": pack.pack_id, "trials": len(pack.trials), **values, "rough core-s": seconds})
+            rows.append(
+                {
+                    "pack": pack.pack_id,
+                    "trials": len(pack.trials),
+                    **values,
+                    f"rough {estimates.unit}-s": estimates(pack),
+                }
+            )
         return Table(plan_sentence(plan), pd.DataFrame(rows))
 
     def run(

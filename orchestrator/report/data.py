@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +74,8 @@ class ReportData:
     search: SearchContent | None = None
     figures: list[FigureContent] = field(default_factory=list)
     """What the sweep asks for under `figures:`."""
+    drawn_by: dict[Callable[..., list[Plot]], list[Plot]] = field(init=False, default_factory=dict, compare=False)
+    """The figures that themes have made of this."""
 
     @property
     def parameters(self) -> list[str]:

@@ -28,9 +28,22 @@ def grouped(trials: pd.DataFrame, frame: pd.DataFrame, by: list[str]) -> list[tu
         return [((), frame)]
     # from the table of trials, as a parameter may have the name of a measurement (loss: ce)
     values = trials.drop_duplicates("trial_id").set_index("trial_id")[by]
-    texts = [frame["trial_id"].map(values[name].map(value_text)) for name in by]
-    groups = [(tuple(map(str, key)), part) for key, part in frame.groupby(texts)]
+    # by numbers, as a frame may have a hundred rows of each trial: a group's is that of its place in the order of texts
+    keys = list(zip(*(texts(values[name]) for name in by), strict=True))
+    place = {key: number for number, key in enumerate(sorted(set(keys)))}
+    numbers = frame["trial_id"].map(pd.Series([place[key] for key in keys], index=values.index)).astype("float64")
+    ordered = list(place)
+    groups = [(ordered[int(number)], part) for number, part in frame.groupby(numbers.to_numpy())]
     return sorted(groups, key=lambda group: sort_key(tuple(values.loc[group[1]["trial_id"].iloc[0]])))
+
+
+def texts(values: pd.Series[Any]) -> list[str]:
+    """Return parameter's values as text; each that a column of numbers or words holds is put into words once."""
+    if values.dtype == object:  # it may hold lists, or 1 and True, which are one key of a dict
+        return [value_text(value) for value in values]
+    codes, known = pd.factorize(values, use_na_sentinel=False)
+    in_words = [value_text(value) for value in known.astype(object)]
+    return [in_words[code] for code in codes]
 
 
 def sort_key(values: tuple[Any, ...]) -> list[tuple[bool, float, str]]:
@@ -41,7 +54,7 @@ def sort_key(values: tuple[Any, ...]) -> list[tuple[bool, float, str]]:
 
 def varying(trials: pd.DataFrame, names: Iterable[str]) -> list[str]:
     """Return the parameters of these names that take several values."""
-    return [name for name in names if trials[name].map(value_text).nunique() > 1]
+    return [name for name in names if len(set(texts(trials[name]))) > 1]
 
 
 def unique(values: Iterable[T]) -> list[T]:

@@ -85,14 +85,14 @@ def _line_keys(by: list[str], colours: dict[tuple[str, ...], str], dashes: dict[
 
 def _trial_line(part: pd.DataFrame, axes: Axes, num_trials: int) -> tuple[list[Any], list[Any]]:
     """So many trials of a group, evenly chosen, as one line with gaps."""
-    ordered = part[["trial_id", axes.x, axes.y]].sort_values(axes.x, kind="stable")
-    all_x, all_y = ordered[axes.x].to_numpy(), ordered[axes.y].to_numpy()
-    rows_of = ordered.groupby("trial_id").indices
+    chosen = spread(list(part["trial_id"].unique()), num_trials)
+    ordered = part.loc[part["trial_id"].isin(chosen), ["trial_id", axes.x, axes.y]].sort_values(axes.x, kind="stable")
+    all_x, all_y, of_trial = (ordered[name].to_numpy() for name in (axes.x, axes.y, "trial_id"))
     x: list[Any] = []
     y: list[Any] = []
-    for trial_id in spread(unique(part["trial_id"]), num_trials):
-        rows = rows_of[trial_id]
-        thin = np.asarray(rows)[thin_indices(len(rows), MAX_POINTS // MAX_LINES)]
+    for trial_id in chosen:
+        rows = np.flatnonzero(of_trial == trial_id)
+        thin = rows[thin_indices(len(rows), MAX_POINTS // MAX_LINES)]
         x += [*all_x[thin], None]
         y += [*all_y[thin], None]
     return x, y

@@ -19,11 +19,17 @@ class Theme:
 
     section: str
     """Heading of the page under which they stand; themes that follow each other under one heading share it."""
-    plots: Callable[[ReportData], list[Plot]]
-    """The figures, none where there is nothing to draw."""
+    draw: Callable[[ReportData], list[Plot]]
+    """Makes the figures, none where there is nothing to draw; `plots` makes them once."""
     lead: Callable[[ReportData], str] = _nothing
     """What is drawn and how to read it, as HTML."""
     empty: str = ""
     """What is said where the section has no figure; a section with nothing in it is left out."""
     tables: Callable[[ReportData], str] = _nothing
     """What stands above the figures, as HTML."""
+
+    def plots(self, data: ReportData) -> list[Plot]:
+        """Return the figures; the page and the files for papers show the same ones."""
+        if self.draw not in data.drawn_by:
+            data.drawn_by[self.draw] = self.draw(data)
+        return data.drawn_by[self.draw]

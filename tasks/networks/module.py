@@ -107,6 +107,17 @@ class ModuleNetwork(Network):
             report.products, report.multiply_adds / report.positions, kept=2 * report.kept / report.positions
         )
 
+    def step_s(self, num_samples: int) -> float:
+        """Return the seconds of a step, measured on few samples."""
+        fixed_s, each_s = self._step_seconds
+        return fixed_s + num_samples * each_s
+
+    @cached_property
+    def _step_seconds(self) -> tuple[float, float]:
+        from depthrate.tasks.networks.module_seconds import step_seconds
+
+        return step_seconds(self.report.module, self.data)
+
     @property
     def rows_per_sample(self) -> int:
         """Tokens or pixels of a sample in the widest linear map."""

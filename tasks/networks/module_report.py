@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.module_layers import layer_names, pooled, watched
+from depthrate.tasks.networks.module_seconds import samples
 from depthrate.tasks.schema import ParameterError, shown
 from depthrate.tasks.user_module import innermost_line
 
@@ -98,7 +99,7 @@ def inspected(
         ParameterError: it cannot be built or run, does not give a row of K numbers a sample, or has no such layers.
     """
     module = built(make, arguments, 0, name)
-    x = _two_samples(data)
+    x = samples(data, 2)
     names = layer_names(module, patterns)
     module.eval()
     costs = _Costs(module)
@@ -134,14 +135,6 @@ def inspected(
         alone_because=training.alone_because,
         is_random=training.is_random,
     )
-
-
-def _two_samples(data: DataShape) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    shape = (2, *data.sample_shape)
-    if data.vocabulary_size is not None:
-        return torch.randint(data.vocabulary_size, shape, generator=generator)
-    return torch.randn(shape, generator=generator)
 
 
 def _run(module: nn.Module, x: Tensor, name: str) -> Any:

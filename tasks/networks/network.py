@@ -118,6 +118,10 @@ class Network(ABC):
     def step_cost(self) -> StepCost:
         """Return what a training step takes for one row: predictions of memory and time rest on it."""
 
+    def step_s(self, num_samples: int) -> float | None:
+        """Return the seconds of a step on so many samples, measured on one core; null: reckoned from `step_cost`."""
+        return None
+
     @property
     def rows_per_sample(self) -> int:
         """Rows that one sample adds to a matrix product: 1, or the positions of a sequence."""

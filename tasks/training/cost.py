@@ -56,11 +56,18 @@ def max_pack_size(shape: PackShape, device: str) -> int:
 
 
 def estimate_s(shape: PackShape) -> float:
-    """Return the rough seconds of a trial on one core: steps x (a fixed part a product + what grows with the rows)."""
-    cost = shape.network.step_cost()
-    step = cost.products * FIXED_UNITS + shape.rows * cost.multiply_adds
+    """Return the rough seconds of a trial on one core: its steps, and the evaluations of its polish."""
+    seconds = shape.num_steps * _step_s(shape.network, shape.batch_size or shape.data.num_samples)
     if shape.polish is None:
-        return SECONDS_PER_UNIT * shape.num_steps * step
-    rows = shape.data.num_samples * shape.network.rows_per_sample
-    evaluation = POLISH_FACTOR * (cost.products * FIXED_UNITS + rows * cost.multiply_adds)
-    return SECONDS_PER_UNIT * (shape.num_steps * step + shape.polish.num_evaluations * evaluation)
+        return seconds
+    return seconds + shape.polish.num_evaluations * POLISH_FACTOR * _step_s(shape.network, shape.data.num_samples)
+
+
+def _step_s(network: Network, num_samples: int) -> float:
+    """Return the seconds of a step: as measured, else a fixed part a product and what grows with the rows."""
+    measured_s = network.step_s(num_samples)
+    if measured_s is not None:
+        return measured_s
+    cost = network.step_cost()
+    units = cost.products * FIXED_UNITS + num_samples * network.rows_per_sample * cost.multiply_adds
+    return SECONDS_PER_UNIT * units

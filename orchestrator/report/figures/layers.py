@@ -14,15 +14,15 @@ def layer_plots(data: ReportData) -> list[Plot]:
     frame = data.metrics
     if frame.empty or "layer" not in frame:
         return []
-    frame = frame[frame["step"] == frame.groupby("trial_id")["step"].transform("max")]
-    last_layer = frame.groupby("trial_id")["layer"].transform("max")
+    frame = frame[frame["step"] == frame.groupby("trial_id", observed=True)["step"].transform("max")]
+    last_layer = frame.groupby("trial_id", observed=True)["layer"].transform("max")
     frame = frame.assign(relative_layer=frame["layer"] / last_layer.where(last_layer > 0, 1))
     by = line_groups(data, "depth" if "depth" in data.trials else data.x_name)
     plots = []
     for suffix, part in splits(frame):
         for each in map(data.measurement, data.layer_metrics):
             # a measurement of the last weight matrix is the same at every layer: no profile
-            if part.groupby("trial_id")[each.name].nunique().max() > 1:
+            if part.groupby("trial_id", observed=True)[each.name].nunique().max() > 1:
                 y_log = each.axis == "log"
                 axes = Axes("relative_layer", each.name, "Layer / depth", f"{each.label}{suffix}", False, y_log)
                 plots.append(lines_plot(data, part, axes, by))

@@ -43,7 +43,9 @@ def _path_plot(data: ReportData, panel: PathPanel) -> Plot | None:
     columns = [panel.x, panel.measurement, panel.predicted]
     if not {*columns, "step", "layer"} <= set(data.metrics):
         return None
-    frame = data.metrics[data.metrics["step"] == data.metrics.groupby("trial_id")["step"].transform("max")]
+    frame = data.metrics[
+        data.metrics["step"] == data.metrics.groupby("trial_id", observed=True)["step"].transform("max")
+    ]
     frame = frame.dropna(subset=columns)
     each = data.measurement(panel.measurement)
     is_log = each.axis == "log" and bool((frame[columns[1:]] > 0).all().all())

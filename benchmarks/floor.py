@@ -1,0 +1,82 @@
+"""What one core (or a GPU) can do at most, measured, and how much of it a training step uses.
+
+Two floors of a step's time: its arithmetic at the speed of a large matrix product, and its traffic at the speed of a copy in
+main memory. The traffic counts as if nothing stayed in a cache, neither between steps nor between the passes of one, so that a
+share of it above 1 says that caches hold some; of the arithmetic no share can be above 1.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from depthrate.tasks.networks.network import Network
+
+BYTES, REPEATS = 4, 5
+MATRIX, COPIED_BYTES = {"cpu": 1024, "cuda": 8192}, {"cpu": 2**27, "cuda": 2**31}
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """What was measured of a device, of one core of a CPU: processor seconds there, seconds on a GPU."""
+
+    flops: float
+    """A second, of a product of two large float32 matrices."""
+    bytes: float
+    """A second, read and written, of a copy too large for the caches."""
+
+    def __str__(self) -> str:
+        return f"peak {self.flops / 1e9:.0f} GFLOP/s (large matmul), {self.bytes / 1e9:.1f} GB/s (copy), one process"
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """What one training step of one trial cannot do without."""
+
+    flops: float
+    """Products: forward, gradient of the inputs (but the first's), gradient of the weights."""
+    bytes: float
+    """Parameters and momentum read and written, the pack's share of the samples read, activations written and read."""
+
+    def shares(self, steps_per_s: float, speeds: Speeds) -> tuple[float, float]:
+        """Return the shares of the peak and of the bandwidth that so many trial-steps a second use."""
+        return self.flops * steps_per_s / speeds.flops, self.bytes * steps_per_s / speeds.bytes
+
+
+def step_work(network: Network, rows: int, inputs: int, width: int, trials: int, *, is_dense: bool) -> StepWork:
+    """Return the work of a step over so many samples, whose first layer has no gradient of its inputs to compute.
+
+    is_dense: each matrix is multiplied with each sample once; else the network's own rough count of products is taken.
+    """
+    cost, all_rows = network.step_cost(), rows * network.rows_per_sample
+    matrices = sum(spec.size for spec in network.parameter_specs() if len(spec.shape) == 2)
+    products = 3 * all_rows * (matrices if is_dense else cost.multiply_adds) - rows * inputs * width
+    numbers = 4 * network.num_parameters + rows * inputs / trials + 2 * all_rows * cost.kept
+    return StepWork(2 * products, BYTES * numbers)
+
+
+def measured_speeds(device: str) -> Speeds:
+    """Return the best of some runs: other work on the machine only ever slows them down."""
+    import torch
+
+    torch.set_num_threads(1)
+    clock = time.process_time if device == "cpu" else time.perf_counter
+
+    def best_s(work) -> float:  # type: ignore[no-untyped-def]
+        took = []
+        for _ in range(1 + REPEATS):
+            started = clock()
+            work()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            took.append(clock() - started)
+        return min(took)
+
+    size, length = MATRIX[device], COPIED_BYTES[device] // BYTES
+    a, b = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
+    product = torch.empty_like(a)
+    source, target = torch.ones(length, device=device), torch.zeros(length, device=device)
+    return Speeds(
+        2 * size**3 / best_s(lambda: torch.mm(a, b, out=product)),
+        2 * COPIED_BYTES[device] / best_s(lambda: target.copy_(source)),
+    )

@@ -1,0 +1,84 @@
+"""What a plan says packs will take: the task's reckoning, or that corrected by what was measured."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.store_synthetic import PACK_S, write_pack
+from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.estimates import Estimates, make_estimates
+from depthrate.orchestrator.plan import check_sweep, make_plan
+from depthrate.storage.compact import compact
+from depthrate.storage.store import Store
+from depthrate.sweeps.packing import estimated_wall_s, pack_trials
+from depthrate.sweeps.sweep import Sweep
+
+
+def sweep_of(seeds: int) -> Sweep:
+    return Sweep(
+        name="measured",
+        task="collapse",
+        params={"arch": "rn1", "depth": 34, "samples_per_class": 20, "steps": 100, "measure_steps": []},
+        grid={"width": [32, 64]},
+        seeds=seeds,
+    )
+
+
+def store_with(url: str, cpu_s: float | None) -> Store:
+    """A store in which the sweep's first seeds took a minute a pack, of which so many seconds on a core."""
+    store, checked = Store(url), check_sweep(sweep_of(2))
+    for number, pack in enumerate(pack_trials(checked.trials, checked.task)):
+        write_pack(store, "measured", number, pack)
+    for path in store.list("attempts"):
+        record = json.loads(store.read(path)) | {"cpu_s": cpu_s}
+        store.write(path, json.dumps(record).encode())
+    return store
+
+
+def estimates_of(store: Store, device: str = "cpu") -> tuple[Estimates, list[float], list[float]]:
+    plan = make_plan(check_sweep(sweep_of(4)), store)
+    estimates = make_estimates(plan, store, device)
+    reckoned = [estimated_wall_s(pack, plan.checked.task) for pack in plan.packs]
+    return estimates, reckoned, [estimates(pack) or 0.0 for pack in plan.packs]
+
+
+def test_processor_seconds_of_measured_packs_correct_it_and_wall_time_does_not(tmp_path: Path) -> None:
+    slow, reckoned, corrected = estimates_of(store_with(str(tmp_path / "a"), cpu_s=PACK_S / 4))
+    quick, _, of_quick = estimates_of(store_with(str(tmp_path / "b"), cpu_s=PACK_S / 8))
+    assert len(slow.measured) == len(quick.measured) == 2
+    assert corrected == pytest.approx([2 * each for each in of_quick])
+    factor = statistics.median(PACK_S / 4 / each for each in reckoned)  # packs of the same trials as were measured
+    assert corrected == pytest.approx([factor * each for each in reckoned])
+
+
+def test_packs_without_processor_seconds_or_on_another_device_say_nothing(tmp_path: Path) -> None:
+    store = store_with(str(tmp_path / "a"), cpu_s=None)
+    estimates, reckoned, same = estimates_of(store)
+    assert same == reckoned and estimates.remark == "" and not estimates.measured
+    assert not estimates_of(store_with(str(tmp_path / "b"), cpu_s=1.0), "cuda")[0].measured
+
+
+def test_records_that_a_compaction_put_together_count_too(tmp_path: Path) -> None:
+    store = store_with(str(tmp_path), cpu_s=PACK_S)
+    before = estimates_of(store)[2]
+    compact(store, grace_s=0)
+    assert not [path for path in store.list("attempts") if path.endswith(".json")]
+    assert estimates_of(store)[2] == pytest.approx(before)
+
+
+def test_table_and_sentence_of_a_plan_agree(tmp_path: Path) -> None:
+    store_with(str(tmp_path / "store"), cpu_s=PACK_S / 2)
+    (tmp_path / "measured.yaml").write_text(
+        "name: measured\ntask: collapse\nseeds: 4\ngrid: {width: [32, 64]}\n"
+        "params: {arch: rn1, depth: 34, samples_per_class: 20, steps: 100, measure_steps: []}\n"
+    )
+    call = ["plan", str(tmp_path / "measured.yaml"), "--store", str(tmp_path / "store")]
+    said = json.loads(CliRunner().invoke(app, [*call, "--json"]).output)
+    each = [pack["estimated_core_s"] for pack in said["packs"]]
+    assert said["estimated_core_hours"] == pytest.approx(sum(each) / 3600) and said["estimate_rests_on_packs"] == 2
+    shown = CliRunner().invoke(app, call).output
+    assert "corrected by what the last 2 measured packs of task collapse took" in " ".join(shown.split())
+    assert f" {float(f'{each[0]:.2g}'):g}" in shown
