@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from depthrate.orchestrator.attempt import failure_of, heartbeat_s, new_attempt_id, read_attempts, write_lost
+from depthrate.orchestrator.batches import Batching, blamed, grouped, trials_of
 from depthrate.orchestrator.cancel_mark import forced_attempts, read_cancel_mark
 from depthrate.orchestrator.committed import CommittedTrials
 from depthrate.orchestrator.executors.executor import (
@@ -25,7 +26,7 @@ from depthrate.orchestrator.feeding import Feeding
 from depthrate.orchestrator.hearing import Hearing
 from depthrate.orchestrator.other_launches import OtherLaunches
 from depthrate.orchestrator.plan import Plan, halved
-from depthrate.orchestrator.progress import Detached, Feed, Outcome, PackEntry, PackFailure, Progress, Watcher
+from depthrate.orchestrator.progress import Detached, Feed, Outcome, PackEntry, PackFailure, Watcher, progress_of
 from depthrate.orchestrator.retry import STOP_AFTER_PACKS, Decision, GrowingPause, decide, error_pattern, pause_s
 from depthrate.storage.layout import checkpoint_folder
 from depthrate.storage.records import Record
@@ -73,8 +74,8 @@ class Driver:
         self.stopping = self.stopped_early = self.cancelled = self._has_submitted = False
         self._cancel_mark = read_cancel_mark(store, self.sweep.name)
         self._others = OtherLaunches(store, self.sweep.name, new_attempt_id())
-        for attempt_id in self.running:
-            self._others.note_own(self.sweep.name, attempt_id)
+        self._batching = Batching(is_possible=executor.takes_batches and feed is None)
+        self._others.note_own(self.sweep.name, *self.running)
         self._no_room = GrowingPause(clock)
         self._next_look = self._next_full_look = self._next_tick = float("-inf")
         self._nothing_before = float("-inf")
@@ -143,20 +144,21 @@ class Driver:
         if now < self._nothing_before:
             return
         room = self.executor.capacity - len(self.running)
-        busy = self._others.busy
+        busy, size = self._others.busy, self._batching.size(len(self.queue), self.executor.workers)
         ready = (e for e in self.queue if now >= e.not_before and busy.isdisjoint(e.pack.trial_ids))
         ahead = max(room, self.executor.capacity // 4)  # claims are asked for rarely
-        if not self.stopping and (entries := self._claimed(list(islice(ready, room + ahead)), room)):
-            self._submit_jobs([self._job_of(entry) for entry in entries])
+        first = list(islice(ready, room * size + ahead))
+        if not self.stopping and (entries := self._claimed(first, sum(map(len, grouped(first, size, room))))):
+            self._submit_jobs([self._job_of(*group) for group in grouped(entries, size, room)])
         else:
             self._nothing_before = min((e.not_before for e in self.queue if e.not_before > now), default=float("inf"))
         if self.stopping:  # asked to while these were on their way
             self.executor.stop()
 
-    def _claimed(self, ready: list[PackEntry], room: int) -> list[PackEntry]:
-        """Return as many of these entries as there is room for and are this launch's to run, taken from the queue."""
-        chosen = ready[:room]
-        packs, following = [entry.pack for entry in chosen], [entry.pack for entry in ready[room:]]
+    def _claimed(self, ready: list[PackEntry], count: int) -> list[PackEntry]:
+        """Return those of the first `count` entries that are this launch's to run, taken from the queue."""
+        chosen = ready[:count]
+        packs, following = [entry.pack for entry in chosen], [entry.pack for entry in ready[count:]]
         if self._others.claim(packs, following, self._own_trials()) and self._others.were_there:
             committed = self._committed.look()  # by whoever held one of them before, perhaps just now
             for entry in chosen:
@@ -166,7 +168,7 @@ class Driver:
         return [entry for entry in chosen if id(entry) in ours and entry.pack.trials]
 
     def _own_trials(self) -> set[str]:
-        return {trial_id for entry in self.running.values() for trial_id in entry.pack.trial_ids}
+        return {trial_id for entry in self.running.values() for trial_id in entry.trial_ids}
 
     def _submit_jobs(self, jobs: list[PackJob]) -> None:
         """Hand jobs over; where a scheduler has taken some before, one that is away is asked again later."""
@@ -186,20 +188,19 @@ class Driver:
             self.queue.extend(entries)
         self._has_submitted = True
 
-    def _job_of(self, entry: PackEntry) -> PackJob:
-        """Return a new attempt of a pack, noted as running."""
+    def _job_of(self, entry: PackEntry, *then: PackEntry) -> PackJob:
+        """Return a new attempt of a pack, and of those behind it, noted as running."""
         job = PackJob(
             attempt_id=new_attempt_id(),
             sweep=self.sweep.name,
             task=self.sweep.loaded_task,
-            pack_id=entry.pack.pack_id,
-            trial_ids=entry.pack.trial_ids,
-            params=[trial.params for trial in entry.pack.trials],
+            **vars(trials_of(entry.pack)),
             pruning=self._feeding.pruning(entry.pack.trial_ids),
             options=self.options,
             estimated_s=self._estimate_s(entry.pack),
+            then=[trials_of(each.pack) for each in then],
         )
-        entry.beat = None
+        entry.beat, entry.then = None, list(then)
         self.running[job.attempt_id] = entry
         self._others.note_own(job.sweep, job.attempt_id)
         return job
@@ -229,25 +230,35 @@ class Driver:
                 self.cancelled = True
                 self.stop()
             return
-        attempt_id = end.ran_as or end.attempt_id
-        state = AttemptState.RUNNING if record is None else record["state"]
-        if state is AttemptState.DONE:
-            self.trials_done += len(entry.pack.trials)
+        state = None if record is None else record["state"]
+        if record is not None and state is AttemptState.DONE:
+            self._note_done(entry, record)
         elif state is AttemptState.INTERRUPTED and end.kind not in (FailureKind.CANCELLED, FailureKind.TIMEOUT):
             self._requeue(entry)
         else:
-            kind, error = failure_of(end.kind, end.death, record, self.store)
-            if end.death is not None and state is AttemptState.RUNNING:
-                known = {"attempt_id": attempt_id, "sweep": self.sweep.name, "device": self.options.device}
-                pack = {"pack_id": entry.pack.pack_id, "trial_ids": entry.pack.trial_ids}
-                with contextlib.suppress(OSError):  # a hint: a store that refuses it stops nothing
-                    write_lost(self.store, known, pack, record or {}, kind=kind, error=error)
-            self._retry(entry, attempt_id, kind, error)
+            self._handle_failure(entry, end, end.kind, record)
+
+    def _note_done(self, entry: PackEntry, record: Record) -> None:
+        ran, given_back = self._batching.note_done(entry.apart(), record)
+        self.trials_done += sum(len(each.pack.trials) for each in ran)
+        self.queue.extendleft(reversed(given_back))
+
+    def _handle_failure(self, entry: PackEntry, end: JobEnd, kind: FailureKind, record: Record | None) -> None:
+        attempt_id = end.ran_as or end.attempt_id
+        kind, error = failure_of(kind, end.death, record, self.store)
+        if end.death is not None and (record is None or record["state"] is AttemptState.RUNNING):
+            known = {"attempt_id": attempt_id, "sweep": self.sweep.name, "device": self.options.device}
+            packs = {"pack_id": entry.pack.pack_id, "trial_ids": entry.trial_ids}
+            with contextlib.suppress(OSError):  # a hint: a store that refuses it stops nothing
+                write_lost(self.store, known, packs, record or {}, kind=kind, error=error)
+        guilty, others = blamed(self._uncommitted(entry), kind, record)
+        self.queue.extendleft(reversed(others))
+        self._batching.note_failure()
+        for each in guilty:
+            self._retry(each, attempt_id, kind, error)
 
     def _retry(self, entry: PackEntry, attempt_id: str, kind: FailureKind, error: str | None) -> None:
         entry.failures[kind] += 1
-        # a pack that runs in turn may have committed some of its trials before it failed
-        entry.pack = self._without(entry.pack, self._committed.since_then())
         match decide(kind, entry.failures, len(entry.pack.trials)):
             case Decision.GIVE_UP:
                 self._give_up(entry, attempt_id, kind, error or "the attempt left no record")
@@ -261,9 +272,14 @@ class Driver:
                 self.queue.appendleft(PackEntry(entry.pack, entry.failures, not_before=not_before))
 
     def _requeue(self, entry: PackEntry) -> None:
-        left = self._without(entry.pack, self._committed.since_then())
-        if left.trials:
-            self.queue.appendleft(PackEntry(left, entry.failures))
+        self.queue.extendleft(reversed(self._uncommitted(entry)))
+
+    def _uncommitted(self, entry: PackEntry) -> list[PackEntry]:
+        """Return what an attempt has left of its packs: those whose trials run in turn commit some before they fail."""
+        entries = entry.apart()
+        for each in entries:
+            each.pack = self._without(each.pack, self._committed.since_then())
+        return [each for each in entries if each.pack.trials]
 
     def _give_up(self, entry: PackEntry, attempt_id: str, kind: FailureKind, error: str) -> None:
         """Report a pack; the same error from several packs stops the launch, since the others would fail alike."""
@@ -329,18 +345,6 @@ class Driver:
             self.running[attempt_id].beat = beat
 
     def _tell(self) -> None:
-        busy, entries = self._others.busy, self.running.values()
-        waiting = [entry for entry in self.queue if not busy.isdisjoint(entry.pack.trial_ids)]
-        queued = {trial_id for entry in waiting for trial_id in entry.pack.trial_ids}
-        self.watch(
-            Progress(
-                trials_done=self.trials_done,
-                packs_running=[(entry.pack, entry.beat) for entry in entries if entry.beat is not None],
-                packs_queued=[entry.pack for entry in self.queue],
-                packs_submitted=[entry.pack for entry in entries if entry.beat is None],
-                waiting_for_others=len(waiting),
-                holders=[each for each in self._others.holders if queued.intersection(each["trial_ids"])],
-                packs_added=self._feeding.added,
-                failures=tuple(self.failures),
-            )
-        )
+        running = list(self.running.values())
+        counts = {"trials_done": self.trials_done, "packs_added": self._feeding.added, "failures": tuple(self.failures)}
+        self.watch(progress_of(running, self.queue, self._others.busy, self._others.holders, **counts))

@@ -75,9 +75,9 @@ class OtherLaunches:
         """Keep the claims of what runs, now and then."""
         self._claims.renew(own)
 
-    def note_own(self, sweep: str, attempt_id: str) -> None:
-        """Note an attempt of this launch."""
-        self._seen.add(attempt_path(sweep, attempt_id))
+    def note_own(self, sweep: str, *attempt_ids: str) -> None:
+        """Note attempts of this launch."""
+        self._seen.update(attempt_path(sweep, attempt_id) for attempt_id in attempt_ids)
 
     def look(self) -> set[str]:
         """See which trials others run or claim, and write down the end of those that were killed together with their driver.

@@ -12,11 +12,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.attempt import Attempt
-from depthrate.orchestrator.executors.executor import PackJob
+from depthrate.orchestrator.executors.executor import BATCH_S, PackJob
 from depthrate.orchestrator.heartbeat import Heartbeat, captured_output
 from depthrate.orchestrator.measurements import columns_of
 from depthrate.orchestrator.pruning import Judge, Pruning
@@ -44,53 +45,105 @@ class CommitError(Exception):
     """The store refused a commit: nothing of it is visible, and it is worth trying again."""
 
 
+@dataclass(frozen=True)
+class _Finished:
+    """A trial that waits for its commit."""
+
+    row: dict[str, Any] | None
+    """Of the trials table; null where its search has left it out."""
+    tables: dict[str, pa.Table]
+
+
 class PackRun:
-    """One attempt of a pack, from its record to its commit."""
+    """One attempt of a pack, or of several short ones in turn, from its record to its commit."""
 
     def __init__(
         self, job: PackJob, task: Task, store: Store, attempt: Attempt, stop: StopFlag, judge: Judge | None = None
     ):
         self.job, self.task, self.store, self.attempt, self.stop = job, task, store, attempt, stop
-        self._params = [task.schema.completed(params) for params in job.params]  # a job may be older than the task
-        self._pruning = Pruning(job, judge)
-        self._finished: list[tuple[TrialResult, dict[str, pa.Table], float]] = []
+        self._judge, self._data = judge, worker_data_folder(job.options.data)
+        self._columns = columns_of(task)
+        self._began = time.monotonic()
+        self._commits_in_parts = bool(job.then) or not task.fused
+        self._longest_wait_s = BATCH_S if job.then else COMMIT_EVERY_S
+        self._take_up(job)
+        self._open: list[tuple[TrialResult, dict[str, pa.Table]]] = []
+        """Of a fused pack that is under way: its trials are committed together."""
+        self._finished: list[_Finished] = []
         self._oldest_finished = 0.0
         self._features = FeatureFile()
         self._part = -1
         self._lock = threading.Lock()  # the heartbeat commits finished trials while the next one trains
 
     def run(self) -> None:
-        """Train and commit the pack.
+        """Train and commit the job's pack; then the next ones, unless that took too long already: those are given back.
 
         Raises:
             Interrupted: asked to stop; a checkpoint is saved and trials that had finished are committed.
         """
-        data = worker_data_folder(self.job.options.data)
-        context = WorkerContext(self.store, self.job, data, self.attempt, self.stop, self.job.trial_ids, self._pruning)
-        started = time.monotonic()
+        begun: list[PackJob] = []
+        checkpointed = []
         try:
-            for result in self.task.run(self._params, context):
-                wall_s = time.monotonic() - started
-                with self._lock:
-                    tables = self._arrow_tables(result)
-                    self._oldest_finished = self._oldest_finished or time.monotonic()
-                    self._finished.append((result, tables, wall_s))
-                    self.attempt.trials_done += 1
-                if not self.task.fused:
-                    started = time.monotonic()
-                    self.commit_if_due()
+            for pack in self.job.packs():
+                if begun and (self.stop.is_set or time.monotonic() - self._began > BATCH_S):
+                    break
+                begun.append(pack)
+                self._take_up(pack)
+                self.attempt.trial_ids = [trial_id for each in begun for trial_id in each.trial_ids]
+                if self._run_pack():
+                    checkpointed.append(pack.pack_id)
+                if self._features.num_rows:  # those of the next pack go into a file of their own
+                    self._commit()
         finally:
-            if not self.task.fused:
+            if self._commits_in_parts:
                 self._commit()
-        if self.task.fused:
-            share_s = (time.monotonic() - started + context.wall_s_before) / len(self.job.trial_ids)
-            self._finished = [(result, tables, share_s) for result, tables, _ in self._finished]
-            self._commit()
-        try:
-            if context.may_have_checkpoint:
-                self.store.delete(checkpoint_folder(self.job.pack_id))
-        except OSError as error:  # all is committed
-            log.warning("checkpoint not deleted: %s", error)
+        self._commit()
+        self._delete_checkpoints(checkpointed)
+
+    def _take_up(self, pack: PackJob) -> None:
+        """Make a pack the one that is under way."""
+        self._pack, self._pruning = pack, Pruning(pack, self._judge)
+        # a job may be older than the task
+        self._params = [self.task.schema.completed(params) for params in pack.params]
+        self.attempt.pack_id = pack.pack_id
+
+    def _run_pack(self) -> bool:
+        """Train the pack that is under way; return whether there may be a checkpoint of it."""
+        self._open = []
+        pack = self._pack
+        context = WorkerContext(self.store, pack, self._data, self.attempt, self.stop, pack.trial_ids, self._pruning)
+        started = time.monotonic()
+        for result in self.task.run(self._params, context):
+            wall_s = time.monotonic() - started
+            with self._lock:
+                tables = self._arrow_tables(result)
+                self.attempt.trials_done += 1
+                if self.task.fused:
+                    self._open.append((result, tables))
+                else:
+                    self._finish(result, tables, wall_s)
+            if not self.task.fused:
+                started = time.monotonic()
+                self.commit_if_due()
+        share_s = (time.monotonic() - started + context.wall_s_before) / len(pack.trial_ids)
+        with self._lock:
+            for result, tables in self._open:
+                self._finish(result, tables, share_s)
+            self._open = []
+        return context.may_have_checkpoint
+
+    def _finish(self, result: TrialResult, tables: dict[str, pa.Table], wall_s: float) -> None:
+        """Put a trial among those that wait for their commit; the lock is held."""
+        self._oldest_finished = self._oldest_finished or time.monotonic()
+        is_pruned = result.status is ResultStatus.PRUNED
+        self._finished.append(_Finished(None if is_pruned else self._trial_row(result, wall_s), tables))
+
+    def _delete_checkpoints(self, pack_ids: Iterable[str]) -> None:
+        for pack_id in pack_ids:
+            try:
+                self.store.delete(checkpoint_folder(pack_id))
+            except OSError as error:  # all is committed
+                log.warning("checkpoint not deleted: %s", error)
 
     @property
     def stall_s(self) -> float | None:
@@ -98,43 +151,50 @@ class PackRun:
         return self.job.options.stall_s
 
     def commit_finished(self) -> None:
-        """Commit the finished trials of a pack that runs in turn."""
-        if not self.task.fused:
+        """Commit the finished trials of packs that run in turn, or whose trials do."""
+        if self._commits_in_parts:
             self._commit()
 
     def commit_if_due(self) -> None:
-        """Commit the finished trials of a pack that runs in turn, if they waited long enough."""
-        waited = self._finished and time.monotonic() - self._oldest_finished >= COMMIT_EVERY_S
-        if waited and not self.task.fused:
-            self._commit()
+        """Commit the finished trials of packs that run in turn, or whose trials do, if they waited long enough."""
+        if self._finished and time.monotonic() - self._oldest_finished >= self._longest_wait_s:
+            self.commit_finished()
 
     def _commit(self) -> None:
         with self._lock:
             if not self._finished:
                 return
             self._part += 1  # before: what a failed write has stored, nobody knows, and it must not be written over
-            self._write_commit()
+            features = None if self._open else self._features  # else they are those of the pack under way
+            self._write_commit(features)
             self._finished, self._oldest_finished = [], 0.0
-            self._features.close()
-            self._features = FeatureFile()
+            if features is not None:
+                features.close()
+                self._features = FeatureFile()
 
-    def _write_commit(self) -> None:
+    def _write_commit(self, features: FeatureFile | None) -> None:
         try:
             self._pruning.write(self.store)
-            finished = [each for each in self._finished if each[0].status is not ResultStatus.PRUNED]
-            if not finished:
+            peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+            rows = [each.row for each in self._finished if each.row is not None]
+            for row in rows:
+                row["peak_memory_gb"] = peak_gb if row["peak_memory_gb"] is None else row["peak_memory_gb"]
+            tables = [each.tables for each in self._finished if each.row is not None]
+            if not rows:
                 return
             commit_trials(
                 self.store,
                 sweep=self.job.sweep,
                 attempt_id=self.job.attempt_id,
-                part=None if self.task.fused else self._part,
-                trials=[self._trial_row(result, wall_s) for result, _, wall_s in finished],
-                tables={name: [tables[name] for _, tables, _ in finished if name in tables] for name in DATA_TABLES},
-                columns=columns_of(self.task),
-                features=self._features,
+                part=self._part if self._commits_in_parts else None,
+                trials=rows,
+                tables={name: [each[name] for each in tables if name in each] for name in DATA_TABLES},
+                columns=self._columns,
+                features=features,
             )
         except TableError:
+            if self.job.then:
+                self.attempt.pack_id = ""  # whose rows do not fit those of the others is found out when each goes alone
             raise
         except Exception as error:
             raise CommitError(f"{type(error).__name__}: {error}") from error
@@ -145,8 +205,8 @@ class PackRun:
                 f"task returned {type(result.tables).__name__} for a trial; "
                 "return a mapping from table to rows, such as {'metrics': [...]}"
             )
-        trial_id, attempt_id = self.job.trial_ids[result.index], self.job.attempt_id
-        columns = columns_of(self.task)
+        trial_id, attempt_id = self._pack.trial_ids[result.index], self.job.attempt_id
+        columns = self._columns
 
         def arrow(name: str, content: Any) -> pa.Table:
             return task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id)
@@ -160,22 +220,21 @@ class PackRun:
             raise TableError(f"{error}{where}") from None
 
     def _trial_row(self, result: TrialResult, wall_s: float) -> dict[str, Any]:
-        peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         return {
-            "trial_id": self.job.trial_ids[result.index],
+            "trial_id": self._pack.trial_ids[result.index],
             "sweep": self.job.sweep,
             "task": self.task.name,
             "task_version": self.task.version,
             "attempt_id": self.job.attempt_id,
-            "pack_id": self.job.pack_id,
+            "pack_id": self._pack.pack_id,
             "status": result.status.value,
             "wall_s": wall_s,
             "steps": result.num_steps,
             "device": self.job.options.device,
-            "peak_memory_gb": peak_gb if result.peak_memory_gb is None else result.peak_memory_gb,
+            "peak_memory_gb": result.peak_memory_gb,
             "git_sha": self.job.options.git_sha,
             "git_dirty": self.job.options.git_dirty,
-            "versions": json.dumps(_versions()),
+            "versions": _versions(),
             "host": self.attempt.host,
             "job_id": self.attempt.job_id,
             "params": json.dumps(self._params[result.index], sort_keys=True),
@@ -190,7 +249,7 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
         attempt_id=job.attempt_id,
         sweep=job.sweep,
         pack_id=job.pack_id,
-        trial_ids=job.trial_ids,
+        trial_ids=job.all_trial_ids,
         device=job.options.device,
         code_hash=job.options.code_hash,
         beat_s=job.options.beat_s,
@@ -250,11 +309,11 @@ def failure_kind(error: BaseException) -> FailureKind:
 
 
 @functools.cache  # reading them takes as long as all the rest of a small pack
-def _versions() -> dict[str, str]:
+def _versions() -> str:
     versions = {"python": sys.version.split()[0]}
     for name in ("depthrate", "torch", "numpy", "pyarrow"):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "not installed"  # depthrate itself, where its code came with the job
-    return versions
+    return json.dumps(versions)

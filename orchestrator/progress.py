@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,6 +24,20 @@ class PackEntry:
     """How far its attempt is, where that has started; empty before that was heard."""
     not_before: float = 0.0
     """When it may start, on the driver's clock."""
+    then: list[PackEntry] = field(default_factory=list)
+    """Short packs that the same attempt runs after this one."""
+    goes_alone: bool = False
+    """Whether it is to have an attempt of its own: one of several in which it was ended without a word."""
+
+    @property
+    def trial_ids(self) -> list[str]:
+        """The trials that its attempt has, those of the packs behind it included."""
+        return [*self.pack.trial_ids, *(trial_id for each in self.then for trial_id in each.pack.trial_ids)]
+
+    def apart(self) -> list[PackEntry]:
+        """Return this pack and those behind it, each on its own again."""
+        entries, self.then = [self, *self.then], []
+        return entries
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,27 @@ class Progress:
     """By a search, since the launch began."""
     failures: Sequence[PackFailure] = ()
     """Packs that were given up."""
+
+
+def progress_of(
+    running: Sequence[PackEntry],
+    queue: Iterable[PackEntry],
+    busy: Collection[str],
+    holders: Sequence[Record],
+    **told: Any,
+) -> Progress:
+    """Return what a watcher sees of packs that run and wait; `busy` are the trials that others have, `holders` who has them."""
+    waiting = [entry for entry in queue if any(trial_id in busy for trial_id in entry.pack.trial_ids)]
+    queued = {trial_id for entry in waiting for trial_id in entry.pack.trial_ids}
+    behind = [each.pack for entry in running for each in entry.then]
+    return Progress(
+        packs_running=[(entry.pack, entry.beat) for entry in running if entry.beat is not None],
+        packs_queued=[*(entry.pack for entry in queue), *behind],
+        packs_submitted=[entry.pack for entry in running if entry.beat is None],
+        waiting_for_others=len(waiting),
+        holders=[each for each in holders if queued.intersection(each["trial_ids"])],
+        **told,
+    )
 
 
 class Watcher(Protocol):

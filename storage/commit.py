@@ -124,10 +124,12 @@ def joined_rows(name: str, parts: Sequence[pa.Table]) -> pa.Table:
         TableError: a column has different types.
     """
     try:
-        table = pa.concat_tables(parts, promote_options="default")
+        alike = all(part.schema.equals(parts[0].schema) for part in parts)
+        table = pa.concat_tables(parts, promote_options="none" if alike else "default")
     except pa.ArrowTypeError as error:
         raise TableError(f"table {name!r}: a column has different types in different trials: {error}") from None
-    return table.drop_columns([field.name for field in table.schema if pa.types.is_null(field.type)])
+    empty = [field.name for field in table.schema if pa.types.is_null(field.type)]
+    return table.drop_columns(empty) if empty else table
 
 
 def _with_rows(parts: Sequence[pa.Table]) -> list[pa.Table]:

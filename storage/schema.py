@@ -182,6 +182,19 @@ class Columns:
         added = {table: [(name, KINDS[kind]) for name, kind in of.items()] for table, of in self.standard.items()}
         return {table: pa.schema([*always, *added.get(table, ())]) for table, always in _STRUCTURE.items()}
 
+    def missing(self, table: str, num_rows: int) -> Mapping[str, pa.Array]:
+        """Return column -> nulls of all columns that a file of this task has."""
+        length, nulls = self._missing.get(table, (-1, {}))
+        if length != num_rows:  # most trials have as many rows as the one before
+            types = {each.name: each.type for each in self.schemas[table]} | self.own_types(table)
+            nulls = {name: pa.nulls(num_rows, each) for name, each in types.items()}
+            self._missing[table] = num_rows, nulls
+        return nulls
+
+    @cached_property
+    def _missing(self) -> dict[str, tuple[int, dict[str, pa.Array]]]:
+        return {}
+
     def own_types(self, table: str) -> dict[str, pa.DataType]:
         """Return the declared columns of a table that not every file has, with their types."""
         names = self.schemas[table].names

@@ -215,9 +215,9 @@ class Store:
 
     def delete(self, path: str) -> None:
         """Delete a file or a folder with all in it; what is not there is no error."""
-        full = self._own_path(path)
         with as_os_error(self.url), contextlib.suppress(FileNotFoundError):
-            self.fs.rm(full, recursive=True)
+            if not self.is_local or os.path.lexists(self.full_path(path)):
+                self.fs.rm(self._own_path(path), recursive=True)
 
     def delete_many(self, paths: Sequence[str]) -> None:
         """Delete files; what is not there is no error."""

@@ -34,17 +34,14 @@ def task_table(name: str, content: Any, columns: Columns, *, trial_id: str, atte
         if "is_last" not in values:
             last = max(values["layer"], default=0)
             values["is_last"] = [layer == last for layer in values["layer"]]
-    declared = {*columns.schemas[name].names, *columns.own_types(name)}
-    check_names(name, [column for column in values if column not in declared], declared)
-    nothing = [None] * num_rows
-    arrays = {
-        each.name: _array(name, each.name, values.pop(each.name, nothing), each.type) for each in columns.schemas[name]
-    }
-    arrays |= {
-        own: _declared_array(name, own, values.pop(own, nothing), t) for own, t in columns.own_types(name).items()
-    }
-    arrays |= {own: _undeclared_array(name, own, given) for own, given in values.items()}
-    return pa.table(arrays)
+    known = dict(columns.missing(name, num_rows))
+    check_names(name, [column for column in values if column not in known], known)
+    own_types = columns.own_types(name)
+    for column in [column for column in known if column in values]:
+        array_of = _declared_array if column in own_types else _array
+        known[column] = array_of(name, column, values.pop(column), known[column].type)
+    known |= {own: _undeclared_array(name, own, given) for own, given in values.items()}
+    return pa.Table.from_arrays(list(known.values()), names=list(known))
 
 
 def layer_parts(content: Any) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from depthrate.orchestrator.attempt import stalled_s, who
 from depthrate.orchestrator.commands.find_sweep import planned_trials
 from depthrate.orchestrator.cost_words import cost_lines
 from depthrate.orchestrator.executors.builtin import schedulers
-from depthrate.orchestrator.executors.executor import JobCounts, SeenJobs
+from depthrate.orchestrator.executors.scheduler import JobCounts, SeenJobs
 from depthrate.orchestrator.output_file import check_output
 from depthrate.orchestrator.prometheus import write_textfile
 from depthrate.orchestrator.reckoning import Reckoning, reckon

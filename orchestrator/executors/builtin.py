@@ -6,16 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from depthrate.orchestrator.executors.executor import (
-    ExecutorEntry,
-    ExecutorError,
-    ExecutorRequest,
-    Machines,
-    Option,
-    Scheduler,
-)
+from depthrate.orchestrator.executors.executor import ExecutorEntry, ExecutorError, ExecutorRequest, Machines, Option
 from depthrate.orchestrator.executors.local_entry import LOCAL
 from depthrate.orchestrator.executors.ray_entry import RAY
+from depthrate.orchestrator.executors.scheduler import Scheduler
 from depthrate.orchestrator.executors.slurm_entry import SLURM
 
 if TYPE_CHECKING:  # --help imports this module

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from depthrate.storage.states import FailureKind
 from depthrate.tasks.task import Engine
 
 if TYPE_CHECKING:
+    from depthrate.orchestrator.executors.scheduler import Scheduler
     from depthrate.orchestrator.plan import Plan
     from depthrate.storage.records import Record
     from depthrate.storage.store import Store
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
     Estimate = Callable[[Pack], float | None]
     """Gives the rough seconds of a pack on one core."""
+
+BATCH_S = 0.2
+"""How long an attempt of several short packs begins another one, and how long one that is done waits for the next: so much
+work is repeated at most when a worker is killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,22 +59,41 @@ class LaunchOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackJob:
-    """All that a worker needs to run one attempt of a pack; plain JSON."""
+class PackTrials:
+    """A pack, as a worker needs to know it."""
+
+    pack_id: str
+    trial_ids: list[str]
+    params: list[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackJob(PackTrials):
+    """All that a worker needs to run one attempt of a pack, or of several short ones; plain JSON."""
 
     attempt_id: str
     sweep: str
     task: str
     """A task's name; a file's path is absolute."""
-    pack_id: str
-    trial_ids: list[str]
-    params: list[Mapping[str, Any]]
     options: LaunchOptions
     pruning: list[Mapping[str, Any] | None] | None = None
     """Of each trial of a search: metric, maximize, and thresholds (step -> value) below which it leaves its pack; for rule
     asha, with which whoever sees all trials of the study decides, from_step and factor."""
     estimated_s: float | None = None
     """Rough seconds on one core, for those who plan how long a job takes."""
+    then: Sequence[PackTrials] = ()
+    """Packs that the same attempt runs after this one, as long as it has taken less than `BATCH_S`, and commits with it."""
+
+    def packs(self) -> Iterator[PackJob]:
+        """Yield this job for each of its packs, as if it had no other."""
+        yield replace(self, then=()) if self.then else self
+        for each in self.then:
+            yield replace(self, pack_id=each.pack_id, trial_ids=each.trial_ids, params=each.params, then=())
+
+    @property
+    def all_trial_ids(self) -> list[str]:
+        """The trials of all of its packs."""
+        return [*self.trial_ids, *(trial_id for each in self.then for trial_id in each.trial_ids)]
 
     def to_json(self) -> str:
         """Return one line of JSON."""
@@ -79,7 +103,8 @@ class PackJob:
     def from_json(text: str) -> PackJob:
         """Read what `to_json` wrote."""
         fields = json.loads(text)
-        return PackJob(**{**fields, "options": LaunchOptions(**fields["options"])})
+        then = [PackTrials(**each) for each in fields.get("then", ())]
+        return PackJob(**{**fields, "options": LaunchOptions(**fields["options"]), "then": then})
 
 
 class NoFailure(StrEnum):
@@ -175,6 +200,8 @@ class Executor(Machines):
 
     capacity: int
     """Jobs worth submitting at once."""
+    takes_batches: bool = False
+    """Whether a job may hold several short packs: where jobs are handed over one by one, and cost more than such packs."""
 
     def start(self, plan: Plan) -> None:
         """Start what this plan's packs need to run; called once, before the first `submit`.
@@ -283,46 +310,6 @@ class ExecutorRequest:
     workers: int | None
     options: Mapping[str, Any]
     """Of those that the executor declares, each with its value or its default."""
-
-
-@dataclass(frozen=True)
-class JobCounts:
-    """How many of a sweep's jobs a scheduler has."""
-
-    waiting: int
-    running: int
-    reasons: dict[str, int] = field(default_factory=dict)
-    """Why they wait, the most frequent first."""
-
-
-@dataclass(frozen=True)
-class SeenJobs:
-    """One answer of a scheduler about a sweep's jobs."""
-
-    counts: JobCounts
-    deaths: list[Record]
-    """How those attempts ended whose job is over without a word of theirs, and which no launch has written down."""
-
-
-@dataclass(frozen=True)
-class CancelledJobs:
-    """What became of a sweep's jobs when all were cancelled."""
-
-    count: int
-    elsewhere: list[str]
-    """Clusters that have more of them and cannot be reached from here."""
-
-
-@dataclass(frozen=True)
-class Scheduler:
-    """What keeps an executor's jobs when no launch looks after them; all functions take the store and a sweep's name."""
-
-    title: str
-    """As people write it."""
-    look: Callable[[Store, str], SeenJobs | None]
-    """Asks it once; None where the sweep has no jobs, or the scheduler is silent."""
-    cancel_jobs: Callable[[Store, str], CancelledJobs | None]
-    """Cancels all; running ones save their state first. None where the sweep has none."""
 
 
 @dataclass(frozen=True, kw_only=True)

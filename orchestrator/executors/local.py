@@ -43,6 +43,8 @@ class _Worker:
 class LocalExecutor(Executor):
     """Packs as worker processes here; a worker that dies is replaced."""
 
+    takes_batches = True
+
     def __init__(
         self, workers: int, gpus: Sequence[str] = (), *, device: str = "cpu", memory_bytes: float | None = None
     ):

@@ -54,6 +54,8 @@ class Slots(NamedTuple):
 class RayExecutor(Executor):
     """Packs as trials of one Tune run, which lives in a thread of its own as long as the launch."""
 
+    takes_batches = True
+
     def __init__(
         self,
         session: Session,

@@ -7,17 +7,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from depthrate.orchestrator.executors.executor import (
-    CancelledJobs,
-    ExecutorEntry,
-    ExecutorError,
-    ExecutorRequest,
-    JobCounts,
-    Machines,
-    Option,
-    Scheduler,
-    SeenJobs,
-)
+from depthrate.orchestrator.executors.executor import ExecutorEntry, ExecutorError, ExecutorRequest, Machines, Option
+from depthrate.orchestrator.executors.scheduler import CancelledJobs, JobCounts, Scheduler, SeenJobs
 
 if TYPE_CHECKING:
     from depthrate.slurm.profile import Profile

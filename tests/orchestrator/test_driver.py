@@ -142,7 +142,7 @@ def test_many_small_trials_are_committed_in_few_files(folder: Store, workers: in
 class Mute:
     """An executor whose workers see another store, or none: what they do leaves no trace here."""
 
-    capacity, outlives_driver = 1, False
+    capacity, workers, outlives_driver, takes_batches = 1, 1, False, False
 
     def __init__(self) -> None:
         self.given: list[str] = []

@@ -16,7 +16,7 @@ from thousand_workers import simulate
 
 from depthrate.orchestrator.attempt import Attempt, heartbeat_s, is_live, read_attempt
 from depthrate.orchestrator.commands.status import Controllers
-from depthrate.orchestrator.executors.executor import JobCounts, SeenJobs
+from depthrate.orchestrator.executors.scheduler import JobCounts, SeenJobs
 from depthrate.orchestrator.node_beat import NodeBeat
 from depthrate.storage.beats import Beats, write_beats
 from depthrate.storage.layout import attempt_path, beat_path

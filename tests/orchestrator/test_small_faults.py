@@ -73,7 +73,7 @@ def test_a_checkpoint_that_cannot_be_deleted_is_no_failure(tmp_path: Path, monke
 class Mute:
     """An executor whose workers say that they are done, and have written nothing, or not the end."""
 
-    capacity, outlives_driver = 1, False
+    capacity, workers, outlives_driver, takes_batches = 1, 1, False, False
 
     def __init__(self) -> None:
         self._running: list[str] = []

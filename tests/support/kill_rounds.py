@@ -2,6 +2,7 @@
 
     python tests/support/kill_rounds.py --rounds 300 --seed 1            # of a task that walks, most of the time in between
     python tests/support/kill_rounds.py --rounds 30 --sweep train        # of real training, where checkpoints hold tensors
+    python tests/support/kill_rounds.py --rounds 100 --sweep short       # of packs so short that many go together
 
 A round is one kill: of the driver, of a worker, or of all at once, on the way to a sweep's end. Whenever a sweep has come to
 its end, it is compared with the same sweep run in quiet, and the next begins in an empty store.
@@ -39,6 +40,12 @@ SWEEPS: dict[str, dict[str, Any]] = {
         "task": f"{Path(__file__).with_name('walking_task.py')}:walk",
         "grid": {"depth": [2, 3, 4, 5]},
         "seeds": 5,
+    },
+    "short": {
+        "name": "short",
+        "task": f"{Path(__file__).with_name('short_tasks.py')}:hop",
+        "params": {"step_s": 0.02},
+        "grid": {"depth": list(range(2, 602))},
     },
     "train": {
         "name": "train",

@@ -13,17 +13,8 @@ from outcomes import committed
 from typer.testing import CliRunner
 
 from depthrate.orchestrator.executors import builtin
-from depthrate.orchestrator.executors.executor import (
-    Executor,
-    ExecutorEntry,
-    ExecutorRequest,
-    JobCounts,
-    JobEnd,
-    Option,
-    PackJob,
-    Scheduler,
-    SeenJobs,
-)
+from depthrate.orchestrator.executors.executor import Executor, ExecutorEntry, ExecutorRequest, JobEnd, Option, PackJob
+from depthrate.orchestrator.executors.scheduler import JobCounts, Scheduler, SeenJobs
 from depthrate.orchestrator.worker import StopFlag, run_job
 from depthrate.storage.store import Store
 

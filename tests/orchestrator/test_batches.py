@@ -1,0 +1,197 @@
+"""Several short packs in one attempt: nothing is lost or doubled when it dies anywhere, and a failure stays its pack's own."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from outcomes import committed, raw_rows, states
+
+from depthrate.orchestrator.attempt import new_attempt_id, read_attempt
+from depthrate.orchestrator.batches import Batching, blamed, grouped, trials_of
+from depthrate.orchestrator.driver import Driver
+from depthrate.orchestrator.executors.executor import LaunchOptions, PackJob
+from depthrate.orchestrator.executors.local import LocalExecutor
+from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.pack_run import run_job
+from depthrate.orchestrator.plan import Plan, check_sweep, make_plan
+from depthrate.orchestrator.progress import Outcome, PackEntry
+from depthrate.orchestrator.results import results_of
+from depthrate.orchestrator.worker_context import StopFlag
+from depthrate.storage.compact import compact
+from depthrate.storage.states import AttemptState, FailureKind
+from depthrate.storage.store import Store
+from depthrate.storage.verify import verify
+from depthrate.sweeps.packing import Pack
+from depthrate.sweeps.sweep_file import sweep_of_spec
+
+SHORT_TASKS = Path(__file__).parents[1] / "support/short_tasks.py"
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt takes all of its packs, however long that takes here."""
+    monkeypatch.setattr("depthrate.orchestrator.pack_run.BATCH_S", 60.0)
+
+
+def plan_of(store: Store, task: str, **spec: Any) -> Plan:
+    return make_plan(check_sweep(sweep_of_spec({"name": "s", "task": f"{SHORT_TASKS}:{task}", **spec})), store)
+
+
+def options_of(store: Store) -> LaunchOptions:
+    return LaunchOptions(store=store.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+
+
+def drive(store: Store, task: str, workers: int = 1, **spec: Any) -> Outcome:
+    executor = LocalExecutor(workers)
+    try:
+        return Driver(plan_of(store, task, **spec), store, executor, options_of(store), lambda progress: None).run()
+    finally:
+        executor.close()
+
+
+def job_of(store: Store, plan: Plan) -> PackJob:
+    """One job of all packs of a plan, the shallowest first."""
+    packs = sorted(plan.packs, key=lambda pack: pack.trials[0].params["depth"])
+    first, *then = [trials_of(pack) for pack in packs]
+    task, options = plan.checked.sweep.loaded_task, options_of(store)
+    return PackJob(attempt_id=new_attempt_id(), sweep="s", task=task, **vars(first), options=options, then=then)
+
+
+def test_packs_of_one_attempt_are_committed_together(folder: Store, unhurried: None) -> None:
+    job = PackJob.from_json(job_of(folder, plan_of(folder, "hop", grid={"depth": [2, 3, 4]}, seeds=2)).to_json())
+    assert run_job(job, StopFlag()).state == "done"
+    assert [len(folder.list(table)) for table in ("trials", "metrics", "curves", "attempts")] == [1, 1, 1, 1]
+    rows = results_of(folder).sql("select depth, seed, pack_id, attempt_id from trials order by all").fetchall()
+    assert [(depth, seed) for depth, seed, *_ in rows] == [(d, s) for d in (2, 3, 4) for s in (0, 1)]
+    assert len({pack_id for *_, pack_id, _ in rows}) == 3 and {row[3] for row in rows} == {job.attempt_id}
+    record = read_attempt(folder, "s", job.attempt_id)
+    assert record is not None and sorted(record["trial_ids"]) == sorted(job.all_trial_ids)
+
+
+def test_an_attempt_gives_back_what_it_has_no_time_for(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depthrate.orchestrator.pack_run.BATCH_S", 0.0)
+    job = job_of(folder, plan_of(folder, "hop", grid={"depth": [2, 3, 4]}))
+    attempt = run_job(job, StopFlag())
+    assert attempt.state == "done" and attempt.trial_ids == job.trial_ids and raw_rows(folder) == 1
+    drive(folder, "hop", grid={"depth": [2, 3, 4]})
+    assert raw_rows(folder) == 3, "what it did is not done again"
+
+
+def test_features_of_several_widths_go_into_files_of_their_own(folder: Store, unhurried: None) -> None:
+    job = job_of(folder, plan_of(folder, "widens", grid={"depth": [2, 3, 4]}))
+    assert run_job(job, StopFlag()).state == "done"
+    results = results_of(folder)
+    widths = [
+        len(results.features(each.trial_ids[0], layer=depth)[1][0])
+        for depth, each in zip((2, 3, 4), job.packs(), strict=True)
+    ]
+    assert widths == [2, 3, 2] and len(folder.list("features")) == len(folder.list("trials")) == 3
+
+
+def test_what_was_done_before_a_failure_is_committed(folder: Store, unhurried: None) -> None:
+    job = job_of(folder, plan_of(folder, "fails", grid={"depth": [2, 3, 4, 5]}, params={"bad": 4}))
+    attempt = run_job(job, StopFlag())
+    bad = job.then[1]
+    assert attempt.state == "failed" and attempt.pack_id == bad.pack_id and attempt.trial_ids[-1] == bad.trial_ids[0]
+    assert [depth for depth, _ in committed(folder)] == [2, 3]
+
+
+def test_how_many_go_together_follows_from_how_long_they_took() -> None:
+    batching = Batching(is_possible=True)
+
+    def took(seconds: float, count: int) -> int:
+        entries = [PackEntry(Pack(str(number), ())) for number in range(count)]
+        batching.note_done(entries, {"trial_ids": [], "started_at": 0.0, "ended_at": seconds})
+        return batching.size(waiting=1000, workers=2)
+
+    assert batching.size(1000, 2) == 1
+    assert [took(0.01, 1), took(0.02, 2), took(0.04, 4)] == [2, 4, 8], "twice as many at most"
+    assert took(0.8, 8) == 2 and took(60.0, 2) == 1
+    took(0.01, 1)
+    assert batching.size(waiting=3, workers=2) == 1, "towards the end each worker gets one"
+    alone = Batching(is_possible=False)
+    alone.note_done([PackEntry(Pack("p", ()))], {"trial_ids": [], "started_at": 0.0, "ended_at": 0.01})
+    assert alone.size(1000, 1) == 1
+
+
+def test_what_failed_before_goes_alone() -> None:
+    entries = [PackEntry(Pack(name, ())) for name in "abcdef"]
+    entries[2].failures[FailureKind.TASK] += 1
+    entries[4].goes_alone = True
+    names = [[entry.pack.pack_id for entry in group] for group in grouped(entries, size=3, most=10)]
+    assert names == [["a", "b"], ["c"], ["d"], ["e"], ["f"]]
+    assert len(grouped(entries, size=3, most=2)) == 2
+
+
+def test_a_failure_counts_for_the_pack_whose_it_is() -> None:
+    def entries() -> list[PackEntry]:
+        return [PackEntry(Pack(name, ())) for name in "abc"]
+
+    failed = {"state": AttemptState.FAILED, "pack_id": "b"}
+    guilty, others = blamed(entries(), FailureKind.TASK, failed)
+    assert [e.pack.pack_id for e in guilty] == ["b"] and [e.pack.pack_id for e in others] == ["a", "c"]
+    guilty, others = blamed(entries(), FailureKind.WORKER_LOST, {"state": AttemptState.RUNNING, "pack_id": "a"})
+    assert not guilty and all(entry.goes_alone for entry in others), "nobody knows which it was"
+    guilty, _ = blamed(entries(), FailureKind.STORE, failed)
+    assert len(guilty) == 3, "the store refused all of them"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["between", "metrics before", "metrics after", "trials before", "trials after"])
+def test_a_worker_killed_anywhere_loses_and_doubles_nothing(folder: Store, tmp_path: Path, where: str) -> None:
+    params = {"folder": str(tmp_path), "where": where}
+    outcome = drive(folder, "dies", grid={"depth": list(range(1, 61))}, params=params)
+    assert not outcome.failures and (tmp_path / "dead").exists()
+    assert committed(folder) == [(depth, 1.0 / depth) for depth in range(1, 61)] and raw_rows(folder) == 60
+    ended = Counter(states(folder))
+    assert ended["lost"] == 1 and ended["done"] < 55, "several packs went together"
+    ran = Counter((tmp_path / "ran").read_text().split())
+    assert max(ran.values()) == (1 if where == "trials after" else 2) and len(ran) == 60
+    found = verify(folder, builtin_columns()).findings
+    assert {finding.kind for finding in found} <= {"leftover"}, found
+
+
+@pytest.mark.slow
+def test_a_pack_that_fails_among_others_is_reported_alone(folder: Store) -> None:
+    outcome = drive(folder, "fails", grid={"depth": list(range(1, 41))})
+    (failure,) = outcome.failures
+    assert failure.error == "RuntimeError: depth 20 is cursed" and len(failure.pack.trials) == 1
+    assert [depth for depth, _ in committed(folder)] == [d for d in range(1, 41) if d != 20]
+    assert Counter(states(folder))["failed"] == 2 and raw_rows(folder) == 39, "tried once more, and by itself"
+
+
+@pytest.mark.slow
+def test_a_column_of_two_types_fails_only_the_pack_that_has_the_other(folder: Store) -> None:
+    outcome = drive(folder, "widens", grid={"depth": list(range(1, 41))}, params={"text_at": 20})
+    (failure,) = outcome.failures
+    assert "mark" in failure.error and failure.pack.trials[0].params["depth"] == 20
+    assert len(committed(folder)) == 39
+
+
+@pytest.mark.slow
+def test_compactions_and_checks_beside_batches_see_each_trial_once(folder: Store, tmp_path: Path) -> None:
+    seen, damaged, is_over = [0], list[str](), threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            compact(folder, grace_s=0, at_least=2)
+            ids = [row[0] for row in results_of(folder).sql("select trial_id from trials").fetchall()]
+            assert len(ids) == len(set(ids))
+            seen.append(len(ids))
+            damaged.extend(f.path for f in verify(folder, builtin_columns()).findings if f.kind != "leftover")
+
+    beside = threading.Thread(target=look)
+    beside.start()
+    try:
+        outcome = drive(
+            folder, "dies", workers=2, grid={"depth": list(range(1, 121))}, params={"folder": str(tmp_path)}
+        )
+    finally:
+        is_over.set()
+        beside.join()
+    assert not outcome.failures and not damaged and seen == sorted(seen)
+    assert [depth for depth, _ in committed(folder)] == list(range(1, 121))

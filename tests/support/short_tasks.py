@@ -1,0 +1,69 @@
+"""Short tasks of one trial a pack, which die where they are told to: what goes together in one attempt must not show."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import depthrate
+from depthrate.storage import commit
+
+
+@depthrate.task(version=1, fusible=["seed"])
+def hop(*, depth: int, step_s: float = 0.01, seed: int = 0) -> Any:
+    """A number made of the depth and the seed; each depth is a pack."""
+    time.sleep(step_s)
+    values = [(depth * 6364136223846793005 + each * 1442695040888963407) % 2**64 / 2**64 for each in seed]  # type: ignore[attr-defined]
+    return [{"metrics": [{"layer": depth, "nc1": v}], "curves": [{"step": 1, "loss": v}]} for v in values]
+
+
+@depthrate.task(version=1, fusible=["seed"])
+def dies(*, depth: int, folder: str, at: int = 30, where: str = "between", seed: int = 0) -> Any:
+    """Notes that it ran; at one depth its process is killed once, there or in the commit that follows."""
+    with Path(folder, "ran").open("a") as file:
+        file.write(f"{depth}\n")
+    flag = Path(folder, "dead")
+    if depth == at and not flag.exists():
+        flag.touch()
+        if where == "between":
+            os.kill(os.getpid(), 9)
+        _die_in_commit(where)
+    return [{"metrics": [{"layer": depth, "nc1": 1.0 / depth}]} for _ in seed]  # type: ignore[attr-defined]
+
+
+def _die_in_commit(where: str) -> None:
+    """Have this process killed at the next commit: before or after a table is written."""
+    table, _, when = where.partition(" ")
+    plain = commit.write_table
+
+    def write(store: Any, path: str, name: str, *given: Any, **named: Any) -> Any:
+        if name == table and when == "before":
+            os.kill(os.getpid(), 9)
+        written = plain(store, path, name, *given, **named)
+        if name == table:
+            os.kill(os.getpid(), 9)
+        return written
+
+    commit.write_table = write
+
+
+@depthrate.task(version=1, fusible=["seed"])
+def fails(*, depth: int, bad: int = 20, seed: int = 0) -> Any:
+    """One depth never works."""
+    if depth == bad:
+        raise RuntimeError(f"depth {depth} is cursed")
+    return [{"metrics": [{"layer": depth, "nc1": 1.0}]} for _ in seed]  # type: ignore[attr-defined]
+
+
+@depthrate.task(version=1, fusible=["seed"])
+def widens(*, depth: int, width: int = 2, text_at: int = -1, seed: int = 0) -> Any:
+    """Its features are as wide as the depth says; at one depth its own column is a text, and elsewhere a number."""
+    feature = [1.0] * (width + depth % 2)
+    mark: Any = "text" if depth == text_at else 1.0
+    rows = [{"layer": depth, "nc1": 1.0, "mark": mark}]
+    tables: dict[str, Any] = {"metrics": rows}
+    if text_at < 0:
+        tables["features"] = [{"layer": depth, "kind": "sample", "label": 0, "feature": feature}]
+    return [tables for _ in seed]  # type: ignore[attr-defined]
