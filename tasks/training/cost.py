@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.plan import PolishPlan, TrainingPlan
+from depthrate.tasks.training.polish_parameters import curve_steps
 
 SECONDS_PER_UNIT = 2.5e-10
 """Measured on the quickstart's packs; plans correct it by what the store's trials took."""
@@ -15,6 +16,10 @@ FIXED_UNITS = 1e5
 
 POLISH_FACTOR = 2.5
 """An evaluation of polish, in float64, over a step of training with as many rows."""
+
+
+LAYER_S, LAYER_S_PER_NUMBER = 2.5e-3, 6e-8
+"""Of the geometry of one layer's features, in float64, and of each number of them (measured)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +61,24 @@ def max_pack_size(shape: PackShape, device: str) -> int:
 
 
 def estimate_s(shape: PackShape) -> float:
-    """Return the rough seconds of a trial on one core: its steps, and the evaluations of its polish."""
-    seconds = shape.num_steps * _step_s(shape.network, shape.batch_size or shape.data.num_samples)
-    if shape.polish is None:
-        return seconds
-    return seconds + shape.polish.num_evaluations * POLISH_FACTOR * _step_s(shape.network, shape.data.num_samples)
+    """Return the rough seconds of a trial on one core: its steps, its polish, and what is measured on the way."""
+    whole_s = step_s(shape.network, shape.data.num_samples)
+    evaluations = len(curve_steps("constant", shape.num_steps, 0))  # forward and backward over all samples
+    if shape.polish is not None:
+        evaluations += round(POLISH_FACTOR * shape.polish.num_evaluations)
+    geometry_s = sum(
+        LAYER_S + LAYER_S_PER_NUMBER * shape.data.num_samples * layer.width for layer in shape.network.layers()
+    )
+    return steps_s(shape) + evaluations * whole_s + shape.num_measured_steps * (whole_s / 2 + geometry_s)
 
 
-def _step_s(network: Network, num_samples: int) -> float:
-    """Return the seconds of a step: as measured, else a fixed part a product and what grows with the rows."""
+def steps_s(shape: PackShape) -> float:
+    """Return the rough seconds of a trial's steps of training alone, on one core."""
+    return shape.num_steps * step_s(shape.network, shape.batch_size or shape.data.num_samples)
+
+
+def step_s(network: Network, num_samples: int) -> float:
+    """Return the rough seconds of a step: as measured, else a fixed part a product and what grows with the rows."""
     measured_s = network.step_s(num_samples)
     if measured_s is not None:
         return measured_s

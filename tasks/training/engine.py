@@ -6,13 +6,12 @@ do not either.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Engine
-from depthrate.tasks.training.cost import PackShape, estimate_s
+from depthrate.tasks.training.cost import PackShape, steps_s
 
 COMPILE_S, COMPILE_S_PER_PRODUCT = 15.0, 2.5
 """Processor seconds that compiling a step takes: importing the compiler, and each matrix product (measured, see LOG.md)."""
@@ -45,8 +44,7 @@ def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
         return Engine.EAGER
     if asked is not Engine.AUTO:
         return asked
-    trained = dataclasses.replace(shape, polish=None)  # whose evaluations are not compiled
-    saved_s = estimate_s(trained) * (1 - 1 / SPEED_UP)
+    saved_s = steps_s(shape) * (1 - 1 / SPEED_UP)  # polish and measurements are not compiled
     return Engine.COMPILED if device == "cpu" and saved_s > compile_s(shape.network) else Engine.EAGER
 
 
