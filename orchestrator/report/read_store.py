@@ -50,7 +50,6 @@ def read_report(
     done = {row["trial_id"]: row for row in results.sql(_DONE).to_arrow_table().to_pylist()}
     rows = [_trial_row(trial, status, done.get(trial.trial_id, {})) for trial in planned]
     trials = pd.DataFrame(rows)
-    parameters = list(planned[0].params)
 
     # as numbers into a list: grouping hundreds of thousands of rows by text took most of the time of a large report
     known = pd.CategoricalDtype(sorted(set(trials["trial_id"])))
@@ -90,7 +89,7 @@ def read_report(
         measurements=measurements,
         lists=of_sweep(f"select {_columns(['trial_id', *lists])} from results"),
         panels=checked.task.panels,
-        points=_points(results, trials, parameters, checked.task.panels),
+        points=_points(results, trials, list(planned[0].params), checked.task.panels),
         layered=_layered(trials, of_sweep, metrics, checked.task.panels),
         cost=_cost(results, sweep.name),
         search=None if search is None else search_content(search),
