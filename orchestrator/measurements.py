@@ -37,6 +37,16 @@ def known_measurements(task: Task) -> dict[str, Measurement]:
     }
 
 
+def columns_to_skip(task: Task, asked: Iterable[str] = ()) -> set[str]:
+    """Return the columns of `metrics` with no number a row, and those that only other tasks fill, but for what is asked for.
+
+    A task that does not declare what it measures may fill any.
+    """
+    known = [each for each in known_measurements(task).values() if TABLES[each.per] == "metrics"]
+    own = {each.name for each in task.measurements or known}
+    return {each.name for each in known if each.kind != "scalar" or each.name not in own} - set(asked)
+
+
 def result_columns(task: Task) -> dict[str, str] | None:
     """Return the columns of `results` with their SQL types; None for a task that does not declare what it measures."""
     if not task.measurements:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cache
 from types import MappingProxyType
@@ -57,6 +57,7 @@ class Results:
         self._broken: set[str] = set()
         self._scope: tuple[str, frozenset[str]] | None = None
         self._membership: Membership | None = None
+        self.held: Mapping[str, pa.Table] = MappingProxyType({})  # in memory, instead of files: see `storage.held`
         self._cache = SnapshotCache(columns=TRIALS.names)
         self.refresh()
 
@@ -229,6 +230,8 @@ class Results:
                 trials = self._trials_table()
                 is_many = self._scope is None and names_sweep(query)
                 connection.register("trials", self.membership().table(trials) if is_many else trials)
+            elif name in self.held:
+                connection.register(name, self.held[name])
             elif name in DATA_TABLES:
                 self._create_table_view(connection, name)
             elif name == "results":
@@ -319,7 +322,11 @@ class Results:
         standard = {table: self.columns.schemas[table].names for table in MEASURED}
         metrics = [n for n in standard["metrics"] if n not in ("trial_id", "attempt_id", "is_last")]
         curves = [n for n in standard["curves"] if n not in standard["metrics"]] + list(self._own_columns("curves"))
-        return results_view(parameters, [*metrics, *self._own_columns("metrics")], curves, query)
+        metrics += self._own_columns("metrics")
+        kept = {name: table.column_names for name, table in self.held.items()}
+        metrics = [name for name in metrics if name in kept.get("metrics", metrics)]
+        curves = [name for name in curves if name in kept.get("curves", curves)]
+        return results_view(parameters, metrics, curves, query)
 
     def _fits(self) -> pa.Table:
         tables = [pa.Table.from_batches([], FITS)]

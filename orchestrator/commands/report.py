@@ -16,7 +16,7 @@ from depthrate.orchestrator.provenance import mixed_sentence
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figure_files import export_figures
 from depthrate.orchestrator.report.page import all_plots, render_report
-from depthrate.orchestrator.report.read_store import read_report
+from depthrate.orchestrator.report.read_store import hold_numbers, read_report
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.search.proposals import fitted_trials, with_search
 from depthrate.orchestrator.status import sweep_status
@@ -127,7 +127,8 @@ def _read(checked: CheckedSweep, store: Store, results: Results, command: list[s
     sweep = checked.sweep
     checked, view = with_search(checked, store)
     state = sweep_status(sweep.name, [trial.trial_id for trial in checked.trials], results.snapshot, store)
-    curves = fit_curves(results, sweep.fit, fitted_trials(checked, view), checked.task)
+    held = hold_numbers(checked, results)
+    curves = fit_curves(held, sweep.fit, fitted_trials(checked, view), checked.task)
     counts = state.counts()
-    data = read_report(checked, state, results, curves, command, view)
+    data = read_report(checked, state, results, curves, command, view, held)
     return data, counts["pending"] + counts["running"]

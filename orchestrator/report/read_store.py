@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.fitted_curve import FittedCurve
-from depthrate.orchestrator.measurements import known_measurements
+from depthrate.orchestrator.measurements import columns_to_skip, known_measurements
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.reckoning import Reckoning, reckon
 from depthrate.orchestrator.report.data import ReportData
@@ -22,11 +23,14 @@ from depthrate.orchestrator.report.groups import grouped, spread, varying
 from depthrate.orchestrator.search.proposals import SearchView
 from depthrate.orchestrator.status import SweepStatus
 from depthrate.storage.columns import quoted
+from depthrate.storage.held import held_in_memory
 from depthrate.storage.json_file import object_of
 from depthrate.storage.query import Results
 from depthrate.storage.records import read_records_of
+from depthrate.storage.views import names_in
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.panel import LayerMapPanel, Panel, ScatterPanel
+from depthrate.tasks.task import Task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,11 +46,16 @@ def read_report(
     curves: list[FittedCurve],
     command: list[str],
     search: SearchView | None = None,
+    held: Results | None = None,
 ) -> ReportData:
-    """Return a sweep's trials, measurements and fits as the report wants them."""
+    """Return a sweep's trials, measurements and fits as the report wants them.
+
+    held: the numbers of results in memory (`hold_numbers`), where they are read already.
+    """
     import pandas as pd
 
     sweep, planned, measurements = checked.sweep, checked.trials, known_measurements(checked.task)
+    held = held or hold_numbers(checked, results)
     done = {row["trial_id"]: row for row in results.sql(_DONE).to_arrow_table().to_pylist()}
     rows = [_trial_row(trial, status, done.get(trial.trial_id, {})) for trial in planned]
     trials = pd.DataFrame(rows)
@@ -54,18 +63,16 @@ def read_report(
     # as numbers into a list: grouping hundreds of thousands of rows by text took most of the time of a large report
     known = pd.CategoricalDtype(sorted(set(trials["trial_id"])))
 
-    def of_sweep(query: str, order: str = "") -> pd.DataFrame:
-        frame = results.sql(f"{query} order by trial_id{order}").df()
+    def of_sweep(query: str, order: str = "", source: Results = held) -> pd.DataFrame:
+        frame = source.sql(f"{query} order by trial_id{order}").df()
         frame["trial_id"] = frame["trial_id"].astype(known)
         return frame[frame["trial_id"].notna()].reset_index(drop=True)
 
-    lists = [each.name for each in measurements.values() if each.kind != "scalar"]
-    fitted = of_sweep(f"select {_without(lists)} from results")
+    fitted = of_sweep("select * from results")
     if search is not None:
         fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.chosen()])]
     metrics = of_sweep(
-        f"select {_without(['attempt_id', *lists])} from metrics "
-        "qualify is_last or step = max(step) over (partition by trial_id)",
+        "select * exclude (attempt_id) from metrics qualify is_last or step = max(step) over (partition by trial_id)",
         order=", step, layer",
     )
     ours = (done[trial.trial_id] for trial in planned if trial.trial_id in done)
@@ -87,13 +94,29 @@ def read_report(
         created_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         problems=[*map(str, results.problems), *(each.said for each in figures if each.problem)],
         measurements=measurements,
-        lists=of_sweep(f"select {_columns(['trial_id', *lists])} from results"),
+        lists=_lists_of(checked.task, partial(of_sweep, source=results)),
         panels=checked.task.panels,
         points=_points(results, trials, list(planned[0].params), checked.task.panels),
         layered=_layered(trials, of_sweep, metrics, checked.task.panels),
         cost=_cost(results, sweep.name),
         search=None if search is None else search_content(search),
         figures=figures,
+    )
+
+
+def hold_numbers(checked: CheckedSweep, results: Results) -> Results:
+    """Return the results with all numbers of a sweep's trials in memory, since fits and figures ask for them many times."""
+    asked = [name for request in checked.sweep.fit for name in [request.metric, *names_in(request.where or "true")]]
+    ids = [trial.trial_id for trial in checked.trials]
+    return held_in_memory(results, ids, columns_to_skip(checked.task, asked))
+
+
+def _lists_of(task: Task, of_sweep: Callable[..., pd.DataFrame]) -> pd.DataFrame:
+    """Return the vectors and matrices of each trial's last layer at its last step, but for those that only other tasks fill."""
+    known = [each for each in known_measurements(task).values() if each.kind != "scalar"]
+    declared = {each.name for each in task.measurements or known}
+    return of_sweep(
+        f"select {_columns(['trial_id', *(each.name for each in known if each.name in declared)])} from results"
     )
 
 
@@ -132,10 +155,6 @@ def _layered(
     )
     finished = trials.loc[trials["state"] == "ok", "trial_id"]
     return found[found["trial_id"].isin(finished) & (found["split"] == "train")]
-
-
-def _without(columns: Sequence[str]) -> str:
-    return f"* exclude ({_columns(columns)})" if columns else "*"
 
 
 def _columns(names: Sequence[str]) -> str:
