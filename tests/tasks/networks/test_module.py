@@ -149,3 +149,31 @@ def test_wrong_modules_are_refused_with_their_line():
         with pytest.raises(ParameterError) as refused:
             network(make, **arguments).layers()
         assert all(word in str(refused.value) for word in words), refused.value
+
+
+class Looping(nn.Module):
+    """Does by hand what no hook sees, `times` times."""
+
+    def __init__(self, times: int = 1) -> None:
+        super().__init__()
+        self.times, self.norm, self.last = times, nn.BatchNorm1d(64), nn.Linear(64, 10)
+        self.weight = nn.Parameter(torch.eye(64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.norm(x)
+        for _ in range(self.times):
+            h = torch.tanh(h @ self.weight)
+        return self.last(h)
+
+
+def test_a_step_is_timed_and_leaves_the_module_as_it_was() -> None:
+    data = DataShape(num_samples=100, sample_shape=(64,), num_classes=10)
+    networks = [
+        ModuleNetwork(make=Looping, name="Looping", arguments={"times": times}, data=data, patterns=("norm",))
+        for times in (1, 400)
+    ]
+    short_s, long_s = (network.step_s(32) for network in networks)
+    assert 0 < 5 * short_s < long_s, "the work that hooks do not see counts"
+    assert networks[0].step_cost().products == networks[1].step_cost().products
+    norm = networks[0].report.module.norm
+    assert norm.num_batches_tracked == 0 and bool((norm.running_mean == 0).all())
