@@ -24,7 +24,7 @@ from depthrate.orchestrator.status import SweepStatus
 from depthrate.storage.columns import quoted
 from depthrate.storage.json_file import object_of
 from depthrate.storage.query import Results
-from depthrate.storage.records import read_records_of
+from depthrate.storage.records import Record, read_records_of
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.panel import LayerMapPanel, Panel, ScatterPanel
 
@@ -73,6 +73,7 @@ def read_report(
     newest = max(ours, key=lambda row: row["committed_at"], default=None)
     versions = object_of(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")}
     figures = read_figures(results, sweep.figures, list(trials["trial_id"]))
+    records = read_records_of(results.store, results.snapshot, sweep.name)
     return ReportData(
         name=sweep.name,
         spec=sweep.spec(),
@@ -92,7 +93,8 @@ def read_report(
         panels=checked.task.panels,
         points=_points(results, trials, parameters, checked.task.panels),
         layered=_layered(trials, of_sweep, metrics, checked.task.panels),
-        cost=_cost(results, sweep.name),
+        cost=_cost(results, records),
+        attempts=records,
         search=None if search is None else search_content(search),
         figures=figures,
     )
@@ -143,10 +145,10 @@ def _columns(names: Sequence[str]) -> str:
     return ", ".join(map(quoted, names))
 
 
-def _cost(results: Results, sweep: str) -> Reckoning:
+def _cost(results: Results, records: Sequence[Record]) -> Reckoning:
     """Sum up what a sweep's attempts have cost."""
     rows = results.snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
-    return reckon(read_records_of(results.store, results.snapshot, sweep), rows, time.time())
+    return reckon(records, rows, time.time())
 
 
 def _trial_row(trial: Trial, status: SweepStatus, row: Mapping[str, Any]) -> dict[str, object]:
