@@ -42,7 +42,7 @@ def overlaid(first: ReportData, second: ReportData) -> ReportData:
         **frames,
         name=f"{first.name} and {second.name}",
         trials=pd.concat(trials, ignore_index=True),
-        fits=[_of_sweep(curve, data.name) for data in (first, second) for curve in data.fits],
+        fits=_side_by_side([_of_sweep(curve, data.name) for data in (first, second) for curve in data.fits]),
         commands=unique([*first.commands, *second.commands]),
         problems=unique([*first.problems, *second.problems]),
         measurements={**second.measurements, **first.measurements},
@@ -73,6 +73,12 @@ def _renamed(data: ReportData, names: dict[str, str]) -> ReportData:
 def _of_sweep(curve: FittedCurve, sweep: str) -> FittedCurve:
     """Return a curve that says which sweep it is of; whether its groups share an exponent is said of each sweep alone."""
     return replace(curve, by={SWEEP: sweep, **curve.by}, common=None)
+
+
+def _side_by_side(curves: list[FittedCurve]) -> list[FittedCurve]:
+    """Return the curves with those of one metric over one x behind each other."""
+    order = unique((curve.metric, curve.x) for curve in curves)
+    return sorted(curves, key=lambda curve: order.index((curve.metric, curve.x)))
 
 
 def _figures(first: ReportData, second: ReportData) -> list[FigureContent]:

@@ -7,7 +7,7 @@ STYLE = """
 @media screen and (prefers-color-scheme: dark) {
   :root { --ink: #ddd; --soft: #a5a5a5; --rule: #444; --paper: #181818; --shade: #242424; --line: #333; --link: #8ab4e0; }
   :root { --warn: #3a2a14; --pill: #333; --ok: #1d3d2f; --running: #1f3350; --failed: #54241b; --diverged: #4b3a12; }
-  .plot { filter: invert(0.906) hue-rotate(180deg); } /* white becomes the page's own colour, hues stay */
+  .plot { filter: invert(0.93) hue-rotate(180deg) brightness(1.35); } /* white becomes the page, hues stay */
 }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); }

@@ -48,8 +48,7 @@ def read_report(
 
     sweep, planned, measurements = checked.sweep, checked.trials, known_measurements(checked.task)
     done = {row["trial_id"]: row for row in results.sql(_DONE).to_arrow_table().to_pylist()}
-    rows = [_trial_row(trial, status, done.get(trial.trial_id, {})) for trial in planned]
-    trials = pd.DataFrame(rows)
+    trials = pd.DataFrame([_trial_row(trial, status, done.get(trial.trial_id, {})) for trial in planned])
     parameters = list(planned[0].params)
 
     # as numbers into a list: grouping hundreds of thousands of rows by text took most of the time of a large report
@@ -73,7 +72,6 @@ def read_report(
     newest = max(ours, key=lambda row: row["committed_at"], default=None)
     versions = object_of(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")}
     figures = read_figures(results, sweep.figures, list(trials["trial_id"]))
-    records = read_records_of(results.store, results.snapshot, sweep.name)
     return ReportData(
         name=sweep.name,
         spec=sweep.spec(),
@@ -93,8 +91,8 @@ def read_report(
         panels=checked.task.panels,
         points=_points(results, trials, parameters, checked.task.panels),
         layered=_layered(trials, of_sweep, metrics, checked.task.panels),
+        attempts=(records := read_records_of(results.store, results.snapshot, sweep.name)),
         cost=_cost(results, records),
-        attempts=records,
         search=None if search is None else search_content(search),
         figures=figures,
     )
