@@ -35,7 +35,7 @@ def overlaid(first: ReportData, second: ReportData) -> ReportData:
             )
     shared = set(first.trials["trial_id"]) & set(second.trials["trial_id"])
     other = _renamed(second, {trial_id: f"{trial_id} of {second.name}" for trial_id in shared})
-    frames = {name: pd.concat([getattr(first, name), getattr(other, name)], ignore_index=True) for name in _FRAMES}
+    frames = {name: _together(getattr(first, name), getattr(other, name)) for name in _FRAMES}
     trials = [data.trials.assign(**{SWEEP: data.name}) for data in (first, other)]
     return replace(
         first,
@@ -54,11 +54,17 @@ def overlaid(first: ReportData, second: ReportData) -> ReportData:
     )
 
 
+def _together(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """Return both tables as one; their trials are numbers into one list, as each one's were."""
+    both = pd.concat([first, second], ignore_index=True)
+    return both.assign(trial_id=both["trial_id"].astype(str).astype("category")) if "trial_id" in both else both
+
+
 def _renamed(data: ReportData, names: dict[str, str]) -> ReportData:
     """Return the same with other names for some trials, so that what is drawn of them belongs to this sweep."""
     frames = {name: getattr(data, name) for name in (*_FRAMES, "trials")}
     renamed = {
-        name: frame.assign(trial_id=frame["trial_id"].replace(names)) if "trial_id" in frame else frame
+        name: frame.assign(trial_id=frame["trial_id"].astype(str).replace(names)) if "trial_id" in frame else frame
         for name, frame in frames.items()
     }
     figures = [

@@ -229,7 +229,7 @@ def _curves(data: ReportData, trial_ids: Sequence[str], names: Sequence[str], bu
     found: dict[str, dict[str, Any]] = {}
     part = data.curves[data.curves["trial_id"].isin(list(trial_ids))]
     part = part.assign(**{name: pd.to_numeric(part[name], errors="coerce").astype(float) for name in names})
-    for (trial_id, split), rows in part.groupby(["trial_id", "split"], sort=False):
+    for (trial_id, split), rows in part.groupby(["trial_id", "split"], sort=False, observed=True):
         thin = rows.sort_values("step").iloc[thin_indices(len(rows), each)]
         columns = {name: [_short(value) for value in thin[name]] for name in names}
         steps = [int(step) for step in thin["step"]]

@@ -45,6 +45,8 @@ def draw(plot: Plot, style: FigureStyle = SCREEN) -> dict[str, bytes]:
             axes.grid(visible=False)
         else:
             _add_legend(figure, axes, plot.layout, style)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once for both files, which takes longest
         for ending, no_date in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
             sink = io.BytesIO()
             figure.savefig(sink, format=ending, metadata=no_date)

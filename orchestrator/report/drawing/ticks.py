@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import (
+    FixedFormatter,
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
@@ -39,7 +47,7 @@ def set_ticks(axis: Axis, wanted: dict[str, Any], *, is_log: bool) -> None:
     if decades <= MAX_DECADES:
         axis.set_minor_locator(NullLocator())
     else:
-        axis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def _as_power(value: float) -> str:

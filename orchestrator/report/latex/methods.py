@@ -46,7 +46,7 @@ def _sweep(data: ReportData) -> list[str]:
     derived = dict(data.spec.get("derive", {}))
     differing = [name for name in varying(trials, data.parameters) if name not in derived and name != "seed"]
     task = f" of the task {code(data.spec['task'])}" if "task" in data.spec else ""
-    versions = ", ".join(f"{name} {latex(version)}" for name, version in data.versions.items())
+    versions = ", ".join(f"{latex(name)} {latex(version)}" for name, version in data.versions.items())
     made = f" ({versions}{f'; commit {code(data.git[:12])}' if data.git else ''})" if versions else ""
     grid = ", ".join(rf"{code(name)} in {values(trials[name])}" for name in differing)
     size = f"{len(trials)} trials{f': {grid}' if grid else ''}{_seeds(trials, differing)}"
