@@ -20,6 +20,7 @@ from depthrate.orchestrator.commands.arguments import (
     print_version,
 )
 from depthrate.orchestrator.exit_codes import exits
+from depthrate.orchestrator.report.drawing.style import PaperWidth, StyleName
 
 app = typer.Typer(
     name="depthrate",
@@ -297,15 +298,30 @@ def report(
         Path | None, typer.Option("--figures", help="A folder for each figure as SVG and PDF, its data as CSV.")
     ] = None,
     dark: Annotated[bool, typer.Option("--dark", help="Draw these figures for a dark background.")] = False,
+    style: Annotated[
+        StyleName | None,
+        typer.Option("--style", help="Of these figures: screen (default), or paper: serif, at its size."),
+    ] = None,
+    width: Annotated[
+        PaperWidth | None,
+        typer.Option("--width", help="Of a paper's figures: column (3.25 in, default) or text (5.5 in)."),
+    ] = None,
+    latex: Annotated[
+        Path | None, typer.Option("--latex", help="A folder for the fits as a LaTeX table, and a paragraph on methods.")
+    ] = None,
+    overlay: Annotated[
+        str | None, typer.Option("--overlay", help="A second sweep, drawn into the same figures.")
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Write it again while the sweep runs, until it is done.")
     ] = False,
     every: Annotated[float, typer.Option("--every", min=1.0, help="Seconds between two reports of --watch.")] = 15.0,
 ) -> None:
     """Draw the sweep's report: one HTML file that opens from disk."""
-    from depthrate.orchestrator.commands.report import report_sweep
+    from depthrate.orchestrator.commands.report import ReportOptions, report_sweep
 
-    report_sweep(sweep, store, output, figures, every if watch else None, dark=dark)
+    options = ReportOptions(figures, dark, style, width, latex, overlay)
+    report_sweep(sweep, store, output, options, every if watch else None)
 
 
 @app.command()

@@ -28,7 +28,7 @@ HOMES = {
     "ray": "orchestrator/executors/ray_",
     "optuna": "orchestrator/search",
     "pooch": "orchestrator/commands/data.py",
-    "matplotlib": "orchestrator/report/figure_files.py",
+    "matplotlib": "orchestrator/report/drawing/",
 }
 NEEDS_TORCH = {
     "tasks/collapse/pack.py",

@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
 from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.commands.find_sweep import find_sweep
+from depthrate.orchestrator.fit_pairs import FitPair, pair_up
 from depthrate.orchestrator.fitted_curve import FittedCurve
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.search.proposals import fitted_trials
 from depthrate.orchestrator.terminal import print_json, print_table, printable
 from depthrate.storage.store import Store
-from depthrate.tasks.fits.common_exponent import CommonFit, common_exponent
-from depthrate.tasks.fits.points import FitError
 
 SHOWN = 6
 """Values of a parameter that are printed."""
-
-
-@dataclass(frozen=True)
-class FitPair:
-    """One curve that both sweeps have, and whether its exponents are equal."""
-
-    first: FittedCurve
-    second: FittedCurve
-    common: CommonFit | None
-    """The exponent of both together, and the test that it is one; null where it cannot be tested."""
 
 
 def compare_sweeps(given: tuple[str, str], store: Store, as_json: bool, console: Console) -> None:
@@ -102,29 +90,6 @@ def _keys(values: Sequence[Any]) -> set[str]:
 def _listed(values: Sequence[Any]) -> str:
     text = ", ".join("null" if value is None else str(value) for value in values[:SHOWN])
     return text + (f", ... {len(values)} values" if len(values) > SHOWN else "")
-
-
-def pair_up(first: Sequence[FittedCurve], second: Sequence[FittedCurve]) -> Iterator[FitPair]:
-    """Yield the curves that both sweeps have: the same metric over the same x in the same group, or the only group of each."""
-    for curve in first:
-        asked = [each for each in second if _asked(each) == _asked(curve)]
-        of_first = [each for each in first if _asked(each) == _asked(curve)]
-        same = [each for each in asked if each.by == curve.by]
-        other = same[0] if same else asked[0] if len(asked) == len(of_first) == 1 else None
-        if other is not None:
-            yield FitPair(curve, other, _common(curve, other))
-
-
-def _asked(curve: FittedCurve) -> tuple[Any, ...]:
-    return curve.metric, curve.x, curve.asked.layer, curve.asked.where
-
-
-def _common(first: FittedCurve, second: FittedCurve) -> CommonFit | None:
-    points = [([row["x"] for row in curve.rows], [row["y"] for row in curve.rows]) for curve in (first, second)]
-    try:
-        return common_exponent(points, weights=first.asked.weights)
-    except FitError:
-        return None
 
 
 def _pair_row(pair: FitPair) -> list[Any]:

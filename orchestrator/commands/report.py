@@ -14,7 +14,10 @@ from depthrate.orchestrator.output_file import check_folder, check_output, is_re
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.provenance import mixed_sentence
 from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, FigureStyle, PaperWidth, StyleName, paper_style
 from depthrate.orchestrator.report.figure_files import export_figures
+from depthrate.orchestrator.report.latex.files import export_latex
+from depthrate.orchestrator.report.overlay import overlaid
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.read_store import hold_numbers, read_report
 from depthrate.orchestrator.results import results_of
@@ -28,14 +31,50 @@ from depthrate.storage.store import Store, existing_store
 
 
 @dataclass(frozen=True)
+class ReportOptions:
+    """What is wanted besides the page."""
+
+    figures: Path | None = None
+    """The folder of the figures as files."""
+    dark: bool = False
+    """Whether these are for a dark background."""
+    style: StyleName | None = None
+    width: PaperWidth | None = None
+    latex: Path | None = None
+    """The folder of the LaTeX files."""
+    overlay: str | None = None
+    """A second sweep."""
+
+    def figure_style(self) -> FigureStyle:
+        """Return how the figures look.
+
+        Raises:
+            UsageError: the options contradict each other, or there are no figures that they could be about.
+        """
+        given = [f"--{name}" for name in ("dark", "style", "width") if getattr(self, name)]
+        if given and self.figures is None:
+            named = " and ".join(given)
+            raise UsageError(f"{named}: about the figures of --figures FOLDER; give that too, or leave {named} out")
+        if self.width is not None and self.style is not StyleName.paper:
+            raise UsageError(f"--width {self.width.value} is the width of a paper's figures; add --style paper")
+        if self.style is not StyleName.paper:
+            return DARK if self.dark else SCREEN
+        if self.dark:
+            raise UsageError("--style paper is for white paper; leave --dark out, or --style paper")
+        return paper_style(self.width or PaperWidth.column)
+
+
+@dataclass(frozen=True)
 class ReportFiles:
     """Where the report goes, and the command that ran the sweep."""
 
     page: Path
     figures: Path | None
     command: list[str]
-    dark: bool = False
-    """Whether the figures are for a dark background; the page is white."""
+    style: FigureStyle = SCREEN
+    latex: Path | None = None
+    overlay: CheckedSweep | None = None
+    """A second sweep, which is drawn into the same figures."""
 
 
 @dataclass(frozen=True)
@@ -47,29 +86,28 @@ class Written:
     problems: list[Problem]
     num_open: int
     """Trials that are pending or running."""
+    latex: tuple[Path, ...] = ()
+    """The LaTeX files."""
     mixed_code: str | None = None
     """Says that its trials were run by several versions of the code."""
 
 
-def report_sweep(
-    given: str, url: str | None, page: Path, figures: Path | None, watch_every_s: float | None, *, dark: bool = False
-) -> None:
+def report_sweep(given: str, url: str | None, page: Path, options: ReportOptions, watch_every_s: float | None) -> None:
     """Write a sweep's report, again and again with `watch_every_s`, and say where it is.
 
     Raises:
-        ValueError: there is no such sweep, it has no trials, or a file cannot be written.
+        ValueError: there is no such sweep, it has no trials, options contradict each other, or a file cannot be written.
     """
-    if dark and figures is None:
-        raise UsageError("--dark is about the figures of --figures FOLDER; give that, or leave --dark out")
+    style = options.figure_style()
     check_output(page)
-    if figures is not None:
-        check_folder(figures)
+    for folder in (options.figures, options.latex):
+        if folder is not None:
+            check_folder(folder)
     store = existing_store(url)
-    checked, _ = find_sweep(given, store)
-    if not checked.trials:
-        again = next_call("run", given, url)
-        raise UsageError(f"sweep {checked.sweep.name!r} has proposed nothing yet; run it: {again}")
-    targets = ReportFiles(page, figures, ["depthrate", "run", given, "--store", store.url], dark)
+    checked = _with_trials(given, store, url)
+    overlay = None if options.overlay is None else _with_trials(options.overlay, store, url)
+    command = ["depthrate", "run", given, "--store", store.url]
+    targets = ReportFiles(page, options.figures, command, style, options.latex, overlay)
     try:
         if watch_every_s is None:
             written = write_report(checked, store, targets)
@@ -77,13 +115,28 @@ def report_sweep(
             written = write_reports(checked, store, targets, watch_every_s)
     except OSError as error:
         raise UsageError(f"cannot write {error.filename or page}: {error}") from None
+    _say(written, targets)
+
+
+def _with_trials(given: str, store: Store, url: str | None) -> CheckedSweep:
+    checked, _ = find_sweep(given, store)
+    if not checked.trials:
+        again = next_call("run", given, url)
+        raise UsageError(f"sweep {checked.sweep.name!r} has proposed nothing yet; run it: {again}")
+    return checked
+
+
+def _say(written: Written, targets: ReportFiles) -> None:
+    """Print what was written where, and what is wrong with it."""
     print_warnings(written.problems)
     if written.mixed_code is not None:
         print(f"warning: {written.mixed_code}", file=sys.stderr)
-    said = sys.stdout if is_replaceable(page) else sys.stderr  # the page itself may have gone to the former
-    print(f"wrote {page} ({written.megabytes:.1f} MB); open it in a browser", file=said)
-    if figures:
-        print(f"wrote {written.num_figures} figures to {figures}", file=said)
+    said = sys.stdout if is_replaceable(targets.page) else sys.stderr  # the page itself may have gone to the former
+    print(f"wrote {targets.page} ({written.megabytes:.1f} MB); open it in a browser", file=said)
+    if targets.figures:
+        print(f"wrote {written.num_figures} figures to {targets.figures}", file=said)
+    if written.latex:
+        print(f"wrote {' and '.join(map(str, written.latex))}", file=said)
 
 
 def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refresh_s: float | None = None) -> Written:
@@ -94,14 +147,19 @@ def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refr
     """
     results = results_of(store, checked.task)
     data, num_open = _read(checked, store, results, targets.command)
+    if targets.overlay is not None:
+        command = [*targets.command[:2], targets.overlay.sweep.name, *targets.command[3:]]
+        second, more_open = _read(targets.overlay, store, results_of(store, targets.overlay.task), command)
+        data, num_open = overlaid(data, second), num_open + more_open
     html = render_report(data, refresh_s=refresh_s if num_open else None)
     with output_file(targets.page) as stream:  # a browser that loads the page again must not meet half of it
         stream.write(html)
     num_figures = 0
     if targets.figures is not None:
-        num_figures = export_figures(all_plots(data), targets.figures, dark=targets.dark)
+        num_figures = export_figures(all_plots(data), targets.figures, targets.style)
+    latex = () if targets.latex is None else tuple(export_latex(data, targets.latex))
     mixed_code = mixed_sentence(checked, results.snapshot)
-    return Written(len(html.encode()) / 1e6, num_figures, results.problems, num_open, mixed_code)
+    return Written(len(html.encode()) / 1e6, num_figures, results.problems, num_open, latex, mixed_code)
 
 
 def write_reports(

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
+from depthrate.orchestrator.fit_pairs import FitPair
 from depthrate.orchestrator.fitted_curve import FittedCurve
 from depthrate.orchestrator.reckoning import Reckoning
 from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.groups import unique, varying
 from depthrate.orchestrator.report.plot import Plot
+from depthrate.storage.records import Record
 from depthrate.tasks.measurement import Measurement, Per
 from depthrate.tasks.panel import Panel
 
 STATE_COLUMNS = ("trial_id", "state", "wall_s", "steps_done", "device", "host", "committed_at", "error")
 """The columns of `ReportData.trials` that are not parameters (`steps` is one of the task collapse)."""
+SWEEP = "sweep"
+"""The column of `ReportData.trials` that tells overlaid sweeps apart."""
 STATES = ("failed", "diverged", "running", "pending", "ok")
 """In the order of the table of trials: what needs a look comes first."""
 
@@ -71,9 +75,15 @@ class ReportData:
     """trial_id, step, layer and the measurements that these panels map over both: of finished trials, training split."""
     cost: Reckoning = field(default_factory=Reckoning)
     """What its attempts have cost, failed ones included."""
+    attempts: Sequence[Record] = ()
+    """The records of its attempts."""
     search: SearchContent | None = None
     figures: list[FigureContent] = field(default_factory=list)
     """What the sweep asks for under `figures:`."""
+    parts: tuple[ReportData, ...] = ()
+    """The sweeps that are overlaid in this report; empty for the report of one."""
+    pairs: tuple[FitPair, ...] = ()
+    """The curves that both of them have."""
     drawn_by: dict[Callable[..., list[Plot]], list[Plot]] = field(init=False, default_factory=dict, compare=False)
     """The figures that themes have made of this."""
 

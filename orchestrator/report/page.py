@@ -10,7 +10,7 @@ import base64
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -20,20 +20,14 @@ import yaml
 from depthrate.orchestrator.reckoning import Reckoning
 from depthrate.orchestrator.report import figures
 from depthrate.orchestrator.report.data import STATES, ReportData, SearchContent
+from depthrate.orchestrator.report.fit_tables import comparison_tables, fit_table, sensitivity_table
 from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentence
 from depthrate.orchestrator.report.library import library, packed_library
 from depthrate.orchestrator.report.page_style import SCRIPT, STYLE
 from depthrate.orchestrator.report.plot import Plot, figure_html
-from depthrate.orchestrator.report.tables import (
-    cost_tables,
-    failure_table,
-    fit_table,
-    left_out_table,
-    search_table,
-    sensitivity_table,
-    trial_table,
-)
+from depthrate.orchestrator.report.tables import cost_tables, failure_table, search_table
 from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.trial_tables import left_out_table, trial_details, trial_table
 from depthrate.orchestrator.report.words import duration_text, escape, number_text
 from depthrate.tasks.measurement import Measurement
 
@@ -48,23 +42,43 @@ def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
     drawn = [(title, _figures(themes, data, numbers)) for title, themes in _sections()]
     first, *others = [_section(title, content) for title, content in drawn if content]
     body = [
-        _states(data),
+        _section("State of the sweep", _of_each(data, _states)),
         *search,
+        _section("Comparison", comparison_tables(data)),
         first,
         _section("All fits", fit_table(data.fits) + sensitivity_table(data.fits)),
-        _section("Left out and in doubt", left_out_table(data.fits)) if data.fits else "",
+        _section("Left out and in doubt", left_out_table(data)) if data.fits else "",
         *others,
-        _section("Cost", cost_tables(data.cost)) if data.cost.devices else "",
-        _section("Trials", failure_table(data) + trial_table(data)),
-        _section("How to reproduce", _reproduce(data)),
+        _section("Cost", _of_each(data, lambda part: cost_tables(part.cost) if part.cost.devices else "")),
+        _section("Trials", _trials(data) + trial_details(data.parts or (data,))),
+        _section("How to reproduce", _of_each(data, _sweep) + _reproduce(data)),
     ]
     sections = "\n".join(body)
-    return _page(data.name, "\n".join([_summary(data), _contents(sections), sections]), refresh_s)
+    return _page(data.name, "\n".join([_head(data), _contents(sections), _summary(data), sections]), refresh_s)
 
 
 def all_plots(data: ReportData) -> list[Plot]:
     """Return every figure of the report, in its order."""
     return [plot for theme in figures.THEMES for plot in theme.plots(data)]
+
+
+def _of_each(data: ReportData, content: Callable[[ReportData], str]) -> str:
+    """Return the content of a sweep, or of each that is overlaid, below its name."""
+    told = [(part.name, content(part)) for part in data.parts or (data,)]
+    if not data.parts:
+        return told[0][1]
+    return "".join(f"<h3>{escape(name)}</h3>{text}" for name, text in told if text)
+
+
+def _trials(data: ReportData) -> str:
+    """Return the tables of failures and trials; what two sweeps share stands in the first's."""
+    if not data.parts:
+        return failure_table(data) + trial_table(data)
+    first, second = data.parts
+    shared = frozenset(first.trials["trial_id"]) & frozenset(second.trials["trial_id"])
+    told = f"<p>{len(shared)} of its trials are also in {escape(first.name)} and stand there.</p>" if shared else ""
+    own = failure_table(second) + told + trial_table(second, without=shared)
+    return f"<h3>{escape(first.name)}</h3>{failure_table(first)}{trial_table(first)}<h3>{escape(second.name)}</h3>{own}"
 
 
 def _sections() -> list[tuple[str, list[Theme]]]:
@@ -74,13 +88,7 @@ def _sections() -> list[tuple[str, list[Theme]]]:
     ]
 
 
-def _summary(data: ReportData) -> str:
-    sentences = [f"<li>{fit_sentence(curve)}</li>" for curve in data.fits]
-    together = [common_sentence(curve) for curve in data.fits]
-    sentences += [f"<li>{sentence}</li>" for sentence in dict.fromkeys(together) if sentence]
-    sentences += [sentence for each in data.drawn("step") if (sentence := _last_values(data, each))]
-    if not data.fits:
-        sentences.insert(0, "<li>No fits yet: the sweep asks for none, or no trial has been committed.</li>")
+def _head(data: ReportData) -> str:
     warning = ""
     if data.problems:
         items = "".join(f"<li>{escape(problem)}</li>" for problem in data.problems)
@@ -89,8 +97,20 @@ def _summary(data: ReportData) -> str:
         )
     return (
         f"<header><h1>{escape(data.name)}</h1><p class=meta>depthrate report, {escape(data.created_at)}</p></header>"
-        f"{warning}<section class=summary><h2>Summary</h2><ul>{''.join(sentences)}</ul></section>"
+        f"{warning}"
     )
+
+
+def _summary(data: ReportData) -> str:
+    sentences = [f"<li>{fit_sentence(curve)}</li>" for curve in data.fits]
+    for part in data.parts or (data,):
+        of_sweep = f"{escape(part.name)}: " if data.parts else ""
+        together = dict.fromkeys(common_sentence(curve) for curve in part.fits)
+        sentences += [f"<li>{of_sweep}{sentence}</li>" for sentence in together if sentence]
+    sentences += [sentence for each in data.drawn("step") if (sentence := _last_values(data, each))]
+    if not data.fits:
+        sentences.insert(0, "<li>No fits yet: the sweep asks for none, or no trial has been committed.</li>")
+    return f"<section class=summary><h2>Summary</h2><ul>{''.join(sentences)}</ul></section>"
 
 
 def _last_values(data: ReportData, each: Measurement) -> str:
@@ -104,7 +124,7 @@ def _last_values(data: ReportData, each: Measurement) -> str:
 
 def _states(data: ReportData) -> str:
     if data.trials.empty:
-        return _section("State of the sweep", "<p>No trials are planned.</p>")
+        return "<p>No trials are planned.</p>"
     counts = data.trials["state"].value_counts()
     pills = "".join(
         f'<span class="pill {state}"><b>{counts[state]}</b> {state}</span>'
@@ -121,7 +141,7 @@ def _states(data: ReportData) -> str:
     committed = sorted(str(time) for time in data.trials["committed_at"].dropna())
     if committed:
         sentence += f" First commit {escape(committed[0])}, last {escape(committed[-1])}."
-    return _section("State of the sweep", f"<p class=pills>{pills}</p><p>{sentence}</p>")
+    return f"<p class=pills>{pills}</p><p>{sentence}</p>"
 
 
 def _held(cost: Reckoning) -> str:
@@ -147,14 +167,16 @@ def _search(search: SearchContent, numbers: Iterator[int]) -> str:
     return f'<p>{escape(search.sentence)}.</p>{search_table(search)}<div class="figures">{figures}</div>'
 
 
-def _reproduce(data: ReportData) -> str:
+def _sweep(data: ReportData) -> str:
     spec = yaml.safe_dump(data.spec, sort_keys=False, allow_unicode=True, width=100)
+    return f"<h4>Sweep</h4><pre>{escape(spec)}</pre>"
+
+
+def _reproduce(data: ReportData) -> str:
     facts = {"store": data.store, "git": data.git or "not in a git checkout", **data.versions}
     items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
-    return (
-        f"<h3>Sweep</h3><pre>{escape(spec)}</pre><h3>Commands</h3><pre>{escape(chr(10).join(data.commands))}</pre>"
-        f"<h3>Versions</h3><dl>{items}</dl>"
-    )
+    commands = escape("\n".join(data.commands))
+    return f"<h3>Commands</h3><pre>{commands}</pre><h3>Versions</h3><dl>{items}</dl>"
 
 
 def _finite_values(frame: pd.DataFrame, column: str) -> npt.NDArray[np.float64]:

@@ -7,7 +7,7 @@ STYLE = """
 @media screen and (prefers-color-scheme: dark) {
   :root { --ink: #ddd; --soft: #a5a5a5; --rule: #444; --paper: #181818; --shade: #242424; --line: #333; --link: #8ab4e0; }
   :root { --warn: #3a2a14; --pill: #333; --ok: #1d3d2f; --running: #1f3350; --failed: #54241b; --diverged: #4b3a12; }
-  .plot { background: #fff; border-radius: 4px; }
+  .plot { filter: invert(0.93) hue-rotate(180deg) brightness(1.35); } /* white becomes the page, hues stay */
 }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); }
@@ -34,25 +34,50 @@ figcaption { margin-top: .4em; font-size: .875rem; line-height: 1.45; color: var
 .save { white-space: nowrap; } .save button { all: unset; cursor: pointer; margin-left: .7em; color: var(--link); }
 .save button:hover { text-decoration: underline; } .save button:focus-visible { outline: 2px solid #365c8d; }
 .plot { width: 100%; height: calc(330px + var(--rows, 1) * 22px); }
-.scroll { overflow-x: auto; max-height: 70vh; overflow-y: auto; border: 1px solid var(--rule); }
+.scroll { overflow-x: auto; border: 1px solid var(--rule); }
+.scroll:has(.sortable) { max-height: 80vh; overflow-y: auto; }
 table { border-collapse: collapse; font-size: .78rem; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .32em .5em; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th { position: sticky; top: 0; background: var(--shade); font-weight: 600; }
-th { white-space: normal; vertical-align: bottom; }
-th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid #365c8d; }
+th, td { padding: .32em .5em; text-align: left; border-bottom: 1px solid var(--line); }
+td.number, td code { white-space: nowrap; }
+thead th { position: sticky; top: 0; z-index: 1; background: var(--shade); font-weight: 600; vertical-align: bottom; }
+tr.group th { background: var(--shade); font-weight: 600; padding-top: .6em; }
+tr.group .note { font-weight: 400; font-size: inherit; margin-left: .8em; }
+th button, button.trial { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid #365c8d; }
+button.trial { color: var(--link); } button.trial:hover { text-decoration: underline; }
+button.trial:focus-visible { outline: 2px solid #365c8d; }
 th[aria-sort=ascending] button::after { content: " \\2191"; }
 th[aria-sort=descending] button::after { content: " \\2193"; }
-.number { text-align: right; } .long { white-space: pre-line; width: max-content; max-width: 28em; }
-td .pill { margin: 0; }
+.number { text-align: right; } .long { white-space: pre-line; overflow-wrap: break-word; max-width: 44em; }
+.long a { color: var(--link); text-decoration: none; } .long a:hover { text-decoration: underline; }
+td .pill { margin: 0; font-size: inherit; }
+tr.detail > td { background: var(--shade); padding: .8em; } tr.detail ul { margin: .3em 0; padding-left: 1.2em; }
+tr.detail .plot { max-width: 640px; } tr:target { outline: 2px solid #365c8d; outline-offset: -2px; }
 details { margin: .8em 0; font-size: .875rem; overflow-wrap: anywhere; }
 pre { background: var(--shade); padding: .8em 1em; overflow-x: auto; }
 pre { font: .84rem/1.5 ui-monospace, Menlo, Consolas, monospace; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15em 1.2em; font-size: .875rem; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
+@media screen and (max-width: 700px) {
+  main { padding: 16px 14px 48px; }
+  .scroll, .scroll:has(.sortable) { max-height: none; overflow: visible; border: 0; border-top: 1px solid var(--rule); }
+  table, tbody, tr, td, tr.group th { display: block; }
+  thead { display: none; } thead:has(button) { display: block; }
+  thead tr { display: flex; flex-wrap: wrap; gap: 0 1em; } thead tr::before { content: "sort by"; color: var(--soft); }
+  thead th { position: static; display: inline; background: none; padding: .1em 0; border: 0; font-weight: 400; }
+  thead th button { color: var(--link); }
+  tbody tr { padding: .4em 0; border-bottom: 1px solid var(--line); }
+  td { display: inline-block; border: 0; padding: 0 1em 0 0; text-align: left; max-width: 100%; overflow-wrap: anywhere; }
+  td.none { display: none; } td.number { white-space: normal; }
+  td[data-label]:not(:first-child)::before { content: attr(data-label) " "; color: var(--soft); }
+  td:first-child { font-weight: 600; } tr.group th { padding: .5em .4em; } tr.group .note { display: block; margin: 0; }
+  td .long { display: inline; } tr.detail > td { display: block; font-weight: 400; }
+  pre { white-space: pre-wrap; overflow-wrap: anywhere; } dl { grid-template-columns: 1fr; } dd { margin: 0 0 .4em; }
+}
 @media print {
   main { max-width: none; padding: 0; } .scroll { max-height: none; overflow: visible; border: 0; }
   .figures { display: block; } figure { margin-bottom: 1.5em; } h2 { break-after: avoid; } tr { break-inside: avoid; }
-  table { font-size: .58rem; } th, td { padding: .3em .4em; white-space: normal; } .modebar { display: none; }
+  table { font-size: .58rem; } th, td { padding: .3em .4em; }
+  tr.detail { display: none; } .scroll:has(.sortable) { max-height: none; overflow: visible; } .modebar { display: none; }
   figure { break-inside: avoid; page-break-inside: avoid; } .save { display: none; }
   section { break-inside: auto; } .contents { display: none; } .pill { border: 1px solid #bbb; }
   .number { white-space: nowrap; } td .pill { font-size: inherit; } .long { width: auto; }
@@ -65,12 +90,20 @@ SCRIPT = """
     if (a === "" || b === "") return (a === "") - (b === "");
     return Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b) : x - y;
   };
+  for (const table of document.querySelectorAll("table")) {
+    const names = [...table.tHead.rows[0].cells].map((head) => head.textContent);
+    for (const cell of table.querySelectorAll("td")) { // what stands beside it on a narrow screen
+      cell.dataset.label = names[cell.cellIndex];
+      if (["", "—"].includes(cell.textContent.trim())) cell.classList.add("none");
+    }
+  }
   for (const table of document.querySelectorAll("table.sortable")) {
     const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
     heads.forEach((head, column) => head.addEventListener("click", () => {
       const falling = head.getAttribute("aria-sort") === "ascending";
       heads.forEach((other) => other.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", falling ? "descending" : "ascending");
+      body.querySelectorAll("tr.detail").forEach((row) => row.remove());
       const key = (row) => row.cells[column].dataset.key;
       const rows = [...body.rows].sort((a, b) => compare(key(a), key(b)) * (falling ? -1 : 1));
       body.append(...rows);
@@ -90,6 +123,33 @@ SCRIPT = """
     Plotly.newPlot(target, { ...figure, config });
     plots.push(target);
   }
+  const details = JSON.parse(document.getElementById("trial-details")?.textContent ?? "null");
+  const drawCurves = (target, curves) => {
+    const traces = Object.entries(curves).flatMap(([split, columns]) => Object.keys(columns)
+      .filter((name) => name !== "step" && columns[name].some((value) => value > 0))
+      .map((name) => ({ x: columns.step, y: columns[name], mode: "lines+markers", marker: { size: 4 },
+                        name: details.labels[name] + (Object.keys(curves).length > 1 ? ` (${split})` : "") })));
+    const axis = { type: "log", exponentformat: "power", minorloglabels: "none", showline: true, gridcolor: "#e8e8e8" };
+    const layout = { xaxis: { ...axis, title: { text: "Step" } }, yaxis: axis, legend: { orientation: "h", y: -0.25 },
+                     margin: { l: 56, r: 14, t: 10, b: 40 }, font: { size: 12, color: "#222" }, hovermode: "x unified" };
+    if (traces.length) Plotly.newPlot(target, traces, layout, { responsive: true, displayModeBar: false });
+    else target.remove();
+  };
+  const open = (row) => {
+    if (row.nextElementSibling?.matches("tr.detail")) return row.nextElementSibling.remove();
+    const trial = details.trials[row.id.slice("trial-".length)];
+    const detail = document.createElement("tr"), cell = detail.insertCell(), list = document.createElement("ul");
+    detail.className = "detail";
+    cell.colSpan = row.cells.length;
+    const plot = Object.assign(document.createElement("div"), { className: "plot" });
+    const lines = trial.attempts.length ? trial.attempts : ["No attempt of this sweep: another one ran it, or none has yet."];
+    for (const text of [...lines, trial.logs]) list.append(Object.assign(document.createElement("li"), { textContent: text }));
+    cell.append(plot, list);
+    row.after(detail);
+    drawCurves(plot, trial.curves);
+  };
+  document.querySelectorAll("button.trial").forEach((button) =>
+    button.addEventListener("click", () => open(button.closest("tr"))));
   const save = (name, type, text) => {
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([text], { type }));

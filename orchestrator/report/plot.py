@@ -146,7 +146,7 @@ def figure_html(plot: Plot, number: int) -> str:
     """Return the figure's place, its data for the page's script, and its caption."""
     caption = " ".join([f"{plot.title}.", *plot.notes])
     drawn = {"data": plot.traces, "layout": plot.layout} | ({"frames": plot.frames} if plot.frames else {})
-    content = _json_in_script(drawn)
+    content = json_in_script(drawn)
     style = f'style="--rows:{plot.legend_rows}" role="img" aria-label="{escape(plot.title)}"'
     return (
         f'<figure><div class="plot" {style}></div><script type="application/json" class="plot-data">{content}</script>'
@@ -156,7 +156,7 @@ def figure_html(plot: Plot, number: int) -> str:
     )
 
 
-def _json_in_script(value: Any) -> str:
-    """JSON that cannot end a <script>: no <, no >, no &."""
+def json_in_script(value: Any) -> str:
+    """Return JSON that cannot end a <script>: no <, no >, no &."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return re.sub("[<>&]", lambda match: f"\\u{ord(match.group()):04x}", text)

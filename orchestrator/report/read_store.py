@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -26,7 +26,7 @@ from depthrate.storage.columns import quoted
 from depthrate.storage.held import held_in_memory
 from depthrate.storage.json_file import object_of
 from depthrate.storage.query import Results
-from depthrate.storage.records import read_records_of
+from depthrate.storage.records import Record, read_records_of
 from depthrate.storage.views import names_in
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.panel import LayerMapPanel, Panel, ScatterPanel
@@ -57,8 +57,7 @@ def read_report(
     sweep, planned, measurements = checked.sweep, checked.trials, known_measurements(checked.task)
     held = held or hold_numbers(checked, results)
     done = {row["trial_id"]: row for row in results.sql(_DONE).to_arrow_table().to_pylist()}
-    rows = [_trial_row(trial, status, done.get(trial.trial_id, {})) for trial in planned]
-    trials = pd.DataFrame(rows)
+    trials = pd.DataFrame([_trial_row(trial, status, done.get(trial.trial_id, {})) for trial in planned])
 
     # as numbers into a list: grouping hundreds of thousands of rows by text took most of the time of a large report
     known = pd.CategoricalDtype(sorted(set(trials["trial_id"])))
@@ -75,9 +74,7 @@ def read_report(
         "select * exclude (attempt_id) from metrics qualify is_last or step = max(step) over (partition by trial_id)",
         order=", step, layer",
     )
-    ours = (done[trial.trial_id] for trial in planned if trial.trial_id in done)
-    newest = max(ours, key=lambda row: row["committed_at"], default=None)
-    versions = object_of(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")}
+    newest = _newest(done[trial.trial_id] for trial in planned if trial.trial_id in done)
     figures = read_figures(results, sweep.figures, list(trials["trial_id"]))
     return ReportData(
         name=sweep.name,
@@ -89,7 +86,7 @@ def read_report(
         fits=[replace(curve, measurement=measurements.get(curve.metric)) for curve in curves],
         store=results.store.url,
         commands=[shlex.join(command), shlex.join(["depthrate", "report", sweep.name, "--store", results.store.url])],
-        versions=versions,
+        versions=object_of(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")},
         git=_git(newest),
         created_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         problems=[*map(str, results.problems), *(each.said for each in figures if each.problem)],
@@ -98,7 +95,8 @@ def read_report(
         panels=checked.task.panels,
         points=_points(results, trials, list(planned[0].params), checked.task.panels),
         layered=_layered(trials, of_sweep, metrics, checked.task.panels),
-        cost=_cost(results, sweep.name),
+        attempts=(records := read_records_of(results.store, results.snapshot, sweep.name)),
+        cost=_cost(results, records),
         search=None if search is None else search_content(search),
         figures=figures,
     )
@@ -161,10 +159,10 @@ def _columns(names: Sequence[str]) -> str:
     return ", ".join(map(quoted, names))
 
 
-def _cost(results: Results, sweep: str) -> Reckoning:
+def _cost(results: Results, records: Sequence[Record]) -> Reckoning:
     """Sum up what a sweep's attempts have cost."""
     rows = results.snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
-    return reckon(read_records_of(results.store, results.snapshot, sweep), rows, time.time())
+    return reckon(records, rows, time.time())
 
 
 def _trial_row(trial: Trial, status: SweepStatus, row: Mapping[str, Any]) -> dict[str, object]:
@@ -180,6 +178,10 @@ def _trial_row(trial: Trial, status: SweepStatus, row: Mapping[str, Any]) -> dic
         "committed_at": None if committed is None else f"{committed:%Y-%m-%d %H:%M:%S}",
         "error": status.error_of(trial.trial_id),
     }
+
+
+def _newest(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    return max(rows, key=lambda row: row["committed_at"], default=None)
 
 
 def _git(row: Mapping[str, Any] | None) -> str | None:

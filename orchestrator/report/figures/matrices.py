@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.data import SWEEP, ReportData
 from depthrate.orchestrator.report.figures.vectors import SECTION
 from depthrate.orchestrator.report.groups import finite_arrays, grouped, spread
 from depthrate.orchestrator.report.plot import Axes, Plot, make_layout
@@ -37,7 +37,7 @@ def _maps(data: ReportData, each: Measurement) -> list[Plot]:
             found[trial_id] = matrix
     if not found:
         return []
-    by = [data.x_name] if data.x_name in data.trials else []
+    by = [name for name in ([SWEEP] if data.parts else []) + [data.x_name] if name in data.trials]
     groups = grouped(data.trials, pd.DataFrame({"trial_id": list(found)}), by)
     plots = []
     for key, part in spread(groups, MAX_MAPS):

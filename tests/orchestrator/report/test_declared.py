@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.figure_files import draw, plot_csv
+from depthrate.orchestrator.report.drawing.draw import draw
+from depthrate.orchestrator.report.figure_files import plot_csv
 from depthrate.orchestrator.report.figures.declared import MAX_FRAMES, declared_plots
 from depthrate.orchestrator.report.page import render_report
 from depthrate.orchestrator.report.tables import verdict_table

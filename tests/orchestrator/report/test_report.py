@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,112 +18,32 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+from browser import Browser, browser
 from plotly.offline import get_plotlyjs_version
+from report_data import DEPTHS, EXPONENTS, MEASUREMENTS, make_data, plain_data
 
 from depthrate.orchestrator.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.drift import Drift
 from depthrate.orchestrator.fitted_curve import FittedCurve
-from depthrate.orchestrator.measurements import known_measurements
-from depthrate.orchestrator.reckoning import Hours, Reckoning
 from depthrate.orchestrator.report import figures as report_figures
 from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.figure_files import draw, export_figures, plot_csv
+from depthrate.orchestrator.report.drawing.draw import draw
+from depthrate.orchestrator.report.drawing.style import DARK, SCREEN
+from depthrate.orchestrator.report.figure_files import export_figures, plot_csv
 from depthrate.orchestrator.report.figures.fits import fit_plots
 from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentence
 from depthrate.orchestrator.report.library import library
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.theme import Theme
 from depthrate.sweeps.fit_requests import FitRequest
-from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.fits.bounds import BoundCheck
 from depthrate.tasks.fits.common_exponent import CommonFit
 from depthrate.tasks.fits.cutoffs import Cutoff
 from depthrate.tasks.fits.rate_fit import RateFit
-from depthrate.tasks.fits.rates import fit_rates, predict
+from depthrate.tasks.fits.rates import predict
 
-DEPTHS = (2, 3, 5, 8, 13)
-STEPS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 12000)
 HOSTILE = "<img src=x onerror=alert(1)>"
 ENDING = "</script><script>alert(2)</script><!--"
-MEASUREMENTS = known_measurements(COLLAPSE)
-EXPONENTS = {"nc1": 0.58, "nc2a": 0.45, "nc3": 0.9, "objective_gap": 0.75}
-
-
-def make_data(
-    *,
-    depths: tuple[int, ...] = DEPTHS,
-    seeds: int = 3,
-    by: dict[str, list[Any]] | None = None,
-    name: str = "quickstart",
-) -> ReportData:
-    """A sweep of depths x seeds whose metrics fall as 0.4 depth^-exponent, with noise."""
-    rng = np.random.default_rng(0)
-    by = by or {}
-    groups = [dict(zip(by, values, strict=True)) for values in zip(*by.values(), strict=True)] or [{}]
-    trials, metrics, curves = [], [], []
-    for group_index, group in enumerate(groups):
-        for depth in depths:
-            for seed in range(seeds):
-                params = {"arch": "rn1", "width": 64, "depth": depth, **group, "seed": seed}
-                trial_id = f"{group_index:04x}{depth:08x}{seed:04x}"
-                trials.append(_trial(trial_id, rng) | params)
-                final = {
-                    m: (1 + group_index) * 0.4 * depth**-a * np.exp(0.08 * rng.normal()) for m, a in EXPONENTS.items()
-                }
-                for step in STEPS:
-                    left = np.exp(-step / (400 * depth**0.5))
-                    row = {"trial_id": trial_id, "step": step, "split": "train"}
-                    curves.append(row | _curve_row(left, final["objective_gap"], rng) | params)
-                    layers = range(depth + 1) if step == STEPS[-1] else [depth]
-                    for layer in layers:
-                        scale = np.exp(3 * (1 - layer / depth) + 2 * left)
-                        values = {
-                            "nc1": final["nc1"] * scale,
-                            "nc2a": final["nc2a"] * (1 + left),
-                            "nc3": final["nc3"] * scale,
-                        }
-                        metrics.append(row | {"layer": layer, "is_last": layer == depth} | values | params)
-    metrics_frame, curves_frame = pd.DataFrame(metrics), pd.DataFrame(curves)
-    results = _results(metrics_frame, curves_frame)
-    return ReportData(
-        name=name,
-        spec={
-            "name": name,
-            "task": "collapse",
-            "grid": {"depth": list(depths)} | by,
-            "seeds": seeds,
-            "fit": [{"metric": "nc1"}],
-        },
-        trials=pd.DataFrame(trials),
-        results=results,
-        metrics=metrics_frame,
-        curves=curves_frame,
-        fits=[_fitted(results, metric, group) for metric in EXPONENTS for group in groups],
-        store="./results",
-        commands=["depthrate run quickstart.yaml", "depthrate report quickstart -o report.html"],
-        versions={"depthrate": "0.1.0", "python": "3.11.7", "torch": "2.13.0"},
-        git="0123abc",
-        created_at="2025-11-20T23:50:00Z",
-        problems=[],
-        measurements=MEASUREMENTS,
-        lists=pd.DataFrame([_geometry(trial) for trial in trials]),
-        cost=Reckoning(devices={"cpu": Hours(used=0.25, committed=0.2, idle=0.06)}),
-    )
-
-
-def _geometry(trial: dict[str, Any]) -> dict[str, Any]:
-    """Four classes that lie almost as a simplex does, the nearer the deeper the network."""
-    means = np.eye(4) + 0.5 + np.diag([0.3, 0, 0, 0]) / trial["depth"]
-    return {
-        "trial_id": trial["trial_id"],
-        "singular_values": np.linalg.svd(means, compute_uv=False),
-        "class_gram": (means.T @ means).ravel(),
-    }
-
-
-@functools.cache
-def plain_data() -> ReportData:
-    return make_data()
 
 
 @functools.cache
@@ -133,49 +54,6 @@ def plain_page() -> str:
 @functools.cache
 def hostile_page() -> str:
     return render_report(hostile_data())
-
-
-def _trial(trial_id: str, rng: np.random.Generator) -> dict[str, Any]:
-    return {
-        "trial_id": trial_id,
-        "state": "ok",
-        "wall_s": 60 + 40 * rng.random(),
-        "steps_done": STEPS[-1],
-        "device": "cpu",
-        "host": "laptop",
-        "committed_at": f"2025-11-20T23:{rng.integers(10, 50)}:00Z",
-        "error": None,
-    }
-
-
-def _curve_row(left: float, gap: float, rng: np.random.Generator) -> dict[str, float]:
-    loss = (0.05 + 2.3 * left) * np.exp(0.05 * rng.normal())
-    return {
-        "loss": loss,
-        "objective": loss + gap,
-        "objective_gap": gap + 2.3 * left,
-        "accuracy": 1 - 0.9 * left,
-        "grad_norm": 0.001 + left * np.exp(0.2 * rng.normal()),
-        "lr": 0.2,
-    }
-
-
-def _results(metrics: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
-    last = metrics[(metrics["step"] == STEPS[-1]) & metrics["is_last"]]
-    ends = curves.loc[
-        curves["step"] == STEPS[-1], ["trial_id", "loss", "objective", "objective_gap", "accuracy", "grad_norm"]
-    ]
-    return last.merge(ends, on="trial_id").assign(status="ok")
-
-
-def _fitted(results: pd.DataFrame, metric: str, by: dict[str, Any]) -> FittedCurve:
-    for column, value in by.items():
-        results = results[results[column] == value]
-    points = pd.DataFrame(
-        {"x": results["depth"], "y": results[metric], "seed": results["seed"], "trial_id": results["trial_id"]}
-    )
-    fits = fit_rates(points["x"], points["y"], num_resamples=50)
-    return FittedCurve(metric, "depth", by, points.to_dict("records"), fits, {}, measurement=MEASUREMENTS[metric])
 
 
 def make_fit(model: str = "power", exponent: float = 0.58, **changes: Any) -> RateFit:
@@ -363,6 +241,26 @@ def test_table_of_trials_is_cut_and_says_so() -> None:
     assert "1</b> failed" in page
 
 
+def test_each_trial_stands_once_with_its_numbers() -> None:
+    data = plain_data()
+    page = re.sub("<script.*?</script>", "", page_without_plotly(plain_page()), flags=re.DOTALL)
+    text, trial = words(page), data.results.iloc[0]
+    assert all(text.count(str(trial_id)) == 1 for trial_id in data.trials["trial_id"])
+    row = re.findall(f'<tr id="trial-{trial["trial_id"]}">(.*?)</tr>', page)[0]
+    assert (
+        f">{trial['nc1']:.3g}<" in row and f">{trial['objective_gap']:.3g}<" in row and f">{trial['loss']:.3g}<" in row
+    )
+    falling = frozenset(str(each) for each in data.trials["trial_id"][1:3])
+    told = render_report(replace(data, fits=[replace(curve, unconverged=falling) for curve in data.fits]))
+    doubts = re.findall('<section id="left-out-and-in-doubt">.*?</section>', told, re.DOTALL)[0]
+    assert doubts.count("kept, but unconverged") == 1, "one line a reason, however many curves"
+    assert "NC1, NC2A, NC3, Objective gap" in words(doubts)
+    links = re.findall('<a href="#trial-([^"]*)">([^<]*)</a>', doubts)
+    assert [name for _, name in links] == ["depth 2, seed 1", "depth 2, seed 2"] and {
+        each for each, _ in links
+    } == falling
+
+
 def test_the_contents_lead_to_every_section_once() -> None:
     page = page_without_plotly(plain_page())
     (contents,) = re.findall(r"<nav class=.contents.*?</nav>", page, re.DOTALL)
@@ -424,8 +322,8 @@ def test_hostile_text_makes_no_elements() -> None:
     assert "b" in tags.tags  # the report's own
     assert not [name for name, _ in tags.attributes if name.startswith("on")]
     plots = len(figures(page))
-    assert tags.tags.count("script") == plots + 1
-    assert clean.tags.count("script") == len(figures(plain_page())) + 1
+    assert tags.tags.count("script") == plots + 2
+    assert clean.tags.count("script") == len(figures(plain_page())) + 2
     assert html.escape(HOSTILE) in page
 
 
@@ -594,6 +492,43 @@ def test_browser_saves_data_as_csv(clicked: tuple[str, str]) -> None:
     assert saved.count("\n") == plot_csv(fit_plots(plain_data())[0]).count("\n")
 
 
+@pytest.fixture(scope="module")
+def window(chromium: str, pages: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser with the plain page on disk."""
+    if (driver := shutil.which("chromedriver")) is None:
+        pytest.skip("no chromedriver executable found on PATH")
+    with browser(driver, chromium) as opened:
+        opened.page = tmp_path_factory.mktemp("window") / "report.html"
+        opened.page.write_text(pages["plain"], encoding="utf-8")
+        yield opened
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "is_dark"), [(1280, False), (390, False), (390, True)])
+def test_nothing_is_wider_than_the_screen(window: Browser, width: int, is_dark: bool) -> None:
+    window.open(window.page, width, is_dark=is_dark)
+    assert window.run("return document.documentElement.scrollWidth") == width
+    boxes = "[...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth > box.clientWidth).length"
+    assert window.run(f"return document.querySelectorAll('.scroll').length > 2 && {boxes}") == 0, "no table is cut"
+    background = window.run("return getComputedStyle(document.body).backgroundColor")
+    assert background == ("rgb(24, 24, 24)" if is_dark else "rgb(255, 255, 255)")
+    beside = "getComputedStyle(document.querySelector('td.number'), '::before').content"
+    assert (window.run(f"return {beside}") != "none") == (width == 390), "on a phone each number has its name"
+
+
+@pytest.mark.browser
+def test_a_click_on_a_trial_shows_its_curves_and_attempts(window: Browser) -> None:
+    window.open(window.page, 1280)
+    first = str(plain_data().trials["trial_id"].iloc[0])
+    window.run(f"document.querySelector('[id=\"trial-{first}\"] button').click()")
+    assert window.run("return document.querySelectorAll('tr.detail .plot .scatterlayer .trace').length") == 4
+    detail = window.run("return document.querySelector('tr.detail').textContent")
+    assert f"depthrate logs {first} --store ./results" in detail
+    assert "20251120T230000_a done on laptop (cpu), begun 2025-11-20 23:00:00 UTC, 60 s, a pack of 15" in detail
+    window.run("document.querySelectorAll('table.sortable th')[2].click()")
+    assert window.run("return document.querySelectorAll('tr.detail').length") == 0
+
+
 @pytest.mark.browser
 def test_browser_refuses_scripts_and_networks_that_came_in_later(
     chromium: str, pages: dict[str, str], tmp_path: Path
@@ -723,8 +658,8 @@ def test_figures_are_exported_with_their_data(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_figures_for_a_dark_background_are_light_on_nothing() -> None:
     plot = all_plots(plain_data())[0]
-    light, dark = (draw(plot, dark=dark)["svg"].decode() for dark in (False, True))
-    assert draw(plot, dark=True)["svg"].decode() == dark
+    light, dark = (draw(plot, style)["svg"].decode() for style in (SCREEN, DARK))
+    assert draw(plot, DARK)["svg"].decode() == dark
     background = 'id="patch_1">\n   <path d="[^"]*" style="fill: (?:#ffffff|none)'
     assert [re.findall(background, svg)[0].split()[-1] for svg in (light, dark)] == ["#ffffff", "none"]
     lightness = {}
@@ -742,7 +677,7 @@ def test_exported_figures_keep_hostile_text_as_text(tmp_path: Path) -> None:
     curves = [replace(curve, by={"arch_name": text}) for text in (f"$x^2$ {HOSTILE}", ENDING)]
     svg = draw(fit_plots(replace(plain_data(), fits=curves))[0])["svg"].decode()
     assert "<img" not in svg and "<script" not in svg
-    assert "$x^2$ &lt;img src=x" in svg
+    assert "$x^2$ &lt;img src=x" in re.sub("<tspan[^>]*>|</tspan>", "", svg), "a user's dollar is no mathematics"
 
 
 @pytest.mark.browser

@@ -9,8 +9,9 @@ from tests_rows import commit
 
 from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.report.data import STATE_COLUMNS, ReportData
+from depthrate.orchestrator.report.drawing.draw import draw
 from depthrate.orchestrator.report.figure_data import FigureContent, read_figures
-from depthrate.orchestrator.report.figure_files import draw, plot_csv
+from depthrate.orchestrator.report.figure_files import plot_csv
 from depthrate.orchestrator.report.figures.requested import REQUESTED, requested_plots
 from depthrate.orchestrator.report.page import render_report
 from depthrate.storage.query import Results

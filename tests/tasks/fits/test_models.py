@@ -13,8 +13,8 @@ import pytest
 from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.fitted_curve import FittedCurve
 from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.report.fit_tables import fit_table
 from depthrate.orchestrator.report.fit_words import fit_sentence
-from depthrate.orchestrator.report.tables import fit_table
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.terminal import make_console, print_fits
 from depthrate.storage.commit import commit_trials

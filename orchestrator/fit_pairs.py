@@ -1,0 +1,44 @@
+"""The curves that two sweeps have in common, and whether they share their exponents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from depthrate.orchestrator.fitted_curve import FittedCurve
+from depthrate.tasks.fits.common_exponent import CommonFit, common_exponent
+from depthrate.tasks.fits.points import FitError
+
+
+@dataclass(frozen=True)
+class FitPair:
+    """One curve that both sweeps have, and whether its exponents are equal."""
+
+    first: FittedCurve
+    second: FittedCurve
+    common: CommonFit | None
+    """The exponent of both together, and the test that it is one; null where it cannot be tested."""
+
+
+def pair_up(first: Sequence[FittedCurve], second: Sequence[FittedCurve]) -> Iterator[FitPair]:
+    """Yield the curves that both sweeps have: the same metric over the same x in the same group, or the only group of each."""
+    for curve in first:
+        asked = [each for each in second if _asked(each) == _asked(curve)]
+        of_first = [each for each in first if _asked(each) == _asked(curve)]
+        same = [each for each in asked if each.by == curve.by]
+        other = same[0] if same else asked[0] if len(asked) == len(of_first) == 1 else None
+        if other is not None:
+            yield FitPair(curve, other, _common(curve, other))
+
+
+def _asked(curve: FittedCurve) -> tuple[Any, ...]:
+    return curve.metric, curve.x, curve.asked.layer, curve.asked.where
+
+
+def _common(first: FittedCurve, second: FittedCurve) -> CommonFit | None:
+    points = [([row["x"] for row in curve.rows], [row["y"] for row in curve.rows]) for curve in (first, second)]
+    try:
+        return common_exponent(points, weights=first.asked.weights)
+    except FitError:
+        return None

@@ -1,0 +1,57 @@
+"""Ticks that are read at once: 0.02 and 0.05 rather than 2 x 10^-2, powers of ten where the range is wide."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.ticker import (
+    FixedFormatter,
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
+
+PLAIN_FROM, PLAIN_TO = 0.99e-3, 1.01e4
+"""Numbers outside of these are powers of ten."""
+FEW_DECADES = 0.7
+"""Less than so many: 1, 2 and 5 would leave an axis with one tick."""
+MAX_DECADES = 2.0
+"""From so many on only powers of ten are named."""
+
+
+def set_ticks(axis: Axis, wanted: dict[str, Any], *, is_log: bool) -> None:
+    """Put the ticks that the page names, or on a log axis round numbers."""
+    if "tickvals" in wanted:
+        axis.set_major_locator(FixedLocator(wanted["tickvals"]))
+        axis.set_major_formatter(FixedFormatter(wanted["ticktext"]))
+        axis.set_minor_locator(NullLocator())
+        return
+    if not is_log:
+        return
+    low, high = sorted(axis.get_view_interval())
+    decades = math.log10(high / low)
+    if decades < FEW_DECADES:
+        axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+    else:
+        subs = (1.0,) if decades > MAX_DECADES else (1.0, 2.0, 5.0)
+        axis.set_major_locator(LogLocator(subs=subs, numticks=7))
+    is_plain = low >= PLAIN_FROM and high <= PLAIN_TO
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if is_plain else _as_power(value)))
+    if decades <= MAX_DECADES:
+        axis.set_minor_locator(NullLocator())
+    else:
+        axis.set_minor_formatter(NullFormatter())
+
+
+def _as_power(value: float) -> str:
+    exponent = math.floor(math.log10(value) + 1e-9)
+    lead = value / 10**exponent
+    factor = "" if math.isclose(lead, 1.0, rel_tol=1e-6) else rf"{lead:g} \times "
+    return f"${factor}10^{{{exponent}}}$"

@@ -1,0 +1,174 @@
+"""The tables of fits: all models of all curves, the smallest x left out, two sweeps side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from depthrate.orchestrator.fit_pairs import FitPair
+from depthrate.orchestrator.fitted_curve import FittedCurve
+from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.groups import unique, varying
+from depthrate.orchestrator.report.html_table import (
+    Cell,
+    Group,
+    grouped_table,
+    number_cell,
+    table,
+    text_cell,
+    without_empty,
+)
+from depthrate.orchestrator.report.words import (
+    curve_label,
+    escape,
+    excluded_text,
+    formula_markup,
+    group_text,
+    is_finite,
+    number_text,
+    p_text,
+    signed_text,
+    value_text,
+    x_text,
+)
+from depthrate.tasks.fits.model import Parameter
+from depthrate.tasks.fits.models import MODELS
+from depthrate.tasks.fits.rate_fit import RateFit
+
+MAX_VALUES = 8
+"""Of a parameter in which two sweeps differ."""
+
+
+def fit_table(curves: Sequence[FittedCurve]) -> str:
+    """Return all models of all curves, a group a curve; what holds for the whole curve stands above its rows."""
+    groups = [Group(_title(curve), [_fit_row(fit) for fit in curve.fits]) for curve in curves if curve.fits]
+    if not groups:
+        return "<p>No fits yet.</p>"
+    header = [
+        "model",
+        "a",
+        "std. error",
+        "95 % interval",
+        "spread of seeds",
+        "profile interval",
+        "p(a = ½)",
+        "p(a = 1)",
+    ]
+    header += ["c", *(parameter.symbol for parameter in _parameters()), "R²", "AICc", "weight", "n"]
+    models = "; ".join(f"{model.words}: {formula_markup(model.formula)}" for model in MODELS.values())
+    note = (
+        f"Models of a metric y over x, fitted to log y of every trial: {models}. 95 % interval of a: over whole seeds "
+        "(Student's t; all values of a seed belong together), ∞ where they leave that end open; spread of seeds: the "
+        "standard deviation of a from seed to seed, noise included. Where each trial is a draw of its own: bootstrap over "
+        "the trials at each x (BCa), or Student's t where no x has two, and the profile interval, where an F test of a "
+        "reaches 5 %. p: of a pure power law with that exponent, which no theorem states. Weight: Akaike weight among the "
+        "models of one curve, each seed at its own level. The table fits in the store has the same numbers with all "
+        "their digits."
+    )
+    return f"<p class=note>{note}</p>{grouped_table(header, groups)}"
+
+
+def _title(curve: FittedCurve) -> str:
+    """Say which curve it is, over how many seeds its intervals are, and what was left out of it."""
+    by, excluded = group_text(curve.by), excluded_text(curve.excluded)
+    name = f"{escape(curve_label(curve))} over {escape(x_text(curve.x))}{f', {escape(by)}' if by else ''}"
+    facts = [f"intervals over {escape(curve.draws)}"] if curve.draws else []
+    facts += [f"left out: {escape(excluded)}"] if excluded else []
+    return name + (f" <span class=note>{'; '.join(facts)}</span>" if facts else "")
+
+
+def _parameters() -> list[Parameter]:
+    """The parameters that some model has besides c and a."""
+    return list(dict.fromkeys(parameter for model in MODELS.values() for parameter in model.parameters))
+
+
+def _fit_row(fit: RateFit) -> list[Cell]:
+    weight = "—" if fit.weight is None else f"{fit.weight:.1%}" if fit.weight >= 0.001 else "< 0.1%"
+    numbers = [
+        number_text(fit.exponent),
+        number_text(fit.stderr, 2),
+        _ends_text(fit.ci_low, fit.ci_high) if fit.ci_method else "—",
+        number_text(fit.seed_spread, 2),
+        _ends_text(fit.profile_low, fit.profile_high),
+        p_text(fit.p_half),
+        p_text(fit.p_one),
+        number_text(fit.prefactor),
+        *(number_text(fit.parameter(parameter.name)) for parameter in _parameters()),
+        number_text(fit.r2),
+        "—" if not is_finite(fit.aicc) else signed_text(fit.aicc, ".1f"),
+        weight,
+        str(fit.n_points),
+    ]
+    return [text_cell(MODELS[fit.model].words), *map(number_cell, numbers)]
+
+
+def _ends_text(low: float | None, high: float | None) -> str:
+    """Return an interval; an end that the points leave open is infinite."""
+    if low is None and high is None:
+        return "—"
+    return f"[{'−∞' if low is None else number_text(low)}, {'∞' if high is None else number_text(high)}]"
+
+
+def sensitivity_table(curves: Sequence[FittedCurve]) -> str:
+    """Return how the power law's exponent moves when the smallest x are left out; empty where none can be."""
+    curves = [curve for curve in curves if len(curve.sensitivity) > 1]
+    if not curves:
+        return ""
+    groups = []
+    for curve in curves:
+        rows = []
+        for row in curve.sensitivity:
+            interval = f"[{number_text(row['ci_low'])}, {number_text(row['ci_high'])}]"
+            cells = [number_text(row["exponent"]), interval, str(row["n_points"])]
+            rows.append([text_cell(f"{x_text(curve.x)} ≥ {row['x_min']:g}"), *map(number_cell, cells)])
+        by = group_text(curve.by)
+        groups.append(Group(escape(curve_label(curve) + (f", {by}" if by else "")), rows))
+    lead = "The power law's exponent without the smallest values of x: a rate that keeps moving is not yet the limit."
+    return f"<h3>Without the smallest</h3><p class=note>{lead}</p>" + grouped_table(
+        ["fitted", "a", "95 % interval", "n"], groups
+    )
+
+
+def comparison_tables(data: ReportData) -> str:
+    """Return what two overlaid sweeps differ in, and their exponents side by side; empty for one sweep."""
+    if len(data.parts) != 2:
+        return ""
+    names = [part.name for part in data.parts]
+    shared = len(set(data.parts[0].trials["trial_id"]) & set(data.parts[1].trials["trial_id"]))
+    content = f"<p>{shared} trials are in both.</p>" if shared else ""
+    rows = [
+        [text_cell(name), *(text_cell(_values(part, name)) for part in data.parts)]
+        for name in unique([*data.parts[0].parameters, *data.parts[1].parameters])
+        if _values(data.parts[0], name) != _values(data.parts[1], name)
+    ]
+    content += table(["parameter", *names], rows) if rows else "<p>Their parameters take the same values.</p>"
+    if not data.pairs:
+        return f"{content}<p>There is no fit that both ask for, of one metric over one x.</p>"
+    header = ["metric", "group", f"a of {names[0]}", f"a of {names[1]}", "a of both", "p(equal)"]
+    note = "p(equal): F test that both share the exponent, noise of one size in both."
+    pairs = table(*without_empty(header, [_pair_row(pair) for pair in data.pairs]))
+    return f"{content}<h3>Exponents</h3><p class=note>{note}</p>{pairs}"
+
+
+def _values(data: ReportData, name: str) -> str:
+    if name not in data.trials:
+        return ""
+    if not varying(data.trials, [name]):
+        return value_text(data.trials[name].iloc[0])
+    values = unique(map(value_text, data.trials[name]))
+    return ", ".join(values[:MAX_VALUES]) + (f", … {len(values)} values" if len(values) > MAX_VALUES else "")
+
+
+def _pair_row(pair: FitPair) -> list[Cell]:
+    common = pair.common
+    groups = unique([group_text(pair.first.by), group_text(pair.second.by)])
+    both = "—" if common is None else f"{number_text(common.exponent)} {_ends_text(common.ci_low, common.ci_high)}"
+    exponents = [_exponent(pair.first), _exponent(pair.second), both, p_text(common.p_common if common else None)]
+    metric = f"{curve_label(pair.first)} over {x_text(pair.first.x)}"
+    return [text_cell(metric), text_cell(" / ".join(groups)), *map(number_cell, exponents)]
+
+
+def _exponent(curve: FittedCurve) -> str:
+    power = curve.power
+    if power is None:
+        return "no fit"
+    return f"{number_text(power.exponent)} {_ends_text(power.ci_low, power.ci_high) if power.ci_method else ''}".strip()

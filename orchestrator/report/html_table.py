@@ -1,0 +1,102 @@
+"""A table of the page: wide as it is, and on a narrow screen a paragraph a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from depthrate.orchestrator.report.words import escape
+
+EMPTY = ("", "—", "<div class=long></div>", "<div class=long>—</div>")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table."""
+
+    content: str
+    """HTML."""
+    sort_key: str = ""
+    is_number: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that belong together, below one line that says what they are about."""
+
+    title: str
+    """HTML."""
+    rows: Sequence[Sequence[Cell]]
+
+
+def text_cell(value: str) -> Cell:
+    """Return a cell with a text."""
+    return Cell(escape(value))
+
+
+def number_cell(text: str) -> Cell:
+    """Return a cell with a number, which stands right."""
+    return Cell(escape(text), is_number=True)
+
+
+def long_cell(text: str) -> Cell:
+    """Return a cell whose text may go over several lines."""
+    return Cell(f"<div class=long>{escape(text)}</div>")
+
+
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    sortable: bool = False,
+    ids: Sequence[str] = (),
+) -> str:
+    """Return a table; a column of numbers has its header on their side, `ids` are those of the rows, for links."""
+    names = ids or [""] * len(rows)
+    body = "".join(_row(row, sortable=sortable, name=name) for row, name in zip(rows, names, strict=True))
+    return _box(header, rows[0], f"<tbody>{body}</tbody>", sortable=sortable)
+
+
+def grouped_table(header: Sequence[str], groups: Sequence[Group]) -> str:
+    """Return a table in groups; columns in which nothing stands are left out."""
+    rows = [row for group in groups for row in group.rows]
+    kept = filled_columns(header, rows)
+    bodies = []
+    for group in groups:
+        title = f'<tr class=group><th colspan="{len(kept)}" scope="rowgroup">{group.title}</th></tr>'
+        bodies.append(f"<tbody>{title}{''.join(_row([row[i] for i in kept]) for row in group.rows)}</tbody>")
+    return _box([header[i] for i in kept], [rows[0][i] for i in kept], "".join(bodies))
+
+
+def filled_columns(header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[int]:
+    """Return the columns in which something stands."""
+    rows = list(rows)
+    return [i for i in range(len(header)) if any(row[i].content not in EMPTY for row in rows)]
+
+
+def without_empty(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> tuple[list[str], list[list[Cell]]]:
+    """Leave out the columns in which nothing stands."""
+    kept = filled_columns(header, rows)
+    return [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
+def _box(header: Sequence[str], first: Sequence[Cell], bodies: str, *, sortable: bool = False) -> str:
+    heads = []
+    for name, cell in zip(header, first, strict=True):
+        label = f'<button type="button">{escape(name)}</button>' if sortable else escape(name)
+        heads.append(f'<th scope="col"{_number_class(cell)}>{label}</th>')
+    kind = " class=sortable" if sortable else ""
+    return (
+        f'<div class="scroll" tabindex="0"><table{kind}><thead><tr>{"".join(heads)}</tr></thead>{bodies}</table></div>'
+    )
+
+
+def _row(row: Sequence[Cell], *, sortable: bool = False, name: str = "") -> str:
+    keys = [f' data-key="{escape(cell.sort_key)}"' if sortable else "" for cell in row]
+    cells = [f"<td{_number_class(cell)}{key}>{cell.content}</td>" for cell, key in zip(row, keys, strict=True)]
+    identity = f' id="{escape(name)}"' if name else ""
+    return f"<tr{identity}>{''.join(cells)}</tr>"
+
+
+def _number_class(cell: Cell) -> str:
+    return " class=number" if cell.is_number else ""

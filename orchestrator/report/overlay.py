@@ -1,0 +1,102 @@
+"""Two sweeps as one report: their figures drawn into each other, each with its own name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+
+from depthrate.orchestrator.fit_pairs import pair_up
+from depthrate.orchestrator.fitted_curve import FittedCurve
+from depthrate.orchestrator.report.data import SWEEP, ReportData
+from depthrate.orchestrator.report.figure_data import FigureContent
+from depthrate.orchestrator.report.groups import unique
+from depthrate.orchestrator.usage import UsageError
+
+_FRAMES = ("results", "metrics", "curves", "lists", "points", "layered")
+"""What is drawn: tables with a column trial_id."""
+
+
+def overlaid(first: ReportData, second: ReportData) -> ReportData:
+    """Return both sweeps as one whose trials differ in the parameter `sweep` besides; a trial of both is there twice.
+
+    Raises:
+        UsageError: it is one sweep, or a parameter of theirs is called `sweep`.
+    """
+    if first.name == second.name:
+        raise UsageError(
+            f"{second.name!r} is the sweep of the report itself; overlay another one, or leave --overlay out"
+        )
+    for data in (first, second):
+        if SWEEP in data.parameters:
+            raise UsageError(
+                f"sweep {data.name!r} has a parameter called {SWEEP!r}, which is what tells overlaid sweeps apart; "
+                "report them one by one"
+            )
+    shared = set(first.trials["trial_id"]) & set(second.trials["trial_id"])
+    other = _renamed(second, {trial_id: f"{trial_id} of {second.name}" for trial_id in shared})
+    frames = {name: _together(getattr(first, name), getattr(other, name)) for name in _FRAMES}
+    trials = [data.trials.assign(**{SWEEP: data.name}) for data in (first, other)]
+    return replace(
+        first,
+        **frames,
+        name=f"{first.name} and {second.name}",
+        trials=pd.concat(trials, ignore_index=True),
+        fits=_side_by_side([_of_sweep(curve, data.name) for data in (first, second) for curve in data.fits]),
+        commands=unique([*first.commands, *second.commands]),
+        problems=unique([*first.problems, *second.problems]),
+        measurements={**second.measurements, **first.measurements},
+        panels=tuple(unique([*first.panels, *second.panels])),
+        search=None,
+        figures=_figures(first, other),
+        parts=(first, second),
+        pairs=tuple(pair_up(first.fits, second.fits)),
+    )
+
+
+def _together(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """Return both tables as one; their trials are numbers into one list, as each one's were."""
+    both = pd.concat([first, second], ignore_index=True)
+    return both.assign(trial_id=both["trial_id"].astype(str).astype("category")) if "trial_id" in both else both
+
+
+def _renamed(data: ReportData, names: dict[str, str]) -> ReportData:
+    """Return the same with other names for some trials, so that what is drawn of them belongs to this sweep."""
+    frames = {name: getattr(data, name) for name in (*_FRAMES, "trials")}
+    renamed = {
+        name: frame.assign(trial_id=frame["trial_id"].astype(str).replace(names)) if "trial_id" in frame else frame
+        for name, frame in frames.items()
+    }
+    figures = [
+        replace(each, rows=each.rows.assign(trial_id=each.rows["trial_id"].replace(names)))
+        if "trial_id" in each.rows
+        else each
+        for each in data.figures
+    ]
+    return replace(data, **renamed, figures=figures)
+
+
+def _of_sweep(curve: FittedCurve, sweep: str) -> FittedCurve:
+    """Return a curve that says which sweep it is of; whether its groups share an exponent is said of each sweep alone."""
+    return replace(curve, by={SWEEP: sweep, **curve.by}, common=None)
+
+
+def _side_by_side(curves: list[FittedCurve]) -> list[FittedCurve]:
+    """Return the curves with those of one metric over one x behind each other."""
+    order = unique((curve.metric, curve.x) for curve in curves)
+    return sorted(curves, key=lambda curve: order.index((curve.metric, curve.x)))
+
+
+def _figures(first: ReportData, second: ReportData) -> list[FigureContent]:
+    """Return the figures that the sweeps ask for: what both ask for alike is one figure, with the sweeps apart in it."""
+    figures: list[FigureContent] = []
+    theirs = list(second.figures)
+    for each in first.figures:
+        same = next((other for other in theirs if other.request == each.request and not other.problem), None)
+        if same is None or each.problem or each.request.kind not in ("curve", "share", "distribution"):
+            figures.append(each)
+            continue
+        theirs.remove(same)
+        request = replace(each.request, by=(SWEEP, *each.request.by))
+        figures.append(FigureContent(request, pd.concat([each.rows, same.rows], ignore_index=True)))
+    return figures + theirs

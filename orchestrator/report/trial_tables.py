@@ -1,0 +1,264 @@
+"""The table of trials, each once with its numbers; what was left out of fits; and what a click on a trial shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from depthrate.orchestrator.convergence import UNCONVERGED_RULE
+from depthrate.orchestrator.fitted_curve import FittedCurve
+from depthrate.orchestrator.report.data import STATES, ReportData
+from depthrate.orchestrator.report.groups import thin_indices, unique, varying
+from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
+from depthrate.orchestrator.report.plot import json_in_script
+from depthrate.orchestrator.report.words import (
+    curve_label,
+    duration_text,
+    escape,
+    group_text,
+    is_finite,
+    is_null,
+    number_text,
+    value_text,
+)
+from depthrate.tasks.measurement import Measurement
+
+MAX_TABLE_ROWS = 500
+MAX_IDS = 20
+MAX_ERROR = 300
+"""Characters of an error; the whole is in the logs."""
+MAX_COLUMNS = 13
+"""Of the table of trials, as many as a laptop's screen has room for; its measurements give way."""
+MAX_DETAILS = 60_000
+"""Numbers in the curves of all trials that a click shows."""
+
+
+def trial_table(data: ReportData, *, without: frozenset[str] = frozenset()) -> str:
+    """Return the trials, each once: state, the parameters that differ, what was measured; a click shows the rest.
+
+    `without` names trials that stand elsewhere.
+    """
+    if data.trials.empty:
+        return "<p>No trials are planned.</p>"
+    trials = _ordered(data.trials[~data.trials["trial_id"].isin(list(without))])
+    shown = trials.head(MAX_TABLE_ROWS)
+    differing = varying(data.trials, data.parameters)
+    measured = _measured(data, MAX_COLUMNS - 4 - len(differing))
+    values = _by_trial(data.results, [column for _, column in measured])
+    has_errors = bool(shown["error"].notna().any())
+    header = ["trial", "state", *differing, *(each.label for each, _ in measured), "wall s"]
+    header += ["error"] if has_errors else []
+    rows = []
+    for row in shown.to_dict("records"):
+        numbers = values.get(str(row["trial_id"]), {})
+        cells = [_id_cell(str(row["trial_id"])), _state_cell(str(row["state"]))]
+        cells += [trial_cell(name, row[name]) for name in differing]
+        cells += [_measured_cell(numbers.get(column)) for _, column in measured]
+        cells += [trial_cell("wall_s", row["wall_s"]), *([trial_cell("error", row["error"])] if has_errors else [])]
+        rows.append(cells)
+    if not rows:
+        return ""
+    note = "Click a header to sort, a trial for its curves and attempts."
+    if len(trials) > len(rows):
+        note += f" The first {len(rows)} trials; {len(trials) - len(rows)} more are not shown."
+    names = [f"trial-{trial_id}" for trial_id in shown["trial_id"]]
+    content = table(header, rows, sortable=True, ids=names)
+    return f"<p class=note>{note}</p>{content}{_shared(data, differing)}"
+
+
+def _ordered(trials: pd.DataFrame) -> pd.DataFrame:
+    places = {state: place for place, state in enumerate(STATES)}
+    return trials.sort_values("state", key=lambda states: states.map(places), kind="stable")
+
+
+def _shared(data: ReportData, differing: Sequence[str]) -> str:
+    trials = data.trials
+    same = [f"{name} = {value_text(trials[name].iloc[0])}" for name in data.parameters if name not in differing]
+    details = f"<details><summary>Parameters that all trials share</summary><p>{escape(', '.join(same))}</p></details>"
+    return details if same else ""
+
+
+def _measured(data: ReportData, room: int) -> list[tuple[Measurement, str]]:
+    """Return the measurements that the table shows with their columns of the results: the fitted ones first."""
+    names = unique(
+        [curve.metric for curve in data.fits] + [each.name for each in data.drawn("step")] + data.layer_metrics
+    )
+    found = []
+    for name in names:
+        # a measured column that a parameter hides (loss, lr) stands in the results as last_<name>
+        column = f"last_{name}" if f"last_{name}" in data.results else name
+        if column in data.results and pd.to_numeric(data.results[column], errors="coerce").notna().any():
+            found.append((data.measurement(name), column))
+    return found[: max(room, 2)]
+
+
+def _by_trial(results: pd.DataFrame, columns: Sequence[str]) -> Mapping[str, Mapping[str, float]]:
+    if results.empty or not columns:
+        return {}
+    chosen = results.drop_duplicates("trial_id").set_index("trial_id")[list(columns)]
+    chosen = chosen.apply(pd.to_numeric, errors="coerce")
+    return {str(trial_id): row for trial_id, row in chosen.to_dict("index").items()}
+
+
+def _id_cell(trial_id: str) -> Cell:
+    return Cell(f'<button type="button" class=trial><code>{escape(trial_id)}</code></button>', trial_id)
+
+
+def _state_cell(state: str) -> Cell:
+    return Cell(f'<span class="pill {escape(state)}">{escape(state)}</span>', state)
+
+
+def _measured_cell(value: float | None) -> Cell:
+    return Cell(number_text(value), str(value) if is_finite(value) else "", is_number=True)
+
+
+def trial_cell(name: str, value: Any) -> Cell:
+    """Return a cell of a column of the trials."""
+    if is_null(value):
+        return Cell("", is_number=name == "wall_s")
+    text = value_text(value)
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if name == "error":
+        return Cell(long_cell(_cut(text)).content, text)
+    if name == "wall_s" and is_number:
+        return Cell(f"{value:.1f}", text, is_number)
+    return Cell(escape(text), text, is_number)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_ERROR else f"{text[:MAX_ERROR]} …"
+
+
+def left_out_table(data: ReportData) -> str:
+    """Return which trials were left out of fits or are in doubt, and why: a line a reason, whatever the number of curves."""
+    reasons: dict[str, dict[frozenset[str], list[str]]] = {}
+    for curve in data.fits:
+        for why, trial_ids in _doubts(curve):
+            curves = reasons.setdefault(why, {}).setdefault(frozenset(trial_ids), [])
+            curves.append(_curve_text(curve))
+    if not reasons:
+        return "<p>Nothing: every committed trial is in its fits, and none is unconverged.</p>"
+    names = _setting_names(data)
+    places = {trial_id: place for place, trial_id in enumerate(names)}
+    rows = [
+        [
+            long_cell(why),
+            text_cell(", ".join(unique(curves))),
+            number_cell(str(len(trial_ids))),
+            Cell(
+                f"<div class=long>{_links(sorted(trial_ids, key=lambda each: places.get(each, len(names))), names)}</div>"
+            ),
+        ]
+        for why, parts in reasons.items()
+        for trial_ids, curves in parts.items()
+    ]
+    return table(*without_empty(["why", "of", "trials", "which"], rows))
+
+
+def _doubts(curve: FittedCurve) -> Iterable[tuple[str, list[str]]]:
+    reasons: dict[str, list[str]] = {}
+    for point in curve.left_out:
+        reasons.setdefault(str(point["reason"]), []).append(str(point["trial_id"]))
+    yield from reasons.items()
+    if curve.unconverged:
+        yield f"kept, but unconverged: {UNCONVERGED_RULE}", sorted(curve.unconverged)
+    if curve.above:
+        share = f"{max(curve.above.values()):.1%}"
+        yield (
+            f"kept, but its objective is above a shallower network's, by up to {share} of its gap",
+            sorted(curve.above),
+        )
+
+
+def _curve_text(curve: FittedCurve) -> str:
+    by = group_text(curve.by)
+    return curve_label(curve) + (f" ({by})" if by else "")
+
+
+def _setting_names(data: ReportData) -> dict[str, str]:
+    """Return trial -> what tells it from the others, as in `depth 5, seed 1`, in the order of the table."""
+    differing = varying(data.trials, data.parameters)
+    rows = data.trials[["trial_id", *differing]].to_dict("records")
+    return {
+        str(row["trial_id"]): ", ".join(f"{name} {value_text(row[name])}" for name in differing) or str(row["trial_id"])
+        for row in rows
+    }
+
+
+def _links(trial_ids: Sequence[str], names: Mapping[str, str]) -> str:
+    """Name trials by their settings, each a link to its row."""
+    if len(trial_ids) > 1 and set(trial_ids) >= set(names):
+        return "all"
+    shown = "; ".join(
+        f'<a href="#trial-{escape(trial_id)}">{escape(names[trial_id])}</a>' if trial_id in names else escape(trial_id)
+        for trial_id in trial_ids[:MAX_IDS]
+    )
+    return shown + (f" and {len(trial_ids) - MAX_IDS} more" if len(trial_ids) > MAX_IDS else "")
+
+
+def trial_details(parts: Sequence[ReportData]) -> str:
+    """Return, for the page's script, what a click on a trial shows: its curves, its attempts and where to read on."""
+    found: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    for data in parts:
+        shown = list(_ordered(data.trials)["trial_id"].head(MAX_TABLE_ROWS)) if len(data.trials) else []
+        columns = {each.name: each for each in data.drawn("step") if each.name in data.curves}
+        labels |= {name: each.label for name, each in columns.items()}
+        curves = _curves(data, shown, list(columns), MAX_DETAILS // len(parts))
+        attempts = _attempts(data)
+        for row in data.trials[data.trials["trial_id"].isin(shown)].to_dict("records"):
+            trial_id = str(row["trial_id"])
+            logs = f"depthrate logs {trial_id} --store {data.store}"
+            entry = {"logs": logs, "curves": curves.get(trial_id, {}), "attempts": attempts.get(trial_id, [])}
+            found.setdefault(trial_id, entry)
+    if not found:
+        return ""
+    content = json_in_script({"labels": labels, "trials": found})
+    return f'<script type="application/json" id="trial-details">{content}</script>'
+
+
+def _curves(data: ReportData, trial_ids: Sequence[str], names: Sequence[str], budget: int) -> dict[str, dict[str, Any]]:
+    """Return trial -> split -> step and each measurement, thinned so that the page stays small enough to send."""
+    if data.curves.empty or not names:
+        return {}
+    each = max(8, min(80, budget // (len(trial_ids) * (1 + len(names)))))
+    found: dict[str, dict[str, Any]] = {}
+    part = data.curves[data.curves["trial_id"].isin(list(trial_ids))]
+    part = part.assign(**{name: pd.to_numeric(part[name], errors="coerce").astype(float) for name in names})
+    for (trial_id, split), rows in part.groupby(["trial_id", "split"], sort=False, observed=True):
+        thin = rows.sort_values("step").iloc[thin_indices(len(rows), each)]
+        columns = {name: [_short(value) for value in thin[name]] for name in names}
+        steps = [int(step) for step in thin["step"]]
+        found.setdefault(str(trial_id), {})[str(split)] = {"step": steps} | columns
+    return found
+
+
+def _short(value: float) -> float | None:
+    return float(f"{value:.4g}") if is_finite(value) else None
+
+
+def _attempts(data: ReportData) -> dict[str, list[str]]:
+    """Return trial -> its attempts in words, the first first."""
+    found: dict[str, list[str]] = {}
+    for record in sorted(data.attempts, key=lambda record: record["started_at"]):
+        said = _attempt_text(record)
+        for trial_id in record["trial_ids"]:
+            found.setdefault(str(trial_id), []).append(said)
+    return found
+
+
+def _attempt_text(record: Mapping[str, Any]) -> str:
+    begun = datetime.fromtimestamp(record["started_at"], UTC)
+    ended = record.get("ended_at") or record.get("heartbeat_at")
+    took = f", {duration_text(ended - record['started_at'])}" if is_finite(ended) else ""
+    places = [f"on {record['host']}"] if record.get("host") else []
+    places += [f"({record['device']})"] if record.get("device") else []
+    places += [f"job {record['job_id']}"] if record.get("job_id") else []
+    pack = f", a pack of {len(record['trial_ids'])}" if len(record["trial_ids"]) > 1 else ""
+    error = f": {_cut(str(record['error']))}" if record.get("error") else ""
+    where = f" {' '.join(places)}" if places else ""
+    return f"{record['attempt_id']} {record['state']}{where}, begun {begun:%Y-%m-%d %H:%M:%S} UTC{took}{pack}{error}"

@@ -1,0 +1,68 @@
+"""Two sweeps in one report: drawn into each other, each trial once in the tables, what they share said."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from report_data import make_data, plain_data
+
+from depthrate.orchestrator.report.data import SWEEP, ReportData
+from depthrate.orchestrator.report.figures.fits import fit_plots
+from depthrate.orchestrator.report.figures.training import curve_plots
+from depthrate.orchestrator.report.fit_tables import comparison_tables
+from depthrate.orchestrator.report.groups import grouped
+from depthrate.orchestrator.report.latex.table import fits_table
+from depthrate.orchestrator.report.overlay import overlaid
+from depthrate.orchestrator.report.page import render_report
+from depthrate.orchestrator.usage import UsageError
+
+
+def steeper() -> ReportData:
+    """A sweep whose first trials are also those of the plain one, and whose fits are steeper."""
+    data = make_data(name="steeper", depths=(2, 3, 5))
+    trials = data.trials.assign(width=32)
+    fits = [replace(curve, rows=[row | {"y": row["y"] / row["x"]} for row in curve.rows]) for curve in data.fits]
+    return replace(data, trials=trials, fits=fits)
+
+
+def test_curves_carry_their_sweep_and_shared_trials_stand_in_both() -> None:
+    first, second = plain_data(), steeper()
+    both = overlaid(first, second)
+    assert both.name == "quickstart and steeper" and both.parts == (first, second)
+    assert [curve.by[SWEEP] for curve in both.fits[:2]] == ["quickstart", "steeper"]
+    names = [trace["name"] for trace in fit_plots(both)[0].traces if trace.get("meta") == "fit"]
+    assert [name.split(":")[0] for name in names] == ["sweep = quickstart", "sweep = steeper"]
+    sizes = {key: part["trial_id"].nunique() for key, part in grouped(both.trials, both.results, [SWEEP])}
+    assert sizes == {("quickstart",): 15, ("steeper",): 9}
+    keys = [trace["name"] for trace in curve_plots(both)[0].traces if trace["showlegend"]]
+    assert {"2", "13", "sweep = quickstart", "sweep = steeper"} <= set(keys)
+
+
+def test_what_differs_and_the_exponents_stand_side_by_side() -> None:
+    both = overlaid(plain_data(), steeper())
+    table = comparison_tables(both)
+    assert "9 trials are in both." in table
+    assert "<td>width</td><td>64</td><td>32</td>" in table
+    assert len(both.pairs) == len(plain_data().fits) and both.pairs[0].common is not None
+    assert both.pairs[0].common.p_common < 0.001 and "&lt; 0.001" in table
+    assert fits_table(both).count("& steeper &") == len(plain_data().fits)
+
+
+def test_the_page_has_each_trial_once_and_both_commands() -> None:
+    page = render_report(overlaid(plain_data(), replace(steeper(), commands=["depthrate run steeper.yaml"])))
+    page = re.sub("<script.*?</script>", "", page, flags=re.DOTALL)
+    rows = re.findall('<tr id="trial-([^"]*)"', page)
+    assert len(rows) == len(set(rows)) == 15
+    assert "9 of its trials are also in quickstart and stand there." in page
+    assert "depthrate run quickstart.yaml\ndepthrate report" in page and "depthrate run steeper.yaml" in page
+    assert page.count("trials planned.") == 2
+
+
+def test_what_cannot_be_overlaid_is_refused() -> None:
+    with pytest.raises(UsageError, match="'quickstart' is the sweep of the report itself; overlay another one"):
+        overlaid(plain_data(), plain_data())
+    named = replace(steeper(), trials=steeper().trials.assign(sweep=1))
+    with pytest.raises(UsageError, match="sweep 'steeper' has a parameter called 'sweep'"):
+        overlaid(plain_data(), named)

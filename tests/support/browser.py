@@ -1,0 +1,84 @@
+"""A browser as narrow or wide as one likes: Chromium through its driver, spoken to in the WebDriver protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+class Browser:
+    """One window; `run` is JavaScript in its page."""
+
+    page: Path
+    """What a fixture has put there for it."""
+
+    def __init__(self, address: str, chromium: str):
+        self._address = address
+        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
+        options = {"goog:chromeOptions": {"binary": chromium, "args": arguments}}
+        session = self._post("/session", {"capabilities": {"alwaysMatch": options}})["sessionId"]
+        self._address = f"{address}/session/{session}"
+
+    def open(self, page: Path, width: int, *, is_dark: bool = False) -> None:
+        """Load a page as wide as that, and wait until its figures are drawn."""
+        self._devtools(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600},
+        )
+        scheme = [{"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}]
+        self._devtools("Emulation.setEmulatedMedia", {"features": scheme})
+        self._post("/url", {"url": page.as_uri()})
+        drawn = (
+            "return document.querySelectorAll('.plot .main-svg').length >= document.querySelectorAll('.plot').length"
+        )
+        for _ in range(400):
+            if self.run(drawn):
+                return
+            time.sleep(0.2)
+        raise AssertionError("the figures are not drawn")
+
+    def run(self, script: str) -> Any:
+        """Return what a script returns."""
+        return self._post("/execute/sync", {"script": script, "args": []})
+
+    def close(self) -> None:
+        """Close the window."""
+        urllib.request.urlopen(urllib.request.Request(self._address, method="DELETE"), timeout=60).close()
+
+    def _devtools(self, command: str, parameters: dict[str, Any]) -> None:
+        self._post("/goog/cdp/execute", {"cmd": command, "params": parameters})
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        request = urllib.request.Request(
+            self._address + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.load(answer)["value"]
+
+
+@contextlib.contextmanager
+def browser(driver: str, chromium: str) -> Iterator[Browser]:
+    """Start a browser, and end it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen([driver, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(150):
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            time.sleep(0.2)
+        window = Browser(f"http://127.0.0.1:{port}", chromium)
+        yield window
+        window.close()
+    finally:
+        process.terminate()
+        process.wait(60)
