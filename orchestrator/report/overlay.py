@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
@@ -35,7 +36,7 @@ def overlaid(first: ReportData, second: ReportData) -> ReportData:
             )
     shared = set(first.trials["trial_id"]) & set(second.trials["trial_id"])
     other = _renamed(second, {trial_id: f"{trial_id} of {second.name}" for trial_id in shared})
-    frames = {name: _together(getattr(first, name), getattr(other, name)) for name in _FRAMES}
+    frames: dict[str, Any] = {name: _together(getattr(first, name), getattr(other, name)) for name in _FRAMES}
     trials = [data.trials.assign(**{SWEEP: data.name}) for data in (first, other)]
     return replace(
         first,

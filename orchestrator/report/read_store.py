@@ -58,7 +58,6 @@ def read_report(
     held = held or hold_numbers(checked, results)
     done = {row["trial_id"]: row for row in results.sql(_DONE).to_arrow_table().to_pylist()}
     trials = pd.DataFrame([_trial_row(trial, status, done.get(trial.trial_id, {})) for trial in planned])
-
     # as numbers into a list: grouping hundreds of thousands of rows by text took most of the time of a large report
     known = pd.CategoricalDtype(sorted(set(trials["trial_id"])))
 
