@@ -44,7 +44,7 @@ def loop(*, seconds: float, width: int = 64, seed: int = 0, context: Any) -> dic
         for step in run.steps(10**9):
             loss = torch.nn.functional.cross_entropy(model(x), y)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             run.log(step, loss=loss, accuracy=0.5, lr=0.01, one=1.0, two=2.0, three=3.0)
             if time.process_time() >= ends_at:
