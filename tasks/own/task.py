@@ -160,7 +160,9 @@ def _check_texts(own: OwnTrials, params: Params) -> None:
     for name in OF_TEXTS:
         value, least = params.get(name), COLLAPSE_SCHEMA[name].minimum or 0
         if is_text and value is not None and (not isinstance(value, int) or value < least):
-            raise ParameterError(f"{name} is {value!r}; for {params['dataset']!r} give a whole number of at least {least:g}")
+            raise ParameterError(
+                f"{name} is {value!r}; for {params['dataset']!r} give a whole number of at least {least:g}"
+            )
         if value is not None and not is_text and name not in own.network_arguments:
             raise ParameterError(f"{name} is {value}, but {params['dataset']!r} is no text; give null")
 
