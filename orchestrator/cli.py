@@ -87,11 +87,11 @@ def run(
 @app.command()
 @exits
 @takes(launch_arguments)
-def plan(launch: Any, json: JsonOption = False) -> None:
+def plan(launch: Any, json: JsonOption = False, wide: WideOption = False) -> None:
     """Show what would run and what is done; starts nothing."""
     from depthrate.orchestrator.commands.plan import show_plan
 
-    show_plan(launch, json)
+    show_plan(launch, json, wide=wide)
 
 
 @app.command()
@@ -104,12 +104,13 @@ def status(
     prometheus: Annotated[
         Path | None, typer.Option(help="Write the same for Prometheus' node exporter: a file NAME.prom.")
     ] = None,
+    wide: WideOption = False,
 ) -> None:
     """Show how many trials are done, running, failed and pending; of one sweep also what it has cost."""
     from depthrate.orchestrator.commands.status import show_status
     from depthrate.storage.store import existing_store
 
-    show_status(sweep, existing_store(store), watch=watch, as_json=json, textfile=prometheus)
+    show_status(sweep, existing_store(store), watch=watch, as_json=json, textfile=prometheus, wide=wide)
 
 
 @app.command()
@@ -200,7 +201,7 @@ class Format(StrEnum):
 @exits
 def query(
     sql: Annotated[
-        str, typer.Argument(help="One SELECT over trials, metrics, curves, features, attempts, fits, results.")
+        str, typer.Argument(help="One SELECT over trials, metrics, curves, features, live, attempts, fits, results.")
     ],
     store: StoreOption = None,
     sweep: Annotated[str | None, typer.Option("--sweep", help="The trials of this sweep alone.")] = None,
@@ -277,6 +278,7 @@ def fit(
     unconverged: Annotated[str | None, typer.Option("--unconverged", help="keep or drop.")] = None,
     target: Annotated[float | None, typer.Option("--target", help="At which x is this value reached?")] = None,
     json: JsonOption = False,
+    wide: WideOption = False,
 ) -> None:
     """Fit the rates that a sweep asks for, keep them in the store, and print them; with options, others of the moment."""
     from depthrate.orchestrator.commands.fit import fit_sweep
@@ -284,7 +286,7 @@ def fit(
 
     given: dict[str, Any] = {"metric": metric, "x": x, "by": by, "layer": layer, "where": where, "weights": weights}
     given |= {"x_min": x_min, "unconverged": unconverged, "target": target}
-    fit_sweep(sweep, existing_store(store), given, json)
+    fit_sweep(sweep, existing_store(store), given, json, wide=wide)
 
 
 @app.command()

@@ -24,7 +24,6 @@ from depthrate.orchestrator.terminal import (
     make_console,
     print_json,
     print_rows,
-    print_table,
     print_warnings,
     printable,
 )
@@ -47,7 +46,9 @@ def _ask_schedulers(store: Store, sweep: str) -> _Seen:
     return {executor: scheduler.look(store, sweep) for executor, scheduler in schedulers().items()}
 
 
-def show_status(given: str | None, store: Store, *, watch: bool, as_json: bool, textfile: Path | None = None) -> None:
+def show_status(
+    given: str | None, store: Store, *, watch: bool, as_json: bool, textfile: Path | None = None, wide: bool = False
+) -> None:
     """Print how many trials of a sweep, or of all sweeps, are in which state; of one sweep also what it has cost.
 
     `textfile` gets the same for Prometheus, of all sweeps that are meant.
@@ -79,8 +80,8 @@ def show_status(given: str | None, store: Store, *, watch: bool, as_json: bool, 
         else:
             if watch and console.is_terminal:
                 console.clear()
-            _print_states(console, states, jobs)
-            _print_running(console, running)
+            _print_states(console, states, jobs, wide=wide)
+            _print_running(console, running, wide=wide)
             if given is not None:
                 for line in (line for name, cost in costs.items() for line in cost_lines(name, cost)):
                     console.print(printable(line), highlight=False, markup=False)
@@ -141,9 +142,9 @@ def _jobs_json(jobs: _Counts) -> dict[str, Any]:
     return {f"{executor}_jobs": None if counts is None else asdict(counts) for executor, counts in jobs.items()}
 
 
-def _print_states(console: Console, states: Sequence[SweepStatus], jobs: Sequence[_Counts]) -> None:
+def _print_states(console: Console, states: Sequence[SweepStatus], jobs: Sequence[_Counts], *, wide: bool) -> None:
     rows = [[s.name, len(s.states), *s.counts().values(), round(s.trial_hours(), 3)] for s in states]
-    print_table(console, ["sweep", "trials", *TrialState, "trial-hours"], rows)
+    print_rows(console, ["sweep", "trials", *TrialState, "trial-hours"], rows, wide=wide)
     for state, counted in zip(states, jobs, strict=True):
         for executor, counts in counted.items():
             if counts is not None:
@@ -160,10 +161,10 @@ def _print_states(console: Console, states: Sequence[SweepStatus], jobs: Sequenc
             console.print(text, highlight=False, markup=False)
 
 
-def _print_running(console: Console, running: Sequence[RunningTrial]) -> None:
+def _print_running(console: Console, running: Sequence[RunningTrial], *, wide: bool) -> None:
     """Print what trials that run have logged last."""
     if running:
-        print_rows(console, *running_table(running))
+        print_rows(console, *running_table(running), wide=wide)
     if len(running) > SHOWN_RUNNING:
         console.print(f"and {len(running) - SHOWN_RUNNING} more that run", highlight=False)
 
