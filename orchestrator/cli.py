@@ -315,15 +315,18 @@ def report(
 def export(
     sweep: SweepArgument,
     to: Annotated[
-        str, typer.Argument(help="A folder for TensorBoard, or where Optuna keeps studies (sqlite:///x.db).")
-    ],
+        str | None, typer.Argument(help="A folder for TensorBoard, or where Optuna keeps studies (sqlite:///x.db).")
+    ] = None,
+    mlflow: Annotated[
+        bool, typer.Option("--mlflow", help="To MLflow; TO is its server or folder, if it is not set.")
+    ] = False,
     store: StoreOption = None,
 ) -> None:
-    """Copy curves and metrics to TensorBoard, or a search to an Optuna storage, which optuna-dashboard opens."""
+    """Copy curves and metrics to TensorBoard or MLflow, or a search to an Optuna storage, which optuna-dashboard opens."""
     from depthrate.orchestrator.commands.export import export_sweep
     from depthrate.storage.store import existing_store
 
-    export_sweep(sweep, existing_store(store), to)
+    export_sweep(sweep, existing_store(store), to, mlflow=mlflow)
 
 
 @app.command()
