@@ -24,6 +24,7 @@ from depthrate.orchestrator.executors.builtin import EXECUTORS
 from depthrate.orchestrator.measurements import TABLES as MEASURED_TABLES
 from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.storage import layout, schema
+from depthrate.storage.live import live_schema
 from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.fits.models import MODELS
@@ -79,7 +80,8 @@ def command_summary() -> str:
 
 def columns(table: str) -> str:
     """A row a column of a table of the store."""
-    fields = {"attempts": schema.ATTEMPTS, "fits": schema.FITS, **builtin_columns().schemas}[table]
+    known = builtin_columns()
+    fields = {"attempts": schema.ATTEMPTS, "fits": schema.FITS, "live": live_schema(known), **known.schemas}[table]
     return _table(["column", "type"], [[f"`{field.name}`", _type(field.type)] for field in fields])
 
 

@@ -88,11 +88,11 @@ def run(
 @app.command()
 @exits
 @takes(launch_arguments)
-def plan(launch: Any, json: JsonOption = False) -> None:
+def plan(launch: Any, json: JsonOption = False, wide: WideOption = False) -> None:
     """Show what would run and what is done; starts nothing."""
     from depthrate.orchestrator.commands.plan import show_plan
 
-    show_plan(launch, json)
+    show_plan(launch, json, wide=wide)
 
 
 @app.command()
@@ -105,12 +105,13 @@ def status(
     prometheus: Annotated[
         Path | None, typer.Option(help="Write the same for Prometheus' node exporter: a file NAME.prom.")
     ] = None,
+    wide: WideOption = False,
 ) -> None:
     """Show how many trials are done, running, failed and pending; of one sweep also what it has cost."""
     from depthrate.orchestrator.commands.status import show_status
     from depthrate.storage.store import existing_store
 
-    show_status(sweep, existing_store(store), watch=watch, as_json=json, textfile=prometheus)
+    show_status(sweep, existing_store(store), watch=watch, as_json=json, textfile=prometheus, wide=wide)
 
 
 @app.command()
@@ -201,7 +202,7 @@ class Format(StrEnum):
 @exits
 def query(
     sql: Annotated[
-        str, typer.Argument(help="One SELECT over trials, metrics, curves, features, attempts, fits, results.")
+        str, typer.Argument(help="One SELECT over trials, metrics, curves, features, live, attempts, fits, results.")
     ],
     store: StoreOption = None,
     sweep: Annotated[str | None, typer.Option("--sweep", help="The trials of this sweep alone.")] = None,
@@ -278,6 +279,7 @@ def fit(
     unconverged: Annotated[str | None, typer.Option("--unconverged", help="keep or drop.")] = None,
     target: Annotated[float | None, typer.Option("--target", help="At which x is this value reached?")] = None,
     json: JsonOption = False,
+    wide: WideOption = False,
 ) -> None:
     """Fit the rates that a sweep asks for, keep them in the store, and print them; with options, others of the moment."""
     from depthrate.orchestrator.commands.fit import fit_sweep
@@ -285,7 +287,7 @@ def fit(
 
     given: dict[str, Any] = {"metric": metric, "x": x, "by": by, "layer": layer, "where": where, "weights": weights}
     given |= {"x_min": x_min, "unconverged": unconverged, "target": target}
-    fit_sweep(sweep, existing_store(store), given, json)
+    fit_sweep(sweep, existing_store(store), given, json, wide=wide)
 
 
 @app.command()
@@ -329,15 +331,18 @@ def report(
 def export(
     sweep: SweepArgument,
     to: Annotated[
-        str, typer.Argument(help="A folder for TensorBoard, or where Optuna keeps studies (sqlite:///x.db).")
-    ],
+        str | None, typer.Argument(help="A folder for TensorBoard, or where Optuna keeps studies (sqlite:///x.db).")
+    ] = None,
+    mlflow: Annotated[
+        bool, typer.Option("--mlflow", help="To MLflow; TO is its server or folder, if it is not set.")
+    ] = False,
     store: StoreOption = None,
 ) -> None:
-    """Copy curves and metrics to TensorBoard, or a search to an Optuna storage, which optuna-dashboard opens."""
+    """Copy curves and metrics to TensorBoard or MLflow, or a search to an Optuna storage, which optuna-dashboard opens."""
     from depthrate.orchestrator.commands.export import export_sweep
     from depthrate.storage.store import existing_store
 
-    export_sweep(sweep, existing_store(store), to)
+    export_sweep(sweep, existing_store(store), to, mlflow=mlflow)
 
 
 @app.command()

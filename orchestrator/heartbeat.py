@@ -43,6 +43,10 @@ class Beating(Protocol):
         """Commit what has waited long enough."""
         ...
 
+    def show_live(self) -> None:
+        """Let the store have what trials have logged, if it is time."""
+        ...
+
     def commit_finished(self) -> None:
         """Commit every trial that has finished."""
         ...
@@ -98,6 +102,7 @@ class Heartbeat:
                 self._stop.set("the driver is gone")
             self._note_progress()
             self._try("commit", self._run.commit_if_due)
+            self._try("live curves", self._run.show_live)
             if time.monotonic() - last < pause_s:
                 node.leave_word()
                 continue

@@ -28,6 +28,7 @@ from depthrate.orchestrator.upkeep import Upkeep
 from depthrate.orchestrator.watch import JobWatcher
 from depthrate.storage.lag import await_commits
 from depthrate.storage.layout import checkpoint_folder
+from depthrate.storage.live import delete_ended_live
 from depthrate.storage.snapshot import Snapshot, take_snapshot
 from depthrate.storage.specs import write_spec
 from depthrate.storage.store import Store, StoreError
@@ -95,6 +96,7 @@ def launch(
     own = [pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)]
     with contextlib.suppress(OSError):  # what is left of one costs room and no result
         own += stale_checkpoints(store, committed)  # of packs that others formed, and workers whose launch was killed
+        delete_ended_live(store, committed, sweep=plan.checked.sweep.name)
     delete_checkpoints(dict.fromkeys(own), store)
     return LaunchEnd(snapshot, outcome, unseen=len(done - committed))
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from depthrate.orchestrator.attempt import Attempt
 from depthrate.orchestrator.executors.executor import BATCH_S, PackJob
 from depthrate.orchestrator.heartbeat import Heartbeat, captured_output
+from depthrate.orchestrator.live_curves import LiveCurves
 from depthrate.orchestrator.measurements import columns_of
 from depthrate.orchestrator.pruning import Judge, Pruning
 from depthrate.orchestrator.task_source import code_hash, load_kept_task
@@ -81,6 +82,12 @@ class PackRun:
         Raises:
             Interrupted: asked to stop; a checkpoint is saved and trials that had finished are committed.
         """
+        try:
+            self._run()
+        finally:
+            self._live.close()
+
+    def _run(self) -> None:
         begun: list[PackJob] = []
         checkpointed = []
         try:
@@ -88,6 +95,7 @@ class PackRun:
                 if begun and (self.stop.is_set or time.monotonic() - self._began > BATCH_S):
                     break
                 begun.append(pack)
+                self._live.close()
                 self._take_up(pack)
                 self.attempt.trial_ids = [trial_id for each in begun for trial_id in each.trial_ids]
                 if self._run_pack():
@@ -106,12 +114,14 @@ class PackRun:
         # a job may be older than the task
         self._params = [self.task.schema.completed(params) for params in pack.params]
         self.attempt.pack_id = pack.pack_id
+        self._live = LiveCurves(self.store, pack, dict(zip(pack.trial_ids, self._params, strict=True)))
 
     def _run_pack(self) -> bool:
         """Train the pack that is under way; return whether there may be a checkpoint of it."""
         self._open = []
         pack = self._pack
-        context = WorkerContext(self.store, pack, self._data, self.attempt, self.stop, pack.trial_ids, self._pruning)
+        given = self.store, pack, self._data, self.attempt, self.stop, pack.trial_ids, self._pruning
+        context = WorkerContext(*given, live=self._live)
         started = time.monotonic()
         for result in self.task.run(self._params, context):
             wall_s = time.monotonic() - started
@@ -155,6 +165,10 @@ class PackRun:
         if self._commits_in_parts:
             self._commit()
 
+    def show_live(self) -> None:
+        """Let the store have what trials have logged, if it is time."""
+        self._live.write_if_due()
+
     def commit_if_due(self) -> None:
         """Commit the finished trials of packs that run in turn, or whose trials do, if they waited long enough."""
         if self._finished and time.monotonic() - self._oldest_finished >= self._longest_wait_s:
@@ -167,6 +181,7 @@ class PackRun:
             self._part += 1  # before: what a failed write has stored, nobody knows, and it must not be written over
             features = None if self._open else self._features  # else they are those of the pack under way
             self._write_commit(features)
+            self._live.forget({each.row["trial_id"] for each in self._finished if each.row is not None})
             self._finished, self._oldest_finished = [], 0.0
             if features is not None:
                 features.close()

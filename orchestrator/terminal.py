@@ -56,25 +56,27 @@ def print_table(
     console.print(table, highlight=False)
 
 
-def print_rows(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, wide: bool = False) -> None:
+def print_rows(
+    console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, wide: bool = False, more: str = "--wide"
+) -> None:
     """Print rows on a terminal with as many of their columns as it has room for, the first ones first; all with `wide`.
 
-    What does not go to a terminal has all columns.
+    What does not go to a terminal has all columns. `more` says how to see the others.
     """
     kept = len(columns) if wide or not console.is_terminal else _columns_that_fit(columns, rows, console.width)
     shown = Console(file=console.file, width=100_000, soft_wrap=True) if wide else console
     print_table(shown, columns[:kept], [row[:kept] for row in rows])
     if kept < len(columns):
         left = ", ".join(columns[kept : kept + 8]) + (", ..." if len(columns) > kept + 8 else "")
-        console.print(f"{len(columns) - kept} more columns ({printable(left)}): --wide", highlight=False, markup=False)
+        console.print(f"{len(columns) - kept} more columns ({printable(left)}): {more}", highlight=False, markup=False)
 
 
 def _columns_that_fit(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> int:
     """Return how many columns a terminal has room for; one at least."""
-    used = 1
+    used = 2
     for index, column in enumerate(columns):
         cells = [printable(column), *(format_value(row[index]) for row in rows)]
-        used += max(cell_len(cell) for cell in cells) + (2 if index else 0)
+        used += max(cell_len(cell) for cell in cells) + (3 if index else 0)
         if used > width and index:
             return index
     return len(columns)
@@ -123,7 +125,9 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list) else value
 
 
-def print_fits(console: Console, curves: Sequence[FittedCurve]) -> None:
+def print_fits(
+    console: Console, curves: Sequence[FittedCurve], *, wide: bool = False, more: str = "depthrate fit SWEEP --wide"
+) -> None:
     """Print one row a curve: the power law with its interval, and how it compares with the other models."""
     rows: list[list[Any]] = []
     for curve in curves:
@@ -141,10 +145,12 @@ def print_fits(console: Console, curves: Sequence[FittedCurve]) -> None:
     columns += ["best by AICc", "target at", "left out"]
     optional = [columns.index(name) for name in ("group", "theorem's bound", "target at", "left out")]
     kept = [i for i in range(len(columns)) if i not in optional or any(row[i] for row in rows)]
-    print_table(
+    print_rows(
         console,
         [columns[i] for i in kept],
         [[(round(row[i], 3) if isinstance(row[i], float) else row[i]) for i in kept] for row in rows],
+        wide=wide,
+        more=more,
     )
     for line in _convergence(curves):
         console.print(line, highlight=False, markup=False)

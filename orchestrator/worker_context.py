@@ -6,9 +6,11 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from depthrate.orchestrator.attempt import Attempt
 from depthrate.orchestrator.executors.executor import PackJob
+from depthrate.orchestrator.live_curves import LiveCurves
 from depthrate.orchestrator.pruning import Pruning
 from depthrate.storage.data_folder import DataFolder
 from depthrate.storage.json_file import read_sealed, sealed
@@ -58,6 +60,8 @@ class WorkerContext(TrainsByHand):
     """Training time of earlier attempts that the checkpoint stands for."""
     found: FoundCheckpoints = field(default_factory=FoundCheckpoints)
     """What was seen of the whole pack's."""
+    live: LiveCurves | None = None
+    """Shows the whole pack's curves while it trains."""
 
     def __post_init__(self) -> None:
         self.last_checkpoint = time.monotonic()
@@ -83,6 +87,11 @@ class WorkerContext(TrainsByHand):
     def progress(self, step: int, num_steps: int) -> None:
         """Note how far the pack has come."""
         self.attempt.step, self.attempt.num_steps = step, num_steps
+
+    def show_curves(self, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        """Let the store have what trials log while they train."""
+        if self.live is not None:
+            self.live.follow(curves)
 
     def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
         """Tell what trials measure while they train; return the positions of those to leave out."""
@@ -141,4 +150,5 @@ class WorkerContext(TrainsByHand):
         return WorkerContext(
             *(self.store, self.job, self.data, self.attempt, self.stop, [trial_id], self.pruning, index, trial_id),
             found=self.found,
+            live=self.live,
         )

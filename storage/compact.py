@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from depthrate.storage.beats import Beats
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.groups import GROUP_BYTES, plan_groups
+from depthrate.storage.live import LIVE_FORGOTTEN_S, delete_ended_live
 from depthrate.storage.merge import DamagedFile, write_group
 from depthrate.storage.mistyped import is_mistyped, types_of
 from depthrate.storage.names import new_name as new_compaction_id
@@ -93,4 +94,5 @@ def compact(
     beats = Beats(store)
     beats.look()
     beats.delete_ended(())  # what nodes left behind whose launch did not see their end
+    delete_ended_live(store, first.trial_ids(), silent_s=LIVE_FORGOTTEN_S)
     return result

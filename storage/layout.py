@@ -6,6 +6,7 @@ trials|metrics|curves|features/sweep=<sweep>/<attempt>[-<part>].parquet
 attempts/sweep=<sweep>/<attempt>.json, <attempt>.log                state, heartbeat, host, job, error; what it printed
 trials|metrics|curves|features|attempts/sweep=<sweep>/compact_<id>[-<part>].parquet   many of these in one
 beats/sweep=<sweep>/<node>.json                                     signs of life of the attempts that run on a node
+live/sweep=<sweep>/<pack>.parquet                                   what a running pack has logged; deleted after the commit
 manifest/sweep=<sweep>/<id>.json                                    makes them count, and says what they replace
 jobs/sweep=<sweep>/<submission>.json                                what a scheduler was given; deleted when it is over
 claims/<launch>-<n>.json                                            which trials a launch is about to run; gone when it ends
@@ -125,6 +126,16 @@ def beats_folder(sweep: str | None = None) -> str:
 def beat_path(sweep: str, node: str) -> str:
     """Return where a node says which attempts run on it and how far they are."""
     return f"{beats_folder(sweep)}/{identity(node)}.json"
+
+
+def live_folder(sweep: str | None = None) -> str:
+    """Return the folder of what running packs have logged, of one sweep or all."""
+    return "live" if sweep is None else f"live/sweep={identity(sweep)}"
+
+
+def live_path(sweep: str, pack_id: str) -> str:
+    """Return where a running pack keeps what it has logged."""
+    return f"{live_folder(sweep)}/{identity(pack_id)}.parquet"
 
 
 def checkpoint_folder(pack_id: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from depthrate.storage.asked_for import asked_for
-from depthrate.storage.layout import fits_path, searches_folder, sweep_folder, sweep_of_path
+from depthrate.storage.layout import fits_path, live_folder, searches_folder, sweep_folder, sweep_of_path
 from depthrate.storage.removals import Removal, RemovalKind, Row, put_away, remove
 from depthrate.storage.snapshot import Snapshot
 from depthrate.storage.source import Source
@@ -46,6 +46,7 @@ def what_goes(store: Store, snapshot: Snapshot, sweep: str) -> Going:
     rows = frozenset(row for _, row in held if row[0] in wanted - kept) - snapshot.removals.gone
     committed = snapshot.trial_ids()
     own = [*store.list(searches_folder(sweep)), *store.list(fits_path(sweep).rpartition("/")[0])]
+    own += store.list(live_folder(sweep))  # of attempts that were killed
     listed = [path for path in store.list(sweep_folder(sweep)) if path.endswith((".json", ".trials"))]
     ordered = (*own, *sorted(listed, key=lambda path: path.endswith(".json")))
     return Going(sweep, rows, frozenset(kept & committed), ordered)

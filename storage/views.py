@@ -12,6 +12,7 @@ VIEWS = {
     "metrics": "a layer of a trial at a measured step",
     "curves": "a trial at a step",
     "features": "a kept feature, of a sample or a class mean",
+    "live": "a step that a trial has logged which is not committed: it runs, or was killed",
     "attempts": "one execution of a pack",
     "fits": "a model fitted to a curve",
     "results": "a trial: its parameters beside what was measured at its last step and last layer",

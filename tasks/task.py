@@ -82,6 +82,13 @@ class TaskContext(Protocol):
         """Tell how far the pack (or the trial that runs alone) has come; cheap, call it at every step."""
         ...
 
+    def show_curves(self, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        """Let others see the curves of trials while they train: trial -> its rows of the table, a list that only grows.
+
+        Cheap: call it once, before training; the list is looked at from another thread every few seconds.
+        """
+        ...
+
     def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
         """Tell what trials measure while they train (position in the pack -> name -> value); return those to leave out.
 

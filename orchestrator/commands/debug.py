@@ -5,6 +5,7 @@ from __future__ import annotations
 import pdb
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from depthrate.orchestrator.commands.find_sweep import launched_sweep
 from depthrate.orchestrator.measurements import columns_of
@@ -42,6 +43,9 @@ class _DebugContext(TrainsByHand):
         return False
 
     def progress(self, step: int, num_steps: int) -> None:
+        return None
+
+    def show_curves(self, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         return None
 
     def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:

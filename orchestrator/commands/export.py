@@ -1,4 +1,4 @@
-"""`depthrate export`: a search's studies for Optuna's dashboard, or curves and metrics for TensorBoard."""
+"""`depthrate export`: a search's studies for Optuna's dashboard, or curves and metrics for TensorBoard or MLflow."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from depthrate.orchestrator.commands.find_sweep import find_sweep
 from depthrate.orchestrator.event_files import Scalars, event_file
+from depthrate.orchestrator.mlflow_runs import ExportedTrial, write_runs
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.columns import quoted
@@ -22,13 +23,19 @@ LONGEST_NAME = 120
 """Letters of a run's folder."""
 
 
-def export_sweep(given: str, store: Store, to: str) -> None:
+def export_sweep(given: str, store: Store, to: str | None, *, mlflow: bool = False) -> None:
     """Copy a sweep to a folder for TensorBoard, or, where `to` is a URL, its search into that Optuna storage.
+
+    With `mlflow` its trials go to MLflow's tracking server or folder `to`, by default to where MLflow is set to.
 
     Raises:
         ValueError: there is no such sweep, or nothing in it that can be copied there, or the place cannot be written.
     """
-    if "://" in to:
+    if mlflow:
+        export_runs(given, store, to)
+    elif to is None:
+        raise UsageError("say where to: a folder for TensorBoard, a URL of an Optuna storage, or --mlflow")
+    elif "://" in to:
         export_search(given, store, to)
     else:
         export_events(given, store, Path(to))
@@ -76,6 +83,38 @@ def export_events(given: str, store: Store, folder: Path) -> None:
     if not count:
         raise UsageError(f"no committed trial of sweep {given!r} has curves or metrics; run it first")
     print(f"wrote {count} runs to {folder}; look at them: tensorboard --logdir {folder}")
+
+
+def export_runs(given: str, store: Store, uri: str | None) -> None:
+    """Write the committed trials of a sweep as runs of MLflow, in an experiment of its name; those that are there stay.
+
+    Raises:
+        UsageError: no trial of it is committed, MLflow is not installed, or it refuses.
+    """
+    try:
+        from mlflow.exceptions import MlflowException
+    except ImportError as error:
+        raise UsageError(
+            f"--mlflow needs MLflow's library ({error}); install it: pip install 'depthrate[mlflow]'"
+        ) from None
+    checked, _ = find_sweep(given, store)
+    results = results_of(store, checked.task).only([trial.trial_id for trial in checked.trials], checked.sweep.name)
+    names, trials = run_names(checked.trials), {trial.trial_id: trial for trial in checked.trials}
+    rows = results.sql("select trial_id, attempt_id, epoch(committed_at), coalesce(wall_s, 0) from trials").fetchall()
+    if not rows:
+        raise UsageError(f"no trial of sweep {given!r} is committed; run it first")
+    steps = dict(trial_scalars(results))
+    exported = [
+        ExportedTrial(
+            trial_id, attempt_id, names[trial_id], trials[trial_id].params, at - wall_s, at, steps.get(trial_id, [])
+        )
+        for trial_id, attempt_id, at, wall_s in rows
+    ]
+    try:
+        new, old, where = write_runs(uri, checked.sweep.name, exported)
+    except (MlflowException, OSError) as error:
+        raise UsageError(f"MLflow at {uri or 'where it is set to'} refuses: {error}") from None
+    print(f"wrote {new} runs to experiment {checked.sweep.name!r} of {where}" + (f"; {old} were there" if old else ""))
 
 
 def run_names(trials: Sequence[Trial]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from depthrate.orchestrator.provenance import mixed_sentence
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
 from depthrate.orchestrator.terminal import make_console, print_fits, print_json, print_warnings
-from depthrate.orchestrator.usage import UsageError
+from depthrate.orchestrator.usage import UsageError, next_call
 from depthrate.storage.fits import write_fits
 from depthrate.storage.query import Results
 from depthrate.storage.source import Problem
@@ -27,7 +27,7 @@ from depthrate.sweeps.sweep import Sweep
 from depthrate.sweeps.sweep_file import parse_yaml
 
 
-def fit_sweep(given: str, store: Store, options: Mapping[str, Any], as_json: bool) -> None:
+def fit_sweep(given: str, store: Store, options: Mapping[str, Any], as_json: bool, *, wide: bool = False) -> None:
     """Fit what a sweep asks for, or what those of the options say instead that were given: not None, not empty.
 
     Raises:
@@ -38,9 +38,9 @@ def fit_sweep(given: str, store: Store, options: Mapping[str, Any], as_json: boo
         changes["x_min"] = parse_yaml(changes["x_min"])  # a number, or auto
     checked, view = find_sweep(given, store)
     if changes:
-        problems = fit_otherwise(make_console(), checked, store, view, changes, as_json)
+        problems = fit_otherwise(make_console(), checked, store, view, changes, as_json, wide=wide)
     elif checked.sweep.fit:
-        problems = fit_and_print(make_console(), checked, store, view, as_json)
+        problems = fit_and_print(make_console(), checked, store, view, as_json, wide=wide)
     else:
         name = checked.sweep.name
         raise UsageError(f"sweep {name!r} asks for no fit; add to it, for example, fit: [{{metric: nc1, x: depth}}]")
@@ -49,7 +49,13 @@ def fit_sweep(given: str, store: Store, options: Mapping[str, Any], as_json: boo
 
 
 def fit_and_print(
-    console: Console, checked: CheckedSweep, store: Store, view: SearchView | None, as_json: bool = False
+    console: Console,
+    checked: CheckedSweep,
+    store: Store,
+    view: SearchView | None,
+    as_json: bool = False,
+    *,
+    wide: bool = False,
 ) -> Sequence[Problem]:
     """Fit a sweep's rates, keep and print them, and return what is wrong with the store.
 
@@ -67,7 +73,7 @@ def fit_and_print(
     if as_json:
         print_json(rows)
     elif curves:
-        print_fits(console, curves)
+        print_fits(console, curves, wide=wide, more=next_call("fit", checked.sweep.name, store.url, "--wide"))
     return results.problems
 
 
@@ -78,6 +84,8 @@ def fit_otherwise(
     view: SearchView | None,
     changes: Mapping[str, Any],
     as_json: bool,
+    *,
+    wide: bool = False,
 ) -> Sequence[Problem]:
     """Fit what the command line asks for and print it; the store's fits stay those of the sweep.
 
@@ -94,7 +102,7 @@ def fit_otherwise(
     if as_json:
         print_json([row for curve in curves for row in curve.table_rows(checked.sweep.name)])
     else:
-        print_fits(console, curves)
+        print_fits(console, curves, wide=wide, more="--wide")
         console.print("not kept in the store: to keep a fit, write it into the sweep's fit:", highlight=False)
     return results.problems
 

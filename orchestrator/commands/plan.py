@@ -14,7 +14,7 @@ from depthrate.orchestrator.executors.executor import Machines
 from depthrate.orchestrator.plan import Plan, check_contents
 from depthrate.orchestrator.provenance import describe, other_code_of_launch
 from depthrate.orchestrator.search.proposals import SearchView, with_search
-from depthrate.orchestrator.terminal import make_console, print_json, print_table, print_warnings
+from depthrate.orchestrator.terminal import make_console, print_json, print_rows, print_warnings
 from depthrate.storage.data_folder import open_data_folder
 from depthrate.storage.store import open_store
 from depthrate.sweeps.memory import gigabytes, predicted_bytes
@@ -26,7 +26,7 @@ SHOWN = 40
 """Packs printed; --json prints all."""
 
 
-def show_plan(arguments: LaunchArguments, as_json: bool) -> None:
+def show_plan(arguments: LaunchArguments, as_json: bool, *, wide: bool = False) -> None:
     """Print what would run and what is done.
 
     Raises:
@@ -56,7 +56,7 @@ def show_plan(arguments: LaunchArguments, as_json: bool) -> None:
     if plan.packs:
         for remark in plan.checked.task.remarks([trial.params for pack in plan.packs for trial in pack.trials]):
             console.print(remark, highlight=False, markup=False, soft_wrap=True)
-        _print_packs(console, plan, machines, estimates)
+        _print_packs(console, plan, machines, estimates, wide=wide)
         _print_engines(console, plan, machines)
         _print_cost(console, plan, machines, estimates, details)
 
@@ -112,7 +112,7 @@ def _print_engines(console: Console, plan: Plan, machines: Machines) -> None:
         console.print("all packs train eagerly", highlight=False)
 
 
-def _print_packs(console: Console, plan: Plan, machines: Machines, estimates: Estimates) -> None:
+def _print_packs(console: Console, plan: Plan, machines: Machines, estimates: Estimates, *, wide: bool) -> None:
     varying = varying_parameters(plan.checked.trials)
     rows = []
     for pack in plan.packs[:SHOWN]:
@@ -120,8 +120,8 @@ def _print_packs(console: Console, plan: Plan, machines: Machines, estimates: Es
         seconds = estimates(pack)
         rough_s = None if seconds is None else float(f"{seconds:.2g}")
         peak_gb = _peak_gb(pack, plan, machines)
-        rows.append([pack.pack_id, len(pack.trials), *cells, rough_s, None if peak_gb is None else round(peak_gb, 2)])
-    print_table(console, ["pack", "trials", *varying, f"rough {estimates.unit}-s", "peak GB"], rows)
+        rows.append([pack.pack_id, len(pack.trials), rough_s, None if peak_gb is None else round(peak_gb, 2), *cells])
+    print_rows(console, ["pack", "trials", f"rough {estimates.unit}-s", "peak GB", *varying], rows, wide=wide)
     if len(plan.packs) > SHOWN:
         console.print(f"and {len(plan.packs) - SHOWN} more packs")
 

@@ -18,15 +18,17 @@ from depthrate.orchestrator.executors.scheduler import JobCounts, SeenJobs
 from depthrate.orchestrator.output_file import check_output
 from depthrate.orchestrator.prometheus import write_textfile
 from depthrate.orchestrator.reckoning import Reckoning, reckon
+from depthrate.orchestrator.running import SHOWN_RUNNING, RunningTrial, running_table, running_trials
 from depthrate.orchestrator.status import SweepStatus, TrialState, sweep_status
 from depthrate.orchestrator.terminal import (
     make_console,
     print_json,
-    print_table,
+    print_rows,
     print_warnings,
     printable,
 )
 from depthrate.storage.cache import SnapshotCache
+from depthrate.storage.live import LiveReader, newest_rows
 from depthrate.storage.records import Record, RecordReader, read_records_of
 from depthrate.storage.snapshot import Snapshot, take_snapshot
 from depthrate.storage.store import Store
@@ -44,7 +46,9 @@ def _ask_schedulers(store: Store, sweep: str) -> _Seen:
     return {executor: scheduler.look(store, sweep) for executor, scheduler in schedulers().items()}
 
 
-def show_status(given: str | None, store: Store, *, watch: bool, as_json: bool, textfile: Path | None = None) -> None:
+def show_status(
+    given: str | None, store: Store, *, watch: bool, as_json: bool, textfile: Path | None = None, wide: bool = False
+) -> None:
     """Print how many trials of a sweep, or of all sweeps, are in which state; of one sweep also what it has cost.
 
     `textfile` gets the same for Prometheus, of all sweeps that are meant.
@@ -56,7 +60,7 @@ def show_status(given: str | None, store: Store, *, watch: bool, as_json: bool, 
         check_output(textfile)
     planned = planned_trials(given, store)
     console, cache, reader = make_console(), SnapshotCache(), RecordReader(store)
-    controllers = Controllers(store)
+    controllers, live = Controllers(store), LiveReader(store)
     while True:
         snapshot = take_snapshot(store, cache=cache)
         seen = {name: controllers.look(name) for name in planned}
@@ -66,14 +70,18 @@ def show_status(given: str | None, store: Store, *, watch: bool, as_json: bool, 
         ]
         jobs = [_counts(seen[state.name]) for state in states]
         costs = {name: _reckon(store, snapshot, name, reader) for name in planned if given is not None or textfile}
+        is_any_running = any(state.counts()["running"] for state in states)
+        packs = newest_rows(live.look(), snapshot.source_of.keys()) if is_any_running else []
+        running = running_trials(states, packs)
         if textfile is not None:
             write_textfile(textfile, states, costs)
         if as_json:
-            print_json([_as_json(state, counts, costs) for state, counts in zip(states, jobs, strict=True)])
+            print_json([_as_json(state, counts, costs, running) for state, counts in zip(states, jobs, strict=True)])
         else:
             if watch and console.is_terminal:
                 console.clear()
-            _print_states(console, states, jobs)
+            _print_states(console, states, jobs, wide=wide)
+            _print_running(console, running, wide=wide)
             if given is not None:
                 for line in (line for name, cost in costs.items() for line in cost_lines(name, cost)):
                     console.print(printable(line), highlight=False, markup=False)
@@ -122,18 +130,21 @@ def _reckon(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader) 
     return reckon(read_records_of(store, snapshot, sweep, reader), rows, time.time())
 
 
-def _as_json(state: SweepStatus, jobs: _Counts, costs: Mapping[str, Reckoning]) -> dict[str, Any]:
+def _as_json(
+    state: SweepStatus, jobs: _Counts, costs: Mapping[str, Reckoning], running: Sequence[RunningTrial]
+) -> dict[str, Any]:
     cost = {"cost": costs[state.name].to_json()} if state.name in costs else {}
-    return state.to_json() | cost | _jobs_json(jobs)
+    live = {"live": [each.to_json() for each in running if each.sweep == state.name]}
+    return state.to_json() | live | cost | _jobs_json(jobs)
 
 
 def _jobs_json(jobs: _Counts) -> dict[str, Any]:
     return {f"{executor}_jobs": None if counts is None else asdict(counts) for executor, counts in jobs.items()}
 
 
-def _print_states(console: Console, states: Sequence[SweepStatus], jobs: Sequence[_Counts]) -> None:
+def _print_states(console: Console, states: Sequence[SweepStatus], jobs: Sequence[_Counts], *, wide: bool) -> None:
     rows = [[s.name, len(s.states), *s.counts().values(), round(s.trial_hours(), 3)] for s in states]
-    print_table(console, ["sweep", "trials", *TrialState, "trial-hours"], rows)
+    print_rows(console, ["sweep", "trials", *TrialState, "trial-hours"], rows, wide=wide)
     for state, counted in zip(states, jobs, strict=True):
         for executor, counts in counted.items():
             if counts is not None:
@@ -148,6 +159,14 @@ def _print_states(console: Console, states: Sequence[SweepStatus], jobs: Sequenc
         for message, count in state.errors().most_common(5):
             text = printable(f"{state.name}: {count} trials failed with: {message}")
             console.print(text, highlight=False, markup=False)
+
+
+def _print_running(console: Console, running: Sequence[RunningTrial], *, wide: bool) -> None:
+    """Print what trials that run have logged last."""
+    if running:
+        print_rows(console, *running_table(running), wide=wide)
+    if len(running) > SHOWN_RUNNING:
+        console.print(f"and {len(running) - SHOWN_RUNNING} more that run", highlight=False)
 
 
 def _job_words(counts: JobCounts, title: str) -> str:

@@ -25,6 +25,7 @@ from depthrate.orchestrator.status import SweepStatus
 from depthrate.storage.columns import quoted
 from depthrate.storage.held import held_in_memory
 from depthrate.storage.json_file import object_of
+from depthrate.storage.live import live_rows
 from depthrate.storage.query import Results
 from depthrate.storage.records import Record, read_records_of
 from depthrate.storage.views import names_in
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 
 _DONE = "select trial_id, wall_s, steps, device, host, committed_at, versions, git_sha, git_dirty from trials"
+_CURVES = "select * exclude (attempt_id) from curves"
 
 
 def read_report(
@@ -81,7 +83,7 @@ def read_report(
         trials=trials,
         results=fitted,
         metrics=metrics,
-        curves=of_sweep("select * exclude (attempt_id) from curves", order=", step"),
+        curves=_with_running(results, trials, of_sweep("select * exclude (attempt_id) from curves", order=", step")),
         fits=[replace(curve, measurement=measurements.get(curve.metric)) for curve in curves],
         store=results.store.url,
         commands=[shlex.join(command), shlex.join(["depthrate", "report", sweep.name, "--store", results.store.url])],
@@ -115,6 +117,19 @@ def _lists_of(task: Task, of_sweep: Callable[..., pd.DataFrame]) -> pd.DataFrame
     return of_sweep(
         f"select {_columns(['trial_id', *(each.name for each in known if each.name in declared)])} from results"
     )
+
+
+def _with_running(results: Results, trials: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+    """Return the curves with what trials that run have logged so far; nothing of those that were killed."""
+    import pandas as pd
+
+    running = trials.loc[trials["state"] == "running", ["trial_id"]]
+    packs = [] if running.empty else results.live()
+    if not packs:
+        return curves
+    rows = live_rows(packs, results.columns).drop_columns(["sweep", "attempt_id", "written_at"]).to_pandas()
+    live = rows.merge(running, on="trial_id").dropna(axis=1, how="all")
+    return live if curves.empty else pd.concat([curves, live], ignore_index=True)
 
 
 def _points(results: Results, trials: pd.DataFrame, parameters: list[str], panels: Sequence[Panel]) -> pd.DataFrame:

@@ -38,6 +38,7 @@ class TrainingRun:
         saved = loaded(self._context)
         if saved is not None:
             self._restore(saved)
+        self._context.show_curves({trial_id: self.curves for trial_id in self._context.trial_ids[:1]})
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -8,11 +8,10 @@ from dataclasses import replace
 from depthrate.tasks.collapse.schema import SCHEMA as COLLAPSE_SCHEMA
 from depthrate.tasks.own.names import OwnName
 from depthrate.tasks.own.references import OwnReferences, short_name
-from depthrate.tasks.schema import Parameter, ParameterError, ParameterSchema
+from depthrate.tasks.schema import REQUIRED, Parameter, ParameterError, ParameterSchema
 
 OF_BUILTIN_NETWORKS = (
-    *("norm", "depth", "width", "patch_size", "last_bias", "regularise", "weight_decay_features", "init"),
-    *("context_length", "vocabulary_size", "ln_eps"),
+    *("norm", "depth", "width", "patch_size", "last_bias", "regularise", "weight_decay_features", "init", "ln_eps"),
 )
 """Parameters of `collapse` that say how its own networks are made: a user's has its own."""
 NOT_TAKEN = (
@@ -27,8 +26,11 @@ NOT_TAKEN = (
     ),
 )
 """Parameters of `collapse` that rest on what is known of its own networks and data."""
+OF_TEXTS = ("context_length", "vocabulary_size")
+"""How texts are read; an argument of the network with such a name is the same parameter."""
 FROM_DATA = ("num_classes", "num_inputs", "in_channels", "image_size")
-"""Arguments of a network that the data tells where the sweep does not: classes, numbers of a sample, channels, side."""
+"""Arguments of a network that the data tells where the sweep does not: classes, numbers of a sample, channels, side; and
+those of `OF_TEXTS` without a default."""
 
 LAYERS = Parameter(
     name="layers",
@@ -90,6 +92,9 @@ def own_schema(
             ours["weight_decay_last"], doc="the same of the last linear map's weight; null: weight_decay"
         )
         ours |= {each.name: each for each in _NETWORK}
+        ours |= {name: replace(ours[name], added=True) for name in OF_TEXTS}
+        for name in {each.name for each in network_arguments}.intersection(OF_TEXTS):
+            del ours[name]
     if references.dataset is not None:
         name = short_name(references.dataset)
         ours["dataset"] = OwnName(name="dataset", kind="str", choices=(name,), doc="your data")
@@ -118,6 +123,7 @@ def _checked(arguments: Iterable[Parameter], ours: dict[str, Parameter]) -> list
                 f"have an argument {each.name!r}; rename one of them"
             )
         is_told = each.name in FROM_DATA and not each.nullable
+        is_told |= each.name in OF_TEXTS and each.default is REQUIRED
         found[each.name] = (
             replace(each, nullable=True, default=None, doc=f"{each.doc}; null: as the data has it") if is_told else each
         )

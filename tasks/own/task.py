@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from depthrate.tasks.collapse.measurements import MEASUREMENTS
+from depthrate.tasks.collapse.schema import SCHEMA as COLLAPSE_SCHEMA
 from depthrate.tasks.data import published
 from depthrate.tasks.data.published import PUBLISHED, check_dataset, check_test
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.own.data import OwnData
 from depthrate.tasks.own.references import OWN, OwnReferences, references_of_text, short_name
-from depthrate.tasks.own.schema import own_schema
+from depthrate.tasks.own.schema import OF_TEXTS, own_schema
 from depthrate.tasks.own.trial import OwnTrials
 from depthrate.tasks.schema import ParameterError
 from depthrate.tasks.signature import parameters_of_callable
@@ -107,6 +108,7 @@ def _task_of(own: OwnTrials) -> Task:
     """Return the task of such trials."""
 
     def check_trial(params: Params) -> None:
+        _check_texts(own, params)
         data = own.shape(params)
         check_training(params, data.num_samples)
         _check_draw(own, params)
@@ -150,6 +152,19 @@ def _task_of(own: OwnTrials) -> Task:
         memory_bytes=lambda params, num_trials, device: memory_bytes(own.pack_shape(params), num_trials, device),
         estimate_s=lambda params: estimate_s(own.pack_shape(params)),
     )
+
+
+def _check_texts(own: OwnTrials, params: Params) -> None:
+    """Refuse what says how texts are read where there is none, so that no two trials differ in name only."""
+    is_text = own.data is None and PUBLISHED[params["dataset"]].is_text
+    for name in OF_TEXTS:
+        value, least = params.get(name), COLLAPSE_SCHEMA[name].minimum or 0
+        if is_text and value is not None and (not isinstance(value, int) or value < least):
+            raise ParameterError(
+                f"{name} is {value!r}; for {params['dataset']!r} give a whole number of at least {least:g}"
+            )
+        if value is not None and not is_text and name not in own.network_arguments:
+            raise ParameterError(f"{name} is {value}, but {params['dataset']!r} is no text; give null")
 
 
 def _check_draw(own: OwnTrials, params: Params) -> None:

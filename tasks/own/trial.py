@@ -16,7 +16,7 @@ from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.own.data import OwnData, prepared, shape_of
-from depthrate.tasks.own.schema import FROM_DATA, patterns
+from depthrate.tasks.own.schema import FROM_DATA, OF_TEXTS, patterns
 from depthrate.tasks.schema import ParameterError, ParameterSchema
 from depthrate.tasks.task import Params
 from depthrate.tasks.training.cost import PackShape
@@ -60,7 +60,7 @@ class OwnTrials:
         if self.make is None:
             return
         told = _told(self.shape(params))
-        for name in FROM_DATA:
+        for name in (*FROM_DATA, *OF_TEXTS):
             if name in self.network_arguments and params[name] is None:
                 params[name] = told.get(name)
 
@@ -68,11 +68,8 @@ class OwnTrials:
         """Return the shape of the training set."""
         if self.data is not None:
             return shape_of(self.whole(params), params["samples_per_class"], params["dtype"])
-        texts = {"context_length": 0, "vocabulary_size": 0}
-        if "context_length" in params:
-            texts = {"context_length": context_length(params), "vocabulary_size": vocabulary_size(params)}
         return PUBLISHED[params["dataset"]].shape(
-            samples_per_class=params["samples_per_class"], dtype=params["dtype"], **texts
+            samples_per_class=params["samples_per_class"], dtype=params["dtype"], **_texts(params)
         )
 
     def network(self, params: Params, data: DataShape) -> Network:
@@ -117,6 +114,7 @@ class OwnTrials:
                 normalize=params["normalize"],
                 dtype=params["dtype"],
                 test=params["test"],
+                **_texts(params),
             )
         whole = self.whole(params)
         if whole.content_hash[:16] != params["dataset_hash"]:
@@ -153,10 +151,17 @@ class OwnTrials:
         return weight_decays(params)
 
 
+def _texts(params: Params) -> dict[str, int]:
+    """Return how texts are read; numbers where the data is no text, which nobody reads."""
+    return {"context_length": context_length(params), "vocabulary_size": vocabulary_size(params)}
+
+
 @lru_cache(maxsize=64)
 def _told(data: DataShape) -> dict[str, int]:
     """Return the arguments that the data's shape answers."""
     told = {"num_classes": data.num_classes, "num_inputs": math.prod(data.sample_shape)}
+    if data.vocabulary_size is not None:
+        told |= {"context_length": data.num_inputs, "vocabulary_size": data.vocabulary_size}
     if len(data.sample_shape) == 3:
         told |= {"in_channels": data.sample_shape[0], "image_size": data.sample_shape[-1]}
     return told

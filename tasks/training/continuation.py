@@ -13,6 +13,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,6 +91,11 @@ class _Chain:
                 if (going[result.index], depth) in self._wanted:
                     yield dataclasses.replace(result, index=self._wanted[going[result.index], depth])
 
+    def trial_at(self, lane: str, stage: int) -> str | None:
+        """Return the trial that a lane's depth stands for; null where none asks for it."""
+        index = self._wanted.get((lane, self._depths[stage]))
+        return None if index is None else self.context.trial_ids[index]
+
     def _training(self, depth: int, lanes: Sequence[str]) -> Training:
         return self._make([{**self._lanes[lane], "depth": depth} for lane in lanes])
 
@@ -130,6 +136,11 @@ class StageContext:
     def progress(self, step: int, num_steps: int) -> None:
         """Tell how far the whole chain has come."""
         self.chain.context.progress(self.chain.steps_before + step, self.chain.all_steps)
+
+    def show_curves(self, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        """Show the curves of those lanes that a trial asks for at this depth."""
+        shown = {self.chain.trial_at(lane, self.stage): rows for lane, rows in curves.items()}
+        self.chain.context.show_curves({trial_id: rows for trial_id, rows in shown.items() if trial_id is not None})
 
     def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
         """Leave out none: a search cannot compare the steps of one depth with those of another."""

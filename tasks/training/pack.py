@@ -180,6 +180,7 @@ class TrainingPack:
 
     def train(self) -> None:
         """Train to the end, and polish where that is asked for, measuring on the way."""
+        self.context.show_curves(dict(zip(self.context.trial_ids, self.curves, strict=True)))
         if self.polisher is None:
             self._descend(self.trainer)
         if self.training.polish is not None and self.alive:

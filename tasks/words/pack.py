@@ -86,6 +86,7 @@ class _Pack:
     def train(self) -> None:
         """Train to the end, measuring on the way; a trial whose steps are over leaves before the others."""
         trainer, context, most = self.trainer, self.context, max(self.num_steps)
+        context.show_curves(dict(zip(context.trial_ids, self.curves, strict=True)))
         while True:
             step = trainer.step_count
             self._record(step)

@@ -21,6 +21,7 @@ class Context:
     steps_seen: list = field(default_factory=list)
     engine: Engine = Engine.AUTO
     ran_as: list = field(default_factory=list)
+    shown: list = field(default_factory=list)
 
     def runs_as(self, engine, compile_s=None):
         self.ran_as.append((engine, compile_s))
@@ -31,6 +32,9 @@ class Context:
 
     def should_stop(self):
         return bool(self.steps_seen) and self.steps_seen[-1] == self.stop_at
+
+    def show_curves(self, curves):
+        self.shown.append(curves)
 
     def report(self, step, values):
         return set()

@@ -34,6 +34,7 @@ class Context:
     device, data = "cpu", None
     def progress(self, step, num_steps): pass
     def report(self, step, values): return set()
+    def show_curves(self, curves): pass
     def should_stop(self): return False
     def checkpoint_due(self): return False
     def load_checkpoint(self): return None

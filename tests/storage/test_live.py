@@ -1,0 +1,109 @@
+"""What running trials have logged: there while they run, never beside their results, gone with what left it behind."""
+
+from __future__ import annotations
+
+import time
+from unittest import mock
+
+import pytest
+from tests_rows import commit
+
+from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.results import results_of
+from depthrate.storage.compact import compact
+from depthrate.storage.expressions import QueryError
+from depthrate.storage.layout import live_path
+from depthrate.storage.live import LiveReader, live_schema, write_live
+from depthrate.storage.repair import repair
+from depthrate.storage.specs import write_spec
+from depthrate.storage.store import Store
+from depthrate.storage.verify import verify
+
+A, B = (f"20260101T000000_00000000000{letter}" for letter in "ab")
+LATER = "20260101T000500_00000000000c"
+
+
+def log(store: Store, pack: str, *trial_ids: str, attempt: str = A, sweep: str = "s", steps: int = 3) -> None:
+    params = {trial_id: {"depth": int(trial_id[1:]), "lr": 0.1, "arch": "rn1"} for trial_id in trial_ids}
+    rows = [(t, {"step": step, "split": "train", "loss": 1 / (step + 1)}) for t in trial_ids for step in range(steps)]
+    write_live(store, sweep, pack, attempt, params, rows)
+
+
+def ask(store: Store, query: str) -> list:
+    return results_of(store).sql(query).fetchall()
+
+
+def test_rows_stand_beside_their_parameters(store: Store) -> None:
+    log(store, "p", "t2", "t3")
+    found = ask(store, "select trial_id, depth, step, split, loss, sweep, attempt_id from live order by all")
+    expected = [(f"t{d}", d, step, "train", 1 / (step + 1), "s", A) for d in (2, 3) for step in range(3)]
+    assert found == expected
+    assert ask(store, "select distinct lr, param_lr, arch from live") == [(None, 0.1, "rn1")]
+
+
+def test_without_any_the_view_is_there_and_empty(store: Store) -> None:
+    assert ask(store, "select trial_id, step, loss, accuracy from live") == []
+    with pytest.raises(QueryError, match="depth"):
+        ask(store, "select depth from live")
+    commit(store, A, ["t1"], params={"depth": 3})
+    assert ask(store, "select depth, loss from live") == []
+    columns = results_of(store).sql("select * from live").columns
+    assert set(live_schema(builtin_columns()).names) < set(columns)
+
+
+def test_a_committed_trial_has_no_row(store: Store) -> None:
+    log(store, "p", "t2", "t3")
+    commit(store, A, ["t2"])
+    assert ask(store, "select distinct trial_id from live") == [("t3",)]
+    assert ask(store, "select count(*) from results") == [(1,)]
+
+
+def test_of_several_attempts_the_newest_counts(store: Store) -> None:
+    log(store, "before", "t2", "t3", steps=9)
+    log(store, "now", "t2", attempt=LATER)
+    found = ask(store, "select trial_id, attempt_id, count(*) from live group by all order by all")
+    assert found == [("t2", LATER, 3), ("t3", A, 9)]
+
+
+def test_scoped_to_a_sweep_also_where_another_launch_runs_its_trial(store: Store) -> None:
+    write_spec(store, "b", "spec", {"name": "b", "task": "t"}, ["t1", "t2"])
+    commit(store, B, ["t1"], sweep="b")
+    log(store, "p", "t2", "t3", sweep="a")
+    results = results_of(store)
+    assert results.of("b").sql("select distinct trial_id, sweep from live").fetchall() == [("t2", "a")]
+
+
+def test_a_compaction_takes_away_what_is_over(store: Store) -> None:
+    log(store, "p", "t2")
+    log(store, "q", "t3", "t4")
+    log(store, "r", "t5")
+    commit(store, A, ["t2", "t3"])
+    with mock.patch.object(Store, "modified", _old_if("r")):
+        compact(store)
+    assert [pack.path for pack in LiveReader(store).look()] == [live_path("s", "q")]
+
+
+def _old_if(pack: str):
+    real = Store.modified
+    return lambda self, path: time.time() - 4000 if path == live_path("s", pack) else real(self, path)
+
+
+def test_what_is_no_such_file_is_left_out_and_harms_nothing(store: Store) -> None:
+    log(store, "p", "t2")
+    store.write("live/sweep=s/broken.parquet", store.read(live_path("s", "p"))[:-30])
+    store.write("live/sweep=s/note.txt", b"?")
+    store.write("live/sweep=s/empty.parquet", b"")
+    commit(store, A, ["t1"])
+    assert ask(store, "select distinct trial_id from live") == [("t2",)]
+    found = verify(store, builtin_columns())
+    assert not found.findings
+    repair(store, found)
+    assert ask(store, "select count(*) from live") == [(3,)]
+
+
+def test_names_that_other_columns_have(store: Store) -> None:
+    params = {"t1": {"step": 7, "Loss": "ce", "sweep": 3}}
+    rows = [("t1", {"step": 1, "split": "test", "LOSS": 2.0, "note": "no number", "Mine": float("nan"), "sweep": 1.0})]
+    write_live(store, "s", "p", A, params, rows)
+    query = "select step, param_step, split, param_Loss, sweep, param_sweep, mine from live"
+    assert ask(store, query) == [(1, 7, "test", "ce", "s", 3, None)]
