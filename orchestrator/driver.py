@@ -28,7 +28,7 @@ from depthrate.orchestrator.other_launches import OtherLaunches
 from depthrate.orchestrator.plan import Plan, halved
 from depthrate.orchestrator.progress import Detached, Feed, Outcome, PackEntry, PackFailure, Watcher, progress_of
 from depthrate.orchestrator.retry import STOP_AFTER_PACKS, Decision, GrowingPause, decide, error_pattern, pause_s
-from depthrate.storage.layout import checkpoint_folder, live_path
+from depthrate.storage.layout import checkpoint_folder
 from depthrate.storage.records import Record
 from depthrate.storage.snapshot import Snapshot
 from depthrate.storage.states import AttemptState, FailureKind
@@ -265,7 +265,6 @@ class Driver:
             case Decision.HALVE:
                 with contextlib.suppress(OSError):
                     self.store.delete(checkpoint_folder(entry.pack.pack_id))
-                    self.store.delete_many([live_path(self.sweep.name, entry.pack.pack_id)])
                 del entry.failures[kind]
                 self.queue.extendleft(PackEntry(part, entry.failures.copy()) for part in halved(entry.pack))
             case Decision.RETRY if entry.pack.trials:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence, Set
+from collections.abc import Set
+from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
@@ -11,9 +12,11 @@ import pyarrow as pa
 from depthrate.storage.columns import quoted
 from depthrate.storage.live import LivePack, LiveReader, live_rows, newest_rows
 from depthrate.storage.parameters import parameter_columns
-from depthrate.storage.schema import Columns
 from depthrate.storage.specs import newest_specs
 from depthrate.storage.store import Store
+
+if TYPE_CHECKING:
+    from depthrate.storage.query import Results
 
 
 def read_live(store: Store, committed: Set[str], scope: tuple[str, Set[str]] | None = None) -> list[LivePack]:
@@ -29,13 +32,14 @@ def read_live(store: Store, committed: Set[str], scope: tuple[str, Set[str]] | N
 
 
 def create_live_view(
-    connection: duckdb.DuckDBPyConnection, packs: Sequence[LivePack], columns: Columns, known: Sequence[str]
+    connection: duckdb.DuckDBPyConnection, results: Results, scope: tuple[str, Set[str]] | None
 ) -> None:
     """Create the view; a parameter named like another column becomes param_<name>.
 
-    Where nothing runs it has the `known` parameters, without a row.
+    Where nothing runs it has the parameters of committed trials, without a row.
     """
-    rows, params = live_rows(packs, columns), {t: own for pack in packs for t, own in pack.params.items()}
+    packs, known = read_live(results.store, results.snapshot.source_of.keys(), scope), results.parameter_names()
+    rows, params = live_rows(packs, results.columns), {t: own for pack in packs for t, own in pack.params.items()}
     taken = {name.casefold() for name in rows.column_names}
     trials = pa.table({"trial_id": pa.array(list(params), pa.string())})
     given = parameter_columns([json.dumps(own) for own in params.values()])

@@ -19,8 +19,7 @@ from depthrate.storage.expressions import QueryError, require_characters
 from depthrate.storage.fits import fits_of
 from depthrate.storage.layer_features import read_layer
 from depthrate.storage.layout import DATA_TABLES, attempt_of_path
-from depthrate.storage.live import LivePack
-from depthrate.storage.live_view import create_live_view, read_live
+from depthrate.storage.live_view import create_live_view
 from depthrate.storage.membership import Membership, read_membership, with_sweep
 from depthrate.storage.parameters import Added, with_parameter_columns
 from depthrate.storage.records import read_records
@@ -91,10 +90,6 @@ class Results:
         scoped._reset(self.snapshot)
         scoped._scope = (sweep, frozenset(trial_ids))
         return scoped
-
-    def live(self) -> list[LivePack]:
-        """Return what trials have logged that are not committed: those that run, and those that were killed."""
-        return read_live(self.store, self.snapshot.source_of.keys(), self._scope)
 
     def membership(self) -> Membership:
         """Return which committed trials belong to which sweep."""
@@ -246,7 +241,7 @@ class Results:
             elif name == "fits":
                 connection.register("fits", self._fits())
             elif name == "live":
-                create_live_view(connection, self.live(), self.columns, self.parameter_names())
+                create_live_view(connection, self, self._scope)
             elif name == "attempts":
                 connection.register("attempts", self._attempts())
 

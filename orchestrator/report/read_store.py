@@ -26,6 +26,7 @@ from depthrate.storage.columns import quoted
 from depthrate.storage.held import held_in_memory
 from depthrate.storage.json_file import object_of
 from depthrate.storage.live import live_rows
+from depthrate.storage.live_view import read_live
 from depthrate.storage.query import Results
 from depthrate.storage.records import Record, read_records_of
 from depthrate.storage.views import names_in
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 
 _DONE = "select trial_id, wall_s, steps, device, host, committed_at, versions, git_sha, git_dirty from trials"
-_CURVES = "select * exclude (attempt_id) from curves"
 
 
 def read_report(
@@ -124,7 +124,7 @@ def _with_running(results: Results, trials: pd.DataFrame, curves: pd.DataFrame) 
     import pandas as pd
 
     running = trials.loc[trials["state"] == "running", ["trial_id"]]
-    packs = [] if running.empty else results.live()
+    packs = [] if running.empty else read_live(results.store, results.snapshot.source_of.keys())
     if not packs:
         return curves
     rows = live_rows(packs, results.columns).drop_columns(["sweep", "attempt_id", "written_at"]).to_pandas()
