@@ -112,7 +112,7 @@ class PackRun:
         self._open = []
         pack = self._pack
         context = WorkerContext(self.store, pack, self._data, self.attempt, self.stop, pack.trial_ids, self._pruning)
-        started = time.monotonic()
+        began = started = time.monotonic()
         for result in self.task.run(self._params, context):
             wall_s = time.monotonic() - started
             with self._lock:
@@ -126,6 +126,7 @@ class PackRun:
                 started = time.monotonic()
                 self.commit_if_due()
         share_s = (time.monotonic() - started + context.wall_s_before) / len(pack.trial_ids)
+        self.attempt.packs_s += time.monotonic() - began
         with self._lock:
             for result, tables in self._open:
                 self._finish(result, tables, share_s)
