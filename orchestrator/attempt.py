@@ -72,6 +72,8 @@ class Attempt:
     """When it last came further: a step, a trial, a checkpoint."""
     beat_s: float | None = None
     """Seconds between two of its signs of life."""
+    packs_s: float = 0.0
+    """Seconds that its packs ran, without what an attempt costs beside them."""
     cpu_s: float | None = None
     """Seconds of all cores that it computed for, at its end."""
     gpu_share: float | None = None

@@ -43,8 +43,8 @@ class Batching:
         begun = set(record["trial_ids"])
         # of a single pack others may have committed trials meanwhile
         ran = len(entries) if len(entries) == 1 else sum(begun.issuperset(each.pack.trial_ids) for each in entries)
-        if self._is_possible and record["ended_at"] is not None and ran:
-            each_s = max(1e-6, record["ended_at"] - record["started_at"]) / ran
+        if self._is_possible and record.get("packs_s") is not None and ran:
+            each_s = max(1e-6, record["packs_s"]) / ran
             self._size = max(1, min(int(BATCH_S / each_s), 2 * self._size, MOST_PACKS))
         return entries[:ran], entries[ran:]
 

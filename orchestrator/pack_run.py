@@ -122,7 +122,7 @@ class PackRun:
         pack = self._pack
         given = self.store, pack, self._data, self.attempt, self.stop, pack.trial_ids, self._pruning
         context = WorkerContext(*given, live=self._live)
-        started = time.monotonic()
+        began = started = time.monotonic()
         for result in self.task.run(self._params, context):
             wall_s = time.monotonic() - started
             with self._lock:
@@ -136,6 +136,7 @@ class PackRun:
                 started = time.monotonic()
                 self.commit_if_due()
         share_s = (time.monotonic() - started + context.wall_s_before) / len(pack.trial_ids)
+        self.attempt.packs_s += time.monotonic() - began
         with self._lock:
             for result, tables in self._open:
                 self._finish(result, tables, share_s)

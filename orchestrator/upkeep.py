@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 
-from depthrate.storage.compact import COMPACT_AT
 from depthrate.storage.snapshot import Snapshot
+
+COMPACT_AT = 512
+"""A launch starts a compaction when a sweep has this many loose commits."""
 
 
 class Upkeep:

@@ -28,8 +28,6 @@ from depthrate.storage.store import Store
 
 GRACE_S = 3600.0
 """How long what was replaced stays for readers that found it before."""
-COMPACT_AT = 512
-"""A launch starts a compaction when a sweep has this many loose commits."""
 ROUNDS = 5
 """How often a compaction plans anew when others damage or delete what it was about to read."""
 

@@ -25,9 +25,9 @@ from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
 
 Record = dict[str, Any]
-"""The columns of `storage.schema.ATTEMPTS`, `code_hash`, `progress_at` and `beat_s` (seconds between its signs of life), each
-of its type or None. Never None are attempt_id, sweep, trial_ids, state (an `AttemptState`),
-started_at; error_kind is a `FailureKind`."""
+"""The columns of `storage.schema.ATTEMPTS`, `code_hash`, `progress_at`, `beat_s` (seconds between its signs of life) and
+`packs_s` (seconds that its packs ran), each of its type or None. Never None are attempt_id, sweep, trial_ids, state (an
+`AttemptState`), started_at; error_kind is a `FailureKind`."""
 
 
 def read_records(
@@ -238,6 +238,7 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "code_hash": _text,
     "progress_at": _number,
     "beat_s": _number,
+    "packs_s": _number,
     "state": lambda value: _member(value, _STATES),
     "error_kind": lambda value: _member(value, _KINDS),
 }

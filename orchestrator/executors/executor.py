@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Estimate = Callable[[Pack], float | None]
     """Gives the rough seconds of a pack on one core."""
 
-BATCH_S = 0.2
+BATCH_S = 0.5
 """How long an attempt of several short packs begins another one, and how long one that is done waits for the next: so much
 work is repeated at most when a worker is killed."""
 

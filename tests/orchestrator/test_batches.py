@@ -13,7 +13,7 @@ from outcomes import committed, raw_rows, states
 from depthrate.orchestrator.attempt import new_attempt_id, read_attempt
 from depthrate.orchestrator.batches import Batching, blamed, grouped, trials_of
 from depthrate.orchestrator.driver import Driver
-from depthrate.orchestrator.executors.executor import LaunchOptions, PackJob
+from depthrate.orchestrator.executors.executor import BATCH_S, LaunchOptions, PackJob
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.pack_run import run_job
@@ -105,16 +105,16 @@ def test_how_many_go_together_follows_from_how_long_they_took() -> None:
 
     def took(seconds: float, count: int) -> int:
         entries = [PackEntry(Pack(str(number), ())) for number in range(count)]
-        batching.note_done(entries, {"trial_ids": [], "started_at": 0.0, "ended_at": seconds})
+        batching.note_done(entries, {"trial_ids": [], "packs_s": seconds})
         return batching.size(waiting=1000, workers=2)
 
     assert batching.size(1000, 2) == 1
     assert [took(0.01, 1), took(0.02, 2), took(0.04, 4)] == [2, 4, 8], "twice as many at most"
-    assert took(0.8, 8) == 2 and took(60.0, 2) == 1
+    assert took(0.8, 8) == int(BATCH_S / 0.1) and took(60.0, 2) == 1
     took(0.01, 1)
     assert batching.size(waiting=3, workers=2) == 1, "towards the end each worker gets one"
     alone = Batching(is_possible=False)
-    alone.note_done([PackEntry(Pack("p", ()))], {"trial_ids": [], "started_at": 0.0, "ended_at": 0.01})
+    alone.note_done([PackEntry(Pack("p", ()))], {"trial_ids": [], "packs_s": 0.01})
     assert alone.size(1000, 1) == 1
 
 

@@ -30,6 +30,7 @@ import yaml
 
 from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.results import open_results
+from depthrate.storage.layout import is_compacted
 from depthrate.storage.query import Results
 from depthrate.storage.store import Store
 from depthrate.storage.verify import verify
@@ -92,8 +93,9 @@ def kept_bytes(store: str) -> int:
 
 
 def raw_rows(store: str) -> int:
-    """Return the rows of all trials files as they lie there: the view hides a trial that was committed twice."""
-    return sum(pq.read_metadata(path).num_rows for path in Path(store).glob("trials/*/*.parquet"))
+    """Return the rows of all commits as they lie there: the view hides a trial that was committed twice."""
+    files = (path for path in Path(store).glob("trials/*/*.parquet") if not is_compacted(str(path)))
+    return sum(pq.read_metadata(path).num_rows for path in files)
 
 
 def differences(store: str, quiet: Results) -> Iterator[tuple[str, int]]:
