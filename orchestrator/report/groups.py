@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,7 @@ def grouped(trials: pd.DataFrame, frame: pd.DataFrame, by: list[str]) -> list[tu
     place = {key: number for number, key in enumerate(sorted(set(keys)))}
     numbers = frame["trial_id"].map(pd.Series([place[key] for key in keys], index=values.index)).astype("float64")
     ordered = list(place)
-    groups = [(ordered[int(number)], part) for number, part in frame.groupby(numbers.to_numpy())]
+    groups = [(ordered[int(cast(float, number))], part) for number, part in frame.groupby(numbers.to_numpy())]
     return sorted(groups, key=lambda group: sort_key(tuple(values.loc[group[1]["trial_id"].iloc[0]])))
 
 
