@@ -60,14 +60,8 @@ def read_report(
     held = held or hold_numbers(checked, results)
     done = {row["trial_id"]: row for row in results.sql(_DONE).to_arrow_table().to_pylist()}
     trials = pd.DataFrame([_trial_row(trial, status, done.get(trial.trial_id, {})) for trial in planned])
-    # as numbers into a list: grouping hundreds of thousands of rows by text took most of the time of a large report
     known = pd.CategoricalDtype(sorted(set(trials["trial_id"])))
-
-    def of_sweep(query: str, order: str = "", source: Results = held) -> pd.DataFrame:
-        frame = source.sql(f"{query} order by trial_id{order}").df()
-        frame["trial_id"] = frame["trial_id"].astype(known)
-        return frame[frame["trial_id"].notna()].reset_index(drop=True)
-
+    of_sweep = partial(_rows_of, held, known)
     fitted = of_sweep("select * from results")
     if search is not None:
         fitted = fitted[fitted["trial_id"].isin([trial.trial_id for trial in search.chosen()])]
@@ -92,7 +86,7 @@ def read_report(
         created_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         problems=[*map(str, results.problems), *(each.said for each in figures if each.problem)],
         measurements=measurements,
-        lists=_lists_of(checked.task, partial(of_sweep, source=results)),
+        lists=_lists_of(checked.task, partial(_rows_of, results, known)),
         panels=checked.task.panels,
         points=_points(results, trials, list(planned[0].params), checked.task.panels),
         layered=_layered(trials, of_sweep, metrics, checked.task.panels),
@@ -108,6 +102,16 @@ def hold_numbers(checked: CheckedSweep, results: Results) -> Results:
     asked = [name for request in checked.sweep.fit for name in [request.metric, *names_in(request.where or "true")]]
     ids = [trial.trial_id for trial in checked.trials]
     return held_in_memory(results, ids, columns_to_skip(checked.task, asked))
+
+
+def _rows_of(results: Results, known: pd.CategoricalDtype, query: str, order: str = "") -> pd.DataFrame:
+    """Return the rows of some trials, in order.
+
+    Trials are told apart by number: grouping hundreds of thousands of rows by text took most of the time of a large report.
+    """
+    frame = results.sql(f"{query} order by trial_id{order}").df()
+    frame["trial_id"] = frame["trial_id"].astype(known)
+    return frame[frame["trial_id"].notna()].reset_index(drop=True)
 
 
 def _lists_of(task: Task, of_sweep: Callable[..., pd.DataFrame]) -> pd.DataFrame:
