@@ -13,7 +13,6 @@ from depthrate.orchestrator.terminal import (
     make_console,
     print_rows,
     print_table,
-    print_with_room,
     printable,
 )
 
@@ -50,24 +49,6 @@ def on_terminal(width: int) -> Console:
 def text_of(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
-
-
-@pytest.mark.parametrize("width", [80, 55, 40])
-def test_a_table_without_room_leaves_out_what_matters_least(width: int) -> None:
-    columns, rows = (
-        ["metric", "power law", "exponent", "R^2"],
-        [["nc1", "0.326 depth^-0.556", "0.556 [0.541, 0.572]", 0.996]],
-    )
-    console = on_terminal(width)
-    print_with_room(console, columns, rows, ["R^2", "power law"], "--wide has them")
-    lines = text_of(console).splitlines()
-    assert max(map(len, lines)) <= width
-    assert any("nc1" in line and "0.556 [0.541, 0.572]" in line for line in lines), "no cell is broken"
-    left_out = {80: [], 55: ["R^2"], 40: ["R^2", "power law"]}[width]
-    assert [name for name in columns if name not in lines[1]] == sorted(left_out, key=columns.index)
-    assert (f"for lack of room without {', '.join(left_out)}: --wide has them" in " ".join(lines)) == bool(left_out)
-    print_with_room(wide := on_terminal(width), columns, rows, ["R^2"], "", wide=True)
-    assert "0.996" in text_of(wide) and "for lack" not in text_of(wide)
 
 
 def test_as_many_columns_as_a_terminal_has_room_for() -> None:
