@@ -296,9 +296,7 @@ def report(
     sweep: SweepArgument,
     store: StoreOption = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")] = Path("report.html"),
-    figures: Annotated[
-        Path | None, typer.Option("--figures", help="A folder for each figure as SVG and PDF, its data as CSV.")
-    ] = None,
+    figures: Annotated[Path | None, typer.Option("--figures", help="A folder for figures: SVG, PDF, CSV.")] = None,
     dark: Annotated[bool, typer.Option("--dark", help="Draw these figures for a dark background.")] = False,
     style: Annotated[
         StyleName | None,
@@ -308,12 +306,8 @@ def report(
         PaperWidth | None,
         typer.Option("--width", help="Of a paper's figures: column (3.25 in, default) or text (5.5 in)."),
     ] = None,
-    latex: Annotated[
-        Path | None, typer.Option("--latex", help="A folder for the fits as a LaTeX table, and a paragraph on methods.")
-    ] = None,
-    overlay: Annotated[
-        str | None, typer.Option("--overlay", help="A second sweep, drawn into the same figures.")
-    ] = None,
+    latex: Annotated[Path | None, typer.Option("--latex", help="A folder for fits.tex and methods.tex.")] = None,
+    overlay: Annotated[str | None, typer.Option("--overlay", help="A second sweep, in the same figures.")] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Write it again while the sweep runs, until it is done.")
     ] = False,

@@ -15,7 +15,7 @@ from depthrate.orchestrator.fitted_curve import FittedCurve
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.search.proposals import fitted_trials
-from depthrate.orchestrator.terminal import print_json, print_table, printable
+from depthrate.orchestrator.terminal import print_json, print_rows, print_table, printable
 from depthrate.storage.store import Store
 
 SHOWN = 6
@@ -49,8 +49,11 @@ def compare_sweeps(given: tuple[str, str], store: Store, as_json: bool, console:
     else:
         console.print("parameters: the same values", highlight=False)
     if pairs:
-        head = ["metric", "group", f"exponent of {names[0]}", f"of {names[1]}", "both", "p(equal)"]
-        print_table(console, head, [_pair_row(pair) for pair in pairs])
+        head = ["metric", "group", f"exponent of {names[0]}", f"of {names[1]}", "p(equal)", "both"]
+        compared = [_pair_row(pair) for pair in pairs]
+        shown = [i for i in range(len(head)) if head[i] != "group" or any(row[i] for row in compared)]
+        rows = [[row[i] for i in shown] for row in compared]
+        print_rows(console, [head[i] for i in shown], rows, more="--json has them")
         console.print("p(equal): F test that both share the exponent, noise of one size in both", highlight=False)
     else:
         console.print("no fit that both ask for, of the same metric over the same x", highlight=False)
@@ -97,7 +100,8 @@ def _pair_row(pair: FitPair) -> list[Any]:
     both = "" if common is None else _with_interval(common.exponent, common.ci_low, common.ci_high)
     p = None if common is None else "<0.001" if common.p_common < 0.001 else f"{common.p_common:.3f}"
     group = pair.first.label() if pair.first.by == pair.second.by else f"{pair.first.label()} / {pair.second.label()}"
-    return [pair.first.metric, printable(group), _exponent(pair.first), _exponent(pair.second), both, p]
+    metric = f"{pair.first.metric} over {pair.first.x}" if pair.first.x != "depth" else pair.first.metric
+    return [metric, printable(group), _exponent(pair.first), _exponent(pair.second), p, both]
 
 
 def _exponent(curve: FittedCurve) -> str:

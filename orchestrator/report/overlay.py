@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +45,7 @@ def overlaid(first: ReportData, second: ReportData) -> ReportData:
         name=f"{first.name} and {second.name}",
         trials=pd.concat(trials, ignore_index=True),
         fits=_side_by_side([_of_sweep(curve, data.name) for data in (first, second) for curve in data.fits]),
-        commands=unique([*first.commands, *second.commands]),
+        commands=_commands(first, second),
         problems=unique([*first.problems, *second.problems]),
         measurements={**second.measurements, **first.measurements},
         panels=tuple(unique([*first.panels, *second.panels])),
@@ -53,6 +54,12 @@ def overlaid(first: ReportData, second: ReportData) -> ReportData:
         parts=(first, second),
         pairs=tuple(pair_up(first.fits, second.fits)),
     )
+
+
+def _commands(first: ReportData, second: ReportData) -> list[str]:
+    """Return what runs both, then what draws this report."""
+    drawn = [f"{command} --overlay {shlex.quote(second.name)}" for command in first.commands[-1:]]
+    return unique([*first.commands[:-1], *second.commands[:-1], *drawn])
 
 
 def _together(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
@@ -64,7 +71,7 @@ def _together(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
 def _renamed(data: ReportData, names: dict[str, str]) -> ReportData:
     """Return the same with other names for some trials, so that what is drawn of them belongs to this sweep."""
     frames = {name: getattr(data, name) for name in (*_FRAMES, "trials")}
-    renamed = {
+    renamed: dict[str, Any] = {
         name: frame.assign(trial_id=frame["trial_id"].astype(str).replace(names)) if "trial_id" in frame else frame
         for name, frame in frames.items()
     }

@@ -6,8 +6,15 @@ import io
 import sys
 
 import pytest
+from rich.console import Console
 
-from depthrate.orchestrator.terminal import format_value, make_console, print_table, printable
+from depthrate.orchestrator.terminal import (
+    format_value,
+    make_console,
+    print_rows,
+    print_table,
+    printable,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,3 +40,20 @@ def test_a_table_prints_what_its_place_cannot_show(monkeypatch: pytest.MonkeyPat
     sys.stdout.flush()
     shown = raw.getvalue().decode()
     assert "\x1b" not in shown and "\\xe9" in shown and "\\x1b[31mred" in shown and "[b]" in shown
+
+
+def on_terminal(width: int) -> Console:
+    return Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+
+
+def text_of(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_as_many_columns_as_a_terminal_has_room_for() -> None:
+    columns, row = [f"column_{i}" for i in range(12)], ["12345678"] * 12
+    print_rows(console := on_terminal(80), columns, [row])
+    lines = text_of(console).splitlines()
+    assert max(map(len, lines)) <= 80 and sum("12345678" in line for line in lines) == 1, "a row is a line"
+    assert "more columns" in lines[-1]

@@ -51,12 +51,13 @@ def test_what_differs_and_the_exponents_stand_side_by_side() -> None:
 
 
 def test_the_page_has_each_trial_once_and_both_commands() -> None:
-    page = render_report(overlaid(plain_data(), replace(steeper(), commands=["depthrate run steeper.yaml"])))
+    page = render_report(overlaid(plain_data(), replace(steeper(), commands=["depthrate run steeper.yaml", "report"])))
     page = re.sub("<script.*?</script>", "", page, flags=re.DOTALL)
     rows = re.findall('<tr id="trial-([^"]*)"', page)
     assert len(rows) == len(set(rows)) == 15
     assert "9 of its trials are also in quickstart and stand there." in page
-    assert "depthrate run quickstart.yaml\ndepthrate report" in page and "depthrate run steeper.yaml" in page
+    runs = "depthrate run quickstart.yaml\ndepthrate run steeper.yaml\n"
+    assert f"{runs}depthrate report quickstart -o report.html --overlay steeper" in page
     assert page.count("trials planned.") == 2
 
 
