@@ -215,9 +215,10 @@ class Store:
 
     def delete(self, path: str) -> None:
         """Delete a file or a folder with all in it; what is not there is no error."""
+        full = self._own_path(path)
         with as_os_error(self.url), contextlib.suppress(FileNotFoundError):
-            if not self.is_local or os.path.lexists(self.full_path(path)):
-                self.fs.rm(self._own_path(path), recursive=True)
+            if not self.is_local or os.path.lexists(full):
+                self.fs.rm(full, recursive=True)
 
     def delete_many(self, paths: Sequence[str]) -> None:
         """Delete files; what is not there is no error."""

@@ -177,7 +177,7 @@ def _check_draw(own: OwnTrials, params: Params) -> None:
 
 
 def _remarks(own: OwnTrials, trials: Sequence[Params]) -> list[str]:
-    """Say which layers are measured, and whether trials train fused."""
+    """Say which layers of the largest network are measured, and whether trials train fused."""
     if own.make is None or not trials:
         return []
     networks = {id(network): network for network in (own.network(params, own.shape(params)) for params in trials)}
@@ -190,7 +190,8 @@ def _remarks(own: OwnTrials, trials: Sequence[Params]) -> list[str]:
         + (f" ({count} of {len(networks)} shapes)" if len(reasons) > 1 else "")
         for reason, count in reasons.items()
     ]
-    return [*sentences, _layers_sentence(name, next(iter(networks.values())))]
+    largest = max(networks.values(), key=lambda network: network.num_parameters)
+    return [*sentences, _layers_sentence(name, largest)]
 
 
 def _layers_sentence(name: str, network: Network) -> str:

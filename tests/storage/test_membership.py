@@ -86,5 +86,5 @@ def test_a_renamed_column_is_said_and_the_views_are_listed(folder: Store) -> Non
     with pytest.raises(QueryError, match="the parameter steps is called param_steps here"):
         counted(folder, "select steps from results")
     assert [row[0] for row in counted(folder, "show tables")] == [
-        *("trials", "metrics", "curves", "features", "attempts", "fits", "results")
+        *("trials", "metrics", "curves", "features", "live", "attempts", "fits", "results")
     ]

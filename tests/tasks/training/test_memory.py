@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training_context import Context
+from training_context import Context, ids_of
 
 from depthrate.tasks.collapse.pack import run_pack
 from depthrate.tasks.collapse.schema import pack_shape
@@ -42,6 +42,7 @@ class Context:
 params, num_trials = json.loads(sys.argv[1])
 params |= {"steps": 2, "measure_steps": [0]}
 trials = [COLLAPSE.schema.fill({**params, "seed": seed}) for seed in range(num_trials)]
+Context.trial_ids = [str(seed) for seed in range(num_trials)]
 list(run_pack(trials, Context()))
 print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
@@ -121,7 +122,7 @@ def test_what_tensors_hold_is_predicted_within_a_quarter(changes, num_trials):
     """What a GPU would hold, counted on the CPU: every allocation of torch's, and the training set that numpy allocated."""
     trials = trials_of({**changes, "steps": 1, "measure_steps": [1]}, num_trials)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        list(run_pack(trials, Context()))
+        list(run_pack(trials, Context(ids_of(trials))))
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
     changes_in_order = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
     measured = int(np.cumsum(changes_in_order).max())
