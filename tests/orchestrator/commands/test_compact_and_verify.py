@@ -150,7 +150,10 @@ def test_a_trial_costs_less_than_one_request(remote: tuple[S3Server, str, Path])
     """All requests of one attempt of a pack of 16: record, four tables, end, log, the checkpoint that is not there."""
     server, url, _ = remote
     checked = check_sweep(sweep_of_spec({**TINY, "grid": {"depth": [2]}, "seeds": 16}))
-    options = LaunchOptions(store=url, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    # no beat and no live curves, which come by the clock: on a busy machine the attempt takes longer than they wait
+    options = LaunchOptions(
+        store=url, data="", device="cpu", checkpoint_s=3600, beat_s=3600, git_sha=None, git_dirty=None
+    )
     job = PackJob(
         attempt_id=new_attempt_id(),
         sweep="tiny",
@@ -164,5 +167,5 @@ def test_a_trial_costs_less_than_one_request(remote: tuple[S3Server, str, Path])
     server.reset()
     assert run_job(job, StopFlag()).state == "done"
     counts = server.counts()
-    assert counts["PUT"] <= 8 and counts.total() < 16, counts  # 6 and 12, and a beat where the machine is busy
+    assert counts["PUT"] <= 6 and counts.total() <= 12, counts
     assert results_of(Store(url)).sql("select count(*) from trials").fetchall() == [(16,)]
