@@ -53,8 +53,10 @@ class ReportOptions:
         """
         given = [f"--{name}" for name in ("dark", "style", "width") if getattr(self, name)]
         if given and self.figures is None:
-            named = " and ".join(given)
-            raise UsageError(f"{named}: about the figures of --figures FOLDER; give that too, or leave {named} out")
+            named, verb = " and ".join(given), "is" if len(given) == 1 else "are"
+            raise UsageError(
+                f"{named} {verb} about the figures of --figures FOLDER; give that too, or leave {named} out"
+            )
         if self.width is not None and self.style is not StyleName.paper:
             raise UsageError(f"--width {self.width.value} is the width of a paper's figures; add --style paper")
         if self.style is not StyleName.paper:

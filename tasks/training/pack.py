@@ -337,8 +337,7 @@ class TrainingPack:
     def _record_polished(self, step: int, positions: Sequence[int], done: Collection[int]) -> None:
         """Append the curves of these trials, with the true ReLU, and the measurements where they are due or a trial is done."""
         assert self.polisher is not None
-        self.polisher.compare(positions)
-        evaluation = self.trainer.evaluate()
+        evaluation = self.polisher.compare(positions)
         for position in positions:
             index = self.alive[position]
             row: dict[str, Any] = {name: getattr(evaluation, name)[position].item() for name in CURVES}

@@ -18,7 +18,7 @@ from torch import Tensor
 from depthrate.tasks.training.lbfgs import Lbfgs
 from depthrate.tasks.training.plan import PolishPlan
 from depthrate.tasks.training.smoothed_objective import SmoothedObjective
-from depthrate.tasks.training.trainer import FusedTrainer
+from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
 
 
 @dataclass
@@ -70,19 +70,23 @@ class Polisher:
             for trial in self._trials
         ]
 
-    def compare(self, trials: Iterable[int]) -> None:
-        """Keep those iterates that have the lowest true objective so far, and put the trainer at `theta_TP`.
+    def compare(self, trials: Iterable[int]) -> Evaluation:
+        """Keep those iterates that have the lowest true objective so far; put the trainer at `theta_TP` and evaluate it there.
 
         A trial ends with its lowest, not its last: the smoothed objective may fall where the true one rises, near a
         LayerNorm's singularity and where a unit lies on the rounded kink for all samples, which is a parabola there.
         """
         self._trainer.theta_TP = torch.stack([trial.search.iterate_P for trial in self._trials])
-        objective_T = self._trainer.evaluate().objective.tolist()
+        evaluation = self._trainer.evaluate()
+        objective_T = evaluation.objective.tolist()
         for trial, objective in ((self._trials[position], objective_T[position]) for position in trials):
             if objective < trial.lowest:
                 trial.best_P, trial.lowest = trial.search.iterate_P, objective
                 trial.best_gradient_norm = trial.search.gradient_norm
-        self._trainer.theta_TP = self.theta_TP
+        if any(trial.finished_at is not None for trial in self._trials):  # else that is where it is
+            self._trainer.theta_TP = self.theta_TP
+            evaluation = self._trainer.evaluate()
+        return evaluation
 
     def step(self) -> None:
         """Evaluate each active trial at the point it asks for, and let it choose the next."""

@@ -281,7 +281,8 @@ def test_the_page_the_table_the_json_and_the_module_give_one_number(tmp_path: Pa
     target = tmp_path / "report.html"
     assert invoke("report", "tiny", "--store", store, "-o", str(target))[0] == 0
     page = html.unescape(target.read_text())
-    row = next(r for r in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL) if "<td>power law</td>" in r and "NC1" in r)
+    (group,) = re.findall(r"<tr class=group><th[^>]*>NC1 over depth.*?</tbody>", page, re.DOTALL)
+    (row,) = (row for row in re.findall(r"<tr>(.*?)</tr>", group, re.DOTALL) if "<td>power law</td>" in row)
     cells = [cell.replace("\u2212", "-") for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)]
     low, high = (float(end) for end in cells[cells.index("power law") + 3].strip("[]").split(", "))
     found = [float(cells[cells.index("power law") + 1]), low, high]

@@ -204,8 +204,13 @@ def remove_on(store: str, journal: Path) -> None:
 def read_on(store: str, index: int, journal: Path) -> None:
     """Ask and check until killed; whatever is wrong goes into the journal."""
     from depthrate.orchestrator.results import open_results
+    from depthrate.storage.store import StoreError
 
-    results = open_results(store)
+    results = None
+    while results is None:
+        with contextlib.suppress(StoreError):  # before the first commit there is no store
+            results = open_results(store)
+        time.sleep(0.1)
     seen: set[str] = set()
     while True:
         before = journalled(journal.parent)
@@ -215,9 +220,7 @@ def read_on(store: str, index: int, journal: Path) -> None:
             faults = list(faults_in(rows, before | seen)) + [
                 f"problem: {problem}" for problem in results.problems if "sweep=foreign" not in str(problem)
             ]
-            (joined,) = results.sql(
-                "select count(*), count(nc1), count(distinct trial_id) from results where sweep = 'chaos'"
-            ).fetchall()
+            (joined,) = results.sql(JOINED).fetchall()
             if len(set(joined)) != 1:
                 faults.append(f"results has (rows, values, trials) {joined}")
             seen = {row[0] for row in rows}

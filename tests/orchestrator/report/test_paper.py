@@ -99,8 +99,8 @@ def test_a_legend_is_inside_where_there_is_room_and_below_where_not() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (ReportOptions(dark=True), "--dark: about the figures of --figures FOLDER"),
-        (ReportOptions(style=StyleName.paper, width=PaperWidth.text), "--style and --width: about the figures"),
+        (ReportOptions(dark=True), "--dark is about the figures of --figures FOLDER"),
+        (ReportOptions(style=StyleName.paper, width=PaperWidth.text), "--style and --width are about the figures"),
         (
             ReportOptions(figures=Path("f"), width=PaperWidth.text),
             "--width text is the width of a paper's figures; add",
