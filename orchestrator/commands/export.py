@@ -12,6 +12,7 @@ from typing import Any
 from depthrate.orchestrator.commands.find_sweep import find_sweep
 from depthrate.orchestrator.event_files import Scalars, event_file
 from depthrate.orchestrator.mlflow_runs import ExportedTrial, write_runs
+from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.columns import quoted
@@ -66,8 +67,7 @@ def export_events(given: str, store: Store, folder: Path) -> None:
     Raises:
         UsageError: no trial of it is committed, or the folder cannot be written.
     """
-    checked, _ = find_sweep(given, store)
-    results = results_of(store, checked.task).only([trial.trial_id for trial in checked.trials], checked.sweep.name)
+    checked, results = _sweep_results(given, store)
     trials = {trial.trial_id: trial for trial in checked.trials}
     names, count = run_names(checked.trials), 0
     times = dict(results.sql("select trial_id, epoch(committed_at) from trials").fetchall())
@@ -97,8 +97,7 @@ def export_runs(given: str, store: Store, uri: str | None) -> None:
         raise UsageError(
             f"--mlflow needs MLflow's library ({error}); install it: pip install 'depthrate[mlflow]'"
         ) from None
-    checked, _ = find_sweep(given, store)
-    results = results_of(store, checked.task).only([trial.trial_id for trial in checked.trials], checked.sweep.name)
+    checked, results = _sweep_results(given, store)
     names, trials = run_names(checked.trials), {trial.trial_id: trial for trial in checked.trials}
     rows = results.sql("select trial_id, attempt_id, epoch(committed_at), coalesce(wall_s, 0) from trials").fetchall()
     if not rows:
@@ -115,6 +114,13 @@ def export_runs(given: str, store: Store, uri: str | None) -> None:
     except (MlflowException, OSError) as error:
         raise UsageError(f"MLflow at {uri or 'where it is set to'} refuses: {error}") from None
     print(f"wrote {new} runs to experiment {checked.sweep.name!r} of {where}" + (f"; {old} were there" if old else ""))
+
+
+def _sweep_results(given: str, store: Store) -> tuple[CheckedSweep, Results]:
+    """Return a sweep and what is committed of its trials."""
+    checked, _ = find_sweep(given, store)
+    trial_ids = [trial.trial_id for trial in checked.trials]
+    return checked, results_of(store, checked.task).only(trial_ids, checked.sweep.name)
 
 
 def run_names(trials: Sequence[Trial]) -> dict[str, str]:
