@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 
-from depthrate.storage.parquet import DataFile, feature_writer, row_groups
+from depthrate.storage.parquet import DataFile, feature_writer, open_parquet, row_groups
 from depthrate.storage.schema import TableError
 from depthrate.storage.store import Store
 
@@ -17,7 +18,7 @@ class FeatureFile:
     """The features of the trials of one commit, in the order in which they come; it is gone when it is closed."""
 
     def __init__(self) -> None:
-        self._file = tempfile.NamedTemporaryFile(prefix="depthrate-features-", suffix=".parquet")  # noqa: SIM115
+        self._file = _local_file()
         self._schema: pa.Schema | None = None
         self._waiting: pa.Table | None = None
         """Rows of a group that may go on."""
@@ -34,6 +35,8 @@ class FeatureFile:
         if self._schema is None:
             self._schema = table.schema
             self._writer = feature_writer(self._file, table.schema)
+        elif not self._writer.is_open:  # a commit with these rows was refused, and comes again
+            self._open_anew(self._schema)
         if table.schema != self._schema:
             vectors = (schema.field("feature").type for schema in (table.schema, self._schema))
             raise TableError("table 'features' has vectors of {} after {}; give one length and type".format(*vectors))
@@ -61,8 +64,22 @@ class FeatureFile:
         store.write(path, local, durable=True)
         return DataFile(path, local.stat().st_size, digest, self.num_rows, {})
 
+    def _open_anew(self, schema: pa.Schema) -> None:
+        """Go on behind the rows of a file that the store has refused: Parquet that is closed takes no more."""
+        file = _local_file()
+        writer = feature_writer(file, schema)
+        with open_parquet(self._file) as refused:
+            for group in range(refused.num_row_groups):
+                writer.write_table(refused.read_row_group(group))
+        self._file.close()
+        self._file, self._writer = file, writer
+
     def close(self) -> None:
         """Delete the local file."""
         if self._schema is not None:
             self._writer.close()
         self._file.close()
+
+
+def _local_file() -> IO[bytes]:
+    return tempfile.NamedTemporaryFile(prefix="depthrate-features-", suffix=".parquet")
