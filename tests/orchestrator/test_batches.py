@@ -140,6 +140,18 @@ def test_a_failure_counts_for_the_pack_whose_it_is() -> None:
     assert len(guilty) == 3, "the store refused all of them"
 
 
+@pytest.mark.parametrize("failed", ["a", ""])
+def test_a_failure_in_a_pack_that_others_committed_is_not_the_next_ones(failed: str) -> None:
+    left = [PackEntry(Pack("b", ()))]
+    record = {"state": AttemptState.FAILED, "pack_id": failed}
+    guilty, others = blamed(left, FailureKind.TABLE, record)
+    assert not guilty and others == left and left[0].goes_alone
+    assert blamed(left, FailureKind.TABLE, record) == (left, []), "alone it is nobody else's"
+    alone = [PackEntry(Pack("b", ()))]
+    assert blamed(alone, FailureKind.TASK, {"state": AttemptState.FAILED, "pack_id": "b"}) == (alone, [])
+    assert blamed(alone, FailureKind.WORKER_LOST, None) == (alone, [])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["between", "metrics before", "metrics after", "trials before", "trials after"])
 def test_a_worker_killed_anywhere_loses_and_doubles_nothing(folder: Store, tmp_path: Path, where: str) -> None:
