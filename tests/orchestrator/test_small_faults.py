@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from depthrate.orchestrator.cli import app
 from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, PackJob
+from depthrate.orchestrator.launch import delete_checkpoints
 from depthrate.orchestrator.plan import check_sweep, make_plan
 from depthrate.storage.store import Store, StoreError
 from depthrate.sweeps.errors import SweepError
@@ -159,3 +160,13 @@ def test_rays_folder_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         session._remove_folder()
     assert not outer.exists()
+
+
+def test_only_checkpoints_that_are_there_are_deleted(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an object store each costs a request or two, and a large sweep has a hundred thousand packs."""
+    for pack_id in ("p7", "p8"):
+        folder.write(f"checkpoints/{pack_id}/pack.json", b"")
+    deleted, delete = list[str](), Store.delete
+    monkeypatch.setattr(Store, "delete", lambda self, path: (deleted.append(path), delete(self, path)))
+    delete_checkpoints((f"p{number}" for number in range(1000) if number != 8), folder)
+    assert deleted == ["checkpoints/p7"] and list(folder.list("checkpoints")) == ["checkpoints/p8/pack.json"]
