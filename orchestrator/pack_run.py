@@ -216,6 +216,15 @@ class PackRun:
             raise CommitError(f"{type(error).__name__}: {error}") from error
 
     def _arrow_tables(self, result: TrialResult) -> dict[str, pa.Table]:
+        """Return a trial's tables, but for its features, which go into the file of those."""
+        num_rows = self._features.num_rows
+        try:
+            return self._converted(result)
+        except BaseException:
+            self._features.leave_out(self._pack.trial_ids[result.index], num_rows)
+            raise
+
+    def _converted(self, result: TrialResult) -> dict[str, pa.Table]:
         if not isinstance(result.tables, Mapping):
             raise TableError(
                 f"task returned {type(result.tables).__name__} for a trial; "

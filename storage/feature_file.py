@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from depthrate.storage.parquet import DataFile, feature_writer, open_parquet, row_groups
 from depthrate.storage.schema import TableError
@@ -23,6 +24,8 @@ class FeatureFile:
         self._waiting: pa.Table | None = None
         """Rows of a group that may go on."""
         self.num_rows = 0
+        self._left_out: set[str] = set()
+        """Trials of which some rows are in the file and shall not stay there."""
 
     def add(self, table: pa.Table) -> None:
         """Take rows that follow those before them, layer after layer.
@@ -47,6 +50,12 @@ class FeatureFile:
             self._writer.write_table(rows.slice(first, stop - first))
         self._waiting = rows.slice(start)
 
+    def leave_out(self, trial_id: str, num_rows: int) -> None:
+        """Leave out what has come of a trial that failed before it was whole; without it there are `num_rows`."""
+        if self.num_rows > num_rows:
+            self._left_out.add(trial_id)
+            self.num_rows = num_rows
+
     def write(self, store: Store, path: str) -> DataFile:
         """Write what came to the store, durably.
 
@@ -57,6 +66,9 @@ class FeatureFile:
             self._writer.write_table(self._waiting)
             self._waiting = None
         self._writer.close()
+        if self._left_out and self._schema is not None:
+            self._open_anew(self._schema)
+            self._writer.close()
         self._file.flush()
         local = Path(self._file.name)
         with local.open("rb") as content:
@@ -65,14 +77,17 @@ class FeatureFile:
         return DataFile(path, local.stat().st_size, digest, self.num_rows, {})
 
     def _open_anew(self, schema: pa.Schema) -> None:
-        """Go on behind the rows of a file that the store has refused: Parquet that is closed takes no more."""
+        """Go on behind the rows of the file, which is closed and takes no more, without those that are left out."""
         file = _local_file()
-        writer = feature_writer(file, schema)
-        with open_parquet(self._file) as refused:
-            for group in range(refused.num_row_groups):
-                writer.write_table(refused.read_row_group(group))
+        writer, left_out = feature_writer(file, schema), pa.array(sorted(self._left_out), pa.string())
+        with open_parquet(self._file) as before:
+            for group in range(before.num_row_groups):
+                rows = before.read_row_group(group)
+                kept = rows.filter(pc.invert(pc.is_in(rows["trial_id"], value_set=left_out)))
+                if kept.num_rows:
+                    writer.write_table(kept)
         self._file.close()
-        self._file, self._writer = file, writer
+        self._file, self._writer, self._left_out = file, writer, set()
 
     def close(self) -> None:
         """Delete the local file."""

@@ -25,7 +25,7 @@ from depthrate.storage.compact import compact
 from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
 from depthrate.storage.verify import verify
-from depthrate.sweeps.packing import Pack
+from depthrate.sweeps.packing import Pack, make_pack
 from depthrate.sweeps.sweep_file import sweep_of_spec
 
 SHORT_TASKS = Path(__file__).parents[1] / "support/short_tasks.py"
@@ -90,6 +90,22 @@ def test_features_of_several_widths_go_into_files_of_their_own(folder: Store, un
         for depth, each in zip((2, 3, 4), job.packs(), strict=True)
     ]
     assert widths == [2, 3, 2] and len(folder.list("features")) == len(folder.list("trials")) == 3
+
+
+@pytest.mark.parametrize("how", ["metrics", "features"])
+@pytest.mark.parametrize("bad", [3, 4])
+def test_features_of_a_trial_that_fails_are_not_committed_with_those_before(folder: Store, how: str, bad: int) -> None:
+    plan = plan_of(folder, "breaks", grid={"depth": [2, 3, 4]}, params={"bad": bad, "how": how})
+    trials = sorted((t for pack in plan.packs for t in pack.trials), key=lambda trial: trial.params["depth"])
+    options, task = options_of(folder), plan.checked.sweep.loaded_task
+    pack = trials_of(make_pack(trials))
+    attempt = run_job(
+        PackJob(attempt_id=new_attempt_id(), sweep="s", task=task, **vars(pack), options=options), StopFlag()
+    )
+    assert attempt.state == "failed" and [depth for depth, _ in committed(folder)] == [d for d in (2, 3) if d < bad]
+    rows = results_of(folder).sql("select trial_id, count(*) from features group by all order by all").fetchall()
+    assert rows == sorted((t.trial_id, t.params["depth"]) for t in trials if t.params["depth"] < bad)
+    assert not [found for found in verify(folder, builtin_columns()).findings if found.kind != "leftover"]
 
 
 def test_what_was_done_before_a_failure_is_committed(folder: Store, unhurried: None) -> None:
