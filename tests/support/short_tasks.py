@@ -71,6 +71,18 @@ def breaks(*, depth: int, bad: int = 4, how: str = "metrics") -> Any:
     return {"metrics": [{"layer": depth, "nc1": nc1}], "features": layers()}
 
 
+@depthrate.task(version=1)
+def lingers(*, depth: int, folder: str, at: int = 3) -> Any:
+    """Its trials run in turn; at one depth the features come when a file is there."""
+
+    def layers() -> Any:
+        while depth == at and not Path(folder, "go").exists():
+            time.sleep(0.05)
+        yield [{"layer": depth, "kind": "sample", "label": 0, "feature": [1.0, 2.0]}]
+
+    return {"metrics": [{"layer": depth, "nc1": 1.0 / depth}], "features": layers()}
+
+
 @depthrate.task(version=1, fusible=["seed"])
 def widens(*, depth: int, width: int = 2, text_at: int = -1, seed: int = 0) -> Any:
     """Its features are as wide as the depth says; at one depth its own column is a text, and elsewhere a number."""
