@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from pathlib import Path
@@ -181,6 +182,14 @@ def test_a_worker_killed_anywhere_loses_and_doubles_nothing(folder: Store, tmp_p
     assert max(ran.values()) == (1 if where == "trials after" else 2) and len(ran) == 60
     found = verify(folder, builtin_columns()).findings
     assert {finding.kind for finding in found} <= {"leftover"}, found
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_noticed_while_what_it_has_forked_goes_on(folder: Store, tmp_path: Path) -> None:
+    outcome = drive(folder, "forks", grid={"depth": [2, 3]}, params={"folder": str(tmp_path)})
+    os.kill(int((tmp_path / "child").read_text()), 9)  # it is there: nobody has waited for it
+    assert not outcome.failures and [depth for depth, _ in committed(folder)] == [2, 3]
+    assert Counter(states(folder))["lost"] == 1
 
 
 @pytest.mark.slow

@@ -72,6 +72,19 @@ def breaks(*, depth: int, bad: int = 4, how: str = "metrics") -> Any:
 
 
 @depthrate.task(version=1)
+def forks(*, depth: int, folder: str) -> Any:
+    """Its process is killed once, and a process that it has forked goes on, with all that was open."""
+    child = Path(folder, "child")
+    if not child.exists():
+        if not (pid := os.fork()):
+            time.sleep(60)
+            os._exit(0)
+        child.write_text(str(pid))
+        os.kill(os.getpid(), 9)
+    return {"metrics": [{"layer": depth, "nc1": 1.0 / depth}]}
+
+
+@depthrate.task(version=1)
 def lingers(*, depth: int, folder: str, at: int = 3) -> Any:
     """Its trials run in turn; at one depth the features come when a file is there."""
 
