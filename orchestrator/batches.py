@@ -83,9 +83,11 @@ def blamed(
 
     A worker that was killed leaves no word about which pack it was at: each of them is then to go alone.
     """
-    if len(entries) == 1 or kind not in _OF_ONE_PACK:
+    failed = None if record is None or record["state"] is not AttemptState.FAILED else record["pack_id"]
+    if kind not in _OF_ONE_PACK:
         return entries, []
-    failed = "" if record is None or record["state"] is not AttemptState.FAILED else record["pack_id"]
+    if len(entries) == 1 and (entries[0].goes_alone or failed in (None, entries[0].pack.pack_id)):
+        return entries, []  # else it failed in a pack that others have committed meanwhile
     guilty = [entry for entry in entries if entry.pack.pack_id == failed]
     others = [entry for entry in entries if entry.pack.pack_id != failed]
     for entry in others if not guilty else ():

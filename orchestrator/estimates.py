@@ -84,16 +84,16 @@ def make_estimates(plan: Plan, store: Store, device: str) -> Estimates:
 
 def _measured(task: Task, device: str, snapshot: Snapshot, store: Store) -> list[tuple[float, float]]:
     sample = sample_trials(store, snapshot, MOST_TRIALS)
-    columns = ["task", "attempt_id", "wall_s", "device", "params"]
-    packs: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    columns = ["task", "attempt_id", "pack_id", "wall_s", "device", "params"]
+    packs: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for row in sample.select(columns).to_pylist():
         if row["task"] == task.name and row["wall_s"] is not None and device_kind(row["device"]) == device_kind(device):
-            packs[row["attempt_id"]].append(row)
+            packs[row["attempt_id"], row["pack_id"]].append(row)
     packs = dict(islice(packs.items(), MOST_PACKS))
     counts_cores = task.estimate_s is not None and device_kind(device) == "cpu"
-    records = records_of_attempts(store, snapshot, packs.keys()) if counts_cores else {}
+    records = records_of_attempts(store, snapshot, {attempt for attempt, _ in packs}) if counts_cores else {}
     found = []
-    for attempt_id, rows in packs.items():
+    for (attempt_id, _), rows in packs.items():
         share = _computing_share(records.get(attempt_id)) if counts_cores else 1.0
         with suppress(ValueError, KeyError, TypeError, ArithmeticError):  # trials that this task cannot have run
             reckoned_s, taken_s = _reckoned_s(task, rows), sum(row["wall_s"] for row in rows) * (share or 0.0)

@@ -262,7 +262,16 @@ def delete_checkpoints(pack_ids: Iterable[str], store: Store) -> None:
 
     What is left of one costs room and no result: the next launch, and `verify`, find it.
     """
-    for pack_id in pack_ids:
+    if not (wanted := list(pack_ids)):
+        return
+    try:
+        there = {
+            path.split("/")[1] for path in store.list("checkpoints")
+        }  # few are: one that is not costs requests too
+    except OSError as error:
+        log.warning("checkpoints are not listed, and not deleted: %s", error)
+        return
+    for pack_id in (each for each in wanted if each in there):
         try:
             store.delete(checkpoint_folder(pack_id))
         except OSError as error:

@@ -103,7 +103,9 @@ class NodeBeat:
         """Return this folder's name in the store: containers of one host may have one each."""
         path = self._folder / "name"
         if not path.exists():
-            host = "".join(letter if letter.isalnum() else "-" for letter in socket.gethostname())[:60]
+            host = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in socket.gethostname())[
+                :60
+            ]
             _write(path, f"{host or 'node'}.{secrets.token_hex(4)}".lstrip("-"))
         return path.read_text()
 

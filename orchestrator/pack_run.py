@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 COMMIT_EVERY_S = 20.0
 """Longest a finished trial of a pack that runs in turn waits for its commit."""
+HANGING_S = 10.0
+"""Longest wait for who is at the finished trials, where the attempt is to end because it hangs."""
 log = logging.getLogger("depthrate")
 
 
@@ -162,9 +164,9 @@ class PackRun:
         return self.job.options.stall_s
 
     def commit_finished(self) -> None:
-        """Commit the finished trials of packs that run in turn, or whose trials do."""
+        """Commit the finished trials of packs that run in turn, or whose trials do, unless what hangs is at them."""
         if self._commits_in_parts:
-            self._commit()
+            self._commit(HANGING_S)
 
     def show_live(self) -> None:
         """Let the store have what trials have logged, if it is time."""
@@ -172,21 +174,30 @@ class PackRun:
 
     def commit_if_due(self) -> None:
         """Commit the finished trials of packs that run in turn, or whose trials do, if they waited long enough."""
-        if self._finished and time.monotonic() - self._oldest_finished >= self._longest_wait_s:
-            self.commit_finished()
+        is_due = self._finished and time.monotonic() - self._oldest_finished >= self._longest_wait_s
+        if is_due and self._commits_in_parts:
+            self._commit(0.0)  # the next look will do: a heartbeat that waited would be missed
 
-    def _commit(self) -> None:
-        with self._lock:
-            if not self._finished:
-                return
-            self._part += 1  # before: what a failed write has stored, nobody knows, and it must not be written over
-            features = None if self._open else self._features  # else they are those of the pack under way
-            self._write_commit(features)
-            self._live.forget({each.row["trial_id"] for each in self._finished if each.row is not None})
-            self._finished, self._oldest_finished = [], 0.0
-            if features is not None:
-                features.close()
-                self._features = FeatureFile()
+    def _commit(self, wait_s: float = -1.0) -> None:
+        """Commit what has finished, unless somebody is at it for longer than that; less than 0: for ever."""
+        if self._lock.acquire(timeout=wait_s):
+            try:
+                self._commit_what_waits()
+            finally:
+                self._lock.release()
+
+    def _commit_what_waits(self) -> None:
+        """Commit what has finished; the lock is held."""
+        if not self._finished:
+            return
+        self._part += 1  # before: what a failed write has stored, nobody knows, and it must not be written over
+        features = None if self._open else self._features  # else they are those of the pack under way
+        self._write_commit(features)
+        self._live.forget({each.row["trial_id"] for each in self._finished if each.row is not None})
+        self._finished, self._oldest_finished = [], 0.0
+        if features is not None:
+            features.close()
+            self._features = FeatureFile()
 
     def _write_commit(self, features: FeatureFile | None) -> None:
         try:
@@ -222,7 +233,7 @@ class PackRun:
                 "return a mapping from table to rows, such as {'metrics': [...]}"
             )
         trial_id, attempt_id = self._pack.trial_ids[result.index], self.job.attempt_id
-        columns = self._columns
+        columns, num_rows = self._columns, self._features.num_rows
 
         def arrow(name: str, content: Any) -> pa.Table:
             return task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id)
@@ -231,7 +242,10 @@ class PackRun:
             for part in layer_parts(result.tables.get("features")):
                 self._features.add(arrow("features", part))
             return {name: arrow(name, content) for name, content in result.tables.items() if name != "features"}
-        except TableError as error:
+        except BaseException as error:
+            self._features.leave_out(trial_id, num_rows)
+            if not isinstance(error, TableError):
+                raise
             where = f"; task {self.task.name!r} is in {self.task.defined_at}" if self.task.defined_at else ""
             raise TableError(f"{error}{where}") from None
 

@@ -64,7 +64,7 @@ class WorkerContext(TrainsByHand):
     """Shows the whole pack's curves while it trains."""
 
     def __post_init__(self) -> None:
-        self.last_checkpoint = time.monotonic()
+        self.began = self.last_checkpoint = time.monotonic()
 
     @property
     def device(self) -> str:
@@ -106,7 +106,7 @@ class WorkerContext(TrainsByHand):
         """Keep `content` until the commit; a store that refuses it costs time after a crash, not results."""
         self.last_checkpoint = time.monotonic()
         pack_id = self.job.pack_id
-        wall_s = self.wall_s_before + time.time() - self.attempt.started_at
+        wall_s = self.wall_s_before + self.last_checkpoint - self.began
         try:
             self.pruning.write(self.store)
             self.store.write(checkpoint_path(pack_id, self._checkpoint(self.attempt.code_hash)), content)

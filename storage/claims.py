@@ -69,6 +69,8 @@ class Claims:
         self._settle_s = SETTLE_S if store.is_local else REMOTE_SETTLE_S
         self._held: dict[str, float] = {}
         self._number = 0
+        self._there: list[str] = []
+        """Its files that may be in the store, the newest last."""
         self._written_at = float("-inf")
         self._others: list[Claim] = []
         self._refusal = ""
@@ -92,7 +94,7 @@ class Claims:
     def leave(self) -> None:
         """Give back everything that is claimed."""
         with self._as_hint():
-            self._store.delete_many([self._path()])
+            self._store.delete_many(self._there)
 
     def look(self) -> None:
         """See what others have claimed, and take away what launches left behind that ended without a word."""
@@ -129,7 +131,7 @@ class Claims:
 
     def renew(self, keep: Collection[str]) -> None:
         """Say again that this launch is there and what it still holds, if that is due."""
-        if self._now() - self._written_at >= RENEW_S:
+        if not 0 <= self._now() - self._written_at < RENEW_S:  # a clock that was set back would be waited for
             self._held = {trial_id: at for trial_id, at in self._held.items() if trial_id in keep}
             with self._as_hint():
                 self._write()
@@ -146,13 +148,15 @@ class Claims:
             self._write()
 
     def _write(self) -> None:
-        before, self._number = self._path(), self._number + 1
+        self._number += 1
+        self._there.append(self._path())  # before: of a write that failed nobody knows whether it is there
         now = self._now()
         claim = Claim(self._launch_id, self._sweep, socket.gethostname(), os.getpid(), now, self._held)
         self._store.write(self._path(), json.dumps(asdict(claim)).encode())
         self._written_at = now
-        if self._number > 1:
-            self._store.delete_many([before])
+        if before := self._there[:-1]:
+            self._store.delete_many(before)
+            self._there = self._there[-1:]
 
     @contextlib.contextmanager
     def _as_hint(self) -> Iterator[None]:

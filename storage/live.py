@@ -28,7 +28,7 @@ LIVE_FORGOTTEN_S = 3600.0
 _METADATA = b"depthrate_live"
 _ROWS = pa.schema([("trial_id", pa.string()), ("step", pa.int64()), ("split", pa.string())])
 _KEY = frozenset(_ROWS.names)
-_UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError)
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 Row = Mapping[str, Any]
 """Of the table `curves`, as tasks return it."""
@@ -137,6 +137,9 @@ def _parsed(path: str, content: bytes) -> LivePack | None:
             return None
         params = {str(trial_id): {**said["shared"], **own} for trial_id, own in said["trials"].items()}
         columns = {each.name: table[each.name].cast(each.type) for each in _ROWS}
+        datetime.fromtimestamp(written_at, UTC)  # refuses what is no time
+        if any(column.null_count for column in columns.values()):
+            return None
         taken = {"sweep", "attempt_id", "written_at", *_KEY}
         columns |= {
             each.name: table[each.name]

@@ -8,6 +8,7 @@ a sweep that is launched at the same moment keeps what it counted on. Before a c
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -168,7 +169,8 @@ def remove(store: Store, kind: RemovalKind, sweep: str, rows: Iterable[Row]) -> 
 def put_away(store: Store, removal: Removal, paths: Iterable[str]) -> None:
     """Move what a removed sweep had beside its results to where a restoration finds it."""
     for path in paths:
-        store.move(path, removed_path(removal.removal_id, path))
+        with contextlib.suppress(FileNotFoundError):  # what a pack had logged goes with its commit
+            store.move(path, removed_path(removal.removal_id, path))
 
 
 def restore(store: Store, removals: Iterable[Removal]) -> None:

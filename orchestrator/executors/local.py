@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -9,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
@@ -31,6 +33,8 @@ WORKER_ENVIRONMENT = {
     # A user's own tasks.py in the working folder must not shadow ours.
     "PYTHONSAFEPATH": "1",
 }
+LAST_WORDS_S = 2.0
+"""How long what a worker has said may be on its way when it is gone."""
 
 
 @dataclass
@@ -38,6 +42,8 @@ class _Worker:
     process: subprocess.Popen[str]
     errors: IO[bytes]
     job: PackJob | None = None
+    gone_at: float | None = None
+    """When its process was first seen to be gone, with no end of what it says."""
 
 
 class LocalExecutor(Executor):
@@ -95,7 +101,15 @@ class LocalExecutor(Executor):
                 messages.append(self._messages.get_nowait())
         except queue.Empty:
             ends = [self._end_of(slot, process, line) for slot, process, line in messages]
-        return [end for end in ends if end is not None]
+        return [end for end in (*ends, *self._silent_ends()) if end is not None]
+
+    def _silent_ends(self) -> Iterator[JobEnd | None]:
+        """Yield the ends of workers that are gone while something that they have forked still holds their output."""
+        for slot, worker in list(self._workers.items()):
+            if worker.job is not None and worker.process.poll() is not None:
+                worker.gone_at = worker.gone_at or time.monotonic()
+                if time.monotonic() - worker.gone_at > LAST_WORDS_S:
+                    yield self._end_of(slot, worker.process, None)
 
     def stop(self) -> None:
         """Ask all workers to save a checkpoint and end."""
@@ -138,8 +152,9 @@ class LocalExecutor(Executor):
 
     def _listen(self, slot: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            self._messages.put((slot, process, line.strip()))
+        with process.stdout:  # closed here: who closed it elsewhere would wait for this thread
+            for line in process.stdout:
+                self._messages.put((slot, process, line.strip()))
         self._messages.put((slot, process, None))
 
     def _end_of(self, slot: int, process: subprocess.Popen[str], line: str | None) -> JobEnd | None:
@@ -159,12 +174,9 @@ class LocalExecutor(Executor):
     def _forget(self, slot: int) -> None:
         worker = self._workers.pop(slot)
         worker.errors.close()
-        for pipe in (worker.process.stdin, worker.process.stdout):
-            try:
-                if pipe is not None:
-                    pipe.close()
-            except OSError:
-                pass
+        with contextlib.suppress(OSError):
+            if worker.process.stdin is not None:
+                worker.process.stdin.close()
 
 
 def _death(worker: _Worker) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from pathlib import Path
@@ -25,7 +26,7 @@ from depthrate.storage.compact import compact
 from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
 from depthrate.storage.verify import verify
-from depthrate.sweeps.packing import Pack
+from depthrate.sweeps.packing import Pack, make_pack
 from depthrate.sweeps.sweep_file import sweep_of_spec
 
 SHORT_TASKS = Path(__file__).parents[1] / "support/short_tasks.py"
@@ -92,6 +93,22 @@ def test_features_of_several_widths_go_into_files_of_their_own(folder: Store, un
     assert widths == [2, 3, 2] and len(folder.list("features")) == len(folder.list("trials")) == 3
 
 
+@pytest.mark.parametrize("how", ["metrics", "features"])
+@pytest.mark.parametrize("bad", [3, 4])
+def test_features_of_a_trial_that_fails_are_not_committed_with_those_before(folder: Store, how: str, bad: int) -> None:
+    plan = plan_of(folder, "breaks", grid={"depth": [2, 3, 4]}, params={"bad": bad, "how": how})
+    trials = sorted((t for pack in plan.packs for t in pack.trials), key=lambda trial: trial.params["depth"])
+    options, task = options_of(folder), plan.checked.sweep.loaded_task
+    pack = trials_of(make_pack(trials))
+    attempt = run_job(
+        PackJob(attempt_id=new_attempt_id(), sweep="s", task=task, **vars(pack), options=options), StopFlag()
+    )
+    assert attempt.state == "failed" and [depth for depth, _ in committed(folder)] == [d for d in (2, 3) if d < bad]
+    rows = results_of(folder).sql("select trial_id, count(*) from features group by all order by all").fetchall()
+    assert rows == sorted((t.trial_id, t.params["depth"]) for t in trials if t.params["depth"] < bad)
+    assert not [found for found in verify(folder, builtin_columns()).findings if found.kind != "leftover"]
+
+
 def test_what_was_done_before_a_failure_is_committed(folder: Store, unhurried: None) -> None:
     job = job_of(folder, plan_of(folder, "fails", grid={"depth": [2, 3, 4, 5]}, params={"bad": 4}))
     attempt = run_job(job, StopFlag())
@@ -140,6 +157,18 @@ def test_a_failure_counts_for_the_pack_whose_it_is() -> None:
     assert len(guilty) == 3, "the store refused all of them"
 
 
+@pytest.mark.parametrize("failed", ["a", ""])
+def test_a_failure_in_a_pack_that_others_committed_is_not_the_next_ones(failed: str) -> None:
+    left = [PackEntry(Pack("b", ()))]
+    record = {"state": AttemptState.FAILED, "pack_id": failed}
+    guilty, others = blamed(left, FailureKind.TABLE, record)
+    assert not guilty and others == left and left[0].goes_alone
+    assert blamed(left, FailureKind.TABLE, record) == (left, []), "alone it is nobody else's"
+    alone = [PackEntry(Pack("b", ()))]
+    assert blamed(alone, FailureKind.TASK, {"state": AttemptState.FAILED, "pack_id": "b"}) == (alone, [])
+    assert blamed(alone, FailureKind.WORKER_LOST, None) == (alone, [])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["between", "metrics before", "metrics after", "trials before", "trials after"])
 def test_a_worker_killed_anywhere_loses_and_doubles_nothing(folder: Store, tmp_path: Path, where: str) -> None:
@@ -153,6 +182,14 @@ def test_a_worker_killed_anywhere_loses_and_doubles_nothing(folder: Store, tmp_p
     assert max(ran.values()) == (1 if where == "trials after" else 2) and len(ran) == 60
     found = verify(folder, builtin_columns()).findings
     assert {finding.kind for finding in found} <= {"leftover"}, found
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_noticed_while_what_it_has_forked_goes_on(folder: Store, tmp_path: Path) -> None:
+    outcome = drive(folder, "forks", grid={"depth": [2, 3]}, params={"folder": str(tmp_path)})
+    os.kill(int((tmp_path / "child").read_text()), 9)  # it is there: nobody has waited for it
+    assert not outcome.failures and [depth for depth, _ in committed(folder)] == [2, 3]
+    assert Counter(states(folder))["lost"] == 1
 
 
 @pytest.mark.slow

@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 from benchmarks.store_synthetic import PACK_S, write_pack
 from depthrate.orchestrator.cli import app
 from depthrate.orchestrator.estimates import Estimates, make_estimates
+from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.plan import check_sweep, make_plan
+from depthrate.storage.commit import commit_trials
 from depthrate.storage.compact import compact
 from depthrate.storage.store import Store
 from depthrate.sweeps.packing import estimated_wall_s, pack_trials
@@ -82,3 +84,21 @@ def test_table_and_sentence_of_a_plan_agree(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, call).output
     assert "corrected by what the last 2 measured packs of task collapse took" in " ".join(shown.split())
     assert f" {float(f'{each[0]:.2g}'):g}" in shown
+
+
+def test_packs_that_one_attempt_ran_are_measured_each_by_itself(tmp_path: Path) -> None:
+    store, checked = Store(str(tmp_path)), check_sweep(sweep_of(2))
+    attempt, task = "20260101T000000_00000000000a", checked.task
+    rows = [
+        {"trial_id": trial.trial_id, "sweep": "measured", "task": task.name, "attempt_id": attempt, "device": "cuda"}
+        | {"pack_id": pack.pack_id, "status": "ok", "params": json.dumps(trial.params)}
+        | {"wall_s": 3 * estimated_wall_s(pack, task) / len(pack.trials)}
+        for pack in pack_trials(checked.trials, task)
+        for trial in pack.trials
+    ]
+    commit_trials(
+        store, sweep="measured", attempt_id=attempt, part=0, trials=rows, tables={}, columns=builtin_columns()
+    )
+    estimates, reckoned, corrected = estimates_of(store, "cuda")
+    assert [factor for _, factor in estimates.measured] == pytest.approx([3.0, 3.0])
+    assert corrected == pytest.approx([3 * each for each in reckoned])

@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 import yaml
-from outcomes import states
+from outcomes import committed, states
 from typer.testing import CliRunner
 
 from depthrate.orchestrator.attempt import Attempt
 from depthrate.orchestrator.cancel_mark import forced_attempts, read_cancel_mark, write_cancel_mark
 from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.executors.executor import LaunchOptions, PackJob, PackTrials
+from depthrate.orchestrator.pack_run import run_job
+from depthrate.orchestrator.worker_context import StopFlag
+from depthrate.storage.beats import Beats
 from depthrate.storage.store import Store
 
+SHORT_TASKS = Path(__file__).parents[1] / "support/short_tasks.py"
 HANGS = """
 import time
 from pathlib import Path
@@ -147,3 +153,34 @@ def test_the_mark_says_who_is_to_end_at_once(folder: Store) -> None:
     assert forced_attempts(read_cancel_mark(folder, "s")) == set() == forced_attempts(None)
     write_cancel_mark(folder, "s", ["a", "b"])
     assert forced_attempts(read_cancel_mark(folder, "s")) == {"a", "b"}
+
+
+@pytest.mark.parametrize("stall_s", [None, 2.0])
+def test_features_that_do_not_come_stop_neither_signs_of_life_nor_its_end(
+    folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stall_s: float | None
+) -> None:
+    """The trial before them waits for its commit meanwhile."""
+    ended = threading.Event()
+    monkeypatch.setattr("depthrate.orchestrator.heartbeat.os._exit", lambda code: ended.set())
+    for name in ("COMMIT_EVERY_S", "HANGING_S"):
+        monkeypatch.setattr(f"depthrate.orchestrator.pack_run.{name}", 0.5)
+    options = LaunchOptions(
+        store=folder.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None, stall_s=stall_s
+    )
+    params = [{"depth": depth, "folder": str(tmp_path)} for depth in (2, 3)]
+    pack = PackTrials(pack_id="p", trial_ids=["t2", "t3"], params=params)
+    job = PackJob(attempt_id="a", sweep="s", task=f"{SHORT_TASKS}:lingers", **vars(pack), options=options)
+    runs = threading.Thread(target=run_job, args=(job, StopFlag()))
+    runs.start()
+    try:
+        if stall_s is None:
+            began, deadline = time.time(), time.monotonic() + 20
+            while Beats(folder, "s").look().get("a", {"heartbeat_at": 0.0})["heartbeat_at"] < began + 4:
+                assert time.monotonic() < deadline, "no sign of life while it waits"
+                time.sleep(0.1)
+        else:
+            assert ended.wait(20), "it is not ended"
+    finally:
+        (tmp_path / "go").touch()
+        runs.join()
+    assert [depth for depth, _ in committed(folder)] == [2, 3]

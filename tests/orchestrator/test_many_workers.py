@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -130,6 +131,14 @@ def test_one_worker_tells_of_all_and_another_goes_on_when_it_dies(folder: Store,
     assert folder.list("attempts") == {}, "records are not written for it"
     second.end()
     assert not list(here.rglob("b.json"))
+
+
+def test_a_host_may_have_any_name(folder: Store, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "café_2")
+    node = NodeBeat(folder, _attempt("a", step=5), 1.0)
+    node.beat()
+    node.end()
+    assert Beats(folder, "s").look()["a"]["step"] == 5
 
 
 def test_who_is_not_spoken_of_speaks_for_itself(folder: Store, here: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,16 @@ import pytest
 from here import TINY
 from typer.testing import CliRunner
 
+from depthrate.orchestrator.attempt import Attempt
 from depthrate.orchestrator.cli import app
 from depthrate.orchestrator.driver import Driver
 from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, PackJob
+from depthrate.orchestrator.launch import delete_checkpoints
 from depthrate.orchestrator.plan import check_sweep, make_plan
+from depthrate.orchestrator.pruning import Pruning
+from depthrate.orchestrator.worker_context import StopFlag, WorkerContext
+from depthrate.storage.data_cache import worker_data_folder
+from depthrate.storage.json_file import read_sealed
 from depthrate.storage.store import Store, StoreError
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.sweep_file import sweep_of_spec
@@ -159,3 +166,26 @@ def test_rays_folder_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         session._remove_folder()
     assert not outer.exists()
+
+
+def test_only_checkpoints_that_are_there_are_deleted(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an object store each costs a request or two, and a large sweep has a hundred thousand packs."""
+    for pack_id in ("p7", "p8"):
+        folder.write(f"checkpoints/{pack_id}/pack.json", b"")
+    deleted, delete = list[str](), Store.delete
+    monkeypatch.setattr(Store, "delete", lambda self, path: (deleted.append(path), delete(self, path)))
+    delete_checkpoints((f"p{number}" for number in range(1000) if number != 8), folder)
+    assert deleted == ["checkpoints/p7"] and list(folder.list("checkpoints")) == ["checkpoints/p8/pack.json"]
+
+
+@pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
+def test_training_time_in_a_checkpoint_is_the_packs_own(folder: Store, ahead_s: float) -> None:
+    """Whatever became of the clock since the attempt began, and whatever else it ran before this pack."""
+    options = LaunchOptions(store=folder.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    job = PackJob(attempt_id="a", sweep="s", task="t", pack_id="p", trial_ids=["t1"], params=[{}], options=options)
+    attempt = Attempt(attempt_id="a", sweep="s", pack_id="p", trial_ids=["t1"], device="cpu")
+    attempt.started_at = time.time() + ahead_s
+    WorkerContext(folder, job, worker_data_folder(""), attempt, StopFlag(), ["t1"], Pruning(job)).save_checkpoint(
+        b"state"
+    )
+    assert 0 <= read_sealed(folder.read("checkpoints/p/pack.json"))["wall_s"] < 60

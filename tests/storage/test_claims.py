@@ -179,3 +179,31 @@ def test_a_claim_that_nobody_can_have_written_holds_nothing(key: str, value: Any
     folder.write(path, json.dumps(claim | {key: value}).encode())
     claims.look()
     assert claims.others == set()
+
+
+def test_a_clock_that_is_set_back_is_not_waited_for(store: Store) -> None:
+    clock = Clock(time.time())
+    claims = Claims(store, "s", "a", clock=clock)
+    claims.enter()
+    claims.take(TRIALS)
+    written = set(store.list())
+    clock.now -= 3600
+    claims.renew(TRIALS)
+    assert set(store.list()).isdisjoint(written) and len(store.list()) == 1 and held(claims) == set(TRIALS)
+
+
+def test_a_claim_that_was_refused_leaves_no_earlier_one_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = entered(store, "a")
+    plain = Store.write
+
+    def write(self: Store, path: str, content: bytes) -> None:
+        plain(self, path, content)
+        raise OSError("the answer was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write", write)
+        claims.take(TRIALS[:2])
+    claims.take(TRIALS[2:], keep=TRIALS[:2])
+    assert len(store.list()) == 1
+    claims.leave()
+    assert store.list() == {}

@@ -1,6 +1,7 @@
 """Features that come layer by layer: the same file as all at once, and one layer of it in a request."""
 
 import itertools
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +53,29 @@ def test_vectors_of_two_lengths_are_refused():
     with pytest.raises(TableError, match="vectors of .*5.* after .*64"):
         file.add(part("x", 1, 3, width=5))
     file.close()
+
+
+def test_rows_that_come_after_the_store_has_refused_stand_behind_those_before(tmp_path, monkeypatch):
+    parts, store, file = (
+        [part(trial, layer, 5000) for trial in "xyz" for layer in range(2)],
+        Store(str(tmp_path)),
+        FeatureFile(),
+    )
+    for number, pieces in enumerate((parts[:2], parts[2:4], parts[4:])):
+        for each in pieces:
+            file.add(each)
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "write", mock.Mock(side_effect=OSError("full")))
+            for _ in range(2):
+                with pytest.raises(OSError, match="full"):
+                    file.write(store, f"features/refused-{number}.parquet")
+    written = file.write(store, "features/all.parquet")
+    file.close()
+    content = store.read(written.path)
+    assert written.has_content(content) and written.rows == 30_000
+    with open_parquet(content) as one, open_parquet(feature_bytes(pa.concat_tables(parts).combine_chunks())) as other:
+        assert one.read().equals(other.read()) and one.schema_arrow.equals(other.schema_arrow, check_metadata=True)
+        assert one.num_row_groups == other.num_row_groups
 
 
 def test_tables_iterators_and_what_has_parts():

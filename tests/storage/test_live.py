@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import json
 import time
 from unittest import mock
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests_rows import commit
 
@@ -99,6 +103,27 @@ def test_what_is_no_such_file_is_left_out_and_harms_nothing(store: Store) -> Non
     assert not found.findings
     repair(store, found)
     assert ask(store, "select count(*) from live") == [(3,)]
+
+
+@pytest.mark.parametrize("written_at", [1e20, float("nan"), float("-inf")])
+def test_a_time_that_is_none_harms_no_question(folder: Store, written_at: float) -> None:
+    with mock.patch("depthrate.storage.live.time.time", return_value=written_at):
+        log(folder, "p", "t2")
+    log(folder, "q", "t3")
+    assert ask(folder, "select distinct trial_id from live") == [("t3",)]
+
+
+@pytest.mark.parametrize(
+    ("said", "step"),
+    [({"trials": ["t2"]}, 1), ({"trials": {"t2": {}}, "shared": []}, 1), ({"trials": {"t2": {}}}, None)],
+)
+def test_what_else_is_said_of_it_harms_no_question(folder: Store, said: dict, step: int | None) -> None:
+    fields, sink = {"attempt_id": A, "written_at": 1.0, "shared": {}} | said, io.BytesIO()
+    rows = pa.table({"trial_id": ["t2"], "step": pa.array([step], pa.int64()), "split": ["train"]})
+    pq.write_table(rows.replace_schema_metadata({"depthrate_live": json.dumps(fields)}), sink)
+    folder.write(live_path("s", "p"), sink.getvalue())
+    log(folder, "q", "t3")
+    assert ask(folder, "select distinct trial_id from live") == [("t3",)]
 
 
 def test_names_that_other_columns_have(store: Store) -> None:

@@ -10,6 +10,8 @@ from tests_rows import commit
 
 from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.storage.compact import compact
+from depthrate.storage.layout import live_path
+from depthrate.storage.live import write_live
 from depthrate.storage.removals import RemovalKind, remove, restore
 from depthrate.storage.snapshot import take_snapshot
 from depthrate.storage.specs import newest_specs, write_spec
@@ -99,3 +101,11 @@ def test_nothing_that_a_sweep_asks_for_is_lost_in_any_interleaving(monkeypatch: 
     """DEPTHRATE_INTERLEAVINGS=1000 tries more; a failure names its seed and prints the schedule."""
     for seed in range(INTERLEAVINGS):
         simulate_desk(seed)
+
+
+def test_what_goes_meanwhile_does_not_stop_the_removal(shared: Store) -> None:
+    write_live(shared, "a", "p", A, {"t1": {"depth": 1}}, [("t1", {"step": 1, "loss": 1.0})])
+    going = what_goes(shared, take_snapshot(shared), "a")
+    shared.delete(live_path("a", "p"))
+    remove_sweep(shared, going)
+    assert there(shared) == {"t2", "t3"} and set(newest_specs(shared)) == {"b"}

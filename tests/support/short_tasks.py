@@ -57,6 +57,45 @@ def fails(*, depth: int, bad: int = 20, seed: int = 0) -> Any:
     return [{"metrics": [{"layer": depth, "nc1": 1.0}]} for _ in seed]  # type: ignore[attr-defined]
 
 
+@depthrate.task(version=1)
+def breaks(*, depth: int, bad: int = 4, how: str = "metrics") -> Any:
+    """Its trials run in turn; that of one depth has features and then no metrics, or features of which one layer fails."""
+
+    def layers() -> Any:
+        for layer in range(depth):
+            yield [{"layer": layer, "kind": "sample", "label": 0, "feature": [1.0, 2.0]}]
+            if depth == bad and how == "features":
+                raise RuntimeError("no more layers")
+
+    nc1: Any = "no number" if depth == bad and how == "metrics" else 1.0
+    return {"metrics": [{"layer": depth, "nc1": nc1}], "features": layers()}
+
+
+@depthrate.task(version=1)
+def forks(*, depth: int, folder: str) -> Any:
+    """Its process is killed once, and a process that it has forked goes on, with all that was open."""
+    child = Path(folder, "child")
+    if not child.exists():
+        if not (pid := os.fork()):
+            time.sleep(60)
+            os._exit(0)
+        child.write_text(str(pid))
+        os.kill(os.getpid(), 9)
+    return {"metrics": [{"layer": depth, "nc1": 1.0 / depth}]}
+
+
+@depthrate.task(version=1)
+def lingers(*, depth: int, folder: str, at: int = 3) -> Any:
+    """Its trials run in turn; at one depth the features come when a file is there."""
+
+    def layers() -> Any:
+        while depth == at and not Path(folder, "go").exists():
+            time.sleep(0.05)
+        yield [{"layer": depth, "kind": "sample", "label": 0, "feature": [1.0, 2.0]}]
+
+    return {"metrics": [{"layer": depth, "nc1": 1.0 / depth}], "features": layers()}
+
+
 @depthrate.task(version=1, fusible=["seed"])
 def widens(*, depth: int, width: int = 2, text_at: int = -1, seed: int = 0) -> Any:
     """Its features are as wide as the depth says; at one depth its own column is a text, and elsewhere a number."""
