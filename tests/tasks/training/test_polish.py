@@ -157,6 +157,14 @@ def test_a_chain_interrupted_and_resumed_is_uninterrupted(stop_at):
     assert_same(sorted(found, key=lambda result: result.index), list(chain_results()))
 
 
+@pytest.mark.parametrize("stop_at", [STEPS, STEPS + 5])
+def test_running_statistics_are_those_of_the_checkpoint_when_polish_goes_on(stop_at):
+    trials = [params_of(arch="resnet_dense", depth=1, width=8, seed=seed) for seed in (0, 1)]
+    found, steps = run_resumed(run_pack, trials, stop_at)
+    assert steps[0] == stop_at + 1
+    assert_same(found, run(trials))
+
+
 def test_a_part_of_a_chain_pack_goes_on_by_itself():
     trials = [*chain_of(2, 3, 5), *chain_of(5, seed=1)]
     found, steps = run_resumed(run_pack, trials, STEPS + BUDGET + 10, trials[3:])
