@@ -3,18 +3,21 @@
 import functools
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from training_context import Context, assert_same, ids_of, run_resumed
 
-from depthrate.tasks.collapse.pack import run_pack
+from depthrate.tasks.collapse.pack import run_pack, training_of
 from depthrate.tasks.collapse.schema import SCHEMA, measured
 from depthrate.tasks.collapse.task import COLLAPSE
+from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.networks.operations import relu
 from depthrate.tasks.schema import ParameterError
 from depthrate.tasks.training.lbfgs import Lbfgs
+from depthrate.tasks.training.pack import run_training
 
 STEPS, BUDGET = 20, 40
 
@@ -155,6 +158,21 @@ def test_a_chain_interrupted_and_resumed_is_uninterrupted(stop_at):
     found, steps = run_resumed(run_pack, trials, stop_at)
     assert steps == list(range(stop_at + 1, STEPS + 3 * BUDGET + 1))
     assert_same(sorted(found, key=lambda result: result.index), list(chain_results()))
+
+
+def test_the_test_split_is_measured_where_the_training_split_is():
+    trials = [params_of(depth=2, width=8, seed=seed, polish_tolerance=0.08) for seed in (0, 1)]
+    draw = functools.partial(load_dataset, "digits", None, samples_per_class=3, normalize="global", dtype="float32")
+    train, test = (draw(data_seed=seed) for seed in (0, 1))
+    results = list(run_training(training_of(trials, replace(train, test=test)), Context(ids_of(trials))))
+    for result in results:
+        for table in ("metrics", "curves"):
+            steps = {
+                split: [r["step"] for r in result.tables[table] if r["split"] == split] for split in ("train", "test")
+            }
+            assert max(steps["train"]) == result.num_steps > STEPS and set(steps["test"]) == set(steps["train"])
+    ends = [result.num_steps for result in results]
+    assert len(set(ends)) == 2, "one is done before the other"
 
 
 @pytest.mark.parametrize("stop_at", [STEPS, STEPS + 5])
