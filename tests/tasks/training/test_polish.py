@@ -205,6 +205,10 @@ def test_a_lane_that_diverges_has_no_further_depths():
         ({"continuation": [2, 5]}, "depth is 3; give rising depths"),
         ({"continuation": [2, 3], "arch": "rn2"}, "for arch 'rn2' no block is known that changes nothing"),
         ({"polish_smoothing": []}, "polish_smoothing is empty"),
+        (
+            {"arch": "resnet20_mlp", "regularise": "head_and_features", "weight_decay_features": 0.01},
+            "regularise is 'head_and_features', whose term on the features is not in the objective",
+        ),
     ],
     ids=str,
 )
