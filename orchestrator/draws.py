@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from depthrate.sweeps.fit_requests import FitRequest
@@ -16,6 +16,12 @@ def draw_of(request: FitRequest, params: Mapping[str, Any]) -> Any:
     if request.over == FitRequest.over and params.get(SCOPE) == "trial":
         return None
     return params.get(request.over)
+
+
+def draws_of(rows: Sequence[Mapping[str, Any]]) -> list[Hashable] | None:
+    """Return what each value of a curve belongs to; null where every value is a draw of its own."""
+    draws = [row.get("draw") for row in rows]
+    return None if not draws or any(draw is None for draw in draws) else draws
 
 
 def draws_text(request: FitRequest, trials: Sequence[Mapping[str, Any]], draw_names: Iterable[str]) -> str:
