@@ -9,11 +9,14 @@ from depthrate.sweeps.fit_requests import FitRequest
 
 SCOPE = "seed_scope"
 """The parameter that says whether a seed's trials share their draws (`seed`) or each has its own (`trial`)."""
+CHAIN = "continuation"
+"""The parameter with the depths that a trial goes through."""
 
 
 def draw_of(request: FitRequest, params: Mapping[str, Any]) -> Any:
     """Return the draw that a trial belongs to; null where each trial is one of its own."""
-    if request.over == FitRequest.over and params.get(SCOPE) == "trial":
+    # of a chain of depths each begins where the one before ended: one draw, whatever its scope
+    if request.over == FitRequest.over and params.get(SCOPE) == "trial" and not params.get(CHAIN):
         return None
     return params.get(request.over)
 

@@ -243,6 +243,11 @@ def test_other_draws_are_named_and_may_be_what_the_interval_is_over(folder: Stor
     assert draws_text(FitRequest("nc1"), [{"seed": 0, "seed_scope": "trial"}], []) == "", "each trial is its own draw"
 
 
+def test_a_chain_s_depths_belong_together_though_each_trial_is_said_to_draw_its_own() -> None:
+    trials = [{"seed": 0, "seed_scope": "trial", "depth": depth, "continuation": [2, 3]} for depth in (2, 3)]
+    assert draws_text(FitRequest("nc1"), trials, []) == "1 seed", "each depth begins where the one before ended"
+
+
 def test_a_theorem_on_the_last_layer_says_nothing_of_the_others(folder: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         depth, seed = params["depth"], params["seed"]
