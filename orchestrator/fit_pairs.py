@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from depthrate.orchestrator.draws import draws_of
 from depthrate.orchestrator.fitted_curve import FittedCurve
 from depthrate.tasks.fits.common_exponent import CommonFit, common_exponent
 from depthrate.tasks.fits.points import FitError
@@ -38,7 +39,9 @@ def _asked(curve: FittedCurve) -> tuple[Any, ...]:
 
 def _common(first: FittedCurve, second: FittedCurve) -> CommonFit | None:
     points = [([row["x"] for row in curve.rows], [row["y"] for row in curve.rows]) for curve in (first, second)]
+    draws = draws_of(first.rows), draws_of(second.rows)
+    seeds = None if draws[0] is None or draws[1] is None else [draws[0], draws[1]]
     try:
-        return common_exponent(points, weights=first.asked.weights)
+        return common_exponent(points, seeds=seeds, weights=first.asked.weights)
     except FitError:
         return None
