@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 import depthrate
+from depthrate.orchestrator.commands import compare
 from depthrate.orchestrator.commands.fit import fit_and_print
 from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.plan import CheckedSweep, check_sweep
@@ -63,3 +64,13 @@ def test_a_notebook_keeps_the_fits_that_the_command_line_keeps(checked: CheckedS
     assert told[0][-1] is not None, "there is a theorem"
     depthrate.Sweep(**SWEEP).fit(folder.url)
     assert kept(folder) == told
+
+
+def test_sweeps_are_compared_by_the_fits_that_each_has(
+    checked: CheckedSweep, folder: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compare, "find_sweep", lambda given, store: (checked, None))
+    compare.compare_sweeps(("s", "s"), folder, True, Console(quiet=True))
+    told = json.loads(capsys.readouterr().out)
+    kept, dropped = [(fit["first"], fit["second"]) for fit in told["fits"]]
+    assert kept[0] == kept[1] and kept[0]["n_points"] == 9 and dropped == (None, None), "each with its like"
