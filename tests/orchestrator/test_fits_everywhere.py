@@ -15,6 +15,7 @@ from depthrate.orchestrator.measurements import builtin_columns
 from depthrate.orchestrator.plan import CheckedSweep, check_sweep
 from depthrate.orchestrator.results import results_of
 from depthrate.storage.commit import commit_trials
+from depthrate.storage.expressions import QueryError
 from depthrate.storage.store import Store
 from depthrate.storage.task_tables import task_table
 
@@ -44,7 +45,8 @@ def checked(folder: Store) -> CheckedSweep:
         for name, part in rows.items():
             tables[name].append(task_table(name, part, builtin_columns(), trial_id=trial.trial_id, attempt_id="a"))
     commits = [
-        {"trial_id": t.trial_id, "attempt_id": "a", "status": "ok", "params": json.dumps(dict(t.params))}
+        {"trial_id": t.trial_id, "task": t.task, "task_version": t.task_version, "params": json.dumps(dict(t.params))}
+        | {"attempt_id": "a", "status": "ok"}
         for t in checked.trials
     ]
     columns = builtin_columns()
@@ -64,6 +66,12 @@ def test_a_notebook_keeps_the_fits_that_the_command_line_keeps(checked: CheckedS
     assert told[0][-1] is not None, "there is a theorem"
     depthrate.Sweep(**SWEEP).fit(folder.url)
     assert kept(folder) == told
+
+
+def test_a_picture_leaves_out_the_trials_that_the_fit_leaves_out(checked: CheckedSweep, folder: Store) -> None:
+    assert "nc1 against depth" in repr(depthrate.open(folder.url).plot("nc1"))
+    with pytest.raises(QueryError, match="no committed trial has a positive nc1"):
+        depthrate.open(folder.url).plot("nc1", unconverged="drop")
 
 
 def test_sweeps_are_compared_by_the_fits_that_each_has(
