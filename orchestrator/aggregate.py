@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from depthrate.orchestrator.convergence import Convergence, judge
-from depthrate.orchestrator.draws import draw_of, draws_text
+from depthrate.orchestrator.draws import draw_of, draws_of, draws_text
 from depthrate.orchestrator.drift import drift_of
 from depthrate.orchestrator.fitted_curve import FittedCurve
 from depthrate.orchestrator.fitted_values import FittedValues
@@ -140,7 +140,7 @@ def _chosen_cutoff(request: FitRequest, used: list[dict[str, Any]]) -> Cutoff | 
         return Cutoff(float(request.x_min), None, True)
     try:
         x, y = [point["x"] for point in used], [point["y"] for point in used]
-        return cutoff(x, y, seeds=_draws(used), weights=request.weights)
+        return cutoff(x, y, seeds=draws_of(used), weights=request.weights)
     except FitError:
         return None
 
@@ -154,7 +154,7 @@ def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
     fitted = list(curves)
     for indices in designs.values():
         asked, first = curves[indices[0]].asked, ordered[indices[0]]
-        design, draws = [float(row["x"]) for row in first], _draws(first)
+        design, draws = [float(row["x"]) for row in first], draws_of(first)
         y = [[row["y"] for row in ordered[index]] for index in indices]
         try:
             found = fit_many(design, y, seeds=draws, weights=asked.weights, target=asked.target)
@@ -172,12 +172,6 @@ def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
     return fitted
 
 
-def _draws(rows: Sequence[Mapping[str, Any]]) -> list[Hashable] | None:
-    """Return what each value belongs to; null where every value is a draw of its own."""
-    draws = [row["draw"] for row in rows]
-    return None if not draws or any(draw is None for draw in draws) else draws
-
-
 def _with_drift(
     curves: list[FittedCurve], values: FittedValues, request: FitRequest, ended: Mapping[str, Convergence]
 ) -> list[FittedCurve]:
@@ -191,8 +185,8 @@ def _with_drift(
 def _with_bound(
     curve: FittedCurve, declared: Measurement | None, params: Mapping[str, Mapping[str, Any]]
 ) -> FittedCurve:
-    """Compare with the theorem's upper bound, where there is one and enough whole seeds to tell."""
-    if not curve.fits or declared is None or declared.bound is None:
+    """Compare with the theorem's upper bound on the last layer, where there is one and enough whole seeds to tell."""
+    if not curve.fits or declared is None or declared.bound is None or curve.asked.layer not in (None, -1):
         return curve
     said = declared.bound([params[row["trial_id"]] for row in curve.rows])
     if said is None:
@@ -200,7 +194,7 @@ def _with_bound(
     pairs = [(row, value) for row, value in zip(curve.rows, said, strict=True) if value is not None]
     rows = [row for row, _ in pairs]
     x, y = [float(row["x"]) for row in rows], [float(row["y"]) for row in rows]
-    check = check_bound(x, y, [value for _, value in pairs], seeds=_draws(rows), weights=curve.asked.weights)
+    check = check_bound(x, y, [value for _, value in pairs], seeds=draws_of(rows), weights=curve.asked.weights)
     return replace(curve, bound=check)
 
 
@@ -209,7 +203,7 @@ def _with_common(curves: list[FittedCurve]) -> list[FittedCurve]:
     part = [curve for curve in curves if curve.fits]
     try:
         points = [([row["x"] for row in curve.rows], [row["y"] for row in curve.rows]) for curve in part]
-        of_curves = [_draws(curve.rows) for curve in part]
+        of_curves = [draws_of(curve.rows) for curve in part]
         known = [draws for draws in of_curves if draws is not None]
         seeds = known if len(known) == len(part) else None
         common = common_exponent(points, seeds=seeds, weights=part[0].asked.weights if part else "equal")

@@ -21,6 +21,8 @@ from depthrate.tasks.measurement import Measurement
 
 MOST_MOVED = 0.01
 """A trial whose objective still moves by more than this share of its gap is unconverged."""
+ROUNDING = 1e-9
+"""A height above another by no more than this share of its gap is the same one: a chain's depths begin where others ended."""
 LAST = 0.75
 """Where the last quarter begins."""
 UNCONVERGED_RULE = (
@@ -124,7 +126,7 @@ def _above_shallower(found: Mapping[str, Ended], trials: Sequence[Trial], declar
             here = [trial_id for other, trial_id in group if other == value]
             for trial_id in here:
                 _, _, height, scale = found[trial_id]
-                if height > least:
+                if height - least > ROUNDING * scale:
                     above[trial_id] = (height - least) / scale
             least = min(least, *(found[trial_id][2] for trial_id in here))
     return above

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from depthrate.sweeps.fit_requests import FitRequest
 
 SCOPE = "seed_scope"
 """The parameter that says whether a seed's trials share their draws (`seed`) or each has its own (`trial`)."""
+CHAIN = "continuation"
+"""The parameter with the depths that a trial goes through."""
 
 
 def draw_of(request: FitRequest, params: Mapping[str, Any]) -> Any:
     """Return the draw that a trial belongs to; null where each trial is one of its own."""
-    if request.over == FitRequest.over and params.get(SCOPE) == "trial":
+    # of a chain of depths each begins where the one before ended: one draw, whatever its scope
+    if request.over == FitRequest.over and params.get(SCOPE) == "trial" and not params.get(CHAIN):
         return None
     return params.get(request.over)
+
+
+def draws_of(rows: Sequence[Mapping[str, Any]]) -> list[Hashable] | None:
+    """Return what each value of a curve belongs to; null where every value is a draw of its own."""
+    draws = [row.get("draw") for row in rows]
+    return None if not draws or any(draw is None for draw in draws) else draws
 
 
 def draws_text(request: FitRequest, trials: Sequence[Mapping[str, Any]], draw_names: Iterable[str]) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from depthrate.orchestrator.draws import draws_of
 from depthrate.orchestrator.fitted_curve import FittedCurve
+from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.tasks.fits.common_exponent import CommonFit, common_exponent
 from depthrate.tasks.fits.points import FitError
 
@@ -22,10 +24,14 @@ class FitPair:
 
 
 def pair_up(first: Sequence[FittedCurve], second: Sequence[FittedCurve]) -> Iterator[FitPair]:
-    """Yield the curves that both sweeps have: the same metric over the same x in the same group, or the only group of each."""
+    """Yield the curves that both sweeps have: the same metric over the same x in the same group, or the only group of each.
+
+    Where a sweep asks for one several times, those with the same options (cut-off, unconverged ones dropped) are paired.
+    """
     for curve in first:
         asked = [each for each in second if _asked(each) == _asked(curve)]
-        of_first = [each for each in first if _asked(each) == _asked(curve)]
+        asked = [each for each in asked if _options(each) == _options(curve)] or asked
+        of_first = [each for each in first if (_asked(each), _options(each)) == (_asked(curve), _options(curve))]
         same = [each for each in asked if each.by == curve.by]
         other = same[0] if same else asked[0] if len(asked) == len(of_first) == 1 else None
         if other is not None:
@@ -36,9 +42,15 @@ def _asked(curve: FittedCurve) -> tuple[Any, ...]:
     return curve.metric, curve.x, curve.asked.layer, curve.asked.where
 
 
+def _options(curve: FittedCurve) -> FitRequest:
+    return replace(curve.asked, by=())
+
+
 def _common(first: FittedCurve, second: FittedCurve) -> CommonFit | None:
     points = [([row["x"] for row in curve.rows], [row["y"] for row in curve.rows]) for curve in (first, second)]
+    draws = draws_of(first.rows), draws_of(second.rows)
+    seeds = None if draws[0] is None or draws[1] is None else [draws[0], draws[1]]
     try:
-        return common_exponent(points, weights=first.asked.weights)
+        return common_exponent(points, seeds=seeds, weights=first.asked.weights)
     except FitError:
         return None

@@ -31,7 +31,8 @@ def compare_sweeps(given: tuple[str, str], store: Store, as_json: bool, console:
     found = [find_sweep(each, store) for each in given]
     checked = (found[0][0], found[1][0])
     curves = [
-        fit_curves(results_of(store, each.task), each.sweep.fit, fitted_trials(each, view)) for each, view in found
+        fit_curves(results_of(store, each.task), each.sweep.fit, fitted_trials(each, view), each.task)
+        for each, view in found
     ]
     shared = {t.trial_id for t in checked[0].trials} & {t.trial_id for t in checked[1].trials}
     values, pairs = differing_parameters(*checked), list(pair_up(curves[0], curves[1]))
@@ -54,7 +55,7 @@ def compare_sweeps(given: tuple[str, str], store: Store, as_json: bool, console:
         shown = [i for i in range(len(head)) if head[i] != "group" or any(row[i] for row in compared)]
         rows = [[row[i] for i in shown] for row in compared]
         print_rows(console, [head[i] for i in shown], rows, more="--json has them")
-        console.print("p(equal): F test that both share the exponent, noise of one size in both", highlight=False)
+        console.print("p(equal): F test that both share the exponent, over the seeds that both have", highlight=False)
     else:
         console.print("no fit that both ask for, of the same metric over the same x", highlight=False)
 

@@ -13,6 +13,7 @@ from depthrate.storage.query import Results
 from depthrate.storage.store import Store, existing_store
 from depthrate.sweeps.fit_requests import fit_request
 from depthrate.sweeps.trial import Trial
+from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.schema import nearest
 from depthrate.tasks.task import Task
 
@@ -49,7 +50,9 @@ class StoreResults(Results):
             raise QueryError(f"results have no column {unknown[0]!r}{nearest(unknown[0], known)}")
         rows = self.sql("select trial_id, task, task_version, params from trials order by trial_id").fetchall()
         trials = [Trial(trial_id, task, version, object_of(params)) for trial_id, task, version, params in rows]
-        plots = rate_plots(fit_curves(self, [request], trials))
+        names_of_tasks = {trial.task for trial in trials}
+        task = builtin_tasks().get(names_of_tasks.pop()) if len(names_of_tasks) == 1 else None
+        plots = rate_plots(fit_curves(self, [request], trials, task))
         if not plots:
             raise QueryError(f"no committed trial has a positive {metric} and a positive {x} to draw")
         return Picture(plots[0])

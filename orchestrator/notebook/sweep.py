@@ -183,7 +183,8 @@ class Sweep:
 
         opened = existing_store(store)
         checked, view = self._checked(store)
-        curves = fit_curves(results_of(opened, checked.task), self._spec.fit, fitted_trials(checked, view))
+        results, trials = results_of(opened, checked.task), fitted_trials(checked, view)
+        curves = fit_curves(results, self._spec.fit, trials, checked.task)
         rows = [row for curve in curves for row in curve.table_rows(self.name)]
         if rows:
             write_fits(opened, self.name, rows)

@@ -144,7 +144,10 @@ def comparison_tables(data: ReportData) -> str:
     if not data.pairs:
         return f"{content}<p>There is no fit that both ask for, of one metric over one x.</p>"
     header = ["metric", "group", f"a of {names[0]}", f"a of {names[1]}", "a of both", "p(equal)"]
-    note = "p(equal): F test that both share the exponent, noise of one size in both."
+    note = (
+        "p(equal): F test that both share the exponent, over the seeds that both have; where each trial is a draw of its own, "
+        "with noise of one size in both."
+    )
     pairs = table(*without_empty(header, [_pair_row(pair) for pair in data.pairs]))
     return f"{content}<h3>Exponents</h3><p class=note>{note}</p>{pairs}"
 

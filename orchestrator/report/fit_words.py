@@ -56,7 +56,8 @@ def preferred_model(curve: FittedCurve) -> RateFit | None:
     rival = None if power is None else best_rival(power, curve.fits)
     if power is None or rival is None or rival[1] >= -CLEAR_AICC:
         return None
-    if power.n_seeds is not None and curve.p_lack_of_fit is not None and curve.p_lack_of_fit >= LEVEL:
+    p = curve.p_lack_of_fit
+    if power.n_seeds is not None and (p is None or p >= LEVEL):  # too few whole seeds reject nothing
         return None
     return rival[0]
 
@@ -151,8 +152,10 @@ def _preference(curve: FittedCurve, power: RateFit) -> str:
         return f"; power law and {model.words} are not told apart ({by})"
     if delta > 0:
         return f"; power law preferred over {model.words} by {by}"
-    p = p_text(curve.p_lack_of_fit)
-    return f"; {model.words} has the lower AICc ({by}), but over whole seeds the power law is not rejected (p = {p})"
+    lower, p = f"; {model.words} has the lower AICc ({by})", curve.p_lack_of_fit
+    if p is None:
+        return f"{lower}, but there are too few whole seeds to reject the power law"
+    return f"{lower}, but over whole seeds the power law is not rejected (p = {p_text(p)})"
 
 
 def _unconverged_words(curve: FittedCurve) -> str:

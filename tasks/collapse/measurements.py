@@ -4,7 +4,13 @@ Transformers, P2 Neural Collapse versus Low-Rank Bias, P3 Progressive Feedforwar
 
 from __future__ import annotations
 
-from depthrate.tasks.collapse.theory import bound_of_distance, bound_of_gap, construction_excess, reaches_limit
+from depthrate.tasks.collapse.theory import (
+    bound_of_basis,
+    bound_of_gap,
+    bound_of_simplex,
+    construction_excess,
+    reaches_limit,
+)
 from depthrate.tasks.measurement import Measurement, Optimum
 from depthrate.tasks.measures.path_columns import GEODESIC, PATH_PANELS
 
@@ -57,14 +63,14 @@ _PER_LAYER = (
         "NC2A",
         "distance of W W^T, over its norm, from the nearest multiple of I - 1 1^T / K, a simplex (P1, Def. 3.4)",
         panel="fitted",
-        bound=bound_of_distance,
+        bound=bound_of_simplex,
     ),
     Measurement(
         "nc2b",
         "NC2B",
         "distance of W W^T, over its norm, from the nearest multiple of the identity (P1, Def. 3.4)",
         panel="fitted",
-        bound=bound_of_distance,
+        bound=bound_of_basis,
     ),
     Measurement(
         "nc3",

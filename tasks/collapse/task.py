@@ -93,6 +93,11 @@ def _check_backbone(params: Params) -> None:
             f"regularise is {params['regularise']!r} and weight_decay_features is {features}; give the weight decay of the "
             "features with head_and_features, and null with all"
         )
+    if params["polish"] and features is not None:
+        raise ParameterError(
+            f"polish is {params['polish']} and regularise is 'head_and_features', whose term on the features is not in the "
+            "objective that polish minimises; give polish 0, or regularise 'all'"
+        )
     image_shape = PUBLISHED[params["dataset"]].image_shape
     if image_shape is not None and min(image_shape[1:]) < SMALLEST_SIDE:
         raise ParameterError(

@@ -127,13 +127,15 @@ def theorem_bound(blocks: int, *, num_samples: int, width: int, weight_decay: fl
 def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
     """Return `theorem_bound` at each trial's depth, up to its factor: it bounds squared distances to collapse alike.
 
-    Null for networks whose blocks have no single matrix, and where anything in its factor differs between the trials.
+    Null for networks that it is not about (blocks of several matrices, pre-LN), and where anything in its factor differs
+    between the trials.
     """
     from depthrate.tasks.networks.builtin import ARCHITECTURES  # here: see construction_excess
 
-    factors = {tuple(str(params.get(name)) for name in ("arch", "width", "weight_decay")) for params in trials}
+    names = ("arch", "width", "weight_decay", "dataset", "samples_per_class", "normalize", "norm")
+    factors = {tuple(str(params.get(name)) for name in names) for params in trials}
     architecture = ARCHITECTURES.get(str(trials[0].get("arch"))) if len(factors) == 1 else None
-    if architecture is None or architecture.construction_matrices != 1:
+    if architecture is None or architecture.construction_matrices != 1 or trials[0].get("norm") == "pre":
         return None
     depths = [params.get("depth") for params in trials]
     return [
@@ -144,7 +146,25 @@ def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | No
     ]
 
 
-def bound_of_distance(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
+def bound_of_simplex(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
+    """Return the bound on nc2a: null where the optimum's rows are no simplex (see `bound_of_basis`)."""
+    return _bound_of_distance(trials) if set(map(_is_simplex, trials)) == {True} else None
+
+
+def bound_of_basis(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
+    """Return the bound on nc2b: null where the optimum's rows are not orthogonal, as only those of squares without bias are."""
+    return _bound_of_distance(trials) if set(map(_is_simplex, trials)) == {False} else None
+
+
+def _is_simplex(params: Mapping[str, Any]) -> bool:
+    """Tell which of both the optimum of the unconstrained model has (Lemma 4.2): with a last bias, too, squares have it."""
+    from depthrate.tasks.networks.builtin import has_last_bias  # here: see construction_excess
+
+    given = {"loss": "ce", "last_bias": None, **params}
+    return given["loss"] == "ce" or has_last_bias(given)
+
+
+def _bound_of_distance(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
     """Return the root of `bound_of_gap`: the bound on a distance to collapse, which is of order L^-1/2 up to logarithms."""
     squared = bound_of_gap(trials)
     return None if squared is None else [None if value is None else math.sqrt(value) for value in squared]

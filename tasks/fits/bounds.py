@@ -37,12 +37,16 @@ def check_bound(
     seeds: Sequence[Hashable] | None = None,
     weights: str = "equal",
 ) -> BoundCheck | None:
-    """Fit a power law to y / bound; null where that has no interval (too few x, or too few whole seeds).
+    """Fit a power law to y / bound; null where that has no interval (too few x, or too few whole seeds), and where the bound
+    says nothing of x: it is the same at each, or differs at one x by something else.
 
     x_N, y_N, bound_N: [N], positive. seeds: as for `fit_rates`.
     """
     x_N, y_N, bound_N = (np.asarray(values, dtype=np.float64) for values in (x_N, y_N, bound_N))
-    if len(np.unique(x_N)) < 3:
+    bound_of_x = dict(zip(x_N.tolist(), bound_N.tolist(), strict=True))
+    if len(bound_of_x) < 3 or len(set(bound_of_x.values())) < 2:
+        return None
+    if any(bound_of_x[x] != bound for x, bound in zip(x_N.tolist(), bound_N.tolist(), strict=True)):
         return None
     try:
         (fit,) = fit_rates(x_N, y_N / bound_N, models=(POWER.name,), seeds=seeds, weights=weights)

@@ -50,6 +50,7 @@ class Measurer:
             raise FeaturesError(
                 "update after revisit: the second pass needs the means of all batches; make a new Measurer"
             )
+        self._scatter_KK = None  # a result before the last batch has centred the means of those it had
         h_ND, labels_N = self._batch(features, labels)
         classes, index_N = np.unique(labels_N, return_inverse=True)
         rows_B = self._rows(classes, h_ND)

@@ -5,7 +5,7 @@ Shapes: T trials, N samples, I numbers of a sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -28,14 +28,18 @@ class HeldOut:
         self._labels_N = torch.from_numpy(dataset.labels_N).to(device)
         self._measure = measure
 
-    def rows(self, trainer: FusedTrainer, step: int, measured_steps: Collection[int]) -> list[tuple[Rows, Rows]]:
-        """Return (metrics, curves) of each trial at a step: loss and accuracy, and every layer at the measured steps."""
-        over_test = trainer.on(self._x_NI, self._labels_N)
-        found = []
-        for position, (loss, accuracy) in enumerate(
-            zip(*(each_T.tolist() for each_T in over_test.scores()), strict=True)
-        ):
-            curve = {"step": step, "split": "test", **defined({"loss": loss, "accuracy": accuracy})}
-            metrics = self._measure(over_test, position, step) if step in measured_steps else []
-            found.append((metrics, [curve]))
-        return found
+    def record(
+        self, trainer: FusedTrainer, step: int, tables: Mapping[int, tuple[Rows, Rows]], measured: Collection[int]
+    ) -> None:
+        """Append to (metrics, curves) of trials at a step: loss and accuracy, and every layer of those that are measured.
+
+        tables: a trial's position -> its rows; measured: positions. Computed in the trainer's precision.
+        """
+        x_NI = self._x_NI.to(trainer.plan.dtype) if self._x_NI.is_floating_point() else self._x_NI
+        over_test = trainer.on(x_NI, self._labels_N)
+        loss_T, accuracy_T = (each_T.tolist() for each_T in over_test.scores())
+        for position, (metrics, curves) in tables.items():
+            scores = {"loss": loss_T[position], "accuracy": accuracy_T[position]}
+            curves.append({"step": step, "split": "test", **defined(scores)})
+            if position in measured:
+                metrics += self._measure(over_test, position, step)

@@ -325,12 +325,7 @@ class TrainingPack:
             self.curves[index].append({"step": step, "split": "train", **reported[index]})
             if step in self.measured_steps:
                 self.metrics[index] += self.training.measure(self.trainer, position, step)
-        if self.held_out is not None:
-            for index, (metrics, curves) in zip(
-                self.alive, self.held_out.rows(self.trainer, step, self.measured_steps), strict=True
-            ):
-                self.metrics[index] += metrics
-                self.curves[index] += curves
+        self._record_held_out(step, range(len(self.alive)))
         if 0 < step < self.num_steps:
             self._drop_pruned(step, reported)
 
@@ -346,3 +341,9 @@ class TrainingPack:
             self.curves[index].append({"step": step, "split": "train", **defined(row)})
             if step in self.measured_steps or position in done:
                 self.metrics[index] += self.training.measure(self.trainer, position, step)
+        self._record_held_out(step, positions, done)
+
+    def _record_held_out(self, step: int, positions: Sequence[int], done: Collection[int] = ()) -> None:
+        if self.held_out is not None:
+            tables = {p: (self.metrics[self.alive[p]], self.curves[self.alive[p]]) for p in positions}
+            self.held_out.record(self.trainer, step, tables, positions if step in self.measured_steps else done)

@@ -29,8 +29,9 @@ class SmoothedObjective:
     def __init__(self, trainer: FusedTrainer, barrier: float):
         """Take networks, weight decay, untrained state and data of a trainer's trials; the barrier is b, and 0 for none."""
         self._network, self._specs, self._loss = trainer.network, trainer.specs, trainer.plan.loss
-        self._x_NI, self._labels_N, self._untrained = trainer.x_NI, trainer.labels_N, trainer.untrained
+        self._x_NI, self._labels_N = trainer.x_NI, trainer.labels_N
         self._decay_TP, self._barrier = trainer.decay_TP, barrier
+        self._trainer = trainer  # asked for its untrained state at each call: a checkpoint brings another one
 
     def __call__(self, trials: Sequence[int], theta_TP: Tensor, widths: Sequence[float]) -> tuple[Tensor, Tensor]:
         """Return the values [T] and gradients [T, P] of these trials at these parameters, with these smoothing widths."""
@@ -39,7 +40,7 @@ class SmoothedObjective:
         leaves = {name: p.detach().requires_grad_() for name, p in split_parameters(theta_TP, self._specs).items()}
         chosen = list(trials)
         decay_TP = self._decay_TP if len(chosen) == len(self._decay_TP) else self._decay_TP[chosen]
-        untrained = {name: tensor[chosen] for name, tensor in self._untrained.items()}
+        untrained = {name: tensor[chosen] for name, tensor in self._trainer.untrained.items()}
         gradient_TP = decay_TP * theta_TP
         value_T = (gradient_TP * theta_TP).sum(1) / 2
         num_samples = len(self._x_NI)

@@ -21,6 +21,7 @@ from depthrate.storage.store import Store
 from depthrate.storage.task_tables import task_table
 from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.sweeps.trial import Trial
+from depthrate.tasks.collapse.task import COLLAPSE
 
 
 def stored(store: Store, trials: list[dict[str, Any]], metrics: Any, status: Any = lambda params: "ok") -> list[Trial]:
@@ -240,3 +241,20 @@ def test_other_draws_are_named_and_may_be_what_the_interval_is_over(folder: Stor
     }
     assert texts == {"2 seeds, each with its own data_seed", "2 seeds, at the 2 values of data_seed used", "2 seeds"}
     assert draws_text(FitRequest("nc1"), [{"seed": 0, "seed_scope": "trial"}], []) == "", "each trial is its own draw"
+
+
+def test_a_chain_s_depths_belong_together_though_each_trial_is_said_to_draw_its_own() -> None:
+    trials = [{"seed": 0, "seed_scope": "trial", "depth": depth, "continuation": [2, 3]} for depth in (2, 3)]
+    assert draws_text(FitRequest("nc1"), trials, []) == "1 seed", "each depth begins where the one before ended"
+
+
+def test_a_theorem_on_the_last_layer_says_nothing_of_the_others(folder: Store) -> None:
+    def metrics(params: Any) -> list[dict[str, Any]]:
+        depth, seed = params["depth"], params["seed"]
+        return [{"layer": layer, "nc1": (1 + 0.01 * seed * depth) / (depth + layer)} for layer in range(1, depth + 1)]
+
+    grid = [{"arch": "rn1", "depth": d, "seed": s} for d in (3, 5, 9) for s in (0, 1, 2)]
+    trials = stored(folder, grid, metrics)
+    requests = [FitRequest("nc1", layer=layer) for layer in (None, -1, 1, -2)]
+    curves = fit_curves(results_of(folder), requests, trials, COLLAPSE)
+    assert [curve.bound is not None for curve in curves] == [True, True, False, False]

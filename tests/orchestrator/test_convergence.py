@@ -62,3 +62,10 @@ def test_a_deeper_network_above_a_shallower_one_is_flagged_with_its_size() -> No
         "d": (0.0, 1.0, 0.9, 0.5),
     }
     assert _above_shallower(found, trials, OBJECTIVE) == {"b": pytest.approx(0.1)}, "another decay is another optimum"
+
+
+def test_a_deeper_network_that_stays_where_the_shallower_one_ended_is_not_above_it() -> None:
+    trials = [Trial(f"t{depth}", "collapse", 3, {"arch": "rn1", "depth": depth}) for depth in (2, 3, 5)]
+    heights = (0.03, 0.03 * (1 + 4e-16), 0.03 * (1 + 1e-6))
+    found = {trial.trial_id: (0.0, 1.0, height, 0.01) for trial, height in zip(trials, heights, strict=True)}
+    assert set(_above_shallower(found, trials, OBJECTIVE)) == {"t5"}, "rounding is no height"

@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import pytest
 from report_data import make_data, plain_data
+from scipy import stats
 
+from depthrate.orchestrator.fit_pairs import pair_up
+from depthrate.orchestrator.fitted_curve import FittedCurve
 from depthrate.orchestrator.report.data import SWEEP, ReportData
 from depthrate.orchestrator.report.figures.fits import fit_plots
 from depthrate.orchestrator.report.figures.training import curve_plots
@@ -48,6 +51,23 @@ def test_what_differs_and_the_exponents_stand_side_by_side() -> None:
     assert len(both.pairs) == len(plain_data().fits) and both.pairs[0].common is not None
     assert both.pairs[0].common.p_common < 0.001 and "&lt; 0.001" in table
     assert fits_table(both).count("& steeper &") == len(plain_data().fits)
+
+
+def test_exponents_of_two_sweeps_are_compared_over_whole_seeds() -> None:
+    def curve(mean: float, slopes: list[float]) -> FittedCurve:
+        values = [(x, seed, x ** -(mean + slope)) for seed, slope in enumerate(slopes) for x in (2, 3, 5, 8, 13)]
+        rows = [{"x": x, "y": y, "seed": seed, "draw": seed, "trial_id": f"{x} {seed}"} for x, seed, y in values]
+        return FittedCurve("nc1", "depth", {}, rows, [], {})
+
+    own = [-0.3, -0.15, 0.0, 0.15, 0.3]
+    pairs = pair_up([curve(0.9, own)], [curve(1.0, own[::-1])]), pair_up([curve(0.9, own)], [curve(1.0, own)])
+    (apart,), (alike,) = pairs
+    differences = [-0.1 + 2 * slope for slope in own]
+    assert apart.common is not None and alike.common is not None
+    assert apart.common.p_common == pytest.approx(stats.ttest_1samp(differences, 0).pvalue), (
+        "each seed has its own exponent"
+    )
+    assert alike.common.p_common < 1e-6, "and the same share of it in both"
 
 
 def test_the_page_has_each_trial_once_and_both_commands() -> None:

@@ -125,6 +125,15 @@ def test_a_lower_aicc_alone_is_no_headline_where_whole_seeds_do_not_reject_the_p
     assert "NC1 follows a power law with floor" in words(fit_sentence(replace(curve, p_lack_of_fit=0.01)))
 
 
+def test_one_seed_prefers_no_other_model() -> None:
+    fits = make_fit(n_seeds=1, ci_low=None, ci_high=None), make_fit("power_floor", 0.81, aicc=-62.0, n_seeds=1)
+    sentence = words(fit_sentence(replace(make_curve(*fits), draws="1 seed")))
+    assert sentence.startswith("NC1 goes as depth^−0.58, no interval (1 seed shows")
+    assert (
+        "power law with floor has the lower AICc (ΔAICc 22.0), but there are too few whole seeds to reject" in sentence
+    )
+
+
 def test_sentence_says_that_models_are_not_told_apart() -> None:
     sentence = words(fit_sentence(make_curve(make_fit(), make_fit("log_linear", aicc=-41.0))))
     assert "power law and log-linear are not told apart (ΔAICc 1.0)" in sentence

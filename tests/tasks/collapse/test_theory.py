@@ -6,7 +6,13 @@ import torch
 import torch.nn.functional as F
 from scipy.optimize import minimize
 
-from depthrate.tasks.collapse.theory import construction_cost, gufm_limit
+from depthrate.tasks.collapse.theory import (
+    bound_of_basis,
+    bound_of_gap,
+    bound_of_simplex,
+    construction_cost,
+    gufm_limit,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -127,3 +133,25 @@ def test_one_matrix_a_block_gets_cheaper_with_depth_and_two_do_not_unless_lambda
     assert costs(1, lambda L: 0.005)[3:] == pytest.approx([0.0225] * 3)
     assert costs(2, lambda L: 0.0025)[:3] == pytest.approx([0.0075] * 3)
     assert costs(2, lambda L: 0.005 / L)[3:] == pytest.approx([0.015] * 3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "last_bias", "holds"),
+    [("ce", None, "simplex"), ("ce", False, "simplex"), ("mse", True, "simplex"), ("mse", None, "basis")],
+)
+def test_the_bound_on_the_rows_is_of_the_shape_that_the_optimum_has(loss, last_bias, holds):
+    trials = [{"arch": "rn1", "depth": depth, "loss": loss, "last_bias": last_bias} for depth in (3, 5, 9)]
+    bounds = {"simplex": bound_of_simplex(trials), "basis": bound_of_basis(trials)}
+    assert [name for name, bound in bounds.items() if bound is not None] == [holds]
+    assert bounds[holds] == pytest.approx(np.sqrt(bound_of_gap(trials)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"norm": "pre"}, {"arch": "rn2"}, *({name: [1, 2, 3]} for name in ("samples_per_class", "dataset", "width"))],
+)
+def test_no_bound_is_stated_of_networks_it_is_not_about_or_that_differ_in_its_factor(changes):
+    trials = [{"arch": "rn1", "norm": "post", "depth": depth} for depth in (3, 5, 9)]
+    assert bound_of_gap(trials) is not None
+    changed = {name: value if isinstance(value, list) else [value] * 3 for name, value in changes.items()}
+    assert bound_of_gap([{**p, **{n: v[i] for n, v in changed.items()}} for i, p in enumerate(trials)]) is None

@@ -141,3 +141,12 @@ def test_a_bound_is_one_sided():
     assert slow.exponent == pytest.approx(0.3) and slow.ci_low > 0, "what falls faster respects it"
     assert fast.ci_high < 0 and fast.ratio == pytest.approx(slow.ratio - 0.7)
     assert check_bound(x[:5], y[:5], x[:5] ** -0.5, seeds=seeds[:5]) is None, "one seed"
+
+
+def test_a_bound_that_is_no_function_of_x_is_not_compared_with():
+    x, (y, *_), seeds = simulated(CURVES["power"][0], "slope", num_curves=1)
+    assert check_bound(x, y, x**-0.5, seeds=seeds) is not None
+    assert check_bound(x, y, np.full_like(x, 0.3), seeds=seeds) is None, (
+        "x is a learning rate: it does not speak of that"
+    )
+    assert check_bound(x, y, (x + np.array(seeds)) ** -0.5, seeds=seeds) is None, "networks of several depths at one x"

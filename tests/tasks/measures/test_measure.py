@@ -61,6 +61,14 @@ def test_batches_give_what_the_whole_gives():
     same(named.result(), depthrate.measure(FEATURES, LABELS), 1e-10)
 
 
+def test_a_result_between_two_batches_does_not_spoil_the_next():
+    measurer = depthrate.Measurer()
+    for start, upto in ((0, 60), (60, 90)):
+        measurer.update(FEATURES[start:upto], LABELS[start:upto])
+        whole = depthrate.measure(FEATURES[:upto], LABELS[:upto])
+        same(measurer.result(), whole | dict.fromkeys(("nc1_pinv", "ncc_accuracy")), 1e-10)
+
+
 STREAM = """
 import numpy as np, torch
 torch.set_num_threads(1)

@@ -3,18 +3,21 @@
 import functools
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from training_context import Context, assert_same, ids_of, run_resumed
 
-from depthrate.tasks.collapse.pack import run_pack
+from depthrate.tasks.collapse.pack import run_pack, training_of
 from depthrate.tasks.collapse.schema import SCHEMA, measured
 from depthrate.tasks.collapse.task import COLLAPSE
+from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.networks.operations import relu
 from depthrate.tasks.schema import ParameterError
 from depthrate.tasks.training.lbfgs import Lbfgs
+from depthrate.tasks.training.pack import run_training
 
 STEPS, BUDGET = 20, 40
 
@@ -157,6 +160,29 @@ def test_a_chain_interrupted_and_resumed_is_uninterrupted(stop_at):
     assert_same(sorted(found, key=lambda result: result.index), list(chain_results()))
 
 
+def test_the_test_split_is_measured_where_the_training_split_is():
+    trials = [params_of(depth=2, width=8, seed=seed, polish_tolerance=0.08) for seed in (0, 1)]
+    draw = functools.partial(load_dataset, "digits", None, samples_per_class=3, normalize="global", dtype="float32")
+    train, test = (draw(data_seed=seed) for seed in (0, 1))
+    results = list(run_training(training_of(trials, replace(train, test=test)), Context(ids_of(trials))))
+    for result in results:
+        for table in ("metrics", "curves"):
+            steps = {
+                split: [r["step"] for r in result.tables[table] if r["split"] == split] for split in ("train", "test")
+            }
+            assert max(steps["train"]) == result.num_steps > STEPS and set(steps["test"]) == set(steps["train"])
+    ends = [result.num_steps for result in results]
+    assert len(set(ends)) == 2, "one is done before the other"
+
+
+@pytest.mark.parametrize("stop_at", [STEPS, STEPS + 5])
+def test_running_statistics_are_those_of_the_checkpoint_when_polish_goes_on(stop_at):
+    trials = [params_of(arch="resnet_dense", depth=1, width=8, seed=seed) for seed in (0, 1)]
+    found, steps = run_resumed(run_pack, trials, stop_at)
+    assert steps[0] == stop_at + 1
+    assert_same(found, run(trials))
+
+
 def test_a_part_of_a_chain_pack_goes_on_by_itself():
     trials = [*chain_of(2, 3, 5), *chain_of(5, seed=1)]
     found, steps = run_resumed(run_pack, trials, STEPS + BUDGET + 10, trials[3:])
@@ -179,6 +205,10 @@ def test_a_lane_that_diverges_has_no_further_depths():
         ({"continuation": [2, 5]}, "depth is 3; give rising depths"),
         ({"continuation": [2, 3], "arch": "rn2"}, "for arch 'rn2' no block is known that changes nothing"),
         ({"polish_smoothing": []}, "polish_smoothing is empty"),
+        (
+            {"arch": "resnet20_mlp", "regularise": "head_and_features", "weight_decay_features": 0.01},
+            "regularise is 'head_and_features', whose term on the features is not in the objective",
+        ),
     ],
     ids=str,
 )

@@ -1,0 +1,84 @@
+"""A sweep's fits are the same ones wherever they are asked for: the command line, a notebook, beside another sweep."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import depthrate
+from depthrate.orchestrator.commands import compare
+from depthrate.orchestrator.commands.fit import fit_and_print
+from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.plan import CheckedSweep, check_sweep
+from depthrate.orchestrator.results import results_of
+from depthrate.storage.commit import commit_trials
+from depthrate.storage.expressions import QueryError
+from depthrate.storage.store import Store
+from depthrate.storage.task_tables import task_table
+
+SWEEP: dict[str, Any] = {
+    "name": "s",
+    "task": "collapse",
+    "params": {"arch": "rn1", "samples_per_class": 2, "steps": 100},
+    "grid": {"depth": [3, 5, 9]},
+    "seeds": 3,
+    "fit": [{"metric": "nc1"}, {"metric": "nc1", "unconverged": "drop"}],
+}
+
+
+@pytest.fixture
+def checked(folder: Store) -> CheckedSweep:
+    """A sweep whose trials are committed: their objectives still fall by half a percent, which is half of their gap."""
+    checked = check_sweep(depthrate.Sweep(**SWEEP)._spec)
+    folder.write("attempts/sweep=s/a.json", b"{}")
+    tables: dict[str, list[Any]] = {"metrics": [], "curves": []}
+    for trial in checked.trials:
+        depth, seed = trial.params["depth"], trial.params["seed"]
+        heights = {25: 2.0, 75: 1.005, 100: 1.0}
+        rows = {
+            "metrics": [{"step": 100, "layer": depth, "nc1": (1 + 0.01 * seed * depth) / depth}],
+            "curves": [{"step": s, "objective": y, "objective_gap": y - 0.99} for s, y in heights.items()],
+        }
+        for name, part in rows.items():
+            tables[name].append(task_table(name, part, builtin_columns(), trial_id=trial.trial_id, attempt_id="a"))
+    commits = [
+        {"trial_id": t.trial_id, "task": t.task, "task_version": t.task_version, "params": json.dumps(dict(t.params))}
+        | {"attempt_id": "a", "status": "ok"}
+        for t in checked.trials
+    ]
+    columns = builtin_columns()
+    commit_trials(folder, sweep="s", attempt_id="a", part=None, trials=commits, tables=tables, columns=columns)
+    return checked
+
+
+def kept(store: Store) -> list[Any]:
+    query = "select n_unconverged, n_points, exponent, bound_ratio from fits where model = 'power' order by all"
+    return results_of(store).sql(query).fetchall()
+
+
+def test_a_notebook_keeps_the_fits_that_the_command_line_keeps(checked: CheckedSweep, folder: Store) -> None:
+    fit_and_print(Console(quiet=True), checked, folder, None)
+    told = kept(folder)
+    assert [(unconverged, points) for unconverged, points, *_ in told] == [(9, 9)], "the other curve has no trial left"
+    assert told[0][-1] is not None, "there is a theorem"
+    depthrate.Sweep(**SWEEP).fit(folder.url)
+    assert kept(folder) == told
+
+
+def test_a_picture_leaves_out_the_trials_that_the_fit_leaves_out(checked: CheckedSweep, folder: Store) -> None:
+    assert "nc1 against depth" in repr(depthrate.open(folder.url).plot("nc1"))
+    with pytest.raises(QueryError, match="no committed trial has a positive nc1"):
+        depthrate.open(folder.url).plot("nc1", unconverged="drop")
+
+
+def test_sweeps_are_compared_by_the_fits_that_each_has(
+    checked: CheckedSweep, folder: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compare, "find_sweep", lambda given, store: (checked, None))
+    compare.compare_sweeps(("s", "s"), folder, True, Console(quiet=True))
+    told = json.loads(capsys.readouterr().out)
+    kept, dropped = [(fit["first"], fit["second"]) for fit in told["fits"]]
+    assert kept[0] == kept[1] and kept[0]["n_points"] == 9 and dropped == (None, None), "each with its like"
