@@ -262,16 +262,15 @@ def delete_checkpoints(pack_ids: Iterable[str], store: Store) -> None:
 
     What is left of one costs room and no result: the next launch, and `verify`, find it.
     """
-    if not (wanted := list(pack_ids)):
+    wanted = set(pack_ids)
+    if not wanted:
         return
     try:
-        there = {
-            path.split("/")[1] for path in store.list("checkpoints")
-        }  # few are: one that is not costs requests too
+        there = {path.split("/")[1] for path in store.list("checkpoints")}
     except OSError as error:
         log.warning("checkpoints are not listed, and not deleted: %s", error)
         return
-    for pack_id in (each for each in wanted if each in there):
+    for pack_id in wanted & there:  # few are there, and asking for one that is not costs requests too
         try:
             store.delete(checkpoint_folder(pack_id))
         except OSError as error:

@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 import socket
 import stat
@@ -103,9 +104,7 @@ class NodeBeat:
         """Return this folder's name in the store: containers of one host may have one each."""
         path = self._folder / "name"
         if not path.exists():
-            host = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in socket.gethostname())[
-                :60
-            ]
+            host = re.sub("[^A-Za-z0-9]", "-", socket.gethostname())[:60]
             _write(path, f"{host or 'node'}.{secrets.token_hex(4)}".lstrip("-"))
         return path.read_text()
 
