@@ -163,6 +163,27 @@ def test_features_are_those_that_a_module_gave_though_they_are_overwritten():
     assert [[row["name"] for row in each] for each in rows] == [["input", "blocks.0", "blocks.1", "head input"]] * 2
 
 
+class Counting(nn.Module):
+    """Its output depends on how often it has run."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.head = nn.ModuleList([nn.Linear(64, 8)]), nn.Linear(8, 10)
+        self.register_buffer("runs", torch.zeros(()))
+
+    def forward(self, x):
+        self.runs += 1
+        return self.head(self.layers[0](x.flatten(1))) * self.runs.clone()
+
+
+def test_measuring_leaves_the_state_of_a_trial_as_it_was():
+    made = trainer(network(Counting), [0, 1])
+    made.evaluate(), list(made.features(1))
+    assert made.untrained["runs"].tolist() == [0, 0]
+    made.step()
+    assert made.untrained["runs"].tolist() == [1, 1]
+
+
 def test_wrong_modules_are_refused_with_their_line():
     for make, arguments, words in (
         (WrongClasses, {}, ["returns [2, 7]", "10 classes"]),
