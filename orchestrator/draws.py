@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from depthrate.sweeps.fit_requests import FitRequest
+from depthrate.sweeps.trial import canonical_json
 
 SCOPE = "seed_scope"
 """The parameter that says whether a seed's trials share their draws (`seed`) or each has its own (`trial`)."""
@@ -30,21 +31,38 @@ def draws_of(rows: Sequence[Mapping[str, Any]]) -> list[Hashable] | None:
 def draws_text(request: FitRequest, trials: Sequence[Mapping[str, Any]], draw_names: Iterable[str]) -> str:
     """Say what an interval is over, and which other draws the trials differ in; empty where each trial is its own draw.
 
+    Settings that one draw has several of at one x are named too: the curve is then an average over them.
     draw_names: the parameters that seed a draw.
     """
     draws = {draw_of(request, params) for params in trials}
     if not draws or None in draws:
         return ""
     text = _counted(request.over, len(draws))
-    for name in draw_names:
-        values = {params[name] for params in trials if name in params}
+    for name in dict.fromkeys([*draw_names, *_mixed(request, trials)]):
+        values = {canonical_json(params[name]) for params in trials if name in params}
         if name == request.over or name in request.by or len(values) < 2:
             continue
-        if len({(params[request.over], params[name]) for params in trials}) == len(draws):
+        if len({(params[request.over], canonical_json(params[name])) for params in trials}) == len(draws):
             text += f", each with its own {name}"
         else:
             text += f", at the {_counted(name, len(values))} used"
     return text
+
+
+def _mixed(request: FitRequest, trials: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the settings, no seeds, in which trials differ that have one draw and one x."""
+    names = [*request.x_names, request.over]
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for params in trials:
+        groups.setdefault(tuple(params.get(name) for name in names), []).append(params)
+    differing = {
+        name
+        for first, *others in groups.values()
+        for other in others
+        for name in first
+        if other.get(name) != first[name]
+    }
+    return sorted(differing - {FitRequest.over})
 
 
 def _counted(name: str, count: int) -> str:

@@ -53,7 +53,7 @@ def moments(images_NI: np.ndarray, normalize: str) -> tuple[np.ndarray | float, 
     """
     if normalize == "none":
         return 0.0, 1.0
-    if images_NI.dtype.kind == "f":
+    if images_NI.dtype.kind == "f" or _is_vast(images_NI):
         axis = None if normalize == "global" else 0
         std = images_NI.std(axis, dtype=np.float64)
         return images_NI.mean(axis, dtype=np.float64), np.where(std > 0, std, 1.0)
@@ -65,8 +65,17 @@ def moments(images_NI: np.ndarray, normalize: str) -> tuple[np.ndarray | float, 
         squares_I += (block * block).sum(0)
     if normalize == "per_feature":
         count = len(images_NI)
-        std_I = np.sqrt(count * squares_I - sum_I**2) / count
+        spread_I = count * squares_I.astype(object) - sum_I.astype(object) ** 2  # whole numbers too large for numpy's
+        std_I = np.sqrt(spread_I.astype(np.float64)) / count
         return sum_I / count, np.where(std_I > 0, std_I, 1.0)  # a pixel that is always dark stays 0
-    count, total, squares = images_NI.size, int(sum_I.sum()), int(squares_I.sum())
-    std = (count * squares - total**2) ** 0.5 / count  # whole numbers too large for numpy's, not for Python's
+    count, total, squares = images_NI.size, sum(sum_I.tolist()), sum(squares_I.tolist())
+    std = (count * squares - total**2) ** 0.5 / count
     return total / count, std if std > 0 else 1.0
+
+
+def _is_vast(values_NI: np.ndarray) -> bool:
+    """Whether the squares of whole numbers add up to more than one of 64 bits holds."""
+    if values_NI.dtype.itemsize <= 2 or not values_NI.size:
+        return False
+    largest = max(abs(int(values_NI.min())), abs(int(values_NI.max())))
+    return largest**2 * len(values_NI) >= 2**63

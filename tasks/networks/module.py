@@ -197,8 +197,9 @@ class ModuleNetwork(Network):
             return torch.func.vmap(call)(dict(parameters), dict(state), x_TNI)
         found = []
         for trial, x_NI in enumerate(x_TNI):
-            own = [{name: tensor[trial] for name, tensor in tensors.items()} for tensors in (parameters, state)]
-            found.append(call(*own, x_NI))
+            own = {name: tensor[trial] for name, tensor in parameters.items()}
+            held = {name: tensor[trial].clone() for name, tensor in state.items()}  # a module may change it in place
+            found.append(call(own, held, x_NI))
         if isinstance(found[0], torch.Tensor):
             return torch.stack(found)
         return tuple(torch.stack(layer) for layer in zip(*found, strict=True))

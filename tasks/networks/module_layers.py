@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from depthrate.tasks.schema import ParameterError, nearest, shown
@@ -26,9 +27,19 @@ class Watch:
     """What hooks saw of one run: features of the measured modules in the order of their calls, and the last linear map."""
 
     features: dict[str, Tensor] = field(default_factory=dict)
+    """As they were when their module gave them: what follows may work in place."""
+    last: Tensor | None = None
+    """The last of them itself."""
     head: str | None = None
     head_input: Tensor | None = None
     head_output: Tensor | None = None
+
+    @property
+    def reads_other(self) -> bool:
+        """Whether the last linear map reads another tensor than the last measured module gives, or that one changed since."""
+        if self.head_input is None:
+            return False
+        return self.head_input is not self.last or not torch.equal(self.head_input, list(self.features.values())[-1])
 
 
 @contextmanager
@@ -39,7 +50,8 @@ def watched(module: nn.Module, names: Sequence[str], head: str | None = None) ->
     def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_: nn.Module, inputs: Any, output: Any) -> None:
             watch.features.pop(name, None)  # a module that is called twice: the last call, in its place
-            watch.features[name] = _tensor(output)
+            watch.last = _tensor(output)
+            watch.features[name] = watch.last.clone()
 
         return hook
 

@@ -114,11 +114,9 @@ def inspected(
         )
     features = list(watch.features.values())
     has_head = watch.head_output is output and watch.head_input is not None
-    if has_head and watch.head_input is not None:
-        reads_other = watch.head_input is not features[-1]
-        features += [watch.head_input] if reads_other else []
-    else:
-        reads_other = False
+    reads_other = has_head and watch.reads_other
+    if reads_other and watch.head_input is not None:
+        features.append(watch.head_input)
     training = _trained(module, x, name)
     return ModuleReport(
         module=module,

@@ -88,11 +88,7 @@ def _seen(
                 is_head = watch.head_output is output
                 head = watch.head if is_head else None
                 found = {name: pooled(each, maps) for name, each in watch.features.items()}
-                if (
-                    is_head
-                    and watch.head_input is not None
-                    and watch.head_input is not list(watch.features.values())[-1]
-                ):
+                if is_head and watch.reads_other and watch.head_input is not None:
                     found[HEAD] = pooled(watch.head_input, maps)
                 if x.is_floating_point():
                     found = {"input": x.flatten(1), **found}

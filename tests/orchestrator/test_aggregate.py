@@ -258,3 +258,14 @@ def test_a_theorem_on_the_last_layer_says_nothing_of_the_others(folder: Store) -
     requests = [FitRequest("nc1", layer=layer) for layer in (None, -1, 1, -2)]
     curves = fit_curves(results_of(folder), requests, trials, COLLAPSE)
     assert [curve.bound is not None for curve in curves] == [True, True, False, False]
+
+
+def test_settings_that_a_curve_is_an_average_over_are_named(folder: Store) -> None:
+    grid = [
+        {"depth": d, "seed": s, "lr": lr, "decay": 1 / d} for d in (2, 4, 8) for s in (0, 1, 2) for lr in (0.1, 0.2)
+    ]
+    trials = stored(folder, grid, lambda p: [{"layer": 1, "nc1": p["lr"] / p["depth"] * (1 + 0.01 * p["seed"])}])
+    requests = [FitRequest("nc1"), FitRequest("nc1", by=("lr",)), FitRequest("nc1", where="lr = 0.1")]
+    both, *apart = fit_curves(results_of(folder), requests, trials)
+    assert both.draws == "3 seeds, at the 2 values of lr used"
+    assert {curve.draws for curve in apart} == {"3 seeds"}, "what x brings with it is no other setting"

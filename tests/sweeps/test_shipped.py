@@ -2,6 +2,7 @@
 
 import pytest
 
+from depthrate.orchestrator.draws import draws_text
 from depthrate.sweeps.sweep_file import SHIPPED, find_sweep_file, load_sweep
 
 NAMES = sorted(file.relative_to(SHIPPED).with_suffix("").as_posix() for file in SHIPPED.rglob("*.yaml"))
@@ -58,3 +59,16 @@ def test_only_transformers_leave_out_what_is_unconverged_as_the_paper_does():
 @pytest.mark.parametrize("name", ["quickstart", *(name for name in PAPERS if "-rn" in name)])
 def test_residual_networks_are_fitted_over_the_number_of_blocks_too(name):
     assert {request.x for request in load_sweep(name).fit} == {"depth", "depth - 1"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_fit_of_a_shipped_sweep_averages_over_settings(name):
+    """Over draws it may: of the data, where the sweep has several."""
+    sweep = load_sweep(name)
+    trials = [trial.params for trial in sweep.expand()]
+    for request in sweep.fit:
+        groups = {}
+        for params in trials:
+            groups.setdefault(repr([params[by] for by in request.by]), []).append(params)
+        texts = {draws_text(request, group, ["data_seed"]) for group in groups.values()}
+        assert all("used" not in text or "of data_seed used" in text for text in texts), (request, texts)

@@ -5,6 +5,7 @@ import torch
 from own_models import MLP, Branching, Fails, Mixer, ResNet, WrongClasses
 from torch import nn
 
+import depthrate
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.schema import ParameterError
@@ -136,6 +137,51 @@ def test_layers_are_found_numbered_and_pooled():
     features = list(trainer(chosen, [0]).features(0))
     assert [tuple(each.shape) for each in features] == [(1, SAMPLES, 4)] * 4
     assert torch.equal(features[-1], features[-2])  # the head reads the mean over pixels
+
+
+class InPlace(nn.Module):
+    """What a block gives is overwritten by the ReLU behind it."""
+
+    def __init__(self, inplace: bool):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(64, 8), nn.Linear(8, 8)])
+        self.relu, self.head = nn.ReLU(inplace=inplace), nn.Linear(8, 10)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        for block in self.blocks:
+            x = self.relu(block(x))
+        return self.head(x)
+
+
+def test_features_are_those_that_a_module_gave_though_they_are_overwritten():
+    plain, overwritten = (network(InPlace, inplace=inplace) for inplace in (False, True))
+    assert [layer.name for layer in overwritten.layers()] == ["blocks.0", "blocks.1", "head input"]
+    features = [list(trainer(made, [0, 1]).features(1)) for made in (plain, overwritten)]
+    assert all(torch.equal(one, other) for one, other in zip(*features, strict=True)) and (features[1][0] < 0).any()
+    rows = [depthrate.probe(InPlace(inplace), samples()) for inplace in (False, True)]
+    assert [[row["name"] for row in each] for each in rows] == [["input", "blocks.0", "blocks.1", "head input"]] * 2
+
+
+class Counting(nn.Module):
+    """Its output depends on how often it has run."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.head = nn.ModuleList([nn.Linear(64, 8)]), nn.Linear(8, 10)
+        self.register_buffer("runs", torch.zeros(()))
+
+    def forward(self, x):
+        self.runs += 1
+        return self.head(self.layers[0](x.flatten(1))) * self.runs.clone()
+
+
+def test_measuring_leaves_the_state_of_a_trial_as_it_was():
+    made = trainer(network(Counting), [0, 1])
+    made.evaluate(), list(made.features(1))
+    assert made.untrained["runs"].tolist() == [0, 0]
+    made.step()
+    assert made.untrained["runs"].tolist() == [1, 1]
 
 
 def test_wrong_modules_are_refused_with_their_line():
