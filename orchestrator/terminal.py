@@ -196,7 +196,7 @@ def _bounded(curve: FittedCurve) -> str:
     """Whether the data fall as fast as a theorem's upper bound."""
     if curve.bound is None:
         return ""
-    return f"{'slower' if curve.bound.ci_high < 0 else 'respected'} (-{curve.bound.exponent:.2f})"
+    return f"{curve.bound.verdict} (-{curve.bound.exponent:.2f})"
 
 
 def _first_of_requests(curves: Sequence[FittedCurve]) -> list[FittedCurve]:

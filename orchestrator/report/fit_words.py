@@ -170,9 +170,10 @@ def _bound_words(curve: FittedCurve) -> str:
     shape = f" The theorem's upper bound goes as {escape(x_text(curve.x))}<sup>{signed_text(-check.exponent, '.2f')}</sup> here"
     low, high = (signed_text(-value, ".2f") for value in (check.ci_high, check.ci_low))
     ratio = f"over it the data have {signed_text(-check.ratio, '.2f')} [{low}, {high}]"
-    if check.ci_high < 0:
-        return f"{shape}, up to a factor; {ratio}: <strong>slower than the bound allows for ever</strong>."
-    return f"{shape}, up to a factor; {ratio}: respected."
+    verdict = check.verdict
+    if verdict == "slower":
+        verdict = "<strong>slower than the bound allows for ever</strong>"
+    return f"{shape}, up to a factor; {ratio}: {verdict}."
 
 
 def _drift_words(curve: FittedCurve) -> str:

@@ -28,6 +28,13 @@ class BoundCheck:
     ci_high: float
     """95 % interval of it: below zero as a whole, the measurement falls more slowly than the bound, which can't last."""
 
+    @property
+    def verdict(self) -> str:
+        """What the interval says: above zero as a whole `respected`, below zero `slower`, else `not rejected`."""
+        if self.ci_high < 0:
+            return "slower"
+        return "respected" if self.ci_low >= 0 else "not rejected"
+
 
 def check_bound(
     x_N: npt.ArrayLike,

@@ -573,11 +573,13 @@ def test_summary_says_tests_cuts_targets_and_doubts() -> None:
         "NC1, layer −2 falls as depth^−0.58, 95 % interval [0.51, 0.66] (1 of 2 trials unconverged)"
     )
     assert (
-        "upper bound goes as depth^−0.40 here, up to a factor; over it the data have 0.05 [−0.02, 0.10]: respected."
+        "upper bound goes as depth^−0.40 here, up to a factor; over it the data have 0.05 [−0.02, 0.10]: not rejected."
         in sentence
     )
     slower = replace(curve, bound=BoundCheck(0.4, -0.05, -0.1, -0.01))
     assert "over it the data have 0.05 [0.01, 0.10]: slower than the bound allows" in words(fit_sentence(slower))
+    faster = replace(curve, bound=BoundCheck(0.4, 0.3, 0.1, 0.5))
+    assert "over it the data have −0.30 [−0.50, −0.10]: respected." in words(fit_sentence(faster))
     assert "moved the exponent by +0.02; as much again, at worst, would move it by 0.11." in sentence
     assert "1 of 2 trials have an objective above a shallower network's, by up to 12.3% of" in sentence
     assert "From depth = 2 on. Without depth = 2 the exponent is −0.61." in sentence
