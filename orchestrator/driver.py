@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
@@ -60,8 +60,7 @@ class Driver:
         estimate_s: Callable[[Pack], float | None] = lambda pack: None,
         feed: Feed | None = None,
     ):
-        self.store, self.executor, self.options, self.watch = store, executor, options, watch
-        self._clock = clock
+        self.store, self.executor, self.options, self.watch, self._clock = store, executor, options, watch, clock
         self._estimate_s = estimate_s
         """Gives the rough seconds of a pack on one core."""
         self._feeding = Feeding(feed, is_due=not plan.packs)
@@ -70,6 +69,7 @@ class Driver:
         self.running = {attempt_id: PackEntry(pack) for attempt_id, pack in plan.underway.items()}
         """By the attempt as it was submitted, by this launch or by one that this launch goes on from."""
         self.failures: list[PackFailure] = []
+        self._errors = Counter[str]()
         self.trials_done = len(plan.done)
         self.stopping = self.stopped_early = self.cancelled = self._has_submitted = False
         self._cancel_mark = read_cancel_mark(store, self.sweep.name)
@@ -284,9 +284,9 @@ class Driver:
     def _give_up(self, entry: PackEntry, attempt_id: str, kind: FailureKind, error: str) -> None:
         """Report a pack; the same error from several packs stops the launch, since the others would fail alike."""
         self.failures.append(PackFailure(entry.pack, attempt_id, error))
-        same = sum(error_pattern(failure.error) == error_pattern(error) for failure in self.failures)
+        self._errors[pattern := error_pattern(error)] += 1
         not_started = self.running.keys() - self.executor.running().keys()
-        is_enough = same >= STOP_AFTER_PACKS or kind is FailureKind.BEGINS_NOWHERE
+        is_enough = self._errors[pattern] >= STOP_AFTER_PACKS or kind is FailureKind.BEGINS_NOWHERE
         if is_enough and (self.queue or not_started) and not self.stopping:
             self.stopped_early = True
             self.executor.withdraw()

@@ -44,8 +44,10 @@ class NodeBeat:
         self._attempt.heartbeat_at = time.time()
         with contextlib.suppress(OSError):
             self._make_folder()
-            beat = {name: getattr(self._attempt, name) for name in BEAT_FIELDS}
-            _write(self._folder / f"{self._attempt.attempt_id}.json", json.dumps(beat))
+            _write(self._folder / f"{self._attempt.attempt_id}.json", json.dumps(self._own_word()))
+
+    def _own_word(self) -> Mapping[str, Any]:
+        return {name: getattr(self._attempt, name) for name in BEAT_FIELDS}
 
     def beat(self) -> None:
         """See that the store hears of this attempt, from whoever tells it of this node or from the attempt itself.
@@ -56,11 +58,13 @@ class NodeBeat:
         self.leave_word()
         try:
             leads = self._leads()
+            name = self._name() if leads else ""
         except OSError:  # no place on this machine for a lock
             self._attempt.beat(self._store)
             return
         if leads:
-            write_beats(self._store, self._attempt.sweep, self._name(), self._words())
+            own = {self._attempt.attempt_id: self._own_word()}  # of which a full disk may have kept nothing
+            write_beats(self._store, self._attempt.sweep, name, {**self._words(), **own})
             with contextlib.suppress(OSError):
                 _write(self._folder / "told", "")
         elif time.time() - max(self._told_at(), self._began) > 2 * self._beat_s:

@@ -20,6 +20,7 @@ from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.plan import check_sweep, make_plan
 from depthrate.orchestrator.progress import Outcome
 from depthrate.orchestrator.results import results_of
+from depthrate.storage.states import AttemptState, FailureKind
 from depthrate.storage.store import Store
 from depthrate.sweeps.sweep_file import sweep_of_spec
 
@@ -191,3 +192,23 @@ def test_what_ends_but_is_not_of_the_plan_is_nobodys_business(folder: Store) -> 
     options = LaunchOptions(store=folder.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
     driver = Driver(plan, folder, Talkative(), options, lambda progress: None, clock=lambda: next(now))
     assert len(driver.run().failures) == 1
+
+
+def test_each_of_many_failures_is_compared_once(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With those before it, a hundred thousand of them would keep the driver busy for days."""
+
+    class Odd(Mute):
+        def poll(self, timeout_s: float) -> list[JobEnd]:
+            record = {"state": AttemptState.FAILED, "error_kind": FailureKind.TABLE, "pack_id": "p"}
+            return [
+                JobEnd(end.attempt_id, record=record | {"error": "odd " * len(self.given)})
+                for end in super().poll(timeout_s)
+            ]
+
+    compared = list[str]()
+    monkeypatch.setattr("depthrate.orchestrator.driver.error_pattern", lambda error: compared.append(error) or error)
+    spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": list(range(2, 42))}}
+    plan = make_plan(check_sweep(sweep_of_spec(spec)), folder, workers=40)
+    options = LaunchOptions(store=folder.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    outcome = Driver(plan, folder, Odd(), options, lambda progress: None).run()
+    assert len(outcome.failures) == len(plan.packs) == len(compared) == 40 and not outcome.stopped_early

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import socket
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from counted_files import CountedFileSystem
@@ -139,6 +141,23 @@ def test_a_host_may_have_any_name(folder: Store, here: Path, monkeypatch: pytest
     node.beat()
     node.end()
     assert Beats(folder, "s").look()["a"]["step"] == 5
+
+
+@pytest.mark.parametrize("is_full_at_first", [True, False])
+def test_who_tells_is_heard_though_its_machine_has_no_room(
+    folder: Store, here: Path, monkeypatch: pytest.MonkeyPatch, is_full_at_first: bool
+) -> None:
+    node = NodeBeat(folder, _attempt("a"), 0.1)
+    if not is_full_at_first:
+        node.beat()
+    full = mock.Mock(side_effect=OSError(errno.ENOSPC, "no space left on device"))
+    monkeypatch.setattr("depthrate.orchestrator.node_beat._write", full)
+    time.sleep(0.5)
+    before = time.time()
+    node.beat()
+    node.end()
+    heard = [*Beats(folder, "s").look().values(), *RecordReader(folder).look(lambda path: True).values()]
+    assert [said["heartbeat_at"] >= before for said in heard] == [True]
 
 
 def test_who_is_not_spoken_of_speaks_for_itself(folder: Store, here: Path) -> None:
