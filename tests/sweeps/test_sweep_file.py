@@ -126,6 +126,9 @@ def test_a_missing_file_lists_the_shipped_sweeps(tmp_path):
         load_sweep("quikstart")
     with pytest.raises(SweepError, match="is a folder"):
         load_sweep(str(tmp_path))
+    for folder in ("papers/pfc", "papers/pfc/"):
+        with pytest.raises(SweepError, match="folder of shipped sweeps; give one of them: papers/pfc/cifar10, "):
+            load_sweep(folder)
 
 
 def test_the_quickstart_is_what_the_design_page_shows():
