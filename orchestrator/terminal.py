@@ -68,7 +68,9 @@ def print_rows(
     print_table(shown, columns[:kept], [row[:kept] for row in rows])
     if kept < len(columns):
         left = ", ".join(columns[kept : kept + 8]) + (", ..." if len(columns) > kept + 8 else "")
-        console.print(f"{len(columns) - kept} more columns ({printable(left)}): {more}", highlight=False, markup=False)
+        hidden = len(columns) - kept
+        counted = f"{hidden} more column{'s' if hidden > 1 else ''}"
+        console.print(f"{counted} ({printable(left)}): {more}", highlight=False, markup=False)
 
 
 def _columns_that_fit(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> int:
@@ -183,13 +185,16 @@ def _convergence(curves: Sequence[FittedCurve]) -> list[str]:
             f"above a shallower network's objective: {len(above)} of {len(used)} trials, by up to {max(above.values()):.1%} "
             "of what theirs is above its limit"
         )
-    drifts = [(curve.metric, curve.x, curve.drift) for curve in fitted if curve.drift is not None]
+    drifts = [(_curve_name(curve), curve.drift) for curve in fitted if curve.drift is not None]
     if drifts:
-        parts = (
-            f"{metric} over {x} {drift.moved:+.3f} (at most {drift.could_move:.3f})" for metric, x, drift in drifts
-        )
+        parts = (f"{name} {drift.moved:+.3f} (at most {drift.could_move:.3f})" for name, drift in drifts)
         lines.append(f"exponents moved in the last quarter of training: {', '.join(parts)}")
     return lines
+
+
+def _curve_name(curve: FittedCurve) -> str:
+    label = curve.label()
+    return f"{curve.metric} over {curve.x}" + (f" ({label})" if label else "")
 
 
 def _bounded(curve: FittedCurve) -> str:

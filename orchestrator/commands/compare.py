@@ -49,7 +49,7 @@ def compare_sweeps(given: tuple[str, str], store: Store, as_json: bool, console:
     else:
         console.print("parameters: the same values", highlight=False)
     if pairs:
-        head = ["metric", "group", f"exponent of {names[0]}", f"of {names[1]}", "p(equal)", "both"]
+        head = ["metric", "group", "p(equal)", f"exponent of {names[0]}", f"of {names[1]}", "both"]
         compared = [_pair_row(pair) for pair in pairs]
         shown = [i for i in range(len(head)) if head[i] != "group" or any(row[i] for row in compared)]
         rows = [[row[i] for i in shown] for row in compared]
@@ -101,7 +101,7 @@ def _pair_row(pair: FitPair) -> list[Any]:
     p = None if common is None else "<0.001" if common.p_common < 0.001 else f"{common.p_common:.3f}"
     group = pair.first.label() if pair.first.by == pair.second.by else f"{pair.first.label()} / {pair.second.label()}"
     metric = f"{pair.first.metric} over {pair.first.x}" if pair.first.x != "depth" else pair.first.metric
-    return [metric, printable(group), _exponent(pair.first), _exponent(pair.second), p, both]
+    return [metric, printable(group), p, _exponent(pair.first), _exponent(pair.second), both]
 
 
 def _exponent(curve: FittedCurve) -> str:

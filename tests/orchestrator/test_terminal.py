@@ -57,3 +57,5 @@ def test_as_many_columns_as_a_terminal_has_room_for() -> None:
     lines = text_of(console).splitlines()
     assert max(map(len, lines)) <= 80 and sum("12345678" in line for line in lines) == 1, "a row is a line"
     assert "more columns" in lines[-1]
+    print_rows(console := on_terminal(30), ["a", "b"], [["1" * 20] * 2])
+    assert "1 more column (b): --wide" in text_of(console)
