@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.fitted_curve import FittedCurve
@@ -71,6 +73,22 @@ def print_rows(
         hidden = len(columns) - kept
         counted = f"{hidden} more column{'s' if hidden > 1 else ''}"
         console.print(f"{counted} ({printable(left)}): {more}", highlight=False, markup=False)
+
+
+def print_described(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print rows whose last cell is a text: as a table, or where a terminal has no room for that an entry a row."""
+    if not console.is_terminal or _columns_that_fit(columns, rows, console.width) == len(columns):
+        print_table(console, columns, rows)
+        return
+    console.print(Text(f"{columns[0]}s"))
+    for name, *facts, text in rows:
+        named = [
+            f"{column}: {format_value(value)}" for column, value in zip(columns[1:-1], facts, strict=True) if value
+        ]
+        console.print(Text(printable(name), style="bold"))
+        for line in filter(None, (printable(text), "; ".join(named))):
+            console.print(Padding(Text(line), (0, 0, 0, 4), expand=False), highlight=False)
+    console.print()
 
 
 def _columns_that_fit(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> int:

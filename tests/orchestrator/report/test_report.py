@@ -98,6 +98,14 @@ def figures(page: str) -> list[dict[str, Any]]:
     return [json.loads(block) for block in blocks]
 
 
+# The words
+
+
+def test_the_page_has_the_titles_of_papers_that_its_words_cite() -> None:
+    page = render_report(make_data())
+    assert "(P2)" in page and "P2: Neural Collapse versus Low-Rank Bias" in page
+
+
 # The sentence
 
 
