@@ -51,7 +51,10 @@ def print_table(
     for index, column in enumerate(columns):
         is_number = any(isinstance(row[index], int | float) and not isinstance(row[index], bool) for row in rows)
         table.add_column(
-            _escape(printable(column)), justify="right" if is_number else "left", no_wrap=not console.is_terminal
+            _escape(printable(column)),
+            justify="right" if is_number else "left",
+            no_wrap=not console.is_terminal,
+            overflow="fold",  # a long word goes on in the next line: names and paths are to be read whole
         )
     for row in rows:
         table.add_row(*(_escape(format_value(value)) for value in row))

@@ -183,6 +183,8 @@ def _spec_of_function(path: Path, name: str) -> dict[str, Any]:
     """Call a function in a Python file that returns a Sweep, and return its spec."""
     try:
         function = runpy.run_path(str(path)).get(name)
+        if hasattr(function, "__depthrate_task__"):
+            raise SweepError(f"{name!r} is a task, no sweep; name it in a sweep file: task: ./{path.name}:{name}")
         made: Any = function() if callable(function) else None
     except SweepError:
         raise

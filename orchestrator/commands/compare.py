@@ -41,15 +41,16 @@ def compare_sweeps(given: tuple[str, str], store: Store, as_json: bool, console:
         fits = [_pair_json(pair) for pair in pairs]
         print_json({"sweeps": names, "trials": sizes, "shared": len(shared), "parameters": values, "fits": fits})
         return
-    sizes_text = ", ".join(f"{name} {len(each.trials)}" for name, each in zip(names, checked, strict=True))
-    console.print(f"trials: {sizes_text}, {len(shared)} of them in both", highlight=False, markup=False)
+    for place, each in zip(("first", "second"), checked, strict=True):
+        console.print(f"{place}: {each.sweep.name}, {len(each.trials)} trials", highlight=False, markup=False)
+    console.print(f"{len(shared)} trials are in both", highlight=False)
     rows = [[name, *map(_listed, both)] for name, both in values.items()]
     if rows:
         print_table(console, ["parameter", *names], rows)
     else:
         console.print("parameters: the same values", highlight=False)
     if pairs:
-        head = ["metric", "group", "p(equal)", f"exponent of {names[0]}", f"of {names[1]}", "both"]
+        head = ["metric", "group", "p(equal)", "exponent of first", "of second", "both"]
         compared = [_pair_row(pair) for pair in pairs]
         shown = [i for i in range(len(head)) if head[i] != "group" or any(row[i] for row in compared)]
         rows = [[row[i] for i in shown] for row in compared]

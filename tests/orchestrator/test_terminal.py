@@ -60,6 +60,8 @@ def test_as_many_columns_as_a_terminal_has_room_for() -> None:
     assert "more columns" in lines[-1]
     print_rows(console := on_terminal(30), ["a", "b"], [["1" * 20] * 2])
     assert "1 more column (b): --wide" in text_of(console)
+    print_table(console := on_terminal(30), ["name", "where"], [["digits", "a/" + "long_name" * 5]])
+    assert text_of(console).replace(" ", "").replace("\n", "").endswith("a/" + "long_name" * 5), "nothing is cut"
 
 
 def test_what_is_described_is_an_entry_where_a_terminal_has_no_room_for_a_table() -> None:

@@ -127,6 +127,7 @@ def test_a_sweep_is_renamed(store: str, ran: Path) -> None:
     assert {row["sweep"] for row in ask(store, "select distinct sweep from fits")} >= {"first"}
     assert ask(store, "select count(*) as n from results where sweep = 'first'") == [{"n": 9}]
     assert json.loads(invoke("status", "first", "--json", "--store", store))[0]["ok"] == 9
+    assert "removed or renamed: low, 0 trials" in invoke("sweeps", "list", "--store", store)
     spec = yaml.safe_load((ran / "low.yaml").read_text())
     assert spec["name"] == "low" and "9 trials, 9 done" in invoke("plan", str(ran / "low.yaml"), "--store", store)
 
