@@ -325,10 +325,10 @@ def report(
 def export(
     sweep: SweepArgument,
     to: Annotated[
-        str | None, typer.Argument(help="A folder for TensorBoard, or where Optuna keeps studies (sqlite:///x.db).")
+        str | None, typer.Argument(help="TensorBoard's folder, Optuna's database (sqlite:///x.db), MLflow's server.")
     ] = None,
     mlflow: Annotated[
-        bool, typer.Option("--mlflow", help="To MLflow; TO is its server or folder, if it is not set.")
+        bool, typer.Option("--mlflow", help="To MLflow: to the server TO, else where MLFLOW_TRACKING_URI says.")
     ] = False,
     store: StoreOption = None,
 ) -> None:

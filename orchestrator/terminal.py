@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.fitted_curve import FittedCurve
@@ -49,7 +51,10 @@ def print_table(
     for index, column in enumerate(columns):
         is_number = any(isinstance(row[index], int | float) and not isinstance(row[index], bool) for row in rows)
         table.add_column(
-            _escape(printable(column)), justify="right" if is_number else "left", no_wrap=not console.is_terminal
+            _escape(printable(column)),
+            justify="right" if is_number else "left",
+            no_wrap=not console.is_terminal,
+            overflow="fold",  # a long word goes on in the next line: names and paths are to be read whole
         )
     for row in rows:
         table.add_row(*(_escape(format_value(value)) for value in row))
@@ -68,7 +73,25 @@ def print_rows(
     print_table(shown, columns[:kept], [row[:kept] for row in rows])
     if kept < len(columns):
         left = ", ".join(columns[kept : kept + 8]) + (", ..." if len(columns) > kept + 8 else "")
-        console.print(f"{len(columns) - kept} more columns ({printable(left)}): {more}", highlight=False, markup=False)
+        hidden = len(columns) - kept
+        counted = f"{hidden} more column{'s' if hidden > 1 else ''}"
+        console.print(f"{counted} ({printable(left)}): {more}", highlight=False, markup=False)
+
+
+def print_described(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print rows whose last cell is a text: as a table, or where a terminal has no room for that an entry a row."""
+    if not console.is_terminal or _columns_that_fit(columns, rows, console.width) == len(columns):
+        print_table(console, columns, rows)
+        return
+    console.print(Text(f"{columns[0]}s"))
+    for name, *facts, text in rows:
+        named = [
+            f"{column}: {format_value(value)}" for column, value in zip(columns[1:-1], facts, strict=True) if value
+        ]
+        console.print(Text(printable(name), style="bold"))
+        for line in filter(None, (printable(text), "; ".join(named))):
+            console.print(Padding(Text(line), (0, 0, 0, 4), expand=False), highlight=False)
+    console.print()
 
 
 def _columns_that_fit(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int) -> int:
@@ -183,13 +206,16 @@ def _convergence(curves: Sequence[FittedCurve]) -> list[str]:
             f"above a shallower network's objective: {len(above)} of {len(used)} trials, by up to {max(above.values()):.1%} "
             "of what theirs is above its limit"
         )
-    drifts = [(curve.metric, curve.x, curve.drift) for curve in fitted if curve.drift is not None]
+    drifts = [(_curve_name(curve), curve.drift) for curve in fitted if curve.drift is not None]
     if drifts:
-        parts = (
-            f"{metric} over {x} {drift.moved:+.3f} (at most {drift.could_move:.3f})" for metric, x, drift in drifts
-        )
+        parts = (f"{name} {drift.moved:+.3f} (at most {drift.could_move:.3f})" for name, drift in drifts)
         lines.append(f"exponents moved in the last quarter of training: {', '.join(parts)}")
     return lines
+
+
+def _curve_name(curve: FittedCurve) -> str:
+    label = curve.label()
+    return f"{curve.metric} over {curve.x}" + (f" ({label})" if label else "")
 
 
 def _bounded(curve: FittedCurve) -> str:

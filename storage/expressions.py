@@ -47,11 +47,11 @@ def check_expression(text: str, columns: Mapping[str, str] | None) -> None:
             connection.sql(query)
     except duckdb.Error as error:
         raise QueryError(
-            f"{text!r} is no SQL expression over results: {first_line(error)}{_candidates(error)}"
+            f"{text!r} is no SQL expression over results: {first_line(error)}{candidates(error)}"
         ) from None
 
 
-def _candidates(error: Exception) -> str:
+def candidates(error: Exception) -> str:
     """Return which column may have been meant, as DuckDB says it below the error."""
     found = re.search(r'^Candidate bindings:[ :]*(".*")', str(error), re.MULTILINE)
     return f"; did you mean {found[1]}?" if found else ""

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.columns import OWN_TYPES
-from depthrate.storage.expressions import QueryError, require_characters
+from depthrate.storage.expressions import QueryError, candidates, require_characters
 from depthrate.storage.fits import fits_of
 from depthrate.storage.layer_features import read_layer
 from depthrate.storage.layout import DATA_TABLES, attempt_of_path
@@ -113,7 +113,7 @@ class Results:
             try:
                 return self._relation(query).materialize()
             except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError) as error:
-                hint = renamed_hint(str(error), self.column_names(query))
+                hint = renamed_hint(str(error), self.column_names(query)) or candidates(error)
                 raise QueryError(f"{first_line(error)}{hint}; views: {', '.join(VIEWS)}") from None
             except (pa.ArrowException, OSError, duckdb.Error) as error:
                 failed = first_line(error)

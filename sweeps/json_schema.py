@@ -64,22 +64,30 @@ def sweep_schema(tasks: Mapping[str, Task]) -> Schema:
         "required": ["name", "task"],
         "additionalProperties": False,
         "allOf": [_of_task(task) for task in tasks.values()],
+        "$defs": {name: schema for task in tasks.values() for name, schema in _parameters_of(task).items()},
     }
+
+
+def _parameters_of(task: Task) -> dict[str, Schema]:
+    """Return a task's parameters as fixed ones and as axes, once each: a sweep file has them in seven places."""
+    values = {name: _value(parameter) for name, parameter in task.schema.items()}
+    ranges: Schema = {"type": "object", "description": "range, linspace or logspace"}
+    of = {name: {"$ref": f"#/$defs/{task.name}.params/properties/{name}"} for name in values}
+    axes = {name: {"anyOf": [_list_of(value), ranges]} for name, value in of.items()}
+    return {f"{task.name}.params": _only(values), f"{task.name}.axes": _only(axes)}
 
 
 def _of_task(task: Task) -> Schema:
     """Return what holds for the sweeps of a task: which parameters there are, and which metrics can be fitted."""
-    values = {name: _value(parameter) for name, parameter in task.schema.items()}
-    ranges: Schema = {"type": "object", "description": "range, linspace or logspace"}
-    axes = {name: {"anyOf": [_list_of(value), ranges]} for name, value in values.items()}
+    values, axes = ({"$ref": f"#/$defs/{task.name}.{what}"} for what in ("params", "axes"))
     metrics = sorted(scalars(task.measurements))
     metric: Schema = {"examples": metrics} if metrics else {}
-    grid = {"params": _only(values), "grid": _only(axes), "zip": _only(axes)}
+    grid = {"params": values, "grid": axes, "zip": axes}
     then = {
         **grid,
         "grids": _list_of(_only(grid)),
-        "include": _list_of(_only(values)),
-        "derive": {"propertyNames": {"enum": sorted(values)}},
+        "include": _list_of(values),
+        "derive": {"propertyNames": {"enum": sorted(task.schema)}},
         "fit": _list_of({"properties": {"metric": metric}}),
     }
     is_it: Schema = {"properties": {"task": {"const": task.name}}, "required": ["task"]}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from depthrate.sweeps.content import kind_of, mapping_of, mappings_of, require_keys
-from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.errors import NoSweepFileError, SweepError
 from depthrate.sweeps.figure_requests import figure_request
 from depthrate.sweeps.fit_requests import fit_request
 from depthrate.sweeps.limits import MAX_TRIALS
@@ -52,7 +52,8 @@ def find_sweep_file(given: str) -> Path:
     """Return the sweep file: a path, or the name of one that comes with depthrate.
 
     Raises:
-        SweepError: there is no such file; the message says which are shipped.
+        NoSweepFileError: there is no such file; the message says which are shipped.
+        SweepError: it is a folder.
     """
     path = Path(given)
     if path.is_file():
@@ -62,12 +63,15 @@ def find_sweep_file(given: str) -> Path:
         return shipped[given]
     if given and path.is_dir():
         raise SweepError(f"{given} is a folder; give a sweep file in it")
+    inside = sorted(name for name in shipped if name.startswith(f"{given.rstrip('/')}/"))
+    if inside:
+        raise SweepError(f"{given} is a folder of shipped sweeps; give one of them: {', '.join(inside)}")
     folders = Counter(name.rpartition("/")[0] for name in shipped)
     top = [name for name in shipped if "/" not in name]
     below = [f"{count} below {folder}/" for folder, count in folders.items() if folder]
-    raise SweepError(
+    raise NoSweepFileError(
         f"sweep file {given!r} does not exist (looked in {Path.cwd()}){nearest(given, shipped)}; "
-        f"shipped sweeps: {', '.join(sorted(top) + sorted(below))}; docs/papers.md lists them"
+        f"shipped sweeps: {', '.join(sorted(top) + sorted(below))} (depthrate plan papers/ names these)"
     )
 
 
@@ -86,6 +90,15 @@ def load_sweep(given: str, overrides: Mapping[str, Any] | None = None) -> Sweep:
         return sweep_of_spec(_override(content, overrides or {}), folder=path.parent)
     except (SweepError, UnicodeDecodeError) as error:
         raise SweepError(f"{path}: {error}") from None
+
+
+def changed_sweep(sweep: Sweep, overrides: Mapping[str, Any]) -> Sweep:
+    """Return a sweep with `--set` overrides.
+
+    Raises:
+        SweepError: it is none any more.
+    """
+    return sweep_of_spec(_override(sweep.spec(), overrides)) if overrides else sweep
 
 
 def _which_function(path: Path) -> str:
@@ -170,6 +183,8 @@ def _spec_of_function(path: Path, name: str) -> dict[str, Any]:
     """Call a function in a Python file that returns a Sweep, and return its spec."""
     try:
         function = runpy.run_path(str(path)).get(name)
+        if hasattr(function, "__depthrate_task__"):
+            raise SweepError(f"{name!r} is a task, no sweep; name it in a sweep file: task: ./{path.name}:{name}")
         made: Any = function() if callable(function) else None
     except SweepError:
         raise

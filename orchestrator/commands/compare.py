@@ -42,15 +42,16 @@ def compare_sweeps(given: tuple[str, str], store: Store, as_json: bool, console:
         fits = [_pair_json(pair) for pair in pairs]
         print_json({"sweeps": names, "trials": sizes, "shared": len(shared), "parameters": values, "fits": fits})
         return
-    sizes_text = ", ".join(f"{name} {len(each.trials)}" for name, each in zip(names, checked, strict=True))
-    console.print(f"trials: {sizes_text}, {len(shared)} of them in both", highlight=False, markup=False)
+    for place, each in zip(("first", "second"), checked, strict=True):
+        console.print(f"{place}: {each.sweep.name}, {len(each.trials)} trials", highlight=False, markup=False)
+    console.print(f"{len(shared)} trials are in both", highlight=False)
     rows = [[name, *map(_listed, both)] for name, both in values.items()]
     if rows:
         print_table(console, ["parameter", *names], rows)
     else:
         console.print("parameters: the same values", highlight=False)
     if pairs:
-        head = ["metric", "group", f"exponent of {names[0]}", f"of {names[1]}", "p(equal)", "both"]
+        head = ["metric", "group", "p(equal)", "exponent of first", "of second", "both"]
         compared = [_pair_row(pair) for pair in pairs]
         shown = [i for i in range(len(head)) if head[i] != "group" or any(row[i] for row in compared)]
         rows = [[row[i] for i in shown] for row in compared]
@@ -102,7 +103,7 @@ def _pair_row(pair: FitPair) -> list[Any]:
     p = None if common is None else "<0.001" if common.p_common < 0.001 else f"{common.p_common:.3f}"
     group = pair.first.label() if pair.first.by == pair.second.by else f"{pair.first.label()} / {pair.second.label()}"
     metric = f"{pair.first.metric} over {pair.first.x}" if pair.first.x != "depth" else pair.first.metric
-    return [metric, printable(group), _exponent(pair.first), _exponent(pair.second), p, both]
+    return [metric, printable(group), p, _exponent(pair.first), _exponent(pair.second), both]
 
 
 def _exponent(curve: FittedCurve) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from depthrate.orchestrator.usage import UsageError
 from depthrate.storage.specs import LaunchedSpec, newest_specs, write_spec
-from depthrate.storage.store import Store
+from depthrate.storage.store import Store, StoreError, existing_store
 
 # what expands a sweep is imported where one is expanded: status reads what was written down at the launch
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from depthrate.sweeps.sweep import Sweep
 
 
+LISTED = 20
+"""Sweeps of a store that an error names."""
 ROOT = 0
 """The user whose files are everybody's, and who needs no protection from others'."""
 
@@ -30,7 +33,29 @@ def find_sweep(given: str, store: Store) -> tuple[CheckedSweep, SearchView | Non
     """
     launched = newest_specs(store)
     is_launch = given in launched and not Path(given).is_file()
-    return _checked(launched_sweep(launched[given]) if is_launch else _load(given), store)
+    return _checked(launched_sweep(launched[given]) if is_launch else _load(given, launched, store), store)
+
+
+def sweep_to_launch(given: str, overrides: Mapping[str, object], url: str | None) -> Sweep:
+    """Return the sweep of a file, a shipped one, or else that of the newest launch under a name.
+
+    Raises:
+        ValueError: there is no such sweep, or it cannot be read.
+    """
+    from depthrate.sweeps.errors import NoSweepFileError
+    from depthrate.sweeps.sweep_file import changed_sweep, load_sweep
+
+    try:
+        return load_sweep(given, overrides)
+    except NoSweepFileError as error:
+        try:
+            store = existing_store(url)
+        except StoreError:
+            raise error from None  # a first launch makes its store
+    launched = newest_specs(store)
+    if given not in launched:
+        return _load(given, launched, store)  # which says what there is
+    return changed_sweep(launched_sweep(launched[given]), overrides)
 
 
 def planned_trials(given: str | None, store: Store) -> dict[str, list[str]]:
@@ -43,7 +68,7 @@ def planned_trials(given: str | None, store: Store) -> dict[str, list[str]]:
     if given is None and not launched:
         raise UsageError(f"store {store.url} has no sweep yet; run one: depthrate run quickstart")
     if given is not None and (given not in launched or Path(given).is_file()):
-        sweep = _load(given)
+        sweep = _load(given, launched, store)
         return {sweep.name: _expanded(sweep, store)}
     planned = {}
     for spec in launched.values() if given is None else [launched[given]]:
@@ -90,10 +115,16 @@ def _checked(sweep: Sweep, store: Store) -> tuple[CheckedSweep, SearchView | Non
     return with_search(check_sweep(sweep), store)
 
 
-def _load(given: str) -> Sweep:
+def _load(given: str, launched: Iterable[str], store: Store) -> Sweep:
+    from depthrate.sweeps.errors import NoSweepFileError
     from depthrate.sweeps.sweep_file import load_sweep
 
-    return load_sweep(given)
+    try:
+        return load_sweep(given)
+    except NoSweepFileError as error:
+        names = sorted(launched)
+        there = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+        raise NoSweepFileError(f"{error}; sweeps of {store.url}: {there or 'none yet'}") from None
 
 
 def launched_sweep(launched: LaunchedSpec) -> Sweep:

@@ -103,7 +103,9 @@ def fit_otherwise(
         print_json([row for curve in curves for row in curve.table_rows(checked.sweep.name)])
     else:
         print_fits(console, curves, wide=wide, more="--wide")
-        console.print("not kept in the store: to keep a fit, write it into the sweep's fit:", highlight=False)
+        console.print(
+            "not kept in the store; to keep a fit, write it under the key fit of the sweep file", highlight=False
+        )
     return results.problems
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from depthrate.orchestrator.commands.find_sweep import sweep_to_launch
 from depthrate.orchestrator.executors.builtin import DEFAULT_EXECUTOR, executor_options, open_machines
 from depthrate.orchestrator.executors.executor import ExecutorRequest, Machines
 from depthrate.orchestrator.plan import CheckedSweep, Plan, check_data, check_sweep, make_plan
@@ -16,7 +17,7 @@ from depthrate.storage.kept_code import find_code
 from depthrate.storage.store import Store, existing_store
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.sweep import Sweep
-from depthrate.sweeps.sweep_file import load_sweep, parse_yaml
+from depthrate.sweeps.sweep_file import parse_yaml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class LaunchArguments:
         Raises:
             ValueError: `SweepError`, `TaskError`, `ParameterError` or `DatasetError` for what cannot run.
         """
-        sweep = load_sweep(self.sweep, _overrides(self.overrides)) if self.loaded is None else self.loaded
+        sweep = self.loaded or sweep_to_launch(self.sweep, _overrides(self.overrides), self.store)
         files = None if self.code is None else find_code(existing_store(self.store), self.code)[1]
         checked = check_sweep(sweep, files)
         check_data(checked, data)

@@ -55,7 +55,7 @@ def show_plan(arguments: LaunchArguments, as_json: bool, *, wide: bool = False) 
         console.print(view.sentence(), highlight=False)
     if plan.packs:
         for remark in plan.checked.task.remarks([trial.params for pack in plan.packs for trial in pack.trials]):
-            console.print(remark, highlight=False, markup=False, soft_wrap=True)
+            console.print(remark, highlight=False, markup=False)
         _print_packs(console, plan, machines, estimates, wide=wide)
         _print_engines(console, plan, machines)
         _print_cost(console, plan, machines, estimates, details)

@@ -38,7 +38,8 @@ def list_sweeps(store: Store, as_json: bool, console: Console) -> None:
         return
     print_table(console, ["sweep", "asks for", "committed", "last launch (UTC)"], rows)
     for each in removed:
-        text = f"removed: {each.sweep}, {len({t for t, _ in each.rows})} trials; bring it back: "
+        how = "removed" if each.rows else "removed or renamed"  # a new name takes the trials with it
+        text = f"{how}: {each.sweep}, {len({t for t, _ in each.rows})} trials; bring it back: "
         text += next_call("sweeps", "restore", None, each.sweep, "--store", store.url)
         console.print(printable(text), highlight=False, markup=False)
 

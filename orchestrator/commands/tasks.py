@@ -8,10 +8,11 @@ from typing import Any
 
 from rich.console import Console
 
-from depthrate.orchestrator.terminal import print_table
+from depthrate.orchestrator.terminal import print_described, print_table
 from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.papers import titles_cited
 from depthrate.tasks.schema import REQUIRED
 
 
@@ -46,18 +47,21 @@ def print_task(name: str, console: Console) -> None:
     for p in task.schema.values():
         default = "required" if p.default is REQUIRED else _literal(p.default)
         rows.append([p.name, p.allowed, default, "yes" if p.fusible else "", p.doc])
-    print_table(console, ["parameter", "allowed", "default", "fusible", "meaning"], rows)
+    print_described(console, ["parameter", "allowed", "default", "fusible", "meaning"], rows)
     if task.measurements:
         print_measurements(task.measurements, console)
     else:
         console.print("It declares no measurements: any column that it returns is kept.", highlight=False)
+    docs = [p.doc for p in task.schema.values()] + [each.doc for each in task.measurements]
+    if titles := titles_cited(" ".join(docs)):
+        console.print(titles, highlight=False, markup=False)
 
 
 def print_measurements(measurements: Sequence[Measurement], console: Console) -> None:
     """Print one row a measurement, those of each layer first."""
     ordered = sorted(measurements, key=lambda each: each.per)
     rows = [[each.name, each.label, each.per, each.kind, each.axis, each.doc] for each in ordered]
-    print_table(console, ["measurement", "label", "per", "kind", "axis", "meaning"], rows)
+    print_described(console, ["measurement", "label", "per", "kind", "axis", "meaning"], rows)
 
 
 def _literal(value: Any) -> str:

@@ -102,7 +102,8 @@ def _headline(curve: FittedCurve, power: RateFit) -> str:
     values += [f"{parameter.symbol} {number_text(best.parameter(parameter.name))}" for parameter in model.parameters]
     told = f" ({', '.join(values)})" if model.values_are_told else ""
     by = f"<span class=nowrap>ΔAICc {_delta(power, curve):.1f}</span>"
-    law = f"<strong>follows a {model.words}</strong>{told}, preferred over the power law by {by}"
+    article = "an" if model.words[0] in "aeiou" else "a"
+    law = f"<strong>follows {article} {model.words}</strong>{told}, preferred over the power law by {by}"
     return f"{law}; as a power law it {rate}, {interval}"
 
 

@@ -30,6 +30,7 @@ from depthrate.orchestrator.report.theme import Theme
 from depthrate.orchestrator.report.trial_tables import left_out_table, trial_details, trial_table
 from depthrate.orchestrator.report.words import duration_text, escape, number_text
 from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.papers import titles_cited
 
 
 def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
@@ -158,6 +159,8 @@ def _figures(themes: list[Theme], data: ReportData, numbers: Iterator[int]) -> s
     if not plots:
         return tables or "".join(f"<p>{theme.empty}</p>" for theme in themes if theme.empty)
     lead = " ".join(filter(None, (theme.lead(data) for theme in themes)))
+    titles = titles_cited(lead)
+    lead += f" ({escape(titles)})" if titles else ""
     drawn = "\n".join(figure_html(plot, next(numbers)) for plot in plots)
     return f'{tables}<p class=note>{lead}</p><div class="figures">{drawn}</div>'
 

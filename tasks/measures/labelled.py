@@ -55,8 +55,9 @@ def numbered(labels_N: np.ndarray, num_classes: int | None = None) -> tuple[Tens
         num_classes = len(classes)
     else:
         if labels_N.dtype.kind not in "iu" or labels_N.min() < 0 or labels_N.max() >= num_classes:
+            seen = np.unique(labels_N)  # sorts texts too, which have no minimum
             raise FeaturesError(
-                f"labels are {labels_N.dtype} from {labels_N.min()} to {labels_N.max()}, and the weight has {num_classes} "
+                f"labels are {labels_N.dtype} from {seen[0]} to {seen[-1]}, and the weight has {num_classes} "
                 "rows; with a weight labels number its rows, 0 to K - 1"
             )
         index_N = labels_N

@@ -202,6 +202,7 @@ def test_report_is_written(done: tuple[Path, str], tmp_path: Path) -> None:
 def test_tasks_lists_parameters() -> None:
     code, output = invoke("tasks", "collapse")
     assert code == 0 and "weight_decay_last" in output and "required" in output
+    assert "P2: Neural Collapse versus Low-Rank Bias" in output
     assert "collapse" in invoke("tasks")[1]
 
 

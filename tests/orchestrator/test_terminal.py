@@ -11,6 +11,7 @@ from rich.console import Console
 from depthrate.orchestrator.terminal import (
     format_value,
     make_console,
+    print_described,
     print_rows,
     print_table,
     printable,
@@ -57,3 +58,18 @@ def test_as_many_columns_as_a_terminal_has_room_for() -> None:
     lines = text_of(console).splitlines()
     assert max(map(len, lines)) <= 80 and sum("12345678" in line for line in lines) == 1, "a row is a line"
     assert "more columns" in lines[-1]
+    print_rows(console := on_terminal(30), ["a", "b"], [["1" * 20] * 2])
+    assert "1 more column (b): --wide" in text_of(console)
+    print_table(console := on_terminal(30), ["name", "where"], [["digits", "a/" + "long_name" * 5]])
+    assert text_of(console).replace(" ", "").replace("\n", "").endswith("a/" + "long_name" * 5), "nothing is cut"
+
+
+def test_what_is_described_is_an_entry_where_a_terminal_has_no_room_for_a_table() -> None:
+    columns, rows = ["parameter", "allowed", "default", "meaning"], [["a_long_name", "one of b, c", "", "word " * 30]]
+    print_described(console := on_terminal(60), columns, rows)
+    lines = text_of(console).splitlines()
+    assert lines[:2] == ["parameters", "a_long_name"] and max(map(len, lines)) <= 60
+    assert lines[-2].strip() == "allowed: one of b, c"
+    assert text_of(console).count("word") == 30, "nothing is cut"
+    print_described(console := on_terminal(300), columns, rows)
+    assert "parameter" in text_of(console)

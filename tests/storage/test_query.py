@@ -90,6 +90,12 @@ def test_an_error_names_the_views(store: Store) -> None:
         results_of(store).sql("select nc9 from results")
 
 
+def test_an_error_names_the_column_that_may_have_been_meant(store: Store) -> None:
+    commit(store, "a1", ["t1"], params={"depth": 2})
+    with pytest.raises(QueryError, match='did you mean "depth"'):
+        results_of(store).sql("select dept from results")
+
+
 def test_relations_outlive_the_store_and_each_other(store: Store) -> None:
     commit(store, "a1", ["t1"])
     results = results_of(store)

@@ -126,6 +126,9 @@ def test_a_missing_file_lists_the_shipped_sweeps(tmp_path):
         load_sweep("quikstart")
     with pytest.raises(SweepError, match="is a folder"):
         load_sweep(str(tmp_path))
+    for folder in ("papers/pfc", "papers/pfc/"):
+        with pytest.raises(SweepError, match="folder of shipped sweeps; give one of them: papers/pfc/cifar10, "):
+            load_sweep(folder)
 
 
 def test_the_quickstart_is_what_the_design_page_shows():
@@ -156,3 +159,10 @@ def test_a_python_file_without_a_function_is_answered_with_its_functions(tmp_pat
     path.write_text("import depthrate\n\ndef wd():\n    pass\n\ndef other():\n    raise SystemExit\n")
     with pytest.raises(SweepError, match=r"as in .*my_sweep.py:wd \(its functions: wd, other\)"):
         load_sweep(str(path))
+
+
+def test_a_task_in_place_of_a_sweep_is_told_where_it_belongs(tmp_path):
+    text = "import depthrate\n\n@depthrate.task(version=1)\ndef power(*, depth: int, context):\n    return {}\n"
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(SweepError, match="'power' is a task, no sweep; name it in a sweep file: task: ./mine.py:power"):
+        load_sweep(f"{tmp_path}/mine.py:power")

@@ -85,6 +85,18 @@ def test_sweeps_are_compared(store: str) -> None:
     assert "p(equal)" in invoke("compare", "low", "high", "--store", store)
 
 
+def test_the_launch_of_a_store_is_run_again_by_its_name_and_what_there_is_none_of_is_told(store: str) -> None:
+    assert "low: 9 trials, 9 done" in invoke("plan", "low", "--store", store)
+    assert "low.depth-21: 3 trials, 0 done" in invoke("plan", "low", "--set", "depth=21", "--store", store)
+    trial_id = str(ask(store, "select trial_id from results where depth = 2 and exponent = 0.5 limit 1")[0]["trial_id"])
+    invoke("trials", "rm", trial_id, "--yes", "--store", store)
+    assert "low: 9 trials, 8 done, 1 to run" in invoke("run", "low", "--workers", "1", "--store", store)
+    for verb in ("run", "plan", "status", "fit", "report"):
+        said = refused(verb, "lo", "--store", store)
+        assert "'lo' does not exist" in said and f"sweeps of {store}: high, low, low.exponent-1.0" in said
+    assert "'lo' does not exist" in refused("run", "lo", "--store", f"{store}/none")
+
+
 def test_a_sweep_is_removed_and_brought_back(store: str) -> None:
     shown = invoke("sweeps", "rm", "low", "--store", store)
     assert "6 committed trials go" in shown and "3 stay, which other sweeps ask for: high 3" in shown
@@ -115,6 +127,7 @@ def test_a_sweep_is_renamed(store: str, ran: Path) -> None:
     assert {row["sweep"] for row in ask(store, "select distinct sweep from fits")} >= {"first"}
     assert ask(store, "select count(*) as n from results where sweep = 'first'") == [{"n": 9}]
     assert json.loads(invoke("status", "first", "--json", "--store", store))[0]["ok"] == 9
+    assert "removed or renamed: low, 0 trials" in invoke("sweeps", "list", "--store", store)
     spec = yaml.safe_load((ran / "low.yaml").read_text())
     assert spec["name"] == "low" and "9 trials, 9 done" in invoke("plan", str(ran / "low.yaml"), "--store", store)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import html
+import io
 import json
 import re
 import shutil
@@ -21,6 +22,7 @@ import pytest
 from browser import Browser, browser
 from plotly.offline import get_plotlyjs_version
 from report_data import DEPTHS, EXPONENTS, MEASUREMENTS, make_data, plain_data
+from rich.console import Console
 
 from depthrate.orchestrator.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.drift import Drift
@@ -35,6 +37,7 @@ from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentenc
 from depthrate.orchestrator.report.library import library
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.terminal import print_fits
 from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.tasks.fits.bounds import BoundCheck
 from depthrate.tasks.fits.common_exponent import CommonFit
@@ -95,6 +98,14 @@ def figures(page: str) -> list[dict[str, Any]]:
     return [json.loads(block) for block in blocks]
 
 
+# The words
+
+
+def test_the_page_has_the_titles_of_papers_that_its_words_cite() -> None:
+    page = render_report(make_data())
+    assert "(P2)" in page and "P2: Neural Collapse versus Low-Rank Bias" in page
+
+
 # The sentence
 
 
@@ -113,6 +124,11 @@ def test_sentence_says_that_another_model_is_preferred() -> None:
         "NC1 follows a power law with floor (exponent 0.81, floor 0.0123), preferred over the power law by ΔAICc 4.5; as a "
         "power law it falls as depth^−0.58, 95 % interval [0.51, 0.66], R² 0.970, 15 trials."
     )
+
+
+def test_sentence_has_the_article_of_the_model_s_words() -> None:
+    sentence = words(fit_sentence(make_curve(make_fit(), make_fit("exponential", aicc=-60.0))))
+    assert sentence.startswith("NC1 follows an exponential, preferred over the power law")
 
 
 def test_a_lower_aicc_alone_is_no_headline_where_whole_seeds_do_not_reject_the_power_law() -> None:
@@ -576,6 +592,8 @@ def test_summary_says_tests_cuts_targets_and_doubts() -> None:
         "upper bound goes as depth^−0.40 here, up to a factor; over it the data have 0.05 [−0.02, 0.10]: not rejected."
         in sentence
     )
+    print_fits(console := Console(file=io.StringIO(), width=300), [replace(curve, by={"width": 8}, judged=2)])
+    assert "nc1 over depth (width = 8, layer -2) -0.020 (at most 0.110)" in console.file.getvalue()
     slower = replace(curve, bound=BoundCheck(0.4, -0.05, -0.1, -0.01))
     assert "over it the data have 0.05 [0.01, 0.10]: slower than the bound allows" in words(fit_sentence(slower))
     faster = replace(curve, bound=BoundCheck(0.4, 0.3, 0.1, 0.5))

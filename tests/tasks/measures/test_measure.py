@@ -116,6 +116,7 @@ def test_wrong_features_are_refused():
         (lambda: depthrate.measure(bad, LABELS), "sample 7"),
         (lambda: depthrate.measure(FEATURES, np.zeros(90)), "one class"),
         (lambda: depthrate.measure(FEATURES, numbers, WEIGHT[:2]), "2 rows"),
+        (lambda: depthrate.measure(FEATURES, np.array(list("abc"))[numbers], WEIGHT), "from a to c.*number its rows"),
         (lambda: depthrate.measure(FEATURES, numbers, np.vstack([WEIGHT, WEIGHT[:1]])), "no sample of class 3"),
         (lambda: depthrate.measure(FEATURES, numbers, WEIGHT[:, :5]), "20 wide"),
         (lambda: depthrate.measure(FEATURES[:, 0, 0], numbers), "a row a sample"),

@@ -1,0 +1,19 @@
+"""The papers that measurements and parameters cite by a letter and a number."""
+
+from __future__ import annotations
+
+import re
+
+PAPERS = {
+    "P1": "Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers",
+    "P2": "Neural Collapse versus Low-Rank Bias: Is Deep Neural Collapse Really Optimal?",
+    "P3": "Progressive Feedforward Collapse of ResNet Training",
+    "P4": "Feature Collapse",
+}
+"""Short name -> title."""
+
+
+def titles_cited(text: str) -> str:
+    """Return the titles of the papers that a text cites, as in `P1: Neural Collapse is ...`; empty where it cites none."""
+    cited = set(re.findall(r"\bP\d\b", text))
+    return "; ".join(f"{name}: {title}" for name, title in PAPERS.items() if name in cited)
