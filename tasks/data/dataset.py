@@ -17,6 +17,8 @@ from depthrate.tasks.data.sources import DatasetError
 MOST_COMPARED = 10_000
 """Samples whose distances are compared: all pairs of as many take some 10 s."""
 COMPARED_AT_ONCE = 1000
+SAME = 1e-12
+"""Squares of distances between samples of norm 1 that are no larger are the rounding of none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +109,7 @@ class Dataset:
             own = np.arange(len(square_MN))
             square_MN[own, start + own] = np.inf
             smallest = min(smallest, float(square_MN.min()))
-        return float(np.sqrt(max(smallest, 0.0)))
+        return float(np.sqrt(smallest)) if smallest > SAME else 0.0
 
     @cached_property
     def content_hash(self) -> str:

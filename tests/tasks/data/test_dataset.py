@@ -34,6 +34,16 @@ def test_samples_are_sorted_by_class_and_keep_their_order_within():
     assert found.shape.sample_shape == (2, 4, 4) and found.shape.num_inputs == 32 and found.is_balanced
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_closest_samples_are_at_their_distance_and_equal_ones_at_none(seed):
+    x_NI = np.random.default_rng(seed).normal(size=(12, 784))
+    unit_NI = x_NI / np.linalg.norm(x_NI, axis=1, keepdims=True)
+    pairs = [np.linalg.norm(unit_NI[i] - unit_NI[j]) for i in range(12) for j in range(i)]
+    assert Dataset.from_arrays(x_NI, np.arange(12) % 2).closest_samples == pytest.approx(min(pairs), rel=1e-12)
+    doubled = Dataset.from_arrays(np.concatenate([x_NI, 3 * x_NI]), np.arange(24) % 2)
+    assert doubled.closest_samples == 0.0
+
+
 def test_whole_numbers_become_floats_and_tokens_stay_whole():
     pixels = Dataset.from_arrays(np.arange(8, dtype=np.uint8).reshape(4, 2), np.array([0, 1, 0, 1]))
     tokens = Dataset.from_arrays(np.arange(8).reshape(4, 2), np.array([0, 1, 0, 1]), vocabulary_size=8)
