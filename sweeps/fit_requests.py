@@ -58,6 +58,16 @@ class FitRequest:
         """The parameters that x is made of."""
         return sorted(Expression(self.x).names)
 
+    @property
+    def options(self) -> list[str]:
+        """How the curve is fitted, in words, where that is not as by default: fits that differ in it alone are told apart."""
+        said = {
+            f"weights {self.weights}": self.weights != FitRequest.weights,
+            f"x_min {self.x_min}": self.x_min is not None,
+            "converged only": self.unconverged == "drop",
+        }
+        return [text for text, is_so in said.items() if is_so]
+
     def spec(self) -> dict[str, Any]:
         """Return the request as a sweep file would hold it: what differs from the defaults."""
         extra = {name: getattr(self, name) for name in _ALLOWED}

@@ -13,6 +13,7 @@ import pytest
 from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.draws import draws_text
 from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.report.words import curve_label
 from depthrate.orchestrator.results import results_of
 from depthrate.storage.commit import commit_trials
 from depthrate.storage.expressions import QueryError
@@ -168,6 +169,14 @@ def test_trials_whose_objective_still_falls_are_counted_and_dropped_on_request(f
     assert len(kept.rows) == 4 and not kept.excluded and kept.table_rows("s")[0]["n_unconverged"] == 2
     assert dropped.excluded == {"unconverged": 2} and {row["trial_id"] for row in dropped.left_out} == {"t4", "t16"}
     assert [row["x"] for row in dropped.rows] == [2, 8] and dropped.unconverged == frozenset()
+    assert (kept.label(), dropped.label(), curve_label(dropped)) == ("", "converged only", "nc1, converged only")
+
+
+def test_fits_that_differ_in_an_option_alone_are_told_apart(folder: Store) -> None:
+    trials = with_curves(folder, {2: [1], 4: [1], 8: [1]})
+    asked = [FitRequest("nc1"), FitRequest("nc1", weights="robust"), FitRequest("nc1", x_min=4, weights="spread")]
+    names = [curve.label() for curve in fit_curves(results_of(folder), asked, trials)]
+    assert names == ["", "weights robust", "weights spread, x_min 4"]
 
 
 def test_groups_are_tested_for_one_exponent(folder: Store) -> None:
