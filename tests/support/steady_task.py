@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import depthrate
+
+LONGEST_WAIT_S = 60.0
 
 
 @depthrate.task(version=1)
@@ -58,8 +61,13 @@ def stubborn(*, depth: int, seconds: float = 600.0, context: Any) -> Any:
 
 
 @depthrate.task(version=1)
-def looks_around(*, depth: int, trace: str, seconds: float = 2.0, file: str = "", context: Any) -> Any:
-    """Note what a job gives its processes, and read a file of the data folder."""
+def looks_around(
+    *, depth: int, trace: str, seconds: float = 2.0, file: str = "", company: int = 1, context: Any
+) -> Any:
+    """Note what a job gives its processes, and read a file of the data folder.
+
+    With company it stays until so many have begun on its GPU: a busy machine starts one long before the next.
+    """
     began = time.time()
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "TMPDIR", "SLURM_JOB_ID", "APPTAINER_CONTAINER")
     seen: dict[str, Any] = {name: os.environ.get(name) for name in names}
@@ -73,6 +81,15 @@ def looks_around(*, depth: int, trace: str, seconds: float = 2.0, file: str = ""
     with open(os.path.join(seen["TMPDIR"] or "/tmp", f"left-by-{os.getpid()}"), "w") as scratch:
         scratch.write("x")
     time.sleep(seconds)
+    _wait_for_company(f"{trace}.begun", f"{seen['SLURM_JOB_ID']} {seen['CUDA_VISIBLE_DEVICES']}", company)
     with open(trace, "a") as lines:
         lines.write(json.dumps({**seen, "began": began, "ended": time.time(), "device": context.device}) + "\n")
     return {"metrics": [{"layer": depth, "nc1": 1.0}]}
+
+
+def _wait_for_company(path: str, place: str, company: int) -> None:
+    with open(path, "a") as lines:
+        lines.write(f"{place}\n")
+    until = time.time() + LONGEST_WAIT_S
+    while Path(path).read_text().splitlines().count(place) < company and time.time() < until:
+        time.sleep(0.1)

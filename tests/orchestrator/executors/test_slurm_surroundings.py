@@ -47,7 +47,7 @@ def test_packs_share_a_gpu(bench: Bench, has_service: bool) -> None:
         (programs / "nvidia-cuda-mps-control").write_text(CONTROL.format(log=log))
         (programs / "nvidia-cuda-mps-control").chmod(0o755)
         bench.profile["setup"] = [f"export PATH={programs}:$PATH"]
-    look_around(bench, 8)
+    look_around(bench, 8, company=2)
     plan = json.loads(bench.run("plan", "--json"))
     assert plan["jobs"] == 2 and plan["share_of_slots_used"] == 1
     assert json.loads(bench.run("plan", "--json", "--packs-per-gpu", "1"))["jobs"] == 4
