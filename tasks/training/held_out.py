@@ -35,8 +35,9 @@ class HeldOut:
 
         tables: a trial's position -> its rows; measured: positions. Computed in the trainer's precision.
         """
-        x_NI = self._x_NI.to(trainer.plan.dtype) if self._x_NI.is_floating_point() else self._x_NI
-        over_test = trainer.on(x_NI, self._labels_N)
+        if self._x_NI.is_floating_point():
+            self._x_NI = self._x_NI.to(trainer.plan.dtype)  # once: polish goes on in float64
+        over_test = trainer.on(self._x_NI, self._labels_N)
         loss_T, accuracy_T = (each_T.tolist() for each_T in over_test.scores())
         for position, (metrics, curves) in tables.items():
             scores = {"loss": loss_T[position], "accuracy": accuracy_T[position]}
