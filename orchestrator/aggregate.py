@@ -13,6 +13,7 @@ import numpy as np
 from depthrate.orchestrator.convergence import Convergence, judge
 from depthrate.orchestrator.draws import draw_of, draws_of, draws_text
 from depthrate.orchestrator.drift import drift_of
+from depthrate.orchestrator.fit_pairs import common_fit
 from depthrate.orchestrator.fitted_curve import FittedCurve
 from depthrate.orchestrator.fitted_values import FittedValues
 from depthrate.storage.query import Results
@@ -20,7 +21,6 @@ from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.fits.bounds import check_bound
-from depthrate.tasks.fits.common_exponent import common_exponent
 from depthrate.tasks.fits.cutoffs import Cutoff, cutoff, lack_of_fit, sensitivity
 from depthrate.tasks.fits.points import FitError
 from depthrate.tasks.fits.rates import fit_many
@@ -200,13 +200,5 @@ def _with_bound(
 
 def _with_common(curves: list[FittedCurve]) -> list[FittedCurve]:
     """Test whether a request's groups share their exponent."""
-    part = [curve for curve in curves if curve.fits]
-    try:
-        points = [([row["x"] for row in curve.rows], [row["y"] for row in curve.rows]) for curve in part]
-        of_curves = [draws_of(curve.rows) for curve in part]
-        known = [draws for draws in of_curves if draws is not None]
-        seeds = known if len(known) == len(part) else None
-        common = common_exponent(points, seeds=seeds, weights=part[0].asked.weights if part else "equal")
-    except FitError:
-        return curves
+    common = common_fit([curve for curve in curves if curve.fits])
     return [replace(curve, common=common) if curve.fits else curve for curve in curves]

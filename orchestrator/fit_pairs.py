@@ -35,7 +35,7 @@ def pair_up(first: Sequence[FittedCurve], second: Sequence[FittedCurve]) -> Iter
         same = [each for each in asked if each.by == curve.by]
         other = same[0] if same else asked[0] if len(asked) == len(of_first) == 1 else None
         if other is not None:
-            yield FitPair(curve, other, _common(curve, other))
+            yield FitPair(curve, other, common_fit([curve, other]))
 
 
 def _asked(curve: FittedCurve) -> tuple[Any, ...]:
@@ -46,11 +46,12 @@ def _options(curve: FittedCurve) -> FitRequest:
     return replace(curve.asked, by=())
 
 
-def _common(first: FittedCurve, second: FittedCurve) -> CommonFit | None:
-    points = [([row["x"] for row in curve.rows], [row["y"] for row in curve.rows]) for curve in (first, second)]
-    draws = draws_of(first.rows), draws_of(second.rows)
-    seeds = None if draws[0] is None or draws[1] is None else [draws[0], draws[1]]
+def common_fit(curves: Sequence[FittedCurve]) -> CommonFit | None:
+    """Return one exponent for all these curves, over whole seeds where each has them; null where it cannot be tested."""
+    points = [([row["x"] for row in curve.rows], [row["y"] for row in curve.rows]) for curve in curves]
+    known = [draws for draws in (draws_of(curve.rows) for curve in curves) if draws is not None]
+    seeds = known if len(known) == len(curves) else None
     try:
-        return common_exponent(points, seeds=seeds, weights=first.asked.weights)
+        return common_exponent(points, seeds=seeds, weights=curves[0].asked.weights if curves else "equal")
     except FitError:
         return None

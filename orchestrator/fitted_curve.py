@@ -87,7 +87,7 @@ class FittedCurve:
         """Name the curve's group, as in `weight_decay = 0.005`, the layer where it is not the last, and options of the fit."""
         names = [f"{name} = {value}" for name, value in self.by.items()]
         names += [] if self.asked.layer is None else [f"layer {self.asked.layer}"]
-        return ", ".join([*names, *([f"where {self.asked.where}"] if self.asked.where else []), *self.asked.options])
+        return ", ".join([*names, *self.asked.options])
 
     def table_rows(self, sweep: str) -> list[dict[str, Any]]:
         """Return the curve's rows of the fits table."""

@@ -60,8 +60,9 @@ class FitRequest:
 
     @property
     def options(self) -> list[str]:
-        """How the curve is fitted, in words, where that is not as by default: fits that differ in it alone are told apart."""
+        """Which trials and how, in words, where that is not as by default: fits that differ in it alone are told apart."""
         said = {
+            f"where {self.where}": bool(self.where),
             f"weights {self.weights}": self.weights != FitRequest.weights,
             f"x_min {self.x_min}": self.x_min is not None,
             "converged only": self.unconverged == "drop",

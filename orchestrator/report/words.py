@@ -39,9 +39,7 @@ def curve_label(curve: FittedCurve) -> str:
     """Name a curve's metric, and what of it is not as usual: its layer, its filter, options of the fit."""
     asked = curve.asked
     layer = "" if asked.layer is None else f", layer {signed_text(asked.layer, 'd')}"
-    return ", ".join(
-        [f"{curve.metric_label}{layer}", *([f"where {asked.where}"] if asked.where else []), *asked.options]
-    )
+    return ", ".join([f"{curve.metric_label}{layer}", *asked.options])
 
 
 def group_text(by: dict[str, Any]) -> str:
