@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from depthrate.tasks import task_folder
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.task import TaskError
 from depthrate.tasks.task_code import TooMuchCode, collect_code
 
-
-@pytest.fixture(autouse=True)
-def clean_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Leave the import path and the modules of the other tests as they were."""
-    folder = task_folder._TaskFolder()
-    monkeypatch.setattr(task_folder, "_TASK_FOLDER", folder)
-    path, modules = list(sys.path), set(sys.modules)
-    yield
-    folder.activate(None)
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("clean_imports")
 
 
 def write(folder: Path, files: dict[str, str]) -> None:

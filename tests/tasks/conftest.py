@@ -1,0 +1,24 @@
+"""Fixtures for the tests of tasks: an import path of their own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from depthrate.tasks import task_folder
+
+
+@pytest.fixture
+def clean_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leave the import path and the modules of the other tests as they were, and see nothing of theirs."""
+    task_folder.import_beside(None)  # the folder of the task that was loaded last would be looked in first
+    folder = task_folder._TaskFolder()
+    monkeypatch.setattr(task_folder, "_TASK_FOLDER", folder)
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    folder.activate(None)
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
