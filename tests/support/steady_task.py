@@ -35,6 +35,21 @@ def steady(
     return {"metrics": [{"layer": depth, "nc1": 1 / depth}]}
 
 
+@depthrate.task(version=1)
+def curved(*, depth: int, hold: str, steps: int = 100, context: Any) -> Any:
+    """Show a loss that falls, and do not end while the file `hold` is there."""
+    rows: list[dict[str, float]] = []
+    context.show_curves({context.trial_ids[0]: rows})
+    for step in range(steps):
+        rows.append({"step": step, "loss": 1 / (depth + step)})
+        time.sleep(0.02)
+    while os.path.exists(hold):
+        if context.should_stop():
+            raise depthrate.Interrupted
+        time.sleep(0.1)
+    return {"metrics": [{"layer": depth, "nc1": 1 / depth}], "curves": rows}
+
+
 @depthrate.task(version=1, fusible=["seed"])
 def hungry(*, depth: int, gb_each: float = 0.4, seed: int = 0, context: Any) -> Any:
     """Need memory in proportion to the pack."""

@@ -68,6 +68,33 @@ def test_one_job_is_cancelled_by_hand(bench: Bench) -> None:
     bench.check(3, most_redone=1)
 
 
+def test_curves_are_seen_while_jobs_train_also_after_one_was_cancelled(bench: Bench) -> None:
+    (hold := bench.folder / "hold").touch()
+    bench.sweep("curved", params={"hold": str(hold)}, grid={"depth": [2, 3]})
+    process = bench.start()
+
+    def seen() -> dict[int, tuple[str, int]]:
+        query = "select depth, attempt_id, count(*), max(step) from live group by all"
+        rows = results_of(bench.store).sql(query).fetchall() if bench.store.list("live") else []
+        return {depth: (attempt, number) for depth, attempt, number, last in rows if last == 99}
+
+    bench.until(lambda: len(seen()) == 2)
+    first = seen()
+    assert [number for _, number in first.values()] == [100, 100] and len(bench.queue()) == 2
+    assert "loss" in bench.run("status", bench.name)
+    bench.lab.run("scancel", bench.queue()[0][0])
+    bench.until(lambda: len(seen()) == 2 and len(set(seen().items()) - set(first.items())) == 1, seconds=150)
+    assert [number for _, number in seen().values()] == [100, 100], (
+        "the rows of the cancelled attempt are not among them"
+    )
+    hold.unlink()
+    bench.wait(process)
+    assert bench.store.list("live") == {}
+    query = "select depth, count(distinct step), min(loss) from curves join trials using (trial_id) group by all"
+    assert sorted(results_of(bench.store).sql(query).fetchall()) == [(2, 100, 1 / 101), (3, 100, 1 / 102)]
+    bench.check(2)
+
+
 def test_everything_is_cancelled_by_hand(bench: Bench) -> None:
     bench.sweep(params={"steps": 200, "step_s": 0.2}, grid={"depth": [2, 3]})
     process = bench.start()
