@@ -241,6 +241,7 @@ SLOW_TO_IMPORT = {"torch", "ray", "sklearn", "plotly", "matplotlib", "optuna", "
         (["status"], {"duckdb", "yaml", "pyarrow.compute"}),
         (["status", "tiny"], {"duckdb", "yaml", "pyarrow.compute"}),
         (["query", "select 1"], set()),
+        (["query", "select count(*) from trials"], set()),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
