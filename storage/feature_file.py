@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from depthrate.storage.parquet import DataFile, feature_writer, open_parquet, row_groups
 from depthrate.storage.schema import TableError
@@ -78,6 +77,8 @@ class FeatureFile:
 
     def _open_anew(self, schema: pa.Schema) -> None:
         """Go on behind the rows of the file, which is closed and takes no more, without those that are left out."""
+        import pyarrow.compute as pc  # 40 ms that who reads commits does not need
+
         file = _local_file()
         writer, left_out = feature_writer(file, schema), pa.array(sorted(self._left_out), pa.string())
         with open_parquet(self._file) as before:

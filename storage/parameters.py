@@ -59,8 +59,8 @@ def parameter_columns(texts: list[str]) -> dict[str, pa.Array]:
 
 
 def _parsed_by_arrow(texts: list[str]) -> dict[str, pa.Array] | None:
-    """Return the columns where Arrow's reader and Python's agree, else None: at 100,000 trials it is ten times as fast."""
-    if len(texts) < 1000:
+    """Return the columns where Arrow's reader and Python's agree, else None: ten times as fast, and without pandas."""
+    if not texts:
         return None
     import pyarrow.json
 

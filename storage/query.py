@@ -193,10 +193,12 @@ class Results:
                 trials = trials.filter(pa.array([t in ids for t in trials["trial_id"].to_pylist()], pa.bool_()))
                 trials = with_sweep(trials, pa.array([sweep] * trials.num_rows, pa.string()))
             tags = read_tags(self.store)
-            of_trial = [tags.get(t) for t in trials["trial_id"].to_pylist()] if tags else [None] * trials.num_rows
+            ids, texts = trials["trial_id"].to_pylist(), pa.list_(pa.string())
+            # pa.array imports pandas
+            of_trial = pa.array([tags.get(each) for each in ids], texts) if tags else pa.nulls(len(ids), texts)
             trials = with_parameter_columns(trials, self._added)
             if "tags" not in map(str.casefold, trials.column_names):  # a parameter of that name is older
-                trials = trials.append_column("tags", pa.array(of_trial, pa.list_(pa.string())))
+                trials = trials.append_column("tags", of_trial)
             self._trials = trials
         return self._trials
 
@@ -279,9 +281,7 @@ class Results:
         schema = pa.schema([*self.columns.schemas[name], *self._own_columns(name).items()])
         if not any(self.snapshot.sources[index].files.get(name) for index in sources):
             return pa.Table.from_batches([], schema)
-        from depthrate.storage.scan import (
-            TableDataset,  # imports pandas: half a second that trials and fits alone do not need
-        )
+        from depthrate.storage.scan import TableDataset  # imports pandas, which trials and fits alone do not need
 
         return TableDataset.of(self.store, self.snapshot, name, sources, schema)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -92,7 +93,7 @@ class ReportData:
         """Names of the parameters."""
         return [str(column) for column in self.trials.columns if column not in STATE_COLUMNS]
 
-    @property
+    @cached_property
     def settings(self) -> list[str]:
         """Names of the parameters that take several values, but the seed: what tells one setting from another."""
         return [name for name in varying(self.trials, self.parameters) if name != "seed"]

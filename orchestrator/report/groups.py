@@ -38,9 +38,11 @@ def grouped(trials: pd.DataFrame, frame: pd.DataFrame, by: list[str]) -> list[tu
 
 
 def texts(values: pd.Series[Any]) -> list[str]:
-    """Return parameter's values as text; each that a column of numbers or words holds is put into words once."""
-    if values.dtype == object:  # it may hold lists, or 1 and True, which are one key of a dict
-        return [value_text(value) for value in values]
+    """Return parameter's values as text; each that the column holds is put into words once."""
+    if values.dtype == object:  # it may hold lists, or 1 and True, which are one key of a dict: told apart as objects
+        objects = list(values)  # holds them, so that no two have one id
+        worded = {key: value_text(value) for key, value in {id(value): value for value in objects}.items()}
+        return [worded[id(value)] for value in objects]
     codes, known = pd.factorize(values, use_na_sentinel=False)
     in_words = [value_text(value) for value in known.astype(object)]
     return [in_words[code] for code in codes]

@@ -41,6 +41,7 @@ def lines_plot(data: ReportData, frame: pd.DataFrame, axes: Axes, by: list[str])
     """One colour per value of the first name in `by`, one dash per value of the rest: means strong, trials light."""
     if axes.y not in frame:
         return None
+    frame = frame[unique(["trial_id", axes.x, axes.y])]  # each copy of all columns would take as long as the figure
     frame = frame.assign(**{axes.y: pd.to_numeric(frame[axes.y], errors="coerce")}).dropna(subset=[axes.x, axes.y])
     frame = frame[frame[axes.x] >= 1] if axes.x_log else frame  # step 0 has no place on a log axis
     drawable = frame[np.isfinite(frame[axes.y]) & ((frame[axes.y] > 0) | (not axes.y_log))]

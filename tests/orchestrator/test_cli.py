@@ -237,10 +237,11 @@ SLOW_TO_IMPORT = {"torch", "ray", "sklearn", "plotly", "matplotlib", "optuna", "
     ("arguments", "more"),
     [
         (["--help"], {"duckdb", "pyarrow", "numpy", "fsspec"}),
-        (["plan", "quickstart"], {"duckdb"}),
-        (["status"], {"duckdb", "yaml"}),
-        (["status", "tiny"], {"duckdb", "yaml"}),
+        (["plan", "quickstart"], {"duckdb", "pyarrow.compute"}),
+        (["status"], {"duckdb", "yaml", "pyarrow.compute"}),
+        (["status", "tiny"], {"duckdb", "yaml", "pyarrow.compute"}),
         (["query", "select 1"], set()),
+        (["query", "select count(*) from trials"], set()),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )

@@ -45,13 +45,20 @@ def draw(plot: Plot, style: FigureStyle = SCREEN) -> dict[str, bytes]:
             axes.grid(visible=False)
         else:
             _add_legend(figure, axes, plot.layout, style)
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # laid out once for both files, which takes longest
+        _lay_out(figure)
         for ending, no_date in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
             sink = io.BytesIO()
             figure.savefig(sink, format=ending, metadata=no_date)
             files[ending] = sink.getvalue()
     return files | {"svg": with_words(files["svg"].decode()).encode()}
+
+
+def _lay_out(figure: Figure) -> None:
+    """Give everything its place, once for both files: a figure with a layout engine is drawn twice more for each."""
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.execute(figure)
+    figure.set_layout_engine(None)
 
 
 def _draw_trace(figure: Figure, axes: Axes, trace: Trace, style: FigureStyle) -> None:
