@@ -44,9 +44,10 @@ def _smallest_deviation(h_ND: Tensor) -> Tensor:
     formed fast first, and only those that are the smallest but for rounding are given to `std`."""
     if len(h_ND) > 1:
         limits, width = torch.finfo(h_ND.dtype), h_ND.shape[-1]
-        fast_N = (h_ND - h_ND.mean(-1, keepdim=True)).square().mean(-1).sqrt()
-        # its rounding grows with what the mean takes away; squares of the smallest numbers vanish
-        rounding = width * limits.eps * h_ND.abs().max() + limits.tiny**0.5
+        mean_N1 = h_ND.mean(-1, keepdim=True)
+        fast_N = (h_ND - mean_N1).square().mean(-1).sqrt()
+        # its rounding grows with the numbers that the mean is of; squares of the smallest numbers vanish
+        rounding = width * limits.eps * (mean_N1.squeeze(-1).abs() + fast_N).max() + limits.tiny**0.5
         h_ND = h_ND[~(fast_N > fast_N.min() + 8 * rounding)]  # NaN stays
         # one row alone is summed in another order than among others
         h_ND = h_ND.expand(2, width) if len(h_ND) == 1 else h_ND
