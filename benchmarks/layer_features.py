@@ -44,7 +44,7 @@ def grown_mb(depth: int, num_samples: int, width: int) -> float:
     )
     with tempfile.TemporaryDirectory() as folder:
         before = _peak_mb()
-        training.measure(trainer, 0, 0)
+        training.measure(trainer, [0], 0)
         features = FeatureFile()
         for part in layer_parts(kept_features(trainer, 0, data.class_counts_K, 0, "all", "float32")):
             features.add(task_table("features", part, None, trial_id="x", attempt_id="a"))  # type: ignore[arg-type]

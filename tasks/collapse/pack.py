@@ -79,43 +79,38 @@ def training_of(trials: Sequence[Params], dataset: Dataset) -> Training:
 
 
 class _Measurements:
-    """What is measured of a trial: its layers, and beside the last of them the network's weights."""
+    """What is measured of trials: their layers, and beside the last of them the networks' weights."""
 
     def __init__(self, class_counts_K: np.ndarray, params: Params):
         self._of_layers = layer_measurements(class_counts_K, params["rank_tol"], epsilon=_epsilon(params))
 
-    def __call__(self, trainer: FusedTrainer, position: int, step: int) -> list[dict[str, Any]]:
-        """Return one row a layer."""
-        rows = self._of_layers(trainer, position, step)
-        rows[-1] |= defined(_of_network(trainer, position)) | _row_norms(trainer, position)
-        return rows
-
-
-def _of_network(trainer: FusedTrainer, position: int) -> dict[str, float | None]:
-    """Measure one trial's weights, and what its LayerNorms read."""
-    weights = {name: weight[position : position + 1] for name, weight in trainer.parameters().items()}
-    squares = square_norms(weights, {spec.name: spec.decay for spec in trainer.specs})
-    decays = trainer.hyperparameters[position].weight_decays
-    costs = {f"regularisation_{name}": decays[name] / 2 * square_T.item() for name, square_T in squares.items()}
-    hidden = squares["hidden"].item() if "hidden" in squares else 0.0
-    return {"hidden_square_norm": hidden, "smallest_deviation": _smallest_deviation(trainer, weights), **costs}
+    def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
+        """Return of each trial one row a layer."""
+        found = self._of_layers(trainer, positions, step)
+        weights = {name: weight[list(positions)] for name, weight in trainer.parameters().items()}
+        squares = square_norms(weights, {spec.name: spec.decay for spec in trainer.specs})
+        sizes = {name: square_T.tolist() for name, square_T in squares.items()}
+        last = trainer.network.last_weight
+        norms = None if last is None else row_norms(weights[last]).tolist()
+        for trial, (position, rows) in enumerate(zip(positions, found, strict=True)):
+            own = {name: weight[trial : trial + 1] for name, weight in weights.items()}
+            decays = trainer.hyperparameters[position].weight_decays
+            costs = {f"regularisation_{name}": decays[name] / 2 * each[trial] for name, each in sizes.items()}
+            hidden = sizes["hidden"][trial] if "hidden" in sizes else 0.0
+            smallest = _smallest_deviation(trainer, own)
+            rows[-1] |= defined({"hidden_square_norm": hidden, "smallest_deviation": smallest, **costs})
+            rows[-1] |= {} if norms is None else {"row_norms": norms[trial]}
+        return found
 
 
 def _smallest_deviation(trainer: FusedTrainer, weights: Tensors) -> float | None:
-    """Look at some samples at once: a transformer holds far more of each than its last position."""
+    """Look at some samples of a trial at once: a transformer holds far more of each than its last position."""
     network, found = trainer.network, []
     with torch.no_grad():
         for part_NI in torch.split(trainer.x_NI, max(1, EVALUATION_ROWS // network.rows_per_sample)):
             smallest_T = smallest_deviation(network.norm_inputs(weights, part_NI.unsqueeze(0)))
             found += [] if smallest_T is None else [smallest_T.item()]
     return min(found, default=None)
-
-
-def _row_norms(trainer: FusedTrainer, position: int) -> dict[str, list[float]]:
-    name = trainer.network.last_weight
-    if name is None:
-        return {}
-    return {"row_norms": row_norms(trainer.parameters()[name][position : position + 1])[0].tolist()}
 
 
 def _epsilon(params: Params) -> float | None:

@@ -110,11 +110,14 @@ class _LayerMeasurements:
         self._network, self._rank_tol = network, rank_tol
         self._counts_K = torch.from_numpy(numbered_samples(network.num_classes, network.num_samples).class_counts_K)
 
-    def __call__(self, trainer: FusedTrainer, position: int, step: int) -> list[dict[str, Any]]:
-        """Return one row a layer; the last one says which solution it is.
+    def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
+        """Return of each trial one row a layer; the last one says which solution it is.
 
         In float64 and on the CPU: the matrices are small, and ranks down to 1e-6 are asked for.
         """
+        return [self._of_trial(trainer, position, step) for position in positions]
+
+    def _of_trial(self, trainer: FusedTrainer, position: int, step: int) -> list[dict[str, Any]]:
         own = slice(position, position + 1)
         parameters = {name: values[own].cpu().double() for name, values in trainer.parameters().items()}
         rows = []

@@ -27,7 +27,7 @@ def weight_alignment(h_TND: Tensor, class_counts_K: Tensor, weight_TKD: Tensor) 
     return {
         "nc2a": _distance_to_ray(gram_TKK, identity_KK - 1 / num_classes),
         "nc2b": _distance_to_ray(gram_TKK, identity_KK),
-        "nc3": (unit_h_TND - unit_w_TKD[:, labels_N]).square().sum(-1).mean(1) / 2,
+        "nc3": (unit_h_TND - unit_w_TKD.index_select(1, labels_N)).square().sum(-1).mean(1) / 2,
     }
 
 

@@ -32,7 +32,7 @@ def class_collapse(
     """
     h_TND, num_samples = h_TND.double(), h_TND.shape[1]
     labels_N = torch.repeat_interleave(class_counts_K)
-    deviations_TND = h_TND - means_TKD[:, labels_N]
+    deviations_TND = h_TND - means_TKD.index_select(1, labels_N)  # an index in brackets is several times slower
     global_mean_T1D = means_TKD.mean(1, keepdim=True)
     centred_TKD = means_TKD - global_mean_T1D
     within_T = deviations_TND.square().sum((1, 2)) / num_samples

@@ -182,7 +182,7 @@ def along_geodesic(
         found = class_collapse(h_ND.unsqueeze(0), counts_K, class_means(h_ND.double().unsqueeze(0), counts_K))
         rows.append({"layer": number, **{name: value.item() for name, value in found.items()}})
         if last is not None:
-            steps.append(step_length(last, h_ND))
+            steps.append(step_length(last, h_ND).item())
         first, last = h_ND if first is None else first, h_ND
     if first is None or last is None:
         raise ValueError("there are no layers; give one or more")

@@ -25,9 +25,9 @@ def path_start(shapes: Sequence[tuple[int, ...]]) -> int:
     return start
 
 
-def step_length(previous_TND: Tensor, h_TND: Tensor) -> float:
-    """Return the way from one layer to the next: the sum of ||h^{l+1} - h^l|| over samples, formed in float64."""
-    return (h_TND - previous_TND).double().norm(dim=-1).sum().item()
+def step_length(previous_TND: Tensor, h_TND: Tensor) -> Tensor:
+    """Return the way from one layer to the next, [T]: the sum of ||h^{l+1} - h^l|| over samples, formed in float64."""
+    return (h_TND - previous_TND).double().norm(dim=-1).sum(-1)
 
 
 def relative_positions(steps: Sequence[float]) -> list[float | None]:

@@ -134,7 +134,7 @@ def _gaps(lowest: Sequence[float]) -> OwnCurves:
 
 
 class _PathMeasurements:
-    """Measures one trial of a pack at a time, layer by layer from X on, and whether the metrics are monotone."""
+    """Measures trials of a pack, layer by layer from X on, and whether the metrics are monotone."""
 
     def __init__(self, class_counts_K: np.ndarray):
         counts_K = torch.from_numpy(class_counts_K)
@@ -148,14 +148,15 @@ class _PathMeasurements:
 
         self._of_layers = LayerMeasurements(of_features, of_weights)
 
-    def __call__(self, trainer: FusedTrainer, position: int, step: int) -> list[dict[str, Any]]:
-        """Return one row a layer; the last one says whether the metrics were monotone on the way."""
-        rows = self._of_layers(trainer, position, step)
-        x_1ND = _unit(trainer.untrained[INPUTS][position : position + 1].double())
-        for row, h_1ND in zip(rows, trainer.features(position), strict=True):
-            row["alignment"] = (_unit(h_1ND.double()) - x_1ND).norm().item()
-        rows[-1] |= monotonicity(rows)
-        return rows
+    def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
+        """Return of each trial one row a layer; the last one says whether the metrics were monotone on the way."""
+        found = self._of_layers(trainer, positions, step)
+        for position, rows in zip(positions, found, strict=True):
+            x_1ND = _unit(trainer.untrained[INPUTS][position : position + 1].double())
+            for row, h_1ND in zip(rows, trainer.features(position), strict=True):
+                row["alignment"] = (_unit(h_1ND.double()) - x_1ND).norm().item()
+            rows[-1] |= monotonicity(rows)
+        return found
 
 
 def _unit(h_TND: Tensor) -> Tensor:

@@ -87,12 +87,15 @@ class ResidualNetwork(Network):
 
     def norm_inputs(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[Tensor]:
         """Yield what each LayerNorm reads, each [T, N, D]: the embedding, then a block's input (pre-LN) or sum (post-LN)."""
-        yield linear(parameters, "0", x_TNI)
-        for layer, h_TND in enumerate(self._stream(parameters, x_TNI), start=1):
-            if self.pre_norm:
-                yield h_TND
-            elif layer < self.depth:
-                yield h_TND + self._block(parameters, layer, h_TND)
+        h_TND = linear(parameters, "0", x_TNI)
+        yield h_TND
+        if self.pre_norm:
+            yield from self._stream(parameters, x_TNI)
+            return
+        for block in range(1, self.depth):
+            normal_TND = self._norm(h_TND)
+            h_TND = normal_TND + self._block(parameters, block, normal_TND)
+            yield h_TND
 
     def smoothed(self, width_T11: Tensor) -> ResidualNetwork:
         """Return the network with the kinks of its ReLUs rounded off over |z| < width."""

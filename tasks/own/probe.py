@@ -62,7 +62,7 @@ def probe(
         x_1NI = inputs_ND[order_N.to(inputs_ND.device)].unsqueeze(0)
         inputs = Layer(0, (x_1NI.shape[-1],), "input"), measurements.of_features(x_1NI)
     weight_1KD = None if weight is None else weight.detach().unsqueeze(0)
-    rows = measurements.rows(step, found, lambda: sorted_1ND, weight_1KD, inputs)
+    (rows,) = measurements.rows(step, found, lambda: sorted_1ND, weight_1KD, inputs)
     for row, name in zip(rows, [*(["input"] if inputs is not None else []), *names], strict=True):
         row["name"] = name
         row |= {key: value.numpy() for key, value in row.items() if isinstance(value, Tensor)}

@@ -5,7 +5,7 @@ Shapes: T trials, N samples, I numbers of a sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,9 +14,9 @@ from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.training.layers import defined
 from depthrate.tasks.training.trainer import FusedTrainer
 
-Measure = Callable[[FusedTrainer, int, int], list[dict[str, Any]]]
-"""From the trainer, a trial's position in it and the step to that trial's rows of metrics."""
 Rows = list[dict[str, Any]]
+Measure = Callable[[FusedTrainer, Sequence[int], int], list[Rows]]
+"""From the trainer, positions of trials in it and the step to the rows of metrics of each of them."""
 
 
 class HeldOut:
@@ -39,8 +39,9 @@ class HeldOut:
             self._x_NI = self._x_NI.to(trainer.plan.dtype)  # once: polish goes on in float64
         over_test = trainer.on(self._x_NI, self._labels_N)
         loss_T, accuracy_T = (each_T.tolist() for each_T in over_test.scores())
-        for position, (metrics, curves) in tables.items():
+        for position, (_, curves) in tables.items():
             scores = {"loss": loss_T[position], "accuracy": accuracy_T[position]}
             curves.append({"step": step, "split": "test", **defined(scores)})
-            if position in measured:
-                metrics += self._measure(over_test, position, step)
+        chosen = [position for position in tables if position in measured]
+        for position, rows in zip(chosen, self._measure(over_test, chosen, step), strict=True):
+            tables[position][0].extend(rows)

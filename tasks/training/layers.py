@@ -28,12 +28,18 @@ OfWeights = Callable[[Tensor, Tensor], Columns]
 """From one layer's features [T, N, D] and the last layer's weight [T, K, D], where both have one width."""
 
 
+AT_ONCE = 2**19
+"""Numbers of a layer's features, of all trials that are measured at once: more of them do not fit into a processor's cache."""
 OfPath = Callable[[Sequence[dict[str, Any]], tuple[Tensor, Tensor], Iterable[Tensor]], None]
 """Adds to the rows of the path's layers what its first and last features [N, D], and each layer's once more, tell of them."""
 
 
 class LayerMeasurements:
-    """Measures one trial of a pack at a time, layer by layer, on the training set, with functions that its task chose."""
+    """Measures trials of a pack, layer by layer, on the training set, with functions that its task chose.
+
+    Trials are measured together as far as memory should hold them, which changes none of their numbers: nothing is reduced
+    across trials, and each trial goes through its network alone.
+    """
 
     def __init__(
         self, of_features: OfFeatures, of_weights: OfWeights, of_path: OfPath | None = None, split: str = "train"
@@ -41,23 +47,37 @@ class LayerMeasurements:
         self.of_features, self.of_weights, self._of_path, self._split = of_features, of_weights, of_path, split
         self._of_input: Columns | None = None
 
-    def __call__(self, trainer: FusedTrainer, position: int, step: int) -> list[dict[str, Any]]:
-        """Return one row a layer, the network's input among them where it counts as a layer.
+    def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
+        """Return of each trial one row a layer, the network's input among them where it counts as a layer.
 
         relative_position is the length of the path through the layers of the last one's shape, over the whole path's (see
         `path_start`); other layers have none.
         """
+        numbers = len(trainer.x_NI) * max(layer.width for layer in trainer.network.layers())
+        # what goes along the path asks for each layer again, trial by trial
+        at_once = 1 if self._of_path is not None else max(1, AT_ONCE // (numbers * trainer.network.rows_per_sample))
+        found = []
+        with torch.no_grad():  # which features that are read by turns would not restore
+            for start in range(0, len(positions), at_once):
+                found += self._together(trainer, list(positions[start : start + at_once]), step)
+        return found
+
+    def _together(self, trainer: FusedTrainer, positions: list[int], step: int) -> list[list[dict[str, Any]]]:
         network = trainer.network
         weight_TKD = None
         if network.last_weight is not None:
-            weight_TKD = trainer.parameters()[network.last_weight][position : position + 1]
+            weight_TKD = trainer.parameters()[network.last_weight][positions]
         inputs = None
         if network.input_layer is not None:
             x_TNI = trainer.x_NI.unsqueeze(0)
             if self._of_input is None:  # the same for every trial and step
                 self._of_input = self.of_features(x_TNI)
             inputs = network.input_layer, self._of_input
-        return self.rows(step, network.layers(), lambda: trainer.features(position), weight_TKD, inputs)
+
+        def features() -> Iterator[Tensor]:
+            return map(torch.cat, zip(*map(trainer.features, positions), strict=True))
+
+        return self.rows(step, network.layers(), features, weight_TKD, inputs)
 
     def rows(
         self,
@@ -66,34 +86,35 @@ class LayerMeasurements:
         features: Callable[[], Iterable[Tensor]],
         weight_TKD: Tensor | None,
         inputs: tuple[Layer, Columns] | None,
-    ) -> list[dict[str, Any]]:
-        """Return the rows of features [1, N, *shape], layer by layer, behind that of the input, where it is given."""
-        rows = []
-        if inputs is not None:
-            layer, columns = inputs
-            rows.append(_row(step, layer, columns))
+    ) -> list[list[dict[str, Any]]]:
+        """Return each trial's rows of features [T, N, *shape], layer by layer, behind that of the input, where it is given."""
+        found = []
         first_TND, previous_TND, steps = None, None, []
         start = path_start([layer.shape for layer in layers])
         for index, (layer, feature) in enumerate(zip(layers, features(), strict=True)):
             h_TND = feature.flatten(2)
-            rows.append(_row(step, layer, self.of_features(h_TND), self._alignment(h_TND, weight_TKD)))
+            found.append(_rows(step, layer, self.of_features(h_TND), self._alignment(h_TND, weight_TKD)))
             if index > start:
                 assert previous_TND is not None
                 steps.append(step_length(previous_TND, h_TND))
             elif self._of_path is not None:
                 first_TND = h_TND
             previous_TND = h_TND
-        path = rows[start - len(layers) :]
-        for row, place in zip(path, relative_positions(steps), strict=True):
-            row["relative_position"] = place
-        for row in rows:
-            row["split"] = self._split
-        if self._of_path is not None:
-            assert first_TND is not None and previous_TND is not None
-            again = (feature.flatten(2)[0] for feature in islice(features(), start, None))
-            self._of_path(path, (first_TND[0], previous_TND[0]), again)
-        rows[-1]["is_last"] = True
-        return rows
+        lengths = torch.stack(steps, dim=1).tolist() if steps else [[]] * len(found[-1])
+        of_trials = [list(rows) for rows in zip(*found, strict=True)]
+        for trial, rows in enumerate(of_trials):
+            path = rows[start:]
+            for row, place in zip(path, relative_positions(lengths[trial]), strict=True):
+                row["relative_position"] = place
+            if self._of_path is not None:
+                assert first_TND is not None and previous_TND is not None
+                again = (feature.flatten(2)[trial] for feature in islice(features(), start, None))
+                self._of_path(path, (first_TND[trial], previous_TND[trial]), again)
+            rows[:0] = [] if inputs is None else _rows(step, *inputs)
+            for row in rows:
+                row["split"] = self._split
+            rows[-1]["is_last"] = True
+        return of_trials
 
     def _alignment(self, h_TND: Tensor, weight_TKD: Tensor | None) -> Columns:
         if weight_TKD is None or h_TND.shape[-1] != weight_TKD.shape[-1]:
@@ -101,17 +122,18 @@ class LayerMeasurements:
         return self.of_weights(h_TND, weight_TKD)
 
 
-def _row(step: int, layer: Layer, *measured: Columns) -> dict[str, Any]:
-    """Return one measurement of the only trial in these columns."""
-    row: dict[str, Any] = {"step": step, "split": "train", "layer": layer.number, "is_last": False}
-    for name, values in (item for columns in measured for item in columns.items()):
-        if values.ndim == 1:
-            row |= defined({name: values.item()})
-        elif values.ndim == 2:
-            row[name] = values[0].tolist()
+def _rows(step: int, layer: Layer, *measured: Columns) -> list[dict[str, Any]]:
+    """Return of each trial in these columns the row of one measurement."""
+    columns: dict[str, Sequence[Any]] = {}
+    for name, values in (item for each in measured for item in each.items()):
+        if values.ndim <= 2:
+            columns[name] = values.tolist()
         else:  # as Python numbers it would be eight times as large, which 100 classes make a gigabyte
-            row[name] = values[0].flatten().float().cpu()
-    return row
+            columns[name] = [matrix.flatten().float().cpu() for matrix in values]
+    place = {"step": step, "split": "train", "layer": layer.number, "is_last": False}
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    numbers = [name for each in measured for name, values in each.items() if values.ndim == 1]
+    return [{**place, **row, **defined({name: row[name] for name in numbers})} for row in rows]
 
 
 def defined(row: dict[str, Any]) -> dict[str, Any]:

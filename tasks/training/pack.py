@@ -323,9 +323,7 @@ class TrainingPack:
             row = {name: values[position] for name, values in columns.items()}
             reported[index] = defined({**row, **self.training.own_curves(index, row), "lr": rates[position]})
             self.curves[index].append({"step": step, "split": "train", **reported[index]})
-            if step in self.measured_steps:
-                self.metrics[index] += self.training.measure(self.trainer, position, step)
-        self._record_held_out(step, range(len(self.alive)))
+        self._measure(step, range(len(self.alive)))
         if 0 < step < self.num_steps:
             self._drop_pruned(step, reported)
 
@@ -339,11 +337,13 @@ class TrainingPack:
             row |= self.training.own_curves(index, row)
             row["smoothed_grad_norm"] = self.polisher.gradient_norms[position]
             self.curves[index].append({"step": step, "split": "train", **defined(row)})
-            if step in self.measured_steps or position in done:
-                self.metrics[index] += self.training.measure(self.trainer, position, step)
-        self._record_held_out(step, positions, done)
+        self._measure(step, positions, done)
 
-    def _record_held_out(self, step: int, positions: Sequence[int], done: Collection[int] = ()) -> None:
+    def _measure(self, step: int, positions: Sequence[int], done: Collection[int] = ()) -> None:
+        """Append the layers of these trials if the step is a measured one, else of those that are done, and the test split."""
+        measured = positions if step in self.measured_steps else sorted(done)
+        for position, rows in zip(measured, self.training.measure(self.trainer, measured, step), strict=True):
+            self.metrics[self.alive[position]] += rows
         if self.held_out is not None:
             tables = {p: (self.metrics[self.alive[p]], self.curves[self.alive[p]]) for p in positions}
-            self.held_out.record(self.trainer, step, tables, positions if step in self.measured_steps else done)
+            self.held_out.record(self.trainer, step, tables, measured)

@@ -151,7 +151,7 @@ def test_a_probed_module_has_the_rows_of_the_metrics_table(make):
     trainer = FusedTrainer(network, plan, [Hyperparameters(0, 0.01, 0.9, {"hidden": 0.0, "last": 0.0})], x, labels)
     for _ in range(3):
         trainer.step()
-    expected = layer_measurements(np.full(10, 6), 0.01)(trainer, 0, 3)
+    expected = layer_measurements(np.full(10, 6), 0.01)(trainer, [0], 3)[0]
     model = make(**arguments)
     state = {name: p[0] for name, p in {**trainer.parameters(), **trainer.untrained}.items()}
     model.load_state_dict(state)

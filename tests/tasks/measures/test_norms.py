@@ -1,0 +1,41 @@
+"""The smallest deviation of a row is the very number that `std` gives over all rows, however rows are made."""
+
+import pytest
+import torch
+
+from depthrate.tasks.measures.norms import smallest_deviation
+
+ROWS = {
+    "normal": lambda h_TND: h_TND,
+    "far from zero": lambda h_TND: h_TND + 1e6,
+    "of very different sizes": lambda h_TND: h_TND * torch.logspace(-30, 10, h_TND.shape[1]).view(1, -1, 1),
+    "near the smallest numbers": lambda h_TND: h_TND * 1e-38,
+    "all alike": lambda h_TND: h_TND[:, :1].expand_as(h_TND) + 0.0,
+    "alike but for rounding": lambda h_TND: h_TND[:, :1] + 1e-7 * h_TND,
+    "constant": lambda h_TND: torch.ones_like(h_TND),
+    "too large to square": lambda h_TND: h_TND * 1e30,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("num_samples", [1, 2, 90])
+@pytest.mark.parametrize("rows", ROWS)
+def test_it_is_the_smallest_that_std_gives_of_each_trial_alone(rows, num_samples, dtype):
+    h_TND = torch.randn(3, num_samples, 17, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    h_TND = ROWS[rows](h_TND).to(dtype)
+    expected = [h_1ND.double().std(dim=-1, unbiased=False).min() for h_1ND in h_TND.split(1)]
+    assert torch.equal(smallest_deviation([h_TND]), torch.stack(expected))
+
+
+def test_a_row_that_is_not_a_number_is_not_passed_over():
+    h_TND = torch.randn(2, 9, 5)
+    h_TND[0, 3, 2] = torch.nan
+    assert smallest_deviation([h_TND]).isnan().tolist() == [True, False]
+
+
+def test_it_looks_at_every_norm_and_every_position():
+    h_TNSD = torch.randn(2, 4, 6, 5)
+    small_TNSD = h_TNSD.clone()
+    small_TNSD[1, 2, 3] *= 1e-3
+    found_T, alone_T = smallest_deviation([h_TNSD, small_TNSD]), smallest_deviation([h_TNSD])
+    assert found_T[0] == alone_T[0] and found_T[1] == small_TNSD[1, 2, 3].double().std(unbiased=False)

@@ -1,0 +1,54 @@
+"""Measuring trials of a pack together: their rows are those of each alone, to the last bit."""
+
+import numpy as np
+import pytest
+import torch
+
+from depthrate.tasks.collapse.pack import training_of
+from depthrate.tasks.collapse.task import COLLAPSE
+from depthrate.tasks.data.dataset import Dataset
+from depthrate.tasks.training import layers
+from depthrate.tasks.training.trainer import FusedTrainer
+
+SHAPES = [
+    {"arch": "rn1", "width": 19},
+    {"arch": "rn2", "width": 64, "norm": "pre", "loss": "mse"},
+    {"arch": "rn1", "width": 33, "dtype": "float64", "geodesic": True},
+]
+
+
+def measured(training, trainer, positions):
+    found = training.measure(trainer, positions, 0)
+    return [[{name: as_bits(value) for name, value in row.items()} for row in rows] for rows in found]
+
+
+def as_bits(value):
+    return value.numpy().tobytes() if isinstance(value, torch.Tensor) else value
+
+
+@pytest.mark.parametrize("samples", [[6] * 4, [5, 1, 9, 30]], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_together_is_alone_however_many_at_once(shape, samples, monkeypatch):
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    labels_N = np.repeat(np.arange(len(samples)), samples)
+    data = Dataset.from_arrays(rng.normal(size=(len(labels_N), 19)).astype(shape.get("dtype", "float32")), labels_N)
+    trials = [COLLAPSE.schema.fill({"depth": 4, "steps": 9, **shape, "seed": seed}) for seed in range(5)]
+    training = training_of(trials, data)
+    trainer = FusedTrainer(
+        training.network,
+        training.plan,
+        training.hyperparameters,
+        torch.from_numpy(training.dataset.x_NI),
+        torch.from_numpy(training.dataset.labels_N),
+    )
+    for _ in range(3):
+        trainer.step()
+    alone = [measured(training, trainer, [position])[0] for position in range(5)]
+    assert len({str(rows) for rows in alone}) == 5
+    for at_once in (1, 2 * len(labels_N) * max(19, shape["width"]), 2**30):
+        monkeypatch.setattr(layers, "AT_ONCE", at_once)
+        assert measured(training, trainer, range(5)) == alone
+        assert measured(training, trainer, [3, 1]) == [alone[3], alone[1]]
+    assert torch.is_grad_enabled()
+    assert trainer.step().isfinite().all()
