@@ -23,11 +23,11 @@ from depthrate.orchestrator.report.read_store import hold_numbers, read_report
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.search.proposals import fitted_trials, with_search
 from depthrate.orchestrator.status import sweep_status
-from depthrate.orchestrator.terminal import print_warnings
+from depthrate.orchestrator.terminal import print_away, print_warnings
 from depthrate.orchestrator.usage import UsageError, next_call
 from depthrate.storage.query import Results
 from depthrate.storage.source import Problem
-from depthrate.storage.store import Store, existing_store
+from depthrate.storage.store import Store, StoreError, existing_store
 
 
 @dataclass(frozen=True)
@@ -141,27 +141,13 @@ def _say(written: Written, targets: ReportFiles) -> None:
         print(f"wrote {' and '.join(map(str, written.latex))}", file=said)
 
 
-def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles, refresh_s: float | None = None) -> Written:
-    """Write a sweep's report, and its figures if a folder is given; with refresh_s the page loads itself again.
+def write_report(checked: CheckedSweep, store: Store, targets: ReportFiles) -> Written:
+    """Write a sweep's report, and its figures if a folder is given.
 
     Raises:
         OSError: a file cannot be written.
     """
-    results = results_of(store, checked.task)
-    data, num_open = _read(checked, store, results, targets.command)
-    if targets.overlay is not None:
-        command = [*targets.command[:2], targets.overlay.sweep.name, *targets.command[3:]]
-        second, more_open = _read(targets.overlay, store, results_of(store, targets.overlay.task), command)
-        data, num_open = overlaid(data, second), num_open + more_open
-    html = render_report(data, refresh_s=refresh_s if num_open else None)
-    with output_file(targets.page) as stream:  # a browser that loads the page again must not meet half of it
-        stream.write(html)
-    num_figures = 0
-    if targets.figures is not None:
-        num_figures = export_figures(all_plots(data), targets.figures, targets.style)
-    latex = () if targets.latex is None else tuple(export_latex(data, targets.latex))
-    mixed_code = mixed_sentence(checked, results.snapshot)
-    return Written(len(html.encode()) / 1e6, num_figures, results.problems, num_open, latex, mixed_code)
+    return _write(_read_all(checked, store, targets), targets, refresh_s=None)
 
 
 def write_reports(
@@ -171,16 +157,58 @@ def write_reports(
     every_s: float,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Written:
-    """Write the report every so often until no trial is pending or running.
+    """Write the report every so often until no trial is pending or running; the page loads itself again until then.
+
+    A store that stops answering in between is asked again.
 
     Raises:
         OSError: a file cannot be written.
     """
+    written: Written | None = None
     while True:
-        written = write_report(checked, store, targets, refresh_s=every_s)
-        if not written.num_open:
-            return written
+        try:
+            found: _Found | None = _read_all(checked, store, targets)
+        except (OSError, StoreError) as error:
+            if written is None:
+                raise
+            found = None
+            print_away(store.url, error)
+        if found is not None:
+            written = _write(found, targets, refresh_s=every_s)
+            if not written.num_open:
+                return written
         sleep(every_s)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a report shows, and what was found on the way."""
+
+    data: ReportData
+    num_open: int
+    problems: list[Problem]
+    mixed_code: str | None
+
+
+def _read_all(checked: CheckedSweep, store: Store, targets: ReportFiles) -> _Found:
+    results = results_of(store, checked.task)
+    data, num_open = _read(checked, store, results, targets.command)
+    if targets.overlay is not None:
+        command = [*targets.command[:2], targets.overlay.sweep.name, *targets.command[3:]]
+        second, more_open = _read(targets.overlay, store, results_of(store, targets.overlay.task), command)
+        data, num_open = overlaid(data, second), num_open + more_open
+    return _Found(data, num_open, results.problems, mixed_sentence(checked, results.snapshot))
+
+
+def _write(found: _Found, targets: ReportFiles, refresh_s: float | None) -> Written:
+    html = render_report(found.data, refresh_s=refresh_s if found.num_open else None)
+    with output_file(targets.page) as stream:  # a browser that loads the page again must not meet half of it
+        stream.write(html)
+    num_figures = 0
+    if targets.figures is not None:
+        num_figures = export_figures(all_plots(found.data), targets.figures, targets.style)
+    latex = () if targets.latex is None else tuple(export_latex(found.data, targets.latex))
+    return Written(len(html.encode()) / 1e6, num_figures, found.problems, found.num_open, latex, found.mixed_code)
 
 
 def _read(checked: CheckedSweep, store: Store, results: Results, command: list[str]) -> tuple[ReportData, int]:

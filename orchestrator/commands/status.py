@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from depthrate.orchestrator.running import SHOWN_RUNNING, RunningTrial, running_
 from depthrate.orchestrator.status import SweepStatus, TrialState, sweep_status
 from depthrate.orchestrator.terminal import (
     make_console,
+    print_away,
     print_json,
     print_rows,
     print_warnings,
@@ -31,7 +32,7 @@ from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.live import LiveReader, newest_rows
 from depthrate.storage.records import Record, RecordReader, read_records_of
 from depthrate.storage.snapshot import Snapshot, take_snapshot
-from depthrate.storage.store import Store
+from depthrate.storage.store import Store, StoreError
 
 WATCH_EVERY_S = 2.0
 ASK_EVERY_S, ASK_SELDOM_S, ASK_LESS = 15.0, 60.0, 1.5
@@ -46,50 +47,91 @@ def _ask_schedulers(store: Store, sweep: str) -> _Seen:
     return {executor: scheduler.look(store, sweep) for executor, scheduler in schedulers().items()}
 
 
+@dataclass(frozen=True)
+class _Look:
+    """What is known of some sweeps at one moment."""
+
+    states: list[SweepStatus]
+    jobs: list[_Counts]
+    """Of each state."""
+    costs: dict[str, Reckoning]
+    """Of those sweeps whose costs are asked for."""
+    running: list[RunningTrial]
+
+    @property
+    def num_open(self) -> int:
+        """Trials that are pending or running."""
+        return sum(state.counts()["pending"] + state.counts()["running"] for state in self.states)
+
+
+class _Watched:
+    """The sweeps that are looked at, with what need not be read again."""
+
+    def __init__(self, store: Store, planned: Mapping[str, Sequence[str]], *, with_costs: bool):
+        self._store, self._planned, self._with_costs = store, planned, with_costs
+        self._cache, self._reader = SnapshotCache(), RecordReader(store)
+        self._controllers, self._live = Controllers(store), LiveReader(store)
+
+    def look(self) -> _Look:
+        store, snapshot = self._store, take_snapshot(self._store, cache=self._cache)
+        seen = {name: self._controllers.look(name) for name in self._planned}
+        states = [
+            sweep_status(name, trial_ids, snapshot, store, _deaths(seen[name]), self._reader)
+            for name, trial_ids in self._planned.items()
+        ]
+        names = self._planned if self._with_costs else ()
+        costs = {name: _reckon(store, snapshot, name, self._reader) for name in names}
+        is_any_running = any(state.counts()["running"] for state in states)
+        packs = newest_rows(self._live.look(), snapshot.source_of.keys()) if is_any_running else []
+        return _Look(states, [_counts(seen[state.name]) for state in states], costs, running_trials(states, packs))
+
+
 def show_status(
     given: str | None, store: Store, *, watch: bool, as_json: bool, textfile: Path | None = None, wide: bool = False
 ) -> None:
     """Print how many trials of a sweep, or of all sweeps, are in which state; of one sweep also what it has cost.
 
-    `textfile` gets the same for Prometheus, of all sweeps that are meant.
+    `textfile` gets the same for Prometheus, of all sweeps that are meant. A store that stops answering while it is watched
+    is asked again.
 
     Raises:
         ValueError: there is no such sweep, or none at all, or the file cannot be written.
     """
     if textfile is not None:
         check_output(textfile)
-    planned = planned_trials(given, store)
-    console, cache, reader = make_console(), SnapshotCache(), RecordReader(store)
-    controllers, live = Controllers(store), LiveReader(store)
+    watched = _Watched(store, planned_trials(given, store), with_costs=given is not None or textfile is not None)
+    console, has_looked = make_console(), False
     while True:
-        snapshot = take_snapshot(store, cache=cache)
-        seen = {name: controllers.look(name) for name in planned}
-        states = [
-            sweep_status(name, trial_ids, snapshot, store, _deaths(seen[name]), reader)
-            for name, trial_ids in planned.items()
-        ]
-        jobs = [_counts(seen[state.name]) for state in states]
-        costs = {name: _reckon(store, snapshot, name, reader) for name in planned if given is not None or textfile}
-        is_any_running = any(state.counts()["running"] for state in states)
-        packs = newest_rows(live.look(), snapshot.source_of.keys()) if is_any_running else []
-        running = running_trials(states, packs)
-        if textfile is not None:
-            write_textfile(textfile, states, costs)
-        if as_json:
-            print_json([_as_json(state, counts, costs, running) for state, counts in zip(states, jobs, strict=True)])
-        else:
-            if watch and console.is_terminal:
-                console.clear()
-            _print_states(console, states, jobs, wide=wide)
-            _print_running(console, running, wide=wide)
-            if given is not None:
-                for line in (line for name, cost in costs.items() for line in cost_lines(name, cost)):
-                    console.print(printable(line), highlight=False, markup=False)
-            print_warnings(list(dict.fromkeys(problem for state in states for problem in state.problems)))
-        open_trials = sum(state.counts()["pending"] + state.counts()["running"] for state in states)
-        if not watch or not open_trials:
-            return
+        try:
+            found: _Look | None = watched.look()
+            has_looked = True
+        except (OSError, StoreError) as error:
+            if not (watch and has_looked):
+                raise
+            found = None
+            print_away(store.url, error)
+        if found is not None:
+            if textfile is not None:
+                write_textfile(textfile, found.states, found.costs)
+            if as_json:
+                each = zip(found.states, found.jobs, strict=True)
+                print_json([_as_json(state, counts, found.costs, found.running) for state, counts in each])
+            else:
+                if watch and console.is_terminal:
+                    console.clear()
+                _print_look(console, found, wide=wide, with_costs=given is not None)
+            if not watch or not found.num_open:
+                return
         time.sleep(WATCH_EVERY_S)
+
+
+def _print_look(console: Console, found: _Look, *, wide: bool, with_costs: bool) -> None:
+    _print_states(console, found.states, found.jobs, wide=wide)
+    _print_running(console, found.running, wide=wide)
+    if with_costs:
+        for line in (line for name, cost in found.costs.items() for line in cost_lines(name, cost)):
+            console.print(printable(line), highlight=False, markup=False)
+    print_warnings(list(dict.fromkeys(problem for state in found.states for problem in state.problems)))
 
 
 class Controllers:

@@ -1,0 +1,71 @@
+"""What is watched goes on where the store is away for a moment."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from here import TINY
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.commands import report, status
+from depthrate.orchestrator.plan import check_sweep
+from depthrate.storage.store import Store
+from depthrate.sweeps.sweep_file import load_sweep
+
+
+def break_off(monkeypatch: pytest.MonkeyPatch, module: str, name: str, looks: set[int]) -> None:
+    """Let a function fail as a store does that is away, at these calls."""
+    function, calls = getattr(importlib.import_module(module), name), itertools.count()
+
+    def broken(*given: Any, **more: Any) -> Any:
+        if next(calls) in looks:
+            raise ConnectionError("Connection reset by peer")
+        return function(*given, **more)
+
+    monkeypatch.setattr(f"{module}.{name}", broken)
+
+
+def test_a_store_that_is_away_for_a_moment_does_not_end_watching(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Enough(Exception):
+        pass
+
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise Enough
+
+    (sweep := tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    store = Store(str(tmp_path / "store"))
+    CliRunner().invoke(app, ["run", str(sweep), "--store", store.url])
+    wider = check_sweep(load_sweep(str(sweep), {"depth": [2, 3, 17]}))
+    files = report.ReportFiles(tmp_path / "report.html", None, ["depthrate"])
+    break_off(monkeypatch, "depthrate.orchestrator.commands.report", "results_of", {1})
+    with pytest.raises(Enough):
+        report.write_reports(wider, store, files, 5.0, sleep)
+    assert capsys.readouterr().err.count("does not answer (Connection reset by peer); asking") == 1
+    break_off(monkeypatch, "depthrate.orchestrator.commands.report", "results_of", {0})
+    with pytest.raises(ConnectionError):
+        report.write_reports(wider, store, files, 5.0, sleep)
+
+    pauses.clear()
+    planned = {"wider": [trial.trial_id for trial in wider.trials]}
+    monkeypatch.setattr(status, "planned_trials", lambda given, store: planned)
+    monkeypatch.setattr(status.time, "sleep", sleep)
+    break_off(monkeypatch, "depthrate.orchestrator.commands.status", "take_snapshot", {1})
+    with pytest.raises(Enough):
+        status.show_status("wider", store, watch=True, as_json=True)
+    shown = capsys.readouterr()
+    assert shown.out.count('"pending"') == 2 and shown.err.count("asking it again") == 1
+    break_off(monkeypatch, "depthrate.orchestrator.commands.status", "take_snapshot", {0})
+    with pytest.raises(ConnectionError):
+        status.show_status("wider", store, watch=True, as_json=True)
