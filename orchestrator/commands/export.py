@@ -68,15 +68,17 @@ def export_events(given: str, store: Store, folder: Path) -> None:
         UsageError: no trial of it is committed, or the folder cannot be written.
     """
     checked, results = _sweep_results(given, store)
-    trials = {trial.trial_id: trial for trial in checked.trials}
     names, count = run_names(checked.trials), 0
     times = dict(results.sql("select trial_id, epoch(committed_at) from trials").fetchall())
     try:
         for trial_id, steps in trial_scalars(results):
             run = folder / checked.sweep.name / names.get(trial_id, trial_id)
             run.mkdir(parents=True, exist_ok=True)
-            path = run / f"events.out.tfevents.{int(times[trial_id])}.{trials[trial_id].trial_id}"
+            path = run / f"events.out.tfevents.{int(times[trial_id])}.{trial_id}"
             path.write_bytes(event_file(times[trial_id], steps))
+            for other in run.glob(f"events.out.tfevents.*.{trial_id}"):
+                if other != path:  # of a commit that was removed since: both would be drawn as one curve
+                    other.unlink()
             count += 1
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,19 @@ def test_a_sweep_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     refused = call(app, ["export", "s", "sqlite:///x.db"])
     assert refused.exit_code == 2 and "has no search to copy" in refused.stderr
     assert depthrate.open().sql("select count(*) from trials").fetchall() == [(2,)]
+
+
+def test_results_of_a_second_run_replace_those_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(TASK)
+    Path("s.yaml").write_text("name: s\ntask: ./own.py:falling\ngrid: {depth: [2, 3]}\n")
+    call = CliRunner().invoke
+    launch, export = ["run", "s.yaml", "--workers", "1"], ["export", "s", "runs"]
+    assert call(app, launch).exit_code == 0 and "wrote 2 runs" in call(app, export).output
+    (first,) = Path("runs/s/depth=3").iterdir()
+    Path("runs/s/depth=3/notes.txt").touch()
+    assert call(app, ["trials", "rm", "--where", "depth = 3", "--yes"]).exit_code == 0
+    time.sleep(1.1)  # names have whole seconds
+    assert call(app, launch).exit_code == 0 and "wrote 2 runs" in call(app, export).output
+    names = sorted(path.name for path in Path("runs/s/depth=3").iterdir())
+    assert len(names) == 2 and names[1] == "notes.txt" and names[0] != first.name
