@@ -109,9 +109,12 @@ def _rows_of(results: Results, known: pd.CategoricalDtype, query: str, order: st
 
     Trials are told apart by number: grouping hundreds of thousands of rows by text took most of the time of a large report.
     """
+    import pandas as pd
+
     frame = results.sql(f"{query} order by trial_id{order}").df()
-    frame["trial_id"] = frame["trial_id"].astype(known)
-    return frame[frame["trial_id"].notna()].reset_index(drop=True)
+    codes = known.categories.get_indexer(pd.Index(frame["trial_id"]))  # -1 for a trial of another sweep
+    frame["trial_id"] = pd.Categorical.from_codes(codes, dtype=known)
+    return frame[codes >= 0].reset_index(drop=True)
 
 
 def _lists_of(task: Task, of_sweep: Callable[..., pd.DataFrame]) -> pd.DataFrame:
