@@ -134,13 +134,6 @@ def print_warnings(problems: Sequence[Problem]) -> None:
         print(f"warning: and {len(problems) - 20} more damaged or foreign files", file=sys.stderr)
 
 
-def print_away(url: str, error: Exception) -> None:
-    """Say on standard error that a store that is watched does not answer just now."""
-    from depthrate.storage.source import first_line  # imports Arrow, which --help does without
-
-    print(f"warning: {printable(f'{url} does not answer ({first_line(error)})')}; asking it again", file=sys.stderr)
-
-
 def print_json(value: Any) -> None:
     """Print JSON for programs."""
     print(json.dumps(_finite(value), indent=1, default=str, allow_nan=False))

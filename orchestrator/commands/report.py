@@ -10,6 +10,7 @@ from pathlib import Path
 
 from depthrate.orchestrator.aggregate import fit_curves
 from depthrate.orchestrator.commands.find_sweep import find_sweep
+from depthrate.orchestrator.commands.looks import looks
 from depthrate.orchestrator.output_file import check_folder, check_output, is_replaceable, output_file
 from depthrate.orchestrator.plan import CheckedSweep
 from depthrate.orchestrator.provenance import mixed_sentence
@@ -23,11 +24,11 @@ from depthrate.orchestrator.report.read_store import hold_numbers, read_report
 from depthrate.orchestrator.results import results_of
 from depthrate.orchestrator.search.proposals import fitted_trials, with_search
 from depthrate.orchestrator.status import sweep_status
-from depthrate.orchestrator.terminal import print_away, print_warnings
+from depthrate.orchestrator.terminal import print_warnings
 from depthrate.orchestrator.usage import UsageError, next_call
 from depthrate.storage.query import Results
 from depthrate.storage.source import Problem
-from depthrate.storage.store import Store, StoreError, existing_store
+from depthrate.storage.store import Store, existing_store
 
 
 @dataclass(frozen=True)
@@ -164,20 +165,9 @@ def write_reports(
     Raises:
         OSError: a file cannot be written.
     """
-    written: Written | None = None
-    while True:
-        try:
-            found: _Found | None = _read_all(checked, store, targets)
-        except (OSError, StoreError) as error:
-            if written is None:
-                raise
-            found = None
-            print_away(store.url, error)
-        if found is not None:
-            written = _write(found, targets, refresh_s=every_s)
-            if not written.num_open:
-                return written
-        sleep(every_s)
+    seen = looks(store, lambda: _read_all(checked, store, targets), every_s, sleep)
+    written = (_write(found, targets, refresh_s=every_s) for found in seen)
+    return next(each for each in written if not each.num_open)
 
 
 @dataclass(frozen=True)

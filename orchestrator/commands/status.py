@@ -12,6 +12,7 @@ from rich.console import Console
 
 from depthrate.orchestrator.attempt import stalled_s, who
 from depthrate.orchestrator.commands.find_sweep import planned_trials
+from depthrate.orchestrator.commands.looks import looks
 from depthrate.orchestrator.cost_words import cost_lines
 from depthrate.orchestrator.executors.builtin import schedulers
 from depthrate.orchestrator.executors.scheduler import JobCounts, SeenJobs
@@ -22,7 +23,6 @@ from depthrate.orchestrator.running import SHOWN_RUNNING, RunningTrial, running_
 from depthrate.orchestrator.status import SweepStatus, TrialState, sweep_status
 from depthrate.orchestrator.terminal import (
     make_console,
-    print_away,
     print_json,
     print_rows,
     print_warnings,
@@ -32,7 +32,7 @@ from depthrate.storage.cache import SnapshotCache
 from depthrate.storage.live import LiveReader, newest_rows
 from depthrate.storage.records import Record, RecordReader, read_records_of
 from depthrate.storage.snapshot import Snapshot, take_snapshot
-from depthrate.storage.store import Store, StoreError
+from depthrate.storage.store import Store
 
 WATCH_EVERY_S = 2.0
 ASK_EVERY_S, ASK_SELDOM_S, ASK_LESS = 15.0, 60.0, 1.5
@@ -100,29 +100,19 @@ def show_status(
     if textfile is not None:
         check_output(textfile)
     watched = _Watched(store, planned_trials(given, store), with_costs=given is not None or textfile is not None)
-    console, has_looked = make_console(), False
-    while True:
-        try:
-            found: _Look | None = watched.look()
-            has_looked = True
-        except (OSError, StoreError) as error:
-            if not (watch and has_looked):
-                raise
-            found = None
-            print_away(store.url, error)
-        if found is not None:
-            if textfile is not None:
-                write_textfile(textfile, found.states, found.costs)
-            if as_json:
-                each = zip(found.states, found.jobs, strict=True)
-                print_json([_as_json(state, counts, found.costs, found.running) for state, counts in each])
-            else:
-                if watch and console.is_terminal:
-                    console.clear()
-                _print_look(console, found, wide=wide, with_costs=given is not None)
-            if not watch or not found.num_open:
-                return
-        time.sleep(WATCH_EVERY_S)
+    console = make_console()
+    for found in looks(store, watched.look, WATCH_EVERY_S, time.sleep) if watch else [watched.look()]:
+        if textfile is not None:
+            write_textfile(textfile, found.states, found.costs)
+        if as_json:
+            each = zip(found.states, found.jobs, strict=True)
+            print_json([_as_json(state, counts, found.costs, found.running) for state, counts in each])
+        else:
+            if watch and console.is_terminal:
+                console.clear()
+            _print_look(console, found, wide=wide, with_costs=given is not None)
+        if not found.num_open:
+            return
 
 
 def _print_look(console: Console, found: _Look, *, wide: bool, with_costs: bool) -> None:
