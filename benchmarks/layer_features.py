@@ -20,7 +20,6 @@ DEPTHS = (5, 20, 80)
 def grown_mb(depth: int, num_samples: int, width: int) -> float:
     """Return by how many MB measuring and keeping the layers of a network raises this process's peak."""
     import numpy as np
-    import torch
 
     from depthrate.storage.feature_file import FeatureFile
     from depthrate.storage.store import Store
@@ -29,19 +28,12 @@ def grown_mb(depth: int, num_samples: int, width: int) -> float:
     from depthrate.tasks.collapse.task import COLLAPSE
     from depthrate.tasks.data.dataset import Dataset
     from depthrate.tasks.training.layers import kept_features
-    from depthrate.tasks.training.trainer import FusedTrainer
 
     rng = np.random.default_rng(0)
     data = Dataset.from_arrays(rng.normal(size=(num_samples, width)).astype(np.float32), np.arange(num_samples) % 10)
     params = COLLAPSE.schema.fill({"arch": "rn1", "depth": depth, "width": width, "steps": 1, "geodesic": True})
     training = training_of([params], data)
-    trainer = FusedTrainer(
-        training.network,
-        training.plan,
-        training.hyperparameters,
-        torch.from_numpy(training.dataset.x_NI),
-        torch.from_numpy(training.dataset.labels_N),
-    )
+    trainer = training.begin()
     with tempfile.TemporaryDirectory() as folder:
         before = _peak_mb()
         training.measure(trainer, [0], 0)

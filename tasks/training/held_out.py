@@ -5,7 +5,7 @@ Shapes: T trials, N samples, I numbers of a sample.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,11 +29,11 @@ class HeldOut:
         self._measure = measure
 
     def record(
-        self, trainer: FusedTrainer, step: int, tables: Mapping[int, tuple[Rows, Rows]], measured: Collection[int]
+        self, trainer: FusedTrainer, step: int, tables: Mapping[int, tuple[Rows, Rows]], measured: Sequence[int]
     ) -> None:
         """Append to (metrics, curves) of trials at a step: loss and accuracy, and every layer of those that are measured.
 
-        tables: a trial's position -> its rows; measured: positions. Computed in the trainer's precision.
+        tables: a trial's position -> its rows; measured: some of the positions. Computed in the trainer's precision.
         """
         if self._x_NI.is_floating_point():
             self._x_NI = self._x_NI.to(trainer.plan.dtype)  # once: polish goes on in float64
@@ -42,6 +42,5 @@ class HeldOut:
         for position, (_, curves) in tables.items():
             scores = {"loss": loss_T[position], "accuracy": accuracy_T[position]}
             curves.append({"step": step, "split": "test", **defined(scores)})
-        chosen = [position for position in tables if position in measured]
-        for position, rows in zip(chosen, self._measure(over_test, chosen, step), strict=True):
+        for position, rows in zip(measured, self._measure(over_test, measured, step), strict=True):
             tables[position][0].extend(rows)

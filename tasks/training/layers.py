@@ -26,12 +26,10 @@ OfFeatures = Callable[[Tensor], Columns]
 """From one layer's features [T, N, D] to what they tell alone."""
 OfWeights = Callable[[Tensor, Tensor], Columns]
 """From one layer's features [T, N, D] and the last layer's weight [T, K, D], where both have one width."""
-
-
-AT_ONCE = 2**19
-"""Numbers of a layer's features, of all trials that are measured at once: more of them do not fit into a processor's cache."""
 OfPath = Callable[[Sequence[dict[str, Any]], tuple[Tensor, Tensor], Iterable[Tensor]], None]
 """Adds to the rows of the path's layers what its first and last features [N, D], and each layer's once more, tell of them."""
+AT_ONCE = 2**19
+"""Numbers of a layer's features, of all trials that are measured at once: more of them do not fit into a processor's cache."""
 
 
 class LayerMeasurements:

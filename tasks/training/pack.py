@@ -67,6 +67,15 @@ class Training:
     kept: Sequence[tuple[str, str]] | None = None
     """Of each trial which features it keeps at the end (none, class_means, all, sample:<n>) and in which dtype; null: none."""
 
+    def begin(self, device: str = "cpu") -> FusedTrainer:
+        """Return the trainer of all trials, on a device, before their first step."""
+        x_NI, labels_N = (torch.from_numpy(each).to(device) for each in (self.dataset.x_NI, self.dataset.labels_N))
+        x_NI = x_NI.to(self.plan.dtype) if x_NI.is_floating_point() else x_NI
+        trainer = self.trainer(self.network, self.plan, self.hyperparameters, x_NI, labels_N)
+        if self.start_TP is not None:
+            trainer.theta_TP = self.start_TP.to(trainer.theta_TP)
+        return trainer
+
 
 def training_plan(params: Params, num_steps: int, milestones: tuple[int, ...] | None = None) -> TrainingPlan:
     """Return the plan that the parameters of `tasks.training.parameters` ask for."""
@@ -130,16 +139,7 @@ class TrainingPack:
     def __init__(self, training: Training, context: TaskContext):
         self.training, self.context = training, context
         dataset, plan = training.dataset, training.plan
-        x_NI = torch.from_numpy(dataset.x_NI).to(context.device)
-        self.trainer = training.trainer(
-            training.network,
-            plan,
-            training.hyperparameters,
-            x_NI.to(plan.dtype) if x_NI.is_floating_point() else x_NI,
-            torch.from_numpy(dataset.labels_N).to(context.device),
-        )
-        if training.start_TP is not None:
-            self.trainer.theta_TP = training.start_TP.to(self.trainer.theta_TP)
+        self.trainer = training.begin(context.device)
         self.polisher: Polisher | None = None
         self.held_out = None
         if training.measure_test is not None and dataset.test is not None:

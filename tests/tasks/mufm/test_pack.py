@@ -85,13 +85,7 @@ def test_a_step_by_hand_is_a_step_by_autograd(task, own, loss):
     params = trial(task, **SMALL, **GRADIENT, **own, loss=loss, lr=0.2)
     x = inputs(params, None)
     training = training_of([params], [x])
-    made = training.trainer(
-        training.network,
-        training.plan,
-        training.hyperparameters,
-        torch.tensor(training.dataset.x_NI),
-        torch.tensor(training.dataset.labels_N),
-    )
+    made = training.begin()
     for _ in range(3):
         leaves = {name: value.detach().clone().requires_grad_() for name, value in made.parameters().items()}
         *features, w = (leaves[name][0] for name in leaves)

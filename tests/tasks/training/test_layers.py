@@ -8,7 +8,6 @@ from depthrate.tasks.collapse.pack import training_of
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.training import layers
-from depthrate.tasks.training.trainer import FusedTrainer
 
 SHAPES = [
     {"arch": "rn1", "width": 19},
@@ -35,13 +34,7 @@ def test_together_is_alone_however_many_at_once(shape, samples, monkeypatch):
     data = Dataset.from_arrays(rng.normal(size=(len(labels_N), 19)).astype(shape.get("dtype", "float32")), labels_N)
     trials = [COLLAPSE.schema.fill({"depth": 4, "steps": 9, **shape, "seed": seed}) for seed in range(5)]
     training = training_of(trials, data)
-    trainer = FusedTrainer(
-        training.network,
-        training.plan,
-        training.hyperparameters,
-        torch.from_numpy(training.dataset.x_NI),
-        torch.from_numpy(training.dataset.labels_N),
-    )
+    trainer = training.begin()
     for _ in range(3):
         trainer.step()
     alone = [measured(training, trainer, [position])[0] for position in range(5)]
