@@ -34,8 +34,9 @@ def test_a_row_that_is_not_a_number_is_not_passed_over():
 
 
 def test_it_looks_at_every_norm_and_every_position():
-    h_TNSD = torch.randn(2, 4, 6, 5)
+    h_TNSD = torch.tensor([1.0, -1.0]).repeat(2, 4, 6, 1)  # each row's deviation is 1, in whatever order it is summed
     small_TNSD = h_TNSD.clone()
-    small_TNSD[1, 2, 3] *= 1e-3
-    found_T, alone_T = smallest_deviation([h_TNSD, small_TNSD]), smallest_deviation([h_TNSD])
-    assert found_T[0] == alone_T[0] and found_T[1] == small_TNSD[1, 2, 3].double().std(unbiased=False)
+    small_TNSD[1, 2, 3] *= 2.0**-10
+    assert smallest_deviation([h_TNSD]).tolist() == [1.0, 1.0]
+    assert smallest_deviation([h_TNSD, small_TNSD]).tolist() == [1.0, 2.0**-10]
+    assert smallest_deviation([small_TNSD, h_TNSD]).tolist() == [1.0, 2.0**-10]
