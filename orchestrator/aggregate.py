@@ -78,12 +78,14 @@ def _gathered(
     request: FitRequest, group: list[Done], ended: Mapping[str, Convergence], draw_names: list[str]
 ) -> FittedCurve:
     """Part a group's trials into those used and those left out."""
-    falling = {trial_id for trial_id, each in ended.items() if not each.is_converged}
+    own = [row["trial_id"] for _, row in group]
+    falling = {trial_id for trial_id in own if trial_id in ended and not ended[trial_id].is_converged}
+    expression = Expression(request.x)
     used: list[dict[str, Any]] = []
     left_out: list[dict[str, Any]] = []
     for params, row in group:
         point = {
-            "x": _x_of(request, params),
+            "x": _x_of(request.x, expression, params),
             "y": row["value"],
             "seed": params.get("seed"),
             "trial_id": row["trial_id"],
@@ -110,10 +112,9 @@ def _gathered(
     )  # fmt: skip
 
 
-def _x_of(request: FitRequest, params: Mapping[str, Any]) -> Any:
-    expression = Expression(request.x)
-    if request.x in params:
-        return params[request.x]
+def _x_of(x: str, expression: Expression, params: Mapping[str, Any]) -> Any:
+    if x in params:
+        return params[x]
     try:
         return expression.evaluate(params)
     except ExpressionError:  # of a parameter that is null, or a division by zero

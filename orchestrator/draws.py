@@ -7,6 +7,7 @@ from typing import Any
 
 from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.sweeps.trial import canonical_json
+from depthrate.tasks.schema import OncePerObject
 
 SCOPE = "seed_scope"
 """The parameter that says whether a seed's trials share their draws (`seed`) or each has its own (`trial`)."""
@@ -38,11 +39,12 @@ def draws_text(request: FitRequest, trials: Sequence[Mapping[str, Any]], draw_na
     if not draws or None in draws:
         return ""
     text = _counted(request.over, len(draws))
+    written = OncePerObject(canonical_json)
     for name in dict.fromkeys([*draw_names, *_mixed(request, trials)]):
-        values = {canonical_json(params[name]) for params in trials if name in params}
+        values = {written(params[name]) for params in trials if name in params}
         if name == request.over or name in request.by or len(values) < 2:
             continue
-        if len({(params[request.over], canonical_json(params[name])) for params in trials}) == len(draws):
+        if len({(params[request.over], written(params[name])) for params in trials}) == len(draws):
             text += f", each with its own {name}"
         else:
             text += f", at the {_counted(name, len(values))} used"

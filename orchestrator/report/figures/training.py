@@ -40,7 +40,7 @@ def _limit_traces(frame: pd.DataFrame, each: Measurement) -> list[Trace]:
     if not each.gap or not {each.name, each.gap, "step"} <= set(frame):
         return []
     limits = (frame[each.name] - frame[each.gap]).astype(float)
-    distinct = sorted({float(f"{limit:.9g}") for limit in limits[np.isfinite(limits)]})
+    distinct = sorted({float(f"{limit:.9g}") for limit in np.unique(limits[np.isfinite(limits)])})
     steps = frame["step"].astype(float)
     ends = [max(1.0, float(steps.min())), float(steps.max())]
     line = {"color": GREY, "width": 1.2, "dash": "dash"}
