@@ -33,8 +33,8 @@ from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.task import Params, TaskContext, TrialResult
 from depthrate.tasks.training.continuation import run_chain
 from depthrate.tasks.training.layers import LayerMeasurements, defined
-from depthrate.tasks.training.pack import OwnCurves, Training, run_training, training_plan
-from depthrate.tasks.training.parameters import learning_rate, milestone_steps
+from depthrate.tasks.training.pack import OwnCurves, Training, run_training
+from depthrate.tasks.training.parameters import learning_rate, milestone_steps, training_plan
 from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters
 from depthrate.tasks.training.polish_parameters import marked_steps, polish_plan, training_steps
 from depthrate.tasks.training.trainer import FusedTrainer

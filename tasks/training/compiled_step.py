@@ -44,9 +44,8 @@ class CompiledStep:
         """Forget the tensors, and what was tried on them."""
         self._state, self._parts, self._tried = [], [], {}
 
-    def __call__(self, rate_T1: Tensor, correction: Tensor | float, x: Tensor, labels: Tensor) -> Tensor:
+    def __call__(self, rate_T1: Tensor, correction: Tensor, x: Tensor, labels: Tensor) -> Tensor:
         """Advance all trials by one step and return their losses [T]."""
-        correction = torch.as_tensor(correction, dtype=rate_T1.dtype, device=rate_T1.device)
         if self.size is None:
             return self._try(rate_T1, correction, x, labels)
         return self._run(rate_T1, correction, x, labels)

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.task import Engine, Interrupted, Params, ResultStatus, TaskContext, TrialResult
+from depthrate.tasks.task import Engine, Interrupted, ResultStatus, TaskContext, TrialResult
 from depthrate.tasks.training.checkpoint import at_positions, left_by_earlier, packed
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.cost import PackShape
+from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engine import EngineError, chosen_engine
 from depthrate.tasks.training.held_out import HeldOut, Measure
 from depthrate.tasks.training.layers import defined, kept_features
@@ -75,21 +76,6 @@ class Training:
         if self.start_TP is not None:
             trainer.theta_TP = self.start_TP.to(trainer.theta_TP)
         return trainer
-
-
-def training_plan(params: Params, num_steps: int, milestones: tuple[int, ...] | None = None) -> TrainingPlan:
-    """Return the plan that the parameters of `tasks.training.parameters` ask for."""
-    return TrainingPlan(
-        loss=params["loss"],
-        optimizer=params["optimizer"],
-        schedule=params["schedule"],
-        num_steps=num_steps,
-        milestones=milestones,
-        batch_size=params["batch_size"],
-        init=params["init"],
-        clip_norm=params["clip_norm"],
-        dtype=getattr(torch, params["dtype"]),
-    )
 
 
 def run_training(training: Training, context: TaskContext) -> Iterator[TrialResult]:
@@ -151,10 +137,15 @@ class TrainingPack:
         self.curve_steps = self.measured_steps | set(curve_steps(plan.schedule, self.num_steps, budget))
         num_trials = len(training.hyperparameters)
         self.alive = list(range(num_trials))
+        self._divergence = Divergence(num_trials, self.trainer.device)
         self.diverged_at: dict[int, int] = {}
         self.pruned_at: dict[int, int] = {}
         self.metrics: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
         self.curves: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.trainer.device.type == "cuda"
 
     @property
     def is_trained(self) -> bool:
@@ -195,7 +186,9 @@ class TrainingPack:
                 return
             loss_T = trainer.step()
             if trainer.step_count % DIVERGENCE_CHECK_STEPS == 0:
-                self._drop_diverged(loss_T, step)
+                self._divergence.look(loss_T, step)
+                if not self._on_gpu:  # which would wait for it here; what has diverged there disturbs nobody meanwhile
+                    self._drop_diverged()
             self._tell_progress(trainer.step_count)
 
     def _polish(self) -> None:
@@ -219,14 +212,14 @@ class TrainingPack:
         self.context.progress(step, self.num_steps + (0 if polish is None else polish.num_evaluations))
         is_over = self.context.should_stop()
         if is_over or self.context.checkpoint_due():
+            self._drop_diverged()
             self.context.save_checkpoint(self.saved())
         if is_over:
             raise Interrupted
 
     def results(self) -> Iterator[TrialResult]:
         """Yield each trial's tables, features included where asked for."""
-        on_gpu = self.trainer.device.type == "cuda"
-        peak_memory_gb = torch.cuda.max_memory_allocated() / 1e9 if on_gpu else None
+        peak_memory_gb = torch.cuda.max_memory_allocated() / 1e9 if self._on_gpu else None
         for index in range(len(self.metrics)):
             if index in self.pruned_at:
                 yield TrialResult(index, {}, status=ResultStatus.PRUNED, num_steps=self.pruned_at[index])
@@ -296,6 +289,7 @@ class TrainingPack:
     def _keep(self, positions: list[int]) -> None:
         if len(positions) < len(self.alive):
             self.trainer.keep(positions)
+            self._divergence.keep(positions)
             self.alive = [self.alive[position] for position in positions]
 
     def _drop_pruned(self, step: int, reported: dict[int, dict[str, float | None]]) -> None:
@@ -304,18 +298,18 @@ class TrainingPack:
         self.pruned_at |= {index: step for index in left_out}
         self._keep([position for position, index in enumerate(self.alive) if index not in left_out])
 
-    def _drop_diverged(self, loss_T: Tensor, step: int) -> None:
-        finite = torch.isfinite(loss_T).tolist()
-        if all(finite):
-            return
-        self.diverged_at |= {index: step for index, good in zip(self.alive, finite, strict=True) if not good}
-        self._keep([position for position, good in enumerate(finite) if good])
+    def _drop_diverged(self) -> None:
+        found = self._divergence.found()
+        self.diverged_at |= {self.alive[position]: step for position, step in found.items()}
+        self._keep([position for position in range(len(self.alive)) if position not in found])
 
     def _record(self, step: int) -> None:
         """Append the curves at this step, and every layer's measurements if it is one of the measured steps."""
+        self._drop_diverged()
         evaluation = self.trainer.evaluate()
         finite = torch.isfinite(evaluation.loss)
-        self._drop_diverged(evaluation.loss, step)
+        self._divergence.look(evaluation.loss, step)
+        self._drop_diverged()
         columns = {name: getattr(evaluation, name)[finite].tolist() for name in CURVES}
         rates = self.trainer.lr_at(step) if self.num_steps else [math.nan] * len(self.alive)
         reported = {}

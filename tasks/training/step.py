@@ -34,7 +34,7 @@ class StepNumbers(NamedTuple):
     momentum: Tensor
     rate: Tensor
     """Learning rate; for Adam divided by the first bias correction."""
-    correction: Tensor | float
+    correction: Tensor
     """Root of Adam's second bias correction."""
 
 

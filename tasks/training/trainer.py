@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -26,6 +25,7 @@ from depthrate.tasks.networks.network import Network, Tensors
 from depthrate.tasks.training.compiled_step import CompiledStep
 from depthrate.tasks.training.engine import EngineError
 from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters, TrainingPlan, learning_rate_factor
+from depthrate.tasks.training.rates import Rates
 from depthrate.tasks.training.step import Moments, StepNumbers, clipping, gradients, losses, optimise
 from depthrate.tasks.training.step_program import StepProgram
 
@@ -299,19 +299,14 @@ class FusedTrainer:
         pieces = [(none_T1 if s.decay is None else self._decays[s.decay]).expand(-1, s.size) for s in self.specs]
         self._decay_TP = torch.cat(pieces, dim=1)
         self._momentum_T1 = self._column([h.momentum for h in self.hyperparameters])
+        self._schedule = Rates(self.plan, self.hyperparameters, self.device)
         # Two buffers kept between steps: fresh ones of this size cost more in page faults than the arithmetic.
         self._gradient_TP, self._scratch_TP = torch.empty_like(self.theta_TP), torch.empty_like(self.theta_TP)
         if self._compiled is not None:
             self._compiled.release()
 
     def _step_numbers(self) -> StepNumbers:
-        rates = self.lr_at(self.step_count)
-        if self.plan.optimizer == "sgd":
-            return StepNumbers(self._momentum_T1, self._column(rates), 1.0)
-        # The bias corrections are formed in float64 and rounded once: in float32 they drift by 1e-4 in 100 steps.
-        beta1, beta2 = self.plan.adam_betas
-        rate_T1 = self._column([rate / (1 - beta1 ** (self.step_count + 1)) for rate in rates])
-        return StepNumbers(self._momentum_T1, rate_T1, math.sqrt(1 - beta2 ** (self.step_count + 1)))
+        return StepNumbers(self._momentum_T1, *self._schedule.at(self.step_count))
 
     def _check_decay_groups(self) -> None:
         groups = decay_groups(self.specs)

@@ -15,6 +15,8 @@ from training_context import Context, assert_same, ids_of, run_resumed
 from depthrate.tasks.collapse.pack import run_pack
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.task import Interrupted
+from depthrate.tasks.training.divergence import Divergence
+from depthrate.tasks.training.pack import TrainingPack
 
 STEPS = 40
 SHAPES = [
@@ -159,3 +161,21 @@ def test_a_checkpoint_that_would_run_code_is_not_loaded(tmp_path, caplog):
         found = run([params_of()], checkpoint=saved({"format": 1, "trainer": Trap(tmp_path / "ran")}))
     assert_same(found, uninterrupted([params_of()]))
     assert "checkpoint" in caplog.text and not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("stop_at", [None, 10, 25])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_what_has_diverged_may_leave_as_late_as_it_is_asked_for(shape, stop_at, monkeypatch):
+    """As on a GPU, which is not waited for between measurements."""
+    trials = with_diverging(shape)
+    expected = uninterrupted(trials)
+    asked = []
+    found = Divergence.found
+    monkeypatch.setattr(Divergence, "found", lambda self: asked.append(found(self)) or found(self))
+    run(trials)
+    at_once = len(asked)
+    monkeypatch.setattr(TrainingPack, "_on_gpu", True)
+    asked.clear()
+    seldom = run(trials) if stop_at is None else run_resumed(run_pack, trials, stop_at)[0]
+    assert_same(seldom, expected)
+    assert len(asked) < at_once or stop_at is not None

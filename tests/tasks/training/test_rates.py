@@ -1,0 +1,36 @@
+"""The rates of many steps formed together are, to the bit, those of each step formed alone."""
+
+import math
+
+import pytest
+import torch
+
+from depthrate.tasks.training import rates
+from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan, learning_rate_factor
+from depthrate.tasks.training.rates import Rates
+
+TRIALS = [Hyperparameters(seed=0, lr=lr, momentum=0.9, weight_decays={}) for lr in (0.3, 0.01, 1 / 3)]
+
+
+def plan_of(**changes):
+    base = {"loss": "ce", "batch_size": None, "init": "uniform", "clip_norm": None, "num_steps": 50}
+    return TrainingPlan(**{**base, "optimizer": "sgd", "schedule": "cosine", "dtype": torch.float32, **changes})
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1024])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("schedule", ["constant", "step", "cosine"])
+def test_together_and_alone_are_one_number(schedule, optimizer, dtype, at_once, monkeypatch):
+    monkeypatch.setattr(rates, "AT_ONCE", at_once)
+    plan = plan_of(schedule=schedule, optimizer=optimizer, dtype=dtype)
+    formed = Rates(plan, TRIALS, torch.device("cpu"))
+    for step in [0, 1, 49, 3, 20, 21, 50, 70]:  # forward, back, and beyond the end
+        factor = learning_rate_factor(schedule, step, plan.num_steps)
+        beta1, beta2 = plan.adam_betas
+        adam = optimizer == "adam"
+        expected = [h.lr * factor / (1 - beta1 ** (step + 1) if adam else 1.0) for h in TRIALS]
+        rate_T1, correction = formed.at(step)
+        assert rate_T1.equal(torch.tensor(expected, dtype=torch.float64).to(dtype).unsqueeze(1))
+        root = math.sqrt(1 - beta2 ** (step + 1)) if adam else 1.0
+        assert correction.equal(torch.tensor(root, dtype=torch.float64).to(dtype))
