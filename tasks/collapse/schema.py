@@ -24,6 +24,7 @@ from depthrate.tasks.training.parameters import (
     INIT,
     LOSS,
     LR,
+    MATMUL_PRECISION,
     MEASURE_EPOCHS,
     MEASURE_STEPS,
     MILESTONES,
@@ -183,6 +184,7 @@ SCHEMA = ParameterSchema(
         CLIP_NORM,
         INIT,
         DTYPE,
+        MATMUL_PRECISION,
         SEED,
         Parameter(
             name="seed_scope",

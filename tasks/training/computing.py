@@ -9,13 +9,23 @@ import torch
 
 
 @contextlib.contextmanager
-def computing(device: str) -> Iterator[None]:
-    """Set up torch for results that are the same to the last bit however often and with whom a trial runs."""
+def computing(device: str, matmul_precision: str = "full") -> Iterator[None]:
+    """Set up torch for results that are the same to the last bit however often and with whom a trial runs.
+
+    Raises:
+        RuntimeError: there is no GPU, or matrix products are asked for as only a GPU forms them.
+    """
+    if matmul_precision == "tf32" and device != "cuda":
+        raise RuntimeError(
+            f"matmul_precision is tf32, which {device} does not have; give --device cuda, or matmul_precision full or bf16"
+        )
     torch.set_num_threads(1)  # bitwise results need one thread, and packs run one a core anyway
     if device == "cuda":
         if not torch.cuda.is_available():
             raise RuntimeError("device is cuda, but torch sees no GPU; run with --device cpu")
         torch.cuda.reset_peak_memory_stats()
+        # TF32 is asked for by a trial's matmul_precision; convolutions would use it unasked
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     with _denormals_flushed():
         yield
 

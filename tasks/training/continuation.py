@@ -43,7 +43,7 @@ def run_chain(trials: Sequence[Params], make: MakeTraining, context: TaskContext
         wanted[lane, params["depth"]] = index
         if lane not in lanes or lanes[lane]["depth"] < params["depth"]:
             lanes[lane] = params
-    with computing(context.device):
+    with computing(context.device, trials[0]["matmul_precision"]):
         yield from _Chain(lanes, wanted, make, context).results()
 
 

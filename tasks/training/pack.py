@@ -84,7 +84,7 @@ def run_training(training: Training, context: TaskContext) -> Iterator[TrialResu
     Raises:
         Interrupted: it was asked to stop and has saved a checkpoint.
     """
-    with computing(context.device):
+    with computing(context.device, training.plan.matmul_precision):
         pack = ready_pack(training, context)
         pack.train()
         yield from pack.results()

@@ -83,6 +83,15 @@ INIT = Parameter(
     doc="U(-1,1)/sqrt(fan_in) with biases, N(0, 1/fan_in), or N(0, 2/fan_in)",
 )
 DTYPE = Parameter(name="dtype", kind="str", choices=("float32", "float64"), default="float32", doc="of the training")
+MATMUL_PRECISION = Parameter(
+    name="matmul_precision",
+    kind="str",
+    choices=("full", "tf32", "bf16"),
+    default="full",
+    added=True,
+    doc="of the matrix products of training steps, with dtype float32: full (its own), tf32 (on GPUs), or bf16; "
+    "parameters, sums and all that is measured stay in float32",
+)
 SEED = Parameter(
     name="seed", kind="int", minimum=0, default=0, fusible=True, draw=True, doc="seed of initialisation and data order"
 )
@@ -170,6 +179,7 @@ def training_plan(params: Params, num_steps: int, milestones: tuple[int, ...] | 
         init=params["init"],
         clip_norm=params["clip_norm"],
         dtype=getattr(torch, params["dtype"]),
+        matmul_precision=params.get("matmul_precision", "full"),
     )
 
 
@@ -214,6 +224,10 @@ def check_training(params: Params, num_samples: int) -> None:
         )
     _check_epochs(params)
     last = num_steps(params, num_samples)
+    if params.get("matmul_precision", "full") != "full" and params["dtype"] != "float32":
+        raise ParameterError(
+            f"matmul_precision is {params['matmul_precision']} and dtype is {params['dtype']}; give dtype float32, or full"
+        )
     late = [step for step in params["measure_steps"] or () if step > last]
     if late:
         raise ParameterError(f"measure_steps has {late[0]}, but training ends at step {last}")

@@ -37,6 +37,8 @@ class TrainingPlan:
     init: str
     clip_norm: float | None
     dtype: torch.dtype
+    matmul_precision: str = "full"
+    """Of the matrix products of training steps: full (dtype's own), tf32 or bf16."""
     adam_betas: tuple[float, float] = (0.9, 0.999)
     adam_eps: float = 1e-8
     milestones: tuple[int, ...] | None = None

@@ -9,7 +9,8 @@ Shapes: T trials, B batch, I input dimensions, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -47,15 +48,36 @@ def losses(kind: str, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
     return (logits_TBK - targets_TBK).square().sum(-1).mean(1) / 2
 
 
+@contextmanager
+def lowered(precision: str, device: str) -> Iterator[None]:
+    """Form matrix products as `TrainingPlan.matmul_precision` says while this lasts: at most as exactly as float32 has them."""
+    if precision == "full":
+        yield
+        return
+    if precision == "tf32":
+        products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+        before = products.allow_tf32, convolutions.allow_tf32
+        products.allow_tf32 = convolutions.allow_tf32 = True
+        try:
+            yield
+        finally:
+            products.allow_tf32, convolutions.allow_tf32 = before
+        return
+    # a cast that is remembered would outlive the step, where it is recorded once and replayed
+    with torch.autocast(device, torch.bfloat16, cache_enabled=False):
+        yield
+
+
 def gradients(
-    network: Network, loss: str, parameters: Tensors, x_TBI: Tensor, labels_TB: Tensor, untrained: Tensors
+    network: Network, plan: TrainingPlan, parameters: Tensors, x_TBI: Tensor, labels_TB: Tensor, untrained: Tensors
 ) -> tuple[Tensor, tuple[Tensor, ...], Tensors]:
     """Return the loss [T] of each trial's batch, its gradient with respect to each parameter, and the untrained state after."""
     leaves: Mapping[str, Tensor] = {name: p.detach().requires_grad_() for name, p in parameters.items()}
-    logits_TBK, untrained = network.training_logits(leaves, x_TBI, untrained)
-    loss_T = losses(loss, logits_TBK, labels_TB)
-    found = torch.autograd.grad(loss_T.sum(), list(leaves.values()))
-    return loss_T.detach(), found, {name: tensor.detach() for name, tensor in untrained.items()}
+    with lowered(plan.matmul_precision, x_TBI.device.type):
+        logits_TBK, after = network.training_logits(leaves, x_TBI, untrained)
+        loss_T = losses(plan.loss, logits_TBK.to(plan.dtype), labels_TB)
+        found = torch.autograd.grad(loss_T.sum(), list(leaves.values()))
+    return loss_T.detach(), found, {name: tensor.detach().to(untrained[name].dtype) for name, tensor in after.items()}
 
 
 def clipping(clip_norm: float, squared_norm: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class StepProgram:
             x, labels = x.expand(num_trials, *x.shape), labels.expand(num_trials, *labels.shape)
         parameters = {spec.name: p for spec, p in zip(specs, theta, strict=True)}
         before = dict(zip(names, untrained, strict=True))
-        loss_T, found, after = gradients(network, plan.loss, parameters, x, labels, before)
+        loss_T, found, after = gradients(network, plan, parameters, x, labels, before)
         with torch.no_grad():
             decay_T1 = dict(zip(decay_groups(specs), decays, strict=True))
             pieces = [

@@ -1,0 +1,95 @@
+"""Matrix products of training steps in bfloat16 or TF32: what they change, and what stays as exact as it was."""
+
+
+import pytest
+import torch
+from training_context import Context, assert_same, ids_of, run_resumed
+
+from depthrate.tasks.collapse.pack import run_pack
+from depthrate.tasks.collapse.task import COLLAPSE
+from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.training.computing import computing
+from depthrate.tasks.training.step import lowered
+
+SHAPES = [
+    {},
+    {"batch_size": 7, "optimizer": "adam", "lr": 0.01, "arch": "rn2"},
+    {"arch": "t11", "depth": 2, "lr": 0.01, "loss": "mse"},
+    {"arch": "resnet_dense", "depth": 4, "width": 12},
+]
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+
+def params_of(**changes):
+    base = {"arch": "rn1", "depth": 3, "width": 19, "samples_per_class": 4, "steps": 30, "lr": 0.05}
+    return COLLAPSE.schema.fill({**base, "measure_steps": [5], "matmul_precision": "bf16", **changes})
+
+
+def run(trials):
+    return list(run_pack(trials, Context(ids_of(trials))))
+
+
+def curve(result, name):
+    return torch.tensor([row[name] for row in result.tables["curves"]])
+
+
+@every_shape
+def test_fused_is_alone(shape):
+    trials = [params_of(**shape, seed=seed) for seed in range(3)]
+    assert_same(run(trials), [result for params in trials for result in run([params])])
+
+
+@every_shape
+def test_bf16_goes_another_way_near_that_of_float32(shape):
+    ((lower,), (full,)) = (run([params_of(**shape, matmul_precision=each)]) for each in ("bf16", "full"))
+    loss, expected = curve(lower, "loss"), curve(full, "loss")
+    assert loss[0] == expected[0]  # before the first step there is nothing to be less exact
+    assert not torch.equal(loss, expected)
+    torch.testing.assert_close(loss, expected, rtol=0.05, atol=0.05)
+
+
+def test_what_is_measured_is_as_exact_as_ever():
+    """Where the learning rate is so small that no step counts, every number is that of float32."""
+    ((lower,), (full,)) = (run([params_of(lr=1e-30, matmul_precision=each)]) for each in ("bf16", "full"))
+    assert_same([lower], [full])
+
+
+def test_interrupted_and_resumed_is_uninterrupted():
+    trials = [params_of(seed=seed, batch_size=7) for seed in range(2)]
+    assert_same(run_resumed(run_pack, trials, 13)[0], run(trials))
+
+
+def test_a_trial_in_full_precision_is_the_trial_it_was_before_there_was_a_choice():
+    with_it, without = params_of(matmul_precision="full"), params_of()
+    added = COLLAPSE.schema.added
+    assert added["matmul_precision"] == "full" and with_it != without
+
+
+def test_float64_and_cpus_without_tf32_are_refused():
+    with pytest.raises(ParameterError, match="matmul_precision is bf16 and dtype is float64"):
+        COLLAPSE.check_trial(params_of(dtype="float64"))
+    with pytest.raises(RuntimeError, match="tf32, which cpu does not have"):
+        run([params_of(matmul_precision="tf32")])
+
+
+def test_tf32_is_allowed_for_as_long_as_a_step_takes():
+    backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [each.allow_tf32 for each in backends]
+    try:
+        for each in backends:
+            each.allow_tf32 = False
+        with lowered("tf32", "cuda"):
+            assert all(each.allow_tf32 for each in backends)
+        assert not any(each.allow_tf32 for each in backends)
+        with pytest.raises(KeyError), lowered("tf32", "cuda"):
+            raise KeyError
+        assert not any(each.allow_tf32 for each in backends)
+    finally:
+        for each, allowed in zip(backends, before, strict=True):
+            each.allow_tf32 = allowed
+
+
+def test_nothing_is_lowered_outside_of_steps():
+    with computing("cpu", "bf16"), lowered("bf16", "cpu"):
+        assert torch.ones(2, 2).mm(torch.ones(2, 2)).dtype == torch.bfloat16
+    assert not torch.is_autocast_enabled("cpu")
