@@ -6,12 +6,18 @@ used, and no number depends on it, since a trial's numbers do not depend on thos
 
 from __future__ import annotations
 
+import functools
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from depthrate.tasks.training.replayed_step import ReplayedStep, ReplayError
+
+log = logging.getLogger(__name__)
 
 TRIES = 3
 """Steps that each size is tried for; the fastest counts."""
@@ -20,10 +26,13 @@ TRIES = 3
 class CompiledStep:
     """Runs a `StepProgram` on tensors that it changes in place."""
 
-    def __init__(self, package: Path, *, shares_batches: bool):
+    def __init__(self, package: Path, *, shares_batches: bool, device: str):
+        self._replays = device == "cuda"
         # The public `torch._inductor.aoti_load_package` does this too, and imports the compiler: 2 s and 80 MB a worker.
-        self._program = torch._C._aoti.AOTIModelPackageLoader(str(package), "model", False, 1, -1)
+        # What is recorded must not ask whether it is done, as a program does that several threads may run.
+        self._program = torch._C._aoti.AOTIModelPackageLoader(str(package), "model", self._replays, 1, -1)
         self._shares_batches = shares_batches
+        self._replayed: ReplayedStep | None = None
         self._state: list[Tensor] = []
         self._parts: list[tuple[slice, list[Tensor]]] = []
         self.size: int | None = None
@@ -42,13 +51,30 @@ class CompiledStep:
 
     def release(self) -> None:
         """Forget the tensors, and what was tried on them."""
-        self._state, self._parts, self._tried = [], [], {}
+        self._state, self._parts, self._tried, self._replayed = [], [], {}, None
 
     def __call__(self, rate_T1: Tensor, correction: Tensor, x: Tensor, labels: Tensor) -> Tensor:
         """Advance all trials by one step and return their losses [T]."""
         if self.size is None:
             return self._try(rate_T1, correction, x, labels)
+        if self._replays:
+            return self._replay(rate_T1, correction, x, labels)
         return self._run(rate_T1, correction, x, labels)
+
+    def _replay(self, rate_T1: Tensor, correction: Tensor, x: Tensor, labels: Tensor) -> Tensor:
+        """Replay the step, recorded where it is not yet; where that fails, run it as it is from now on."""
+        given, run = [rate_T1, correction, x, labels], self._run
+        if self._shares_batches:  # the whole training set, which stays where it is
+            given, run = given[:2], functools.partial(self._run, x=x, labels=labels)
+        if self._replayed is not None:
+            return self._replayed(*given)
+        try:
+            self._replayed = ReplayedStep(run, self._state, given)
+        except ReplayError as error:
+            log.warning("steps are not replayed, because %s", error)
+            self._replays = False
+            return self._run(rate_T1, correction, x, labels)
+        return self._replayed.first_T
 
     def _run(self, rate_T1: Tensor, correction: Tensor, x: Tensor, labels: Tensor) -> Tensor:
         losses = []

@@ -90,7 +90,7 @@ MATMUL_PRECISION = Parameter(
     default="full",
     added=True,
     doc="of the matrix products of training steps, with dtype float32: full (its own), tf32 (on GPUs), or bf16; "
-    "parameters, sums and all that is measured stay in float32",
+    "parameters, sums and all that is measured stay in float32, and steps with bf16 are never compiled",
 )
 SEED = Parameter(
     name="seed", kind="int", minimum=0, default=0, fusible=True, draw=True, doc="seed of initialisation and data order"

@@ -46,12 +46,12 @@ def compiled_step(program: StepProgram, should_stop: Callable[[], bool]) -> tupl
     """
     path, seconds = compiled_program(program, should_stop)
     try:
-        return CompiledStep(path, shares_batches=program.shares_batches), seconds
+        return CompiledStep(path, shares_batches=program.shares_batches, device=program.device), seconds
     except RuntimeError as error:
         logging.getLogger(__name__).warning("compiled step %s cannot be used (%s); it is compiled anew", path, error)
         path.unlink(missing_ok=True)
     path, again = compiled_program(program, should_stop)
-    return CompiledStep(path, shares_batches=program.shares_batches), seconds + again
+    return CompiledStep(path, shares_batches=program.shares_batches, device=program.device), seconds + again
 
 
 def compiled_program(program: StepProgram, should_stop: Callable[[], bool]) -> tuple[Path, float]:

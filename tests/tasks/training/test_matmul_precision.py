@@ -1,6 +1,5 @@
 """Matrix products of training steps in bfloat16 or TF32: what they change, and what stays as exact as it was."""
 
-
 import pytest
 import torch
 from training_context import Context, assert_same, ids_of, run_resumed
@@ -8,6 +7,7 @@ from training_context import Context, assert_same, ids_of, run_resumed
 from depthrate.tasks.collapse.pack import run_pack
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.task import Engine
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.step import lowered
 
@@ -93,3 +93,9 @@ def test_nothing_is_lowered_outside_of_steps():
     with computing("cpu", "bf16"), lowered("bf16", "cpu"):
         assert torch.ones(2, 2).mm(torch.ones(2, 2)).dtype == torch.bfloat16
     assert not torch.is_autocast_enabled("cpu")
+
+
+def test_steps_in_bf16_are_never_compiled():
+    context = Context(ids_of([params_of()]), engine=Engine.COMPILED)
+    list(run_pack([params_of()], context))
+    assert context.ran_as == [(Engine.EAGER, None)]
