@@ -33,11 +33,12 @@ from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.task import Params, TaskContext, TrialResult
 from depthrate.tasks.training.continuation import run_chain
 from depthrate.tasks.training.layers import LayerMeasurements, defined
-from depthrate.tasks.training.pack import OwnCurves, Training, run_training
-from depthrate.tasks.training.parameters import learning_rate, milestone_steps, training_plan
+from depthrate.tasks.training.pack import run_training
+from depthrate.tasks.training.parameters import learning_rate, milestone_steps
 from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters
 from depthrate.tasks.training.polish_parameters import marked_steps, polish_plan, training_steps
 from depthrate.tasks.training.trainer import FusedTrainer
+from depthrate.tasks.training.training import OwnCurves, Training, training_plan
 
 
 def run_pack(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:

@@ -27,10 +27,11 @@ from depthrate.tasks.dufm.theory import Problem
 from depthrate.tasks.measures.class_means import class_collapse, class_means
 from depthrate.tasks.measures.spectra import spectrum
 from depthrate.tasks.task import Params, TaskContext, TrialResult
-from depthrate.tasks.training.pack import OwnCurves, Training, run_training
+from depthrate.tasks.training.pack import run_training
 from depthrate.tasks.training.parameters import measured_steps
 from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
 from depthrate.tasks.training.trainer import FusedTrainer, stream
+from depthrate.tasks.training.training import OwnCurves, Training
 
 
 def run_pack(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:

@@ -26,10 +26,11 @@ from depthrate.tasks.mufm.schema import EXACT, depth_of, is_anchored, network_of
 from depthrate.tasks.mufm.theory import equivalent_proximity, ufm_optimum
 from depthrate.tasks.task import Params, TaskContext, TrialResult
 from depthrate.tasks.training.layers import LayerMeasurements
-from depthrate.tasks.training.pack import OwnCurves, Training, run_training
+from depthrate.tasks.training.pack import run_training
 from depthrate.tasks.training.parameters import measured_steps
 from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
 from depthrate.tasks.training.trainer import FusedTrainer, stream
+from depthrate.tasks.training.training import OwnCurves, Training
 
 
 def run_pack(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:

@@ -12,9 +12,10 @@ from depthrate.tasks.collapse.pack import layer_measurements
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.own.trial import OwnTrials
 from depthrate.tasks.task import Params, TaskContext, TrialResult
-from depthrate.tasks.training.pack import Training, run_training
-from depthrate.tasks.training.parameters import learning_rate, measured_steps, num_steps, training_plan
+from depthrate.tasks.training.pack import run_training
+from depthrate.tasks.training.parameters import learning_rate, measured_steps, num_steps
 from depthrate.tasks.training.plan import Hyperparameters
+from depthrate.tasks.training.training import Training, training_plan
 
 
 def run_pack(own: OwnTrials, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:

@@ -23,8 +23,9 @@ from depthrate.tasks.networks.flat_parameters import split_parameters
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Engine, Params, ResultStatus, TaskContext, TrialResult
 from depthrate.tasks.training.computing import computing
-from depthrate.tasks.training.pack import Training, ready_pack
+from depthrate.tasks.training.pack import ready_pack
 from depthrate.tasks.training.polish_parameters import chain
+from depthrate.tasks.training.training import Training
 
 MakeTraining = Callable[[Sequence[Params]], Training]
 """From the parameters of trials of one depth to what they train on and how."""

@@ -7,75 +7,30 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from depthrate.tasks.data.dataset import Dataset
-from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Engine, Interrupted, ResultStatus, TaskContext, TrialResult
 from depthrate.tasks.training.checkpoint import at_positions, left_by_earlier, packed
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engine import EngineError, chosen_engine
-from depthrate.tasks.training.held_out import HeldOut, Measure
+from depthrate.tasks.training.held_out import HeldOut
 from depthrate.tasks.training.layers import defined, kept_features
-from depthrate.tasks.training.plan import Hyperparameters, PolishPlan, TrainingPlan
 from depthrate.tasks.training.polish import Polisher
 from depthrate.tasks.training.polish_parameters import curve_steps
 from depthrate.tasks.training.step_cache import compiled_step
 from depthrate.tasks.training.trainer import FusedTrainer
+from depthrate.tasks.training.training import Training
 
 log = logging.getLogger(__name__)
 DIVERGENCE_CHECK_STEPS = 10
 """Steps between two looks for losses that are not finite; fixed, so that a trial's record does not depend on its pack."""
 CURVES = ("loss", "objective", "accuracy", "grad_norm")
-
-OwnCurves = Callable[[int, Mapping[str, float]], dict[str, float | None]]
-"""From a trial's index in the pack and a row of its curves to the columns that the task adds to that row."""
-
-
-def _none(index: int, row: Mapping[str, float]) -> dict[str, float | None]:
-    return {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """What the trials of a pack train on, how, and what is measured of them."""
-
-    network: Network
-    dataset: Dataset
-    """Arranged as the network reads it (`Network.arranged`)."""
-    plan: TrainingPlan
-    hyperparameters: Sequence[Hyperparameters]
-    """One a trial."""
-    measured_steps: Collection[int]
-    """Steps at which `measure` is called, the last among them."""
-    measure: Measure
-    measure_test: Measure | None = None
-    """The same on the data set's test split, with a trainer over it; null: it is not measured."""
-    own_curves: OwnCurves = _none
-    trainer: Callable[..., FusedTrainer] = FusedTrainer
-    """Makes the trainer from network, plan, hyper-parameters, samples and labels; a task may have a step of its own."""
-    polish: PolishPlan | None = None
-    """What brings the trials to a stationary point after training; its evaluations count as steps."""
-    start_TP: Tensor | None = None
-    """Parameters to begin with; null: drawn."""
-    kept: Sequence[tuple[str, str]] | None = None
-    """Of each trial which features it keeps at the end (none, class_means, all, sample:<n>) and in which dtype; null: none."""
-
-    def begin(self, device: str = "cpu") -> FusedTrainer:
-        """Return the trainer of all trials, on a device, before their first step."""
-        x_NI, labels_N = (torch.from_numpy(each).to(device) for each in (self.dataset.x_NI, self.dataset.labels_N))
-        x_NI = x_NI.to(self.plan.dtype) if x_NI.is_floating_point() else x_NI
-        trainer = self.trainer(self.network, self.plan, self.hyperparameters, x_NI, labels_N)
-        if self.start_TP is not None:
-            trainer.theta_TP = self.start_TP.to(trainer.theta_TP)
-        return trainer
 
 
 def run_training(training: Training, context: TaskContext) -> Iterator[TrialResult]:

@@ -10,7 +10,7 @@ import itertools
 
 from depthrate.tasks.schema import Parameter, ParameterError
 from depthrate.tasks.task import Params
-from depthrate.tasks.training.plan import TrainingPlan, learning_rate_factor
+from depthrate.tasks.training.plan import learning_rate_factor
 
 DEFAULT_STEPS = 12_000
 
@@ -163,24 +163,6 @@ def learning_rate(params: Params) -> float:
     if params["optimizer"] == "adam":
         return 0.005
     return 0.2 if params["loss"] == "ce" else 0.02
-
-
-def training_plan(params: Params, num_steps: int, milestones: tuple[int, ...] | None = None) -> TrainingPlan:
-    """Return the plan that these parameters ask for."""
-    import torch
-
-    return TrainingPlan(
-        loss=params["loss"],
-        optimizer=params["optimizer"],
-        schedule=params["schedule"],
-        num_steps=num_steps,
-        milestones=milestones,
-        batch_size=params["batch_size"],
-        init=params["init"],
-        clip_norm=params["clip_norm"],
-        dtype=getattr(torch, params["dtype"]),
-        matmul_precision=params.get("matmul_precision", "full"),
-    )
 
 
 def log_spaced_steps(last: int) -> list[int]:
