@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,13 @@ def _parameters(item: pytest.Item) -> list[str]:
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Keep the user's own store out of the tests."""
     monkeypatch.delenv("DEPTHRATE_STORE", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def same_draws() -> None:
+    """What a test draws without a seed is the same, whichever tests its process has run before."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(scope="session")
