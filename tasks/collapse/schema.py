@@ -276,6 +276,7 @@ def pack_shape(params: Params) -> PackShape:
         num_measured_steps=len(marked_steps(params, data.num_samples)),
         optimizer=params["optimizer"],
         dtype=params["dtype"],
+        matmul_precision=params["matmul_precision"],
         polish=polish_plan(params),
     )
 

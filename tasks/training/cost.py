@@ -33,6 +33,8 @@ class PackShape:
     num_measured_steps: int
     optimizer: str
     dtype: str
+    matmul_precision: str = "full"
+    """As `TrainingPlan` has it."""
     polish: PolishPlan | None = None
 
     @classmethod
@@ -46,6 +48,7 @@ class PackShape:
             num_measured_steps=num_measured_steps,
             optimizer=plan.optimizer,
             dtype=str(plan.dtype).removeprefix("torch."),
+            matmul_precision=plan.matmul_precision,
         )
 
     @property

@@ -31,7 +31,8 @@ def compile_s(network: Network) -> float:
 def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
     """Return the engine that was asked for; for `auto` compiled where a single trial's training repays compiling its step.
 
-    On a GPU `auto` is eager: nobody has measured compiled steps there. So are networks that cannot be compiled.
+    On a GPU `auto` is eager: nobody has measured compiled steps there. So are networks that cannot be compiled, and steps with
+    bf16 whatever was asked: compiled ones did not always agree with them (LOG.md).
 
     Raises:
         EngineError: compiled steps were asked for, and the network is a user's.
@@ -41,6 +42,8 @@ def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
             raise EngineError(
                 f"the step of {type(shape.network).__name__} runs a user's code; train with --engine eager"
             )
+        return Engine.EAGER
+    if shape.matmul_precision == "bf16":
         return Engine.EAGER
     if asked is not Engine.AUTO:
         return asked

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from depthrate.tasks.training.step import agree
+
 CHECK_RTOL = 1e-4
 """What a replayed step may differ from a plain one: far more than rounding, far less than a fault."""
 
@@ -55,7 +57,8 @@ class ReplayedStep:
         except RuntimeError as error:
             _set(state, before)
             raise ReplayError(f"a step cannot be recorded: {error}") from error
-        if not all(_agree(one, other) for one, other in zip(replayed, plain, strict=True)):
+        # a GPU may add up in another order
+        if not all(agree(one, other, CHECK_RTOL) for one, other in zip(plain, replayed, strict=True)):
             _set(state, before)
             raise ReplayError("a step that is replayed does not give the numbers of the one that was recorded")
         self.first_T = plain[0]
@@ -66,12 +69,6 @@ class ReplayedStep:
         _set(self._inputs, inputs)
         self._replay()
         return self._loss_T.clone()
-
-
-def _agree(one: Tensor, other: Tensor) -> bool:
-    """Say whether they are equal but for the order in which a GPU adds up."""
-    largest = other.abs().max().item() if other.numel() else 0.0
-    return torch.allclose(one, other, rtol=CHECK_RTOL, atol=CHECK_RTOL * largest, equal_nan=True)
 
 
 def _set(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:

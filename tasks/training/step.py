@@ -80,6 +80,12 @@ def gradients(
     return loss_T.detach(), found, {name: tensor.detach().to(untrained[name].dtype) for name, tensor in after.items()}
 
 
+def agree(one: Tensor, other: Tensor, rtol: float) -> bool:
+    """Say whether two tensors are equal but for this share of a number or of the largest finite one; NaN is equal to NaN."""
+    largest = one.abs().where(one.isfinite(), 0.0).max().item()
+    return torch.allclose(one, other, rtol=rtol, atol=rtol * largest, equal_nan=True)
+
+
 def clipping(clip_norm: float, squared_norm: Tensor) -> Tensor:
     """Return the factor that brings a gradient of such a squared norm down to the norm `clip_norm`."""
     return (clip_norm / (squared_norm.sqrt() + 1e-6)).clamp(max=1.0)

@@ -26,7 +26,7 @@ from depthrate.tasks.training.compiled_step import CompiledStep
 from depthrate.tasks.training.engine import EngineError
 from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters, TrainingPlan, learning_rate_factor
 from depthrate.tasks.training.rates import Rates
-from depthrate.tasks.training.step import Moments, StepNumbers, clipping, gradients, losses, lowered, optimise
+from depthrate.tasks.training.step import Moments, StepNumbers, agree, clipping, gradients, losses, lowered, optimise
 from depthrate.tasks.training.step_program import StepProgram
 
 CHECK_RTOL = {"full": 1e-3, "tf32": 1e-2}
@@ -52,6 +52,9 @@ def stream(seed: int, purpose: str) -> torch.Generator:
 
 class FusedTrainer:
     """Trains T networks of one shape on one data set; diverged trials leave the pack and disturb nobody."""
+
+    can_compile = True
+    """Whether its step is the one that `program` describes; a trainer with a step of its own runs that, whatever was asked."""
 
     def __init__(
         self,
@@ -84,14 +87,6 @@ class FusedTrainer:
     def num_trials(self) -> int:
         """Trials still training."""
         return len(self.hyperparameters)
-
-    @property
-    def can_compile(self) -> bool:
-        """Whether its step may be the one that `program` describes; else it is run as it is, whatever was asked.
-
-        With bf16 it may not: a compiler keeps more digits between the products, so that it would be another training.
-        """
-        return self.plan.matmul_precision != "bf16"
 
     @property
     def shares_batches(self) -> bool:
@@ -130,8 +125,8 @@ class FusedTrainer:
         eager, other = (FusedTrainer(self.network, self.plan, first, self.x_NI, self.labels_N) for _ in range(2))
         other._compiled = compiled
         losses_T = torch.stack([eager.step(), other.step()])
-        largest, rtol = eager.moment_TP.abs().max().item(), CHECK_RTOL[self.plan.matmul_precision]
-        same = torch.allclose(eager.moment_TP, other.moment_TP, rtol=rtol, atol=rtol * largest, equal_nan=True)
+        rtol = CHECK_RTOL[self.plan.matmul_precision]
+        same = agree(eager.moment_TP, other.moment_TP, rtol)
         if not same or not torch.allclose(losses_T[0], losses_T[1], rtol=rtol, equal_nan=True):
             raise EngineError(
                 f"the compiled step of {type(self.network).__name__} gives loss {losses_T[1].item():.6g} where the eager one "

@@ -211,6 +211,25 @@ def test_so_it_is_with_batches_and_adam(monkeypatch):
     check_replay(dataclasses.replace(PLAN, **batches), monkeypatch)
 
 
+def test_a_step_is_recorded_and_replayed_beside_a_trial_that_has_diverged(monkeypatch):
+    """It leaves a GPU's pack only when something is measured: until then numbers that are none are replayed with the others."""
+    trials = trials_of()
+    trials[2] = dataclasses.replace(trials[2], lr=1e30)
+    trainer = trainer_of(RESIDUAL, PLAN, trials)
+    trainer.use(compiled_step(trainer.program(), never)[0])
+    trainer._compiled._replays, trainer._compiled.size = True, TRIALS
+    monkeypatch.setattr(compiled_step_module, "ReplayedStep", replayed(trainer))
+    for _ in range(10):
+        trainer.step()
+    trainer._compiled._replayed = None  # recorded anew, beside what is no number by now
+    assert trainer.theta_TP[2].isnan().any()
+    for _ in range(10):
+        trainer.step()
+    assert trainer._compiled._replayed is not None
+    others = [0, 1, 3, 4]
+    assert torch.equal(trainer.theta_TP[others], trained(RESIDUAL, PLAN, trials_of(), 20)[others, :-1])
+
+
 def test_a_step_that_cannot_be_recorded_is_taken_as_it_is(monkeypatch, caplog):
     def refuse(run):
         raise RuntimeError("no stream is capturing")
