@@ -25,16 +25,18 @@ from pathlib import Path
 TRIALS, DEPTH, WIDTH = 16, 8, 64
 STEPS = {128: 3000, 1437: 600}
 """Batch -> steps; a batch of 1,437 is the whole training set, as in the trials of a full batch."""
+DIGITS = Path(__file__).parents[1] / "tasks/data/digits.npz"
 SCRIPT = """
 import sys
+import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 
 torch.set_num_threads(1)
 torch.set_flush_denormal(True)
-batch, steps, *seeds = map(int, sys.argv[1:])
-x, labels = (torch.tensor(a) for a in load_digits(return_X_y=True))
+digits = np.load(sys.argv[1])
+batch, steps, *seeds = map(int, sys.argv[2:])
+x, labels = (torch.tensor(digits[name].astype(kind)) for name, kind in (("images_NI", "f8"), ("labels_N", "i8")))
 x, labels = x.float()[:1437], labels[:1437]
 x = (x - x.mean()) / x.std()
 
@@ -74,7 +76,7 @@ for seed in seeds:
 def plain(batch: int, folder: Path, cores: int, cache: Path) -> None:
     """Run the script in a process a core."""
     seeds = [[str(seed) for seed in range(core, TRIALS, cores)] for core in range(cores)]
-    words = [[sys.executable, "-c", SCRIPT, str(batch), str(STEPS[batch]), *each] for each in seeds]
+    words = [[sys.executable, "-c", SCRIPT, str(DIGITS), str(batch), str(STEPS[batch]), *each] for each in seeds]
     for process in [subprocess.Popen(each, env={**os.environ, "OMP_NUM_THREADS": "1"}) for each in words]:
         assert process.wait() == 0
 

@@ -71,7 +71,7 @@ def list_datasets(data: DataFolder) -> list[DatasetState]:
         what = "text" if info.image_shape is None else " x ".join(map(str, info.image_shape))
         try:
             located = check_dataset(name, data)
-            state, where = "here", "comes with scikit-learn" if located is None else ", ".join(located.where)
+            state, where = "here", "comes with depthrate" if located is None else ", ".join(located.where)
         except IncompleteDatasetError as error:
             state, where = (
                 "incomplete",

@@ -81,7 +81,7 @@ SCHEMA = ParameterSchema(
             kind="str",
             choices=tuple(PUBLISHED),
             default="digits",
-            doc="digits comes with scikit-learn; the others are read from DEPTHRATE_DATA (depthrate data list)",
+            doc="digits comes with depthrate; the others are read from DEPTHRATE_DATA (depthrate data list)",
         ),
         Parameter(
             name="samples_per_class",

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -41,11 +40,11 @@ class PublishedDataset:
     """Channels, rows, columns; null for a text."""
     homepage: str = ""
     layouts: tuple[Layout, ...] = ()
-    """Forms in which it is read, the first one preferred; none for what comes with scikit-learn."""
+    """Forms in which it is read, the first one preferred; none for what comes with depthrate."""
     test: tuple[int, tuple[Layout, ...]] | None = None
     """Samples of the test split, and the forms in which it is read; null where none is read."""
     read: Callable[[PublishedDataset, Layout, Files], Decoded] | None = None
-    """Decodes the files of a form; null for texts, and for what comes with scikit-learn."""
+    """Decodes the files of a form; null for texts, and for what comes with depthrate."""
 
     @property
     def is_text(self) -> bool:
@@ -212,7 +211,7 @@ PUBLISHED = {
 
 
 def check_dataset(name: str, source: DataSource) -> Located | None:
-    """Return where the files of a data set lie; null for one that comes with scikit-learn.
+    """Return where the files of a data set lie; null for one that comes with depthrate.
 
     Raises:
         DatasetError: a file is missing; the message says where it was looked for and how to get it.
@@ -326,15 +325,5 @@ def _decoded(info: PublishedDataset, located: Located, source: DataSource) -> De
 
 @cache
 def _load_digits() -> Decoded:
-    """Read scikit-learn's file as scikit-learn does, without the second and a half that its import takes."""
-    package = find_spec("sklearn")
-    assert package is not None and package.submodule_search_locations
-    path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
-    if path.is_file():
-        table = np.loadtxt(path, delimiter=",")
-        images, labels = table[:, :-1], table[:, -1]
-    else:  # a version that keeps it elsewhere
-        from sklearn.datasets import load_digits
-
-        images, labels = load_digits(return_X_y=True)
-    return images.astype(np.uint8), labels.astype(np.int64)
+    with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as arrays:
+        return arrays["images_NI"], arrays["labels_N"].astype(np.int64)

@@ -72,7 +72,7 @@ def test_list_says_what_is_here_and_what_is_not(data: Path) -> None:
     code, output = invoke("list")
     rows = {line.split()[0]: line for line in output.splitlines() if line.split()[:1] and line.split()[0] in PUBLISHED}
     assert code == 0 and rows.keys() == PUBLISHED.keys() and str(data) in output
-    assert "here" in rows["mnist"] and "here" in rows["cifar10_batch1"] and "scikit-learn" in rows["digits"]
+    assert "here" in rows["mnist"] and "here" in rows["cifar10_batch1"] and "comes with depthrate" in rows["digits"]
     assert "incomplete" in rows["cifar10"] and "missing" in rows["imdb"]
 
 
