@@ -21,9 +21,9 @@ def grown_mb(depth: int, num_samples: int, width: int) -> float:
     """Return by how many MB measuring and keeping the layers of a network raises this process's peak."""
     import numpy as np
 
-    from depthrate.storage.feature_file import FeatureFile
-    from depthrate.storage.store import Store
-    from depthrate.storage.task_tables import layer_parts, task_table
+    from depthrate.storage.files.store import Store
+    from depthrate.storage.tables.feature_file import FeatureFile
+    from depthrate.storage.tables.from_task import layer_parts, task_table
     from depthrate.tasks.collapse.pack import training_of
     from depthrate.tasks.collapse.task import COLLAPSE
     from depthrate.tasks.data.dataset import Dataset

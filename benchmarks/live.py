@@ -20,13 +20,13 @@ from typing import Any
 from unittest import mock
 
 import depthrate
-from depthrate.orchestrator import live_curves
-from depthrate.orchestrator.attempt import new_attempt_id
-from depthrate.orchestrator.executors.executor import LaunchOptions, PackJob
-from depthrate.orchestrator.live_curves import LiveCurves
-from depthrate.orchestrator.pack_run import run_job
-from depthrate.orchestrator.worker_context import StopFlag
-from depthrate.storage.data_folder import open_data_folder
+from depthrate.orchestrator.attempts.record import new_attempt_id
+from depthrate.orchestrator.executors.base import LaunchOptions, PackJob
+from depthrate.orchestrator.worker import live_curves
+from depthrate.orchestrator.worker.attempt_runner import run_job
+from depthrate.orchestrator.worker.context import StopFlag
+from depthrate.orchestrator.worker.live_curves import LiveCurves
+from depthrate.storage.files.data_folder import open_data_folder
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.task import Engine
 

@@ -20,11 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from depthrate.orchestrator.driver import Driver
-from depthrate.orchestrator.executors.executor import Executor, LaunchOptions
+from depthrate.orchestrator.executors.base import Executor, LaunchOptions
 from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.plan import Plan, check_sweep, make_plan
-from depthrate.storage.store import Store
+from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.plan import Plan, check_sweep, make_plan
+from depthrate.storage.files.store import Store
 from depthrate.sweeps.packing import make_pack
 from depthrate.sweeps.sweep_file import sweep_of_spec
 
@@ -74,8 +74,8 @@ def local(packs: int, workers: int) -> float:
 
 def ray_ours(packs: int, workers: int) -> float:
     """Ours on Ray Tune."""
-    from depthrate.orchestrator.executors.ray_executor import RayExecutor
-    from depthrate.orchestrator.executors.ray_session import Session
+    from depthrate.orchestrator.executors.ray.executor import RayExecutor
+    from depthrate.orchestrator.executors.ray.session import Session
 
     executor = RayExecutor(Session(address=None, workers=workers).connect(), workers=workers)
     try:
@@ -87,7 +87,7 @@ def ray_ours(packs: int, workers: int) -> float:
 def bare_ray(run: Callable[[int], float], packs: int, workers: int) -> float:
     """Start Ray as our executor does, and run something on it."""
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the other one prints although it is told not to
-    from depthrate.orchestrator.executors.ray_session import Session
+    from depthrate.orchestrator.executors.ray.session import Session
 
     session = Session(address=None, workers=workers).connect()
     try:

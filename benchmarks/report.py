@@ -20,7 +20,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks.store_synthetic import synthetic_sweep, write_store
-from depthrate.storage.store import Store
+from depthrate.storage.files.store import Store
 
 METRICS = ("nc1", "nc2a", "nc3", "objective_gap")
 

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from depthrate.orchestrator.plan import check_sweep, make_plan
-from depthrate.storage.cache import SnapshotCache
-from depthrate.storage.snapshot import take_snapshot
-from depthrate.storage.store import Store
+from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.storage.commits.cache import SnapshotCache
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.store import Store
 from depthrate.sweeps.sweep_file import load_sweep
 
 QUERIES = {
@@ -78,7 +78,7 @@ def measure_query(store: str, sweep_file: str, name: str) -> Seconds:
     """Open the store and ask one question twice; the first time pays for imports, as in a new notebook."""
     trial_id = check_sweep(load_sweep(sweep_file)).trials[-1].trial_id if "trial_id" in QUERIES[name] else ""
     clock = Clock()
-    from depthrate.orchestrator.results import open_results
+    from depthrate.orchestrator.analysis.open_results import open_results
 
     importing = clock.lap()
     results = open_results(store)

@@ -211,22 +211,22 @@ class Ours:
 
     def group_by(self, folder: Path) -> dict[float, float]:
         """Ask the view that a user asks."""
-        from depthrate.orchestrator.results import open_results
+        from depthrate.orchestrator.analysis.open_results import open_results
 
         rows = open_results(str(folder)).sql("select weight_decay, avg(nc1) from results group by 1").fetchall()
         return dict(rows)
 
     def one_trial(self, folder: Path, trial_id: str) -> int:
         """Ask for one trial's metrics."""
-        from depthrate.orchestrator.results import open_results
+        from depthrate.orchestrator.analysis.open_results import open_results
 
         query = f"select * from metrics where trial_id = '{trial_id}'"
         return len(open_results(str(folder)).sql(query).fetchall())
 
     def done(self, folder: Path) -> set[str]:
         """Read the commits, as a plan does."""
-        from depthrate.storage.snapshot import take_snapshot
-        from depthrate.storage.store import Store
+        from depthrate.storage.commits.snapshot import take_snapshot
+        from depthrate.storage.files.store import Store
 
         return take_snapshot(Store(str(folder))).trial_ids()
 

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from depthrate.orchestrator.attempt import Attempt
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.storage.commit import commit_trials
-from depthrate.storage.specs import write_spec
-from depthrate.storage.states import AttemptState
-from depthrate.storage.store import Store
-from depthrate.storage.task_tables import task_table
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.attempts.record import Attempt
+from depthrate.storage.catalog.specs import write_spec
+from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.from_task import task_table
+from depthrate.storage.tables.states import AttemptState
 from depthrate.sweeps.packing import Pack, pack_trials
 from depthrate.sweeps.sweep import Sweep
 from depthrate.sweeps.trial import Trial

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from depthrate.orchestrator.results import open_results
+from depthrate.orchestrator.analysis.open_results import open_results
 
 TASK = """
 import time

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from depthrate.orchestrator.notebook.results import open_results as open
     from depthrate.orchestrator.notebook.sweep import RunError, Sweep, load
-    from depthrate.storage.expressions import QueryError
-    from depthrate.storage.query import Results
-    from depthrate.storage.store import StoreError
+    from depthrate.storage.files.store import StoreError
+    from depthrate.storage.query.results import Results
+    from depthrate.storage.query.sql_checks import QueryError
     from depthrate.sweeps.errors import SweepError
     from depthrate.sweeps.fit_requests import FitRequest
     from depthrate.sweeps.search import Measure, Prune, Search
@@ -64,9 +64,9 @@ __all__ = [
 
 _HOMES = {
     "orchestrator.notebook.sweep": ("RunError", "Sweep", "load"),
-    "storage.expressions": ("QueryError",),
-    "storage.query": ("Results",),
-    "storage.store": ("StoreError",),
+    "storage.query.sql_checks": ("QueryError",),
+    "storage.query.results": ("Results",),
+    "storage.files.store": ("StoreError",),
     "sweeps.errors": ("SweepError",),
     "sweeps.fit_requests": ("FitRequest",),
     "sweeps.search": ("Measure", "Prune", "Search"),

@@ -19,12 +19,13 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import depthrate
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.executors.builtin import EXECUTORS
-from depthrate.orchestrator.measurements import TABLES as MEASURED_TABLES
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.storage import layout, schema
-from depthrate.storage.live import live_schema
+from depthrate.orchestrator.analysis.columns import TABLES as MEASURED_TABLES
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.executors.registry import EXECUTORS
+from depthrate.storage.attempts.live_curves import live_schema
+from depthrate.storage.files import paths
+from depthrate.storage.tables import schema
 from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.fits.models import MODELS
@@ -125,7 +126,7 @@ def commands() -> str:
 
 def store_layout() -> str:
     """Every path of a store."""
-    return f"```text\n{(layout.__doc__ or '').partition(chr(10) * 2)[2].strip()}\n```"
+    return f"```text\n{(paths.__doc__ or '').partition(chr(10) * 2)[2].strip()}\n```"
 
 
 def public_names() -> str:

@@ -15,7 +15,7 @@ from s3_server import S3Server, forget_s3_clients, s3_server
 from slurm_bench import Bench
 from slurm_lab import Lab, missing_programs
 
-from depthrate.storage.store import Store
+from depthrate.storage.files.store import Store
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before any import of torch: tests run side by side, and waiting threads spin
 
@@ -80,8 +80,11 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def same_draws() -> None:
-    """What a test draws without a seed is the same, whichever tests its process has run before."""
+    """What a test computes without a seed or a context is the same, whichever tests its process has run before."""
     if "torch" in sys.modules:
+        from depthrate.tasks.training.computing import keep_products_reproducible
+
+        keep_products_reproducible()
         sys.modules["torch"].manual_seed(0)
 
 

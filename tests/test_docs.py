@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import depthrate
-from depthrate.orchestrator import cli
-from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.cli import app as app_module
+from depthrate.orchestrator.cli.app import app
 from depthrate.tasks.builtin import builtin_tasks
 
 ROOT = Path(__file__).parents[1]
@@ -96,11 +96,11 @@ def test_contributing_names_what_is_there() -> None:
 
 def test_the_command_of_contributing_works(tiny_sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body, registration = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
-    name = "depthrate.orchestrator.commands.count"
+    name = "depthrate.orchestrator.cli.commands.count"
     monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setattr(app, "registered_commands", [*app.registered_commands])
     exec(body, vars(sys.modules[name]))
-    exec(registration, {**vars(cli)})
+    exec(registration, {**vars(app_module)})
     invoke("run", str(tiny_sweep), "--workers", "1")
     assert invoke("count") == "4\n"
     refused = CliRunner().invoke(app, ["count", "--store", "nowhere"])

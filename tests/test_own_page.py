@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 import depthrate
-from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.cli.app import app
 
 PAGE = Path(__file__).parents[1] / "docs" / "own.md"
 
@@ -107,7 +107,7 @@ def test_a_loop_of_ones_own_that_is_killed_goes_on_and_measures_as_probe_does() 
         "import time\nfrom pathlib import Path\n" + task.replace("Path('", f"Path('{os.getcwd()}/")
     )
     Path("loop.yaml").write_text("name: loop\ntask: ./loop.py:train\ngrid: {depth: [3]}\n")
-    command = [sys.executable, "-c", "from depthrate.orchestrator.cli import app; app()", "run", "loop.yaml"]
+    command = [sys.executable, "-c", "from depthrate.orchestrator.cli.app import app; app()", "run", "loop.yaml"]
     command += ["--workers", "1", "--checkpoint-seconds", "1"]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 200

@@ -13,12 +13,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
-from depthrate.orchestrator.executors.executor import Executor, JobEnd, PackJob
-
-if TYPE_CHECKING:
-    from depthrate.orchestrator.plan import Plan
+from depthrate.orchestrator.executors.base import Executor, ExecutorEntry, ExecutorRequest, JobEnd, Machines, PackJob
 
 WORKER_ENVIRONMENT = {
     # One thread a worker: bitwise results, and more threads in one process buy nothing.
@@ -65,9 +62,9 @@ class LocalExecutor(Executor):
         """Say how many workers there are."""
         return f"{self.workers} worker processes on {self.device}"
 
-    def start(self, plan: Plan) -> None:
+    def start(self, num_packs: int | None) -> None:
         """Use no more workers than there are packs; a search will have more of them."""
-        self.capacity = min(self.workers, self.workers if plan.checked.sweep.search else len(plan.packs))
+        self.capacity = self.workers if num_packs is None else min(self.workers, num_packs)
 
     def submit(self, jobs: Sequence[PackJob]) -> None:
         """Give each job to an idle worker, starting one if needed; there must be room."""
@@ -186,3 +183,18 @@ def _death(worker: _Worker) -> str:
     worker.errors.seek(0)
     tail = worker.errors.read()[-2000:].decode(errors="replace").strip()
     return f"{how}: {tail}" if tail else how
+
+
+def _open(request: ExecutorRequest) -> Machines:
+    """Return worker processes on this machine.
+
+    Raises:
+        MachineError: the device or the number of workers cannot be had.
+    """
+    from depthrate.orchestrator.executors.machine import choose_machine
+
+    machine = choose_machine(request.device, request.workers)
+    return LocalExecutor(machine.workers, machine.gpus, device=machine.device, memory_bytes=machine.memory_bytes)
+
+
+LOCAL = ExecutorEntry(name="local", open=_open)

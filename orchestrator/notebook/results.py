@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from depthrate.orchestrator.results import declared_by
-from depthrate.storage.expressions import QueryError
-from depthrate.storage.json_file import object_of
-from depthrate.storage.query import Results
-from depthrate.storage.store import Store, existing_store
+from depthrate.orchestrator.analysis.open_results import declared_by
+from depthrate.storage.files.json_objects import object_of
+from depthrate.storage.files.store import Store, existing_store
+from depthrate.storage.query.results import Results
+from depthrate.storage.query.sql_checks import QueryError
 from depthrate.sweeps.fit_requests import fit_request
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.builtin import builtin_tasks
@@ -39,7 +39,7 @@ class StoreResults(Results):
             SweepError: an option is not allowed.
             QueryError: nothing can be drawn: no such column, or no trial with a value.
         """
-        from depthrate.orchestrator.aggregate import fit_curves
+        from depthrate.orchestrator.analysis.fit_curves import fit_curves
         from depthrate.orchestrator.report.figure_files import Picture
         from depthrate.orchestrator.report.figures.fits import rate_plots
 

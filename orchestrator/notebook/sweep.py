@@ -14,9 +14,9 @@ from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
 if TYPE_CHECKING:
     import pandas as pd
 
-    from depthrate.orchestrator.commands.launch_arguments import LaunchArguments
+    from depthrate.orchestrator.cli.launch_arguments import LaunchArguments
+    from depthrate.orchestrator.launch.plan import CheckedSweep
     from depthrate.orchestrator.notebook.results import StoreResults
-    from depthrate.orchestrator.plan import CheckedSweep
     from depthrate.orchestrator.search.proposals import SearchView
 
 StoreUrl = str | os.PathLike[str] | None
@@ -88,11 +88,11 @@ class Sweep:
         """
         import pandas as pd
 
-        from depthrate.orchestrator.commands.launch_arguments import plan_on, plan_sentence
-        from depthrate.orchestrator.estimates import make_estimates
+        from depthrate.orchestrator.cli.launch_arguments import plan_on, plan_sentence
+        from depthrate.orchestrator.launch.estimates import make_estimates
         from depthrate.orchestrator.search.proposals import with_search
-        from depthrate.storage.data_folder import open_data_folder
-        from depthrate.storage.store import open_store
+        from depthrate.storage.files.data_folder import open_data_folder
+        from depthrate.storage.files.store import open_store
         from depthrate.sweeps.trial import varying_parameters
 
         arguments = self._arguments(store, workers, executor, "auto", {})
@@ -135,7 +135,7 @@ class Sweep:
             RunError: trials are left that failed.
             ValueError: the sweep cannot run; nothing was started.
         """
-        from depthrate.orchestrator.commands.run import run_sweep
+        from depthrate.orchestrator.cli.commands.run import run_sweep
 
         arguments = self._arguments(store, workers, executor, device, options)
         code = run_sweep(arguments, detach=False, checkpoint_s=checkpoint_s)
@@ -151,9 +151,9 @@ class Sweep:
         """Return how many of its trials are in which state."""
         import pandas as pd
 
-        from depthrate.orchestrator.status import sweep_status
-        from depthrate.storage.snapshot import take_snapshot
-        from depthrate.storage.store import existing_store
+        from depthrate.orchestrator.monitor.status import sweep_status
+        from depthrate.storage.commits.snapshot import take_snapshot
+        from depthrate.storage.files.store import existing_store
 
         opened = existing_store(store)
         checked, _ = self._checked(store)
@@ -165,7 +165,7 @@ class Sweep:
     def results(self, store: StoreUrl = None) -> StoreResults:
         """Return the committed results of its trials alone: `.sql(...)`, `.df()`, `.plot(...)`, `.features(...)`."""
         from depthrate.orchestrator.notebook.results import store_results
-        from depthrate.storage.store import existing_store
+        from depthrate.storage.files.store import existing_store
 
         checked, _ = self._checked(store)
         trial_ids = [trial.trial_id for trial in checked.trials]
@@ -175,11 +175,11 @@ class Sweep:
         """Fit the rates that the sweep asks for and return them, a row a curve and model; the store keeps them."""
         import pandas as pd
 
-        from depthrate.orchestrator.aggregate import fit_curves
-        from depthrate.orchestrator.results import results_of
+        from depthrate.orchestrator.analysis.fit_curves import fit_curves
+        from depthrate.orchestrator.analysis.open_results import results_of
         from depthrate.orchestrator.search.proposals import fitted_trials
-        from depthrate.storage.fits import write_fits
-        from depthrate.storage.store import existing_store
+        from depthrate.storage.catalog.fits import write_fits
+        from depthrate.storage.files.store import existing_store
 
         opened = existing_store(store)
         checked, view = self._checked(store)
@@ -198,8 +198,8 @@ class Sweep:
         Raises:
             OSError: it cannot be written.
         """
-        from depthrate.orchestrator.commands.report import ReportFiles, write_report
-        from depthrate.storage.store import existing_store
+        from depthrate.orchestrator.cli.commands.report import ReportFiles, write_report
+        from depthrate.storage.files.store import existing_store
 
         opened = existing_store(store)
         checked, _ = self._checked(store)
@@ -208,17 +208,17 @@ class Sweep:
         return ReportFile(Path(path))
 
     def _checked(self, store: StoreUrl) -> tuple[CheckedSweep, SearchView | None]:
-        from depthrate.orchestrator.plan import check_sweep
+        from depthrate.orchestrator.launch.plan import check_sweep
         from depthrate.orchestrator.search.proposals import with_search
-        from depthrate.storage.store import existing_store
+        from depthrate.storage.files.store import existing_store
 
         return with_search(check_sweep(self._spec), existing_store(store))
 
     def _arguments(
         self, store: StoreUrl, workers: int | None, executor: str, device: str, options: Mapping[str, Any]
     ) -> LaunchArguments:
-        from depthrate.orchestrator.commands.launch_arguments import LaunchArguments
-        from depthrate.orchestrator.executors.builtin import executor_options
+        from depthrate.orchestrator.cli.launch_arguments import LaunchArguments
+        from depthrate.orchestrator.executors.registry import executor_options
 
         defaults = {option.name: option.default for option in executor_options()}
         if unknown := options.keys() - defaults.keys():

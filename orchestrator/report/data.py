@@ -9,13 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from depthrate.orchestrator.fit_pairs import FitPair
-from depthrate.orchestrator.fitted_curve import FittedCurve
-from depthrate.orchestrator.reckoning import Reckoning
+from depthrate.orchestrator.analysis.compare import FitPair
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.monitor.cost import Reckoning
 from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.groups import unique, varying
 from depthrate.orchestrator.report.plot import Plot
-from depthrate.storage.records import Record
+from depthrate.storage.attempts.records import Record
 from depthrate.tasks.measurement import Measurement, Per
 from depthrate.tasks.panel import Panel
 

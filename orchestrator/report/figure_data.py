@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from depthrate.storage.expressions import QueryError
-from depthrate.storage.query import Results
+from depthrate.storage.query.results import Results
+from depthrate.storage.query.sql_checks import QueryError
 from depthrate.sweeps.figure_requests import FigureRequest
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.report.drawing.draw import draw
 from depthrate.orchestrator.report.drawing.labels import plain
 from depthrate.orchestrator.report.drawing.style import SCREEN, FigureStyle
 from depthrate.orchestrator.report.plot import Plot
-from depthrate.orchestrator.usage import UsageError
 
 
 def export_figures(plots: Sequence[Plot], folder: Path, style: FigureStyle = SCREEN) -> int:

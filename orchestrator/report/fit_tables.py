@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from depthrate.orchestrator.fit_pairs import FitPair
-from depthrate.orchestrator.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.compare import FitPair
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.groups import unique, varying
 from depthrate.orchestrator.report.html_table import (

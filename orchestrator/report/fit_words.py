@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from depthrate.orchestrator.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.report.words import (
     curve_label,
     escape,

@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from depthrate.orchestrator.fit_pairs import pair_up
-from depthrate.orchestrator.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.compare import pair_up
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.report.data import SWEEP, ReportData
 from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.groups import unique
-from depthrate.orchestrator.usage import UsageError
 
 _FRAMES = ("results", "metrics", "curves", "lists", "points", "layered")
 """What is drawn: tables with a column trial_id."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 import yaml
 
-from depthrate.orchestrator.reckoning import Reckoning
+from depthrate.orchestrator.monitor.cost import Reckoning
 from depthrate.orchestrator.report import figures
 from depthrate.orchestrator.report.data import STATES, ReportData, SearchContent
 from depthrate.orchestrator.report.fit_tables import comparison_tables, fit_table, sensitivity_table

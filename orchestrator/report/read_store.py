@@ -11,25 +11,24 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from depthrate.orchestrator.fitted_curve import FittedCurve
-from depthrate.orchestrator.measurements import columns_to_skip, known_measurements
-from depthrate.orchestrator.plan import CheckedSweep
-from depthrate.orchestrator.reckoning import Reckoning, reckon
+from depthrate.orchestrator.analysis.columns import columns_to_skip, known_measurements
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.launch.plan import CheckedSweep
+from depthrate.orchestrator.monitor.cost import Reckoning, reckon
+from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figure_data import read_figures
 from depthrate.orchestrator.report.figures.declared import MAX_SCATTERS
 from depthrate.orchestrator.report.figures.search import search_content
 from depthrate.orchestrator.report.groups import grouped, spread, varying
 from depthrate.orchestrator.search.proposals import SearchView
-from depthrate.orchestrator.status import SweepStatus
-from depthrate.storage.columns import quoted
-from depthrate.storage.held import held_in_memory
-from depthrate.storage.json_file import object_of
-from depthrate.storage.live import live_rows
-from depthrate.storage.live_view import read_live
-from depthrate.storage.query import Results
-from depthrate.storage.records import Record, read_records_of
-from depthrate.storage.views import names_in
+from depthrate.storage.attempts.live_curves import live_rows
+from depthrate.storage.attempts.records import Record, read_records_of
+from depthrate.storage.files.json_objects import object_of
+from depthrate.storage.query.live_view import read_live
+from depthrate.storage.query.results import Results
+from depthrate.storage.query.views import names_in
+from depthrate.storage.tables.own_columns import quoted
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.panel import LayerMapPanel, Panel, ScatterPanel
 from depthrate.tasks.task import Task
@@ -101,7 +100,7 @@ def hold_numbers(checked: CheckedSweep, results: Results) -> Results:
     """Return the results with all numbers of a sweep's trials in memory, since fits and figures ask for them many times."""
     asked = [name for request in checked.sweep.fit for name in [request.metric, *names_in(request.where or "true")]]
     ids = [trial.trial_id for trial in checked.trials]
-    return held_in_memory(results, ids, columns_to_skip(checked.task, asked))
+    return results.in_memory(ids, columns_to_skip(checked.task, asked))
 
 
 def _rows_of(results: Results, known: pd.CategoricalDtype, query: str, order: str = "") -> pd.DataFrame:

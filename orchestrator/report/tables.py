@@ -6,7 +6,7 @@ import collections
 
 import pandas as pd
 
-from depthrate.orchestrator.reckoning import Hours, NodeReckoning, Reckoning, device_word
+from depthrate.orchestrator.monitor.cost import Hours, NodeReckoning, Reckoning, device_word
 from depthrate.orchestrator.report.data import ReportData, SearchContent
 from depthrate.orchestrator.report.groups import grouped
 from depthrate.orchestrator.report.html_table import Cell, long_cell, table

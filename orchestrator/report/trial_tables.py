@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.convergence import UNCONVERGED_RULE
-from depthrate.orchestrator.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.report.data import STATES, ReportData
 from depthrate.orchestrator.report.groups import thin_indices, unique, varying
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty

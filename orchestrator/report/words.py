@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any, TypeGuard
 
-from depthrate.orchestrator.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.tasks.fits.rate_fit import RateFit
 
 MAX_LABEL = 40

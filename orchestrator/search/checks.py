@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from depthrate.orchestrator.measurements import result_columns
-from depthrate.orchestrator.plan import CheckedSweep
+from depthrate.orchestrator.analysis.columns import result_columns
+from depthrate.orchestrator.launch.plan import CheckedSweep
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.studies import make_studies
 from depthrate.tasks.data.sources import DataSource
@@ -22,7 +22,7 @@ def check_search(checked: CheckedSweep, source: DataSource) -> None:
     search = checked.sweep.search
     if search is None:
         return
-    from depthrate.storage.expressions import QueryError, check_expression  # here: most sweeps have no search
+    from depthrate.storage.query.sql_checks import QueryError, check_expression  # here: most sweeps have no search
 
     studies = make_studies(checked.sweep, checked.task)
     checked.task.check_data([trial.params for study in studies for trial in study.first_trials()], source)

@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from depthrate.orchestrator.plan import CheckedSweep
-from depthrate.storage.searches import Batch, Report, SearchRecords
-from depthrate.storage.store import Store
+from depthrate.orchestrator.launch.plan import CheckedSweep
+from depthrate.storage.attempts.searches import Batch, Report, SearchRecords
+from depthrate.storage.files.store import Store
 from depthrate.sweeps.studies import Study, make_studies
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.task import ResultStatus
 
 if TYPE_CHECKING:
-    from depthrate.storage.query import Results
+    from depthrate.storage.query.results import Results
 
 
 class ProposalState(StrEnum):
@@ -156,7 +156,7 @@ class SearchView:
         """
         self.records.refresh()
         if self._results is None:
-            from depthrate.orchestrator.results import (
+            from depthrate.orchestrator.analysis.open_results import (
                 results_of,  # here: most sweeps have no search; duckdb takes a while
             )
 

@@ -15,7 +15,7 @@ from typing import Any
 from depthrate.orchestrator.search.proposals import SearchView, StudyState
 from depthrate.orchestrator.search.samplers import StudySampler, Values
 from depthrate.orchestrator.search.thresholds import thresholds
-from depthrate.storage.searches import Batch
+from depthrate.storage.attempts.searches import Batch
 from depthrate.sweeps.packing import Pack, pack_trials
 from depthrate.sweeps.studies import Study
 

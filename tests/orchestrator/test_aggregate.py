@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from depthrate.orchestrator.aggregate import fit_curves
-from depthrate.orchestrator.draws import draws_text
-from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.analysis.replicates import draws_text
 from depthrate.orchestrator.report.words import curve_label
-from depthrate.orchestrator.results import results_of
-from depthrate.storage.commit import commit_trials
-from depthrate.storage.expressions import QueryError
-from depthrate.storage.schema import FITS
-from depthrate.storage.store import Store
-from depthrate.storage.task_tables import task_table
+from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.files.store import Store
+from depthrate.storage.query.sql_checks import QueryError
+from depthrate.storage.tables.from_task import task_table
+from depthrate.storage.tables.schema import FITS
 from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.collapse.task import COLLAPSE

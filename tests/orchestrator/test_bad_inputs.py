@@ -19,8 +19,8 @@ from tests_rows import commit
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
-from depthrate.storage.store import Store
+from depthrate.orchestrator.cli.app import app
+from depthrate.storage.files.store import Store
 
 STORE = "there"
 SWEEPS, ARGUMENTS = list(bad_sweeps()), list(bad_arguments(STORE))

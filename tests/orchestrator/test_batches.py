@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 from outcomes import committed, raw_rows, states
 
-from depthrate.orchestrator.attempt import new_attempt_id, read_attempt
-from depthrate.orchestrator.batches import Batching, blamed, grouped, trials_of
-from depthrate.orchestrator.driver import Driver
-from depthrate.orchestrator.executors.executor import BATCH_S, LaunchOptions, PackJob
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.attempts.record import new_attempt_id, read_attempt
+from depthrate.orchestrator.executors.base import BATCH_S, LaunchOptions, PackJob
 from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.orchestrator.pack_run import run_job
-from depthrate.orchestrator.plan import Plan, check_sweep, make_plan
-from depthrate.orchestrator.progress import Outcome, PackEntry
-from depthrate.orchestrator.results import results_of
-from depthrate.orchestrator.worker_context import StopFlag
-from depthrate.storage.compact import compact
-from depthrate.storage.states import AttemptState, FailureKind
-from depthrate.storage.store import Store
-from depthrate.storage.verify import verify
+from depthrate.orchestrator.launch.batching import Batching, blamed, grouped, trials_of
+from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.plan import Plan, check_sweep, make_plan
+from depthrate.orchestrator.launch.progress import Outcome, PackEntry
+from depthrate.orchestrator.worker.attempt_runner import run_job
+from depthrate.orchestrator.worker.context import StopFlag
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.verify import verify
+from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.packing import Pack, make_pack
 from depthrate.sweeps.sweep_file import sweep_of_spec
 
@@ -35,7 +35,7 @@ SHORT_TASKS = Path(__file__).parents[1] / "support/short_tasks.py"
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt takes all of its packs, however long that takes here."""
-    monkeypatch.setattr("depthrate.orchestrator.pack_run.BATCH_S", 60.0)
+    monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.BATCH_S", 60.0)
 
 
 def plan_of(store: Store, task: str, **spec: Any) -> Plan:
@@ -74,7 +74,7 @@ def test_packs_of_one_attempt_are_committed_together(folder: Store, unhurried: N
 
 
 def test_an_attempt_gives_back_what_it_has_no_time_for(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depthrate.orchestrator.pack_run.BATCH_S", 0.0)
+    monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.BATCH_S", 0.0)
     job = job_of(folder, plan_of(folder, "hop", grid={"depth": [2, 3, 4]}))
     attempt = run_job(job, StopFlag())
     assert attempt.state == "done" and attempt.trial_ids == job.trial_ids and raw_rows(folder) == 1

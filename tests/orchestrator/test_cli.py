@@ -13,7 +13,7 @@ import yaml
 from here import TINY
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.cli.app import app
 
 
 def invoke(*arguments: str) -> tuple[int, str]:
@@ -249,7 +249,7 @@ SLOW_TO_IMPORT = {"torch", "ray", "sklearn", "plotly", "matplotlib", "optuna", "
 def test_what_is_looked_at_often_imports_little(arguments: list[str], more: set[str], done: tuple[Path, str]) -> None:
     code = (
         "import sys; sys.argv = ['depthrate', *sys.argv[2:]]\n"
-        "from depthrate.orchestrator.cli import app\n"
+        "from depthrate.orchestrator.cli.app import app\n"
         "app(standalone_mode=False)\n"
         "slow = set(sys.orig_argv[3].split()) & set(sys.modules)\n"
         "assert not slow, slow"
@@ -312,9 +312,9 @@ def test_fits_of_the_moment_are_printed_and_not_kept(done: tuple[Path, str]) -> 
 def test_a_report_is_watched_until_the_sweep_is_done(
     done: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from depthrate.orchestrator.commands.report import ReportFiles, write_reports
-    from depthrate.orchestrator.plan import check_sweep
-    from depthrate.storage.store import Store
+    from depthrate.orchestrator.cli.commands.report import ReportFiles, write_reports
+    from depthrate.orchestrator.launch.plan import check_sweep
+    from depthrate.storage.files.store import Store
     from depthrate.sweeps.sweep_file import load_sweep
 
     path = tmp_path / "report.html"

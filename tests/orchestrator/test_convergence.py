@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from depthrate.orchestrator.convergence import Ended, _above_shallower, _judged
+from depthrate.orchestrator.analysis.convergence import Ended, _above_shallower, _judged
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.collapse.measurements import MEASUREMENTS
 from depthrate.tasks.training.parameters import judged_steps

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from outcomes import committed, raw_rows, states
 
-from depthrate.orchestrator.attempt import Attempt
-from depthrate.orchestrator.driver import Driver
-from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, PackJob
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.attempts.record import Attempt
+from depthrate.orchestrator.executors.base import JobEnd, LaunchOptions, PackJob
 from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.plan import check_sweep, make_plan
-from depthrate.orchestrator.progress import Outcome
-from depthrate.orchestrator.results import results_of
-from depthrate.storage.states import AttemptState, FailureKind
-from depthrate.storage.store import Store
+from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.orchestrator.launch.progress import Outcome
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.sweep_file import sweep_of_spec
 
 OWN_TASKS = Path(__file__).parents[1] / "support/own_tasks.py"
@@ -206,7 +206,9 @@ def test_each_of_many_failures_is_compared_once(folder: Store, monkeypatch: pyte
             ]
 
     compared = list[str]()
-    monkeypatch.setattr("depthrate.orchestrator.driver.error_pattern", lambda error: compared.append(error) or error)
+    monkeypatch.setattr(
+        "depthrate.orchestrator.launch.driver.error_pattern", lambda error: compared.append(error) or error
+    )
     spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": list(range(2, 42))}}
     plan = make_plan(check_sweep(sweep_of_spec(spec)), folder, workers=40)
     options = LaunchOptions(store=folder.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)

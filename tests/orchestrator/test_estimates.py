@@ -8,13 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.store_synthetic import PACK_S, write_pack
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.estimates import Estimates, make_estimates
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.orchestrator.plan import check_sweep, make_plan
-from depthrate.storage.commit import commit_trials
-from depthrate.storage.compact import compact
-from depthrate.storage.store import Store
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.launch.estimates import Estimates, make_estimates
+from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
 from depthrate.sweeps.packing import estimated_wall_s, pack_trials
 from depthrate.sweeps.sweep import Sweep
 

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import depthrate
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.event_files import crc32c, event_file
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.export.tensorboard import crc32c, event_file
 
 TASK = """
 import depthrate

@@ -9,15 +9,15 @@ import pytest
 from rich.console import Console
 
 import depthrate
-from depthrate.orchestrator.commands import compare
-from depthrate.orchestrator.commands.fit import fit_and_print
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.orchestrator.plan import CheckedSweep, check_sweep
-from depthrate.orchestrator.results import results_of
-from depthrate.storage.commit import commit_trials
-from depthrate.storage.expressions import QueryError
-from depthrate.storage.store import Store
-from depthrate.storage.task_tables import task_table
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.cli.commands import compare
+from depthrate.orchestrator.cli.commands.fit import fit_and_print
+from depthrate.orchestrator.launch.plan import CheckedSweep, check_sweep
+from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.files.store import Store
+from depthrate.storage.query.sql_checks import QueryError
+from depthrate.storage.tables.from_task import task_table
 
 SWEEP: dict[str, Any] = {
     "name": "s",

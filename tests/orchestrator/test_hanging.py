@@ -14,14 +14,14 @@ import yaml
 from outcomes import committed, states
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.attempt import Attempt
-from depthrate.orchestrator.cancel_mark import forced_attempts, read_cancel_mark, write_cancel_mark
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.executors.executor import LaunchOptions, PackJob, PackTrials
-from depthrate.orchestrator.pack_run import run_job
-from depthrate.orchestrator.worker_context import StopFlag
-from depthrate.storage.beats import Beats
-from depthrate.storage.store import Store
+from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark, write_cancel_mark
+from depthrate.orchestrator.attempts.record import Attempt
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.executors.base import LaunchOptions, PackJob, PackTrials
+from depthrate.orchestrator.worker.attempt_runner import run_job
+from depthrate.orchestrator.worker.context import StopFlag
+from depthrate.storage.attempts.heartbeats import Beats
+from depthrate.storage.files.store import Store
 
 SHORT_TASKS = Path(__file__).parents[1] / "support/short_tasks.py"
 HANGS = """
@@ -161,9 +161,9 @@ def test_features_that_do_not_come_stop_neither_signs_of_life_nor_its_end(
 ) -> None:
     """The trial before them waits for its commit meanwhile."""
     ended = threading.Event()
-    monkeypatch.setattr("depthrate.orchestrator.heartbeat.os._exit", lambda code: ended.set())
+    monkeypatch.setattr("depthrate.orchestrator.worker.heartbeat.os._exit", lambda code: ended.set())
     for name in ("COMMIT_EVERY_S", "HANGING_S"):
-        monkeypatch.setattr(f"depthrate.orchestrator.pack_run.{name}", 0.5)
+        monkeypatch.setattr(f"depthrate.orchestrator.worker.attempt_runner.{name}", 0.5)
     options = LaunchOptions(
         store=folder.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None, stall_s=stall_s
     )

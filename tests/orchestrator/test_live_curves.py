@@ -19,18 +19,18 @@ import pytest
 import yaml
 from kill_rounds import children
 
-from depthrate.orchestrator import live_curves
-from depthrate.orchestrator.executors.executor import LaunchOptions, PackJob
-from depthrate.orchestrator.live_curves import MOST_NUMBERS, LiveCurves
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.orchestrator.pack_run import run_job
-from depthrate.orchestrator.results import open_results, results_of
-from depthrate.orchestrator.worker_context import StopFlag
-from depthrate.storage.compact import compact
-from depthrate.storage.live import LiveReader
-from depthrate.storage.states import AttemptState
-from depthrate.storage.store import Store
-from depthrate.storage.verify import verify
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.open_results import open_results, results_of
+from depthrate.orchestrator.executors.base import LaunchOptions, PackJob
+from depthrate.orchestrator.worker import live_curves
+from depthrate.orchestrator.worker.attempt_runner import run_job
+from depthrate.orchestrator.worker.context import StopFlag
+from depthrate.orchestrator.worker.live_curves import MOST_NUMBERS, LiveCurves
+from depthrate.storage.attempts.live_curves import LiveReader
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.verify import verify
+from depthrate.storage.tables.states import AttemptState
 from depthrate.tasks.loading import load_task
 
 ATTEMPT = "20260101T000000_00000000000a"

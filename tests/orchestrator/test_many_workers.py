@@ -17,15 +17,15 @@ import pytest
 from counted_files import CountedFileSystem
 from thousand_workers import simulate
 
-from depthrate.orchestrator.attempt import Attempt, heartbeat_s, is_live, read_attempt
-from depthrate.orchestrator.commands.status import Controllers
-from depthrate.orchestrator.executors.scheduler import JobCounts, SeenJobs
-from depthrate.orchestrator.node_beat import NodeBeat
-from depthrate.storage.beats import Beats, write_beats
-from depthrate.storage.layout import attempt_path, beat_path
-from depthrate.storage.records import RecordReader, read_loose_records
-from depthrate.storage.states import AttemptState
-from depthrate.storage.store import Store
+from depthrate.orchestrator.attempts.record import Attempt, heartbeat_s, is_live, read_attempt
+from depthrate.orchestrator.cli.commands.status import Controllers
+from depthrate.orchestrator.executors.base import JobCounts, SeenJobs
+from depthrate.orchestrator.worker.node_heartbeat import NodeBeat
+from depthrate.storage.attempts.heartbeats import Beats, write_beats
+from depthrate.storage.attempts.records import RecordReader, read_loose_records
+from depthrate.storage.files.paths import attempt_path, beat_path
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.states import AttemptState
 
 
 @pytest.mark.parametrize("as_jobs", [False, True])
@@ -151,7 +151,7 @@ def test_who_tells_is_heard_though_its_machine_has_no_room(
     if not is_full_at_first:
         node.beat()
     full = mock.Mock(side_effect=OSError(errno.ENOSPC, "no space left on device"))
-    monkeypatch.setattr("depthrate.orchestrator.node_beat._write", full)
+    monkeypatch.setattr("depthrate.orchestrator.worker.node_heartbeat._write", full)
     time.sleep(0.5)
     before = time.time()
     node.beat()

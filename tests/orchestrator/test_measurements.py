@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 import depthrate
-from depthrate.orchestrator.measurements import builtin_columns, columns_of
-from depthrate.storage.schema import CURVES, METRICS, Columns, TableError
-from depthrate.storage.task_tables import task_table
+from depthrate.orchestrator.analysis.columns import builtin_columns, columns_of
+from depthrate.storage.tables.from_task import task_table
+from depthrate.storage.tables.schema import CURVES, METRICS, Columns, TableError
 from depthrate.tasks.builtin import builtin_measurements
 from depthrate.tasks.measurement import Measurement
 from depthrate.tasks.task import Task

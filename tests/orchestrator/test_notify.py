@@ -9,8 +9,8 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.notify import Notifier
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.launch.notify import Notifier
 
 TASK = """
 import depthrate

@@ -11,9 +11,9 @@ import pytest
 from tests_rows import commit
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.output_file import output_file
-from depthrate.storage.store import Store
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.console.output_file import output_file
+from depthrate.storage.files.store import Store
 
 SQL = "select trial_id from trials"
 

@@ -11,10 +11,10 @@ import yaml
 from typer.testing import CliRunner
 
 import depthrate
-from depthrate.orchestrator.attempt import Attempt
-from depthrate.orchestrator.cli import app
-from depthrate.storage.kept_code import kept_hashes, read_code
-from depthrate.storage.store import Store
+from depthrate.orchestrator.attempts.record import Attempt
+from depthrate.orchestrator.cli.app import app
+from depthrate.storage.catalog.code import kept_hashes, read_code
+from depthrate.storage.files.store import Store
 
 LAW = """
 import depthrate

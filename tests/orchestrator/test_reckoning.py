@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.cost_words import cost_lines
-from depthrate.orchestrator.prometheus import textfile
-from depthrate.orchestrator.reckoning import Reckoning, idle_hours, reckon, span_s, wait_s
-from depthrate.orchestrator.status import SweepStatus, TrialState
-from depthrate.storage.records import Record
-from depthrate.storage.states import AttemptState, FailureKind
-from depthrate.storage.store import Store
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.monitor.cost import Reckoning, cost_lines, idle_hours, reckon, span_s, wait_s
+from depthrate.orchestrator.monitor.prometheus import textfile
+from depthrate.orchestrator.monitor.status import SweepStatus, TrialState
+from depthrate.storage.attempts.records import Record
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.states import AttemptState, FailureKind
 
 HOUR = 3600.0
 NOW = 100 * HOUR

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from kill_rounds import FAULTS, SWEEPS, children, raw_rows, run_rounds, start
 
-from depthrate.orchestrator.results import open_results
-from depthrate.storage.query import Results
+from depthrate.orchestrator.analysis.open_results import open_results
+from depthrate.storage.query.results import Results
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from depthrate.orchestrator.executors.executor import NoFailure
-from depthrate.orchestrator.retry import RETRIES, Decision, decide, error_pattern, pause_s
+from depthrate.orchestrator.attempts.failure_policy import RETRIES, Decision, decide, error_pattern, pause_s
+from depthrate.orchestrator.executors.base import NoFailure
 from depthrate.slurm.states import STATES
-from depthrate.storage.states import FailureKind
+from depthrate.storage.tables.states import FailureKind
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,17 @@ import pytest
 from here import TINY
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.attempt import Attempt
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.driver import Driver
-from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, PackJob
-from depthrate.orchestrator.launch import delete_checkpoints
-from depthrate.orchestrator.plan import check_sweep, make_plan
-from depthrate.orchestrator.pruning import Pruning
-from depthrate.orchestrator.worker_context import StopFlag, WorkerContext
-from depthrate.storage.data_cache import worker_data_folder
-from depthrate.storage.json_file import read_sealed
-from depthrate.storage.store import Store, StoreError
+from depthrate.orchestrator.attempts.record import Attempt
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.executors.base import JobEnd, LaunchOptions, PackJob
+from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.launch import delete_checkpoints
+from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.orchestrator.worker.context import StopFlag, WorkerContext
+from depthrate.orchestrator.worker.pruning import Pruning
+from depthrate.storage.files.data_cache import worker_data_folder
+from depthrate.storage.files.json_objects import read_sealed
+from depthrate.storage.files.store import Store, StoreError
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.sweep_file import sweep_of_spec
 from depthrate.tasks.task import TaskError
@@ -153,18 +153,18 @@ def test_a_real_disk_that_is_full_is_called_one_and_a_larger_one_ends_it(small_d
 
 def test_rays_folder_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
-    from depthrate.orchestrator.executors import ray_session
+    from depthrate.orchestrator.executors.ray import session
 
     given: dict[str, Any] = {}
-    monkeypatch.setattr(ray_session.ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray_session.ray, "init", lambda **options: given.update(options))
-    session = ray_session.Session(address=None, workers=1)
-    session.connect()
+    monkeypatch.setattr(session.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(session.ray, "init", lambda **options: given.update(options))
+    ray_session = session.Session(address=None, workers=1)
+    ray_session.connect()
     outer = Path(given["_temp_dir"]).parent
     try:
         assert stat.S_IMODE(os.stat(outer).st_mode) == 0o700 and outer.name.startswith("dr-ray-")
     finally:
-        session._remove_folder()
+        ray_session._remove_folder()
     assert not outer.exists()
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from tests_rows import commit
 
-from depthrate.orchestrator.attempt import Attempt, is_live, read_attempt, write_lost
-from depthrate.orchestrator.other_launches import OtherLaunches
-from depthrate.orchestrator.status import TrialState, sweep_status
-from depthrate.storage.layout import attempt_path
-from depthrate.storage.records import parse_record, read_records
-from depthrate.storage.snapshot import take_snapshot
-from depthrate.storage.states import AttemptState, FailureKind
-from depthrate.storage.store import Store
+from depthrate.orchestrator.attempts.record import Attempt, is_live, read_attempt, write_lost
+from depthrate.orchestrator.launch.peers import OtherLaunches
+from depthrate.orchestrator.monitor.status import TrialState, sweep_status
+from depthrate.storage.attempts.records import parse_record, read_records
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.paths import attempt_path
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.states import AttemptState, FailureKind
 
 SOUND: dict[str, Any] = {
     "attempt_id": "a",

@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from depthrate.orchestrator.terminal import (
+from depthrate.orchestrator.console.tables import (
     format_value,
     make_console,
     print_described,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.cli.app import app
 from depthrate.slurm.profile import load_profile
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "slurm" / "examples").glob("*.toml"))

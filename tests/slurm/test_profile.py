@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from depthrate.orchestrator.executors.slurm_bundles import bundle, share_of_slots_used
+from depthrate.orchestrator.executors.slurm.submitter import bundle, share_of_slots_used
 from depthrate.slurm import states
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.limits import Limits, Partition, minutes_of, read_limits

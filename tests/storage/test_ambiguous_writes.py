@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from tests_rows import commit
 
-from depthrate.orchestrator.attempt import new_attempt_id
-from depthrate.orchestrator.executors.executor import LaunchOptions, PackJob
-from depthrate.orchestrator.pack_run import CommitError, PackRun
-from depthrate.orchestrator.results import results_of
-from depthrate.orchestrator.worker import StopFlag, run_job
-from depthrate.storage.compact import compact
-from depthrate.storage.layout import is_compacted
-from depthrate.storage.store import Store
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.attempts.record import new_attempt_id
+from depthrate.orchestrator.executors.base import LaunchOptions, PackJob
+from depthrate.orchestrator.worker.__main__ import StopFlag, run_job
+from depthrate.orchestrator.worker.attempt_runner import CommitError, PackRun
+from depthrate.storage.files.paths import is_compacted
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 
@@ -57,7 +57,7 @@ def test_a_part_number_is_not_used_again_after_a_failed_commit(
         with contextlib.suppress(CommitError):
             plain_commit(self)
 
-    monkeypatch.setattr("depthrate.orchestrator.pack_run.COMMIT_EVERY_S", 0.0)
+    monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.COMMIT_EVERY_S", 0.0)
     monkeypatch.setattr(PackRun, "commit_if_due", commit_as_the_heartbeat_does)
     monkeypatch.setattr(Store, "write", write)
     assert run_job(job(folder, [1, 2, 3]), StopFlag()).state == "done"
@@ -74,7 +74,7 @@ def test_a_part_number_is_not_used_again_after_a_failed_commit(
 def test_parts_go_on_after_a_failure_within_an_attempt(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     plain = Store.write
-    monkeypatch.setattr("depthrate.orchestrator.pack_run.COMMIT_EVERY_S", 0.0)
+    monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.COMMIT_EVERY_S", 0.0)
 
     def write(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:
         plain(self, path, content, durable=durable)
@@ -112,7 +112,7 @@ def test_a_commit_whose_files_were_taken_away_meanwhile_has_failed(
     folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its process stood still until it was taken for dead, and a repair moved aside what it had left."""
-    monkeypatch.setattr("depthrate.storage.commit.SUSPENDED_S", -1.0)
+    monkeypatch.setattr("depthrate.storage.commits.commit.SUSPENDED_S", -1.0)
     plain = Store.write
 
     def write(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from depthrate.storage.claims import LEASE_S, Claims
-from depthrate.storage.store import Store
+from depthrate.storage.attempts.claims import LEASE_S, Claims
+from depthrate.storage.files.store import Store
 
 TRIALS = [f"t{index}" for index in range(4)]
 

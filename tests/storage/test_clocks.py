@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from tests_rows import commit
 
-from depthrate.storage.compact import compact
-from depthrate.storage.records import read_records
-from depthrate.storage.snapshot import take_snapshot
-from depthrate.storage.specs import newest_specs, write_spec
-from depthrate.storage.store import Store
+from depthrate.storage.attempts.records import read_records
+from depthrate.storage.catalog.specs import newest_specs, write_spec
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 HOUR = 3600.0
@@ -74,6 +74,6 @@ def test_a_compaction_by_a_clock_that_is_late_keeps_its_grace(folder: Store, mon
     commit(folder, B, ["t2"])
     real = time.time
     with monkeypatch.context() as patch:
-        patch.setattr("depthrate.storage.merge.time.time", lambda: real() - 10 * HOUR)
+        patch.setattr("depthrate.storage.maintenance.merge.time.time", lambda: real() - 10 * HOUR)
         compact(folder)
     assert compact(folder).deleted == 0 and compact(folder, grace_s=0).deleted > 0

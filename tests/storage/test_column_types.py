@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 from tests_rows import tables_of
 
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.storage import columns
-from depthrate.storage.columns import check_own_columns, own_columns
-from depthrate.storage.commit import commit_trials
-from depthrate.storage.compact import compact
-from depthrate.storage.query import Results
-from depthrate.storage.repair import repair
-from depthrate.storage.schema import TableError
-from depthrate.storage.store import Store
-from depthrate.storage.verify import verify
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.repair import repair
+from depthrate.storage.maintenance.verify import verify
+from depthrate.storage.query.results import Results
+from depthrate.storage.tables import own_columns as own_columns_module
+from depthrate.storage.tables.own_columns import check_own_columns, own_columns
+from depthrate.storage.tables.schema import TableError
 
 A, B, C = (f"20260101T000000_{letter * 12}" for letter in "abc")
 
@@ -42,7 +42,7 @@ def both_types(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make what two workers left that wrote 0.5 and "none" first, before claims were told apart."""
     commit(store, A, "t1", 0.5)
     with monkeypatch.context() as patch:
-        patch.setattr("depthrate.storage.commit.check_own_columns", lambda *_: None)
+        patch.setattr("depthrate.storage.commits.commit.check_own_columns", lambda *_: None)
         commit(store, B, "t2", "none")
     store.write("columns/metrics/string=note", b"")
     commit(store, C, "t3", 0.25)
@@ -51,7 +51,7 @@ def both_types(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_two_writers_at_once_one_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both look before either writes; then each claims its type."""
     meet, failures = threading.Barrier(2), []
-    look = columns.own_columns
+    look = own_columns
     looked = threading.local()
 
     def look_together(store: Store, table: str) -> dict[str, str]:
@@ -61,7 +61,7 @@ def test_of_two_writers_at_once_one_is_refused(store: Store, monkeypatch: pytest
             meet.wait(timeout=30)
         return found
 
-    monkeypatch.setattr(columns, "own_columns", look_together)
+    monkeypatch.setattr(own_columns_module, "own_columns", look_together)
 
     def write(note: object, attempt_id: str, trial_id: str) -> None:
         try:

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 from tests_rows import commit
 
-from depthrate.orchestrator.results import results_of
-from depthrate.storage.layout import table_path
-from depthrate.storage.snapshot import take_snapshot
-from depthrate.storage.store import Store
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.paths import table_path
+from depthrate.storage.files.store import Store
 
 
 def test_committed_rows_are_read_back(store: Store) -> None:

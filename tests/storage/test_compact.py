@@ -10,17 +10,17 @@ import pyarrow.parquet as pq
 import pytest
 from tests_rows import commit
 
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.orchestrator.results import results_of
-from depthrate.storage.compact import compact
-from depthrate.storage.groups import Group, plan_groups
-from depthrate.storage.layout import is_compacted
-from depthrate.storage.merge import write_group
-from depthrate.storage.query import VIEWS
-from depthrate.storage.records import compacted_log, read_records
-from depthrate.storage.snapshot import take_snapshot
-from depthrate.storage.store import Store
-from depthrate.storage.verify import verify
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.storage.attempts.records import compacted_log, read_records
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.paths import is_compacted
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.groups import Group, plan_groups
+from depthrate.storage.maintenance.merge import write_group
+from depthrate.storage.maintenance.verify import verify
+from depthrate.storage.query.results import VIEWS
 
 
 def fill(store: Store, packs: int = 6) -> None:
@@ -70,7 +70,7 @@ def test_readers_see_the_same_before_and_after(store: Store) -> None:
 
 
 def test_rows_are_sorted_so_that_statistics_prune(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depthrate.storage.parquet.ROWS_PER_GROUP", 10)
+    monkeypatch.setattr("depthrate.storage.files.parquet.ROWS_PER_GROUP", 10)
     fill(folder, packs=9)
     compact(folder, grace_s=0)
     (path,) = [path for path in folder.list("metrics")]
@@ -101,7 +101,7 @@ def test_groups_keep_to_their_size(folder: Store) -> None:
 
 @pytest.mark.slow
 def test_large_features_stay_in_their_files(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depthrate.storage.merge.MERGE_FEATURES_BELOW", 1)
+    monkeypatch.setattr("depthrate.storage.maintenance.merge.MERGE_FEATURES_BELOW", 1)
     commit(store, "20260101T000000_aaaaaaaaaaaa", ["t0a", "t3a"], hour=1)
     commit(store, "20260101T000001_aaaaaaaaaaaa", ["t3a", "t3b"], hour=2)
     before = answers(store)
@@ -198,7 +198,7 @@ def test_killed_anywhere_it_leaves_the_store_as_it_was_and_can_go_on(
         else:
             assert point > 6
     assert answers(folder) == before
-    monkeypatch.setattr("depthrate.storage.replaced.ABANDONED_S", -1.0)
+    monkeypatch.setattr("depthrate.storage.maintenance.garbage.ABANDONED_S", -1.0)
     compact(folder, grace_s=0)
     compact(folder, grace_s=0)
     assert answers(folder) == before

@@ -9,8 +9,8 @@ from typing import IO, Any
 
 import pytest
 
-from depthrate.storage.data_cache import CachedDataFolder, worker_data_folder
-from depthrate.storage.data_folder import DataFolder
+from depthrate.storage.files.data_cache import CachedDataFolder, worker_data_folder
+from depthrate.storage.files.data_folder import DataFolder
 
 
 @pytest.fixture
@@ -59,7 +59,9 @@ def test_a_file_that_changes_is_copied_anew(source: Path, tmp_path: Path, opened
 def test_a_copy_that_was_cut_off_is_no_copy(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = CachedDataFolder(str(source), str(tmp_path / "node"))
     with monkeypatch.context() as patch:
-        patch.setattr("depthrate.storage.data_cache.os.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            "depthrate.storage.files.data_cache.os.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             data.read("mnist/images")
     (copies,) = (tmp_path / "node").glob("*/*")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests_rows import commit
 
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.storage.compact import compact
-from depthrate.storage.decisions import DecisionKind, decide
-from depthrate.storage.query import Results
-from depthrate.storage.snapshot import take_snapshot
-from depthrate.storage.store import Store
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.storage.catalog.code_decisions import DecisionKind, decide
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.query.results import Results
 
 A, B = "a" * 32, "b" * 32
 

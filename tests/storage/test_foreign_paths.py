@@ -13,20 +13,20 @@ import pyarrow.parquet as pq
 import pytest
 from tests_rows import commit
 
-from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack, read_submissions
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.orchestrator.plan import check_sweep, make_plan
-from depthrate.orchestrator.results import results_of
-from depthrate.storage import layout
-from depthrate.storage.commit import METADATA_KEY
-from depthrate.storage.compact import compact
-from depthrate.storage.layout import ForeignNameError, identity, is_job_folder, is_safe
-from depthrate.storage.records import read_records
-from depthrate.storage.repair import repair
-from depthrate.storage.snapshot import take_snapshot
-from depthrate.storage.specs import newest_specs
-from depthrate.storage.store import Store, StoreError
-from depthrate.storage.verify import verify
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack, read_submissions
+from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.storage.attempts.records import read_records
+from depthrate.storage.catalog.specs import newest_specs
+from depthrate.storage.commits.commit import METADATA_KEY
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files import paths
+from depthrate.storage.files.paths import ForeignNameError, identity, is_job_folder, is_safe
+from depthrate.storage.files.store import Store, StoreError
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.repair import repair
+from depthrate.storage.maintenance.verify import verify
 from depthrate.sweeps.sweep_file import load_sweep
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
@@ -36,20 +36,20 @@ ELSEWHERE = ("../x", "..", ".", "", "/etc", "a/b", ".hidden", "a\x00b", "a\nb", 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_no_path_is_made_of_a_name_that_leads_elsewhere(name: Any) -> None:
     for make in (
-        lambda: layout.spec_path(name, "h"),
-        lambda: layout.table_path("trials", name, A, None),
-        lambda: layout.table_path("trials", "s", name, None),
-        lambda: layout.attempt_path("s", name),
-        lambda: layout.log_path("s", name),
-        lambda: layout.checkpoint_folder(name),
-        lambda: layout.checkpoint_path("p", name),
-        lambda: layout.fits_path(name),
-        lambda: layout.batch_path("s", name, 1, "d"),
-        lambda: layout.reports_path("s", name),
-        lambda: layout.cancel_path(name),
-        lambda: layout.submission_path("s", name),
-        lambda: layout.trial_ids_path("s", name),
-        lambda: layout.manifest_path("s", name),
+        lambda: paths.spec_path(name, "h"),
+        lambda: paths.table_path("trials", name, A, None),
+        lambda: paths.table_path("trials", "s", name, None),
+        lambda: paths.attempt_path("s", name),
+        lambda: paths.log_path("s", name),
+        lambda: paths.checkpoint_folder(name),
+        lambda: paths.checkpoint_path("p", name),
+        lambda: paths.fits_path(name),
+        lambda: paths.batch_path("s", name, 1, "d"),
+        lambda: paths.reports_path("s", name),
+        lambda: paths.cancel_path(name),
+        lambda: paths.submission_path("s", name),
+        lambda: paths.trial_ids_path("s", name),
+        lambda: paths.manifest_path("s", name),
     ):
         with pytest.raises(ForeignNameError, match="is no name of ours"):
             make()

@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from depthrate.storage import layer_features
-from depthrate.storage.feature_file import FeatureFile
-from depthrate.storage.layer_features import read_layer, read_range
-from depthrate.storage.parquet import feature_bytes, open_parquet
-from depthrate.storage.schema import TableError
-from depthrate.storage.store import Store
-from depthrate.storage.task_tables import layer_parts, task_table
+from depthrate.storage.files.parquet import feature_bytes, open_parquet
+from depthrate.storage.files.store import Store
+from depthrate.storage.query import features as features_module
+from depthrate.storage.query.features import read_layer, read_range
+from depthrate.storage.tables.feature_file import FeatureFile
+from depthrate.storage.tables.from_task import layer_parts, task_table
+from depthrate.storage.tables.schema import TableError
 
 
 def part(trial, layer, num_rows, width=64, dtype=np.float32):
@@ -96,7 +96,7 @@ def test_a_layer_takes_two_requests_and_one_more_where_the_file_is_large(tmp_pat
     written = file.write(store, "features/sweep=s/a.parquet")
     file.close()
     asked = []
-    monkeypatch.setattr(layer_features, "read_range", lambda *given: asked.append(given[1:]) or read_range(*given))
+    monkeypatch.setattr(features_module, "read_range", lambda *given: asked.append(given[1:]) or read_range(*given))
     for layer in (0, 5, 11):
         asked.clear()
         ((trial, labels, features),) = read_layer(store, written, layer, {"x": "a"})

@@ -12,16 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 from tests_rows import commit
 
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.orchestrator.results import results_of
-from depthrate.storage.compact import compact
-from depthrate.storage.expressions import QueryError
-from depthrate.storage.layout import live_path
-from depthrate.storage.live import LiveReader, live_schema, write_live
-from depthrate.storage.repair import repair
-from depthrate.storage.specs import write_spec
-from depthrate.storage.store import Store
-from depthrate.storage.verify import verify
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.storage.attempts.live_curves import LiveReader, live_schema, write_live
+from depthrate.storage.catalog.specs import write_spec
+from depthrate.storage.files.paths import live_path
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.repair import repair
+from depthrate.storage.maintenance.verify import verify
+from depthrate.storage.query.sql_checks import QueryError
 
 A, B = (f"20260101T000000_00000000000{letter}" for letter in "ab")
 LATER = "20260101T000500_00000000000c"
@@ -107,7 +107,7 @@ def test_what_is_no_such_file_is_left_out_and_harms_nothing(store: Store) -> Non
 
 @pytest.mark.parametrize("written_at", [1e20, float("nan"), float("-inf")])
 def test_a_time_that_is_none_harms_no_question(folder: Store, written_at: float) -> None:
-    with mock.patch("depthrate.storage.live.time.time", return_value=written_at):
+    with mock.patch("depthrate.storage.attempts.live_curves.time.time", return_value=written_at):
         log(folder, "p", "t2")
     log(folder, "q", "t3")
     assert ask(folder, "select distinct trial_id from live") == [("t3",)]

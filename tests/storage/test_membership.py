@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from tests_rows import commit
 
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.storage.compact import compact
-from depthrate.storage.query import QueryError, Results
-from depthrate.storage.specs import write_spec
-from depthrate.storage.store import Store
-from depthrate.storage.tags import write_tag
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.storage.catalog.specs import write_spec
+from depthrate.storage.catalog.tags import write_tag
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.query.results import QueryError, Results
 
 A, B, C = (f"20260101T000000_00000000000{letter}" for letter in "abc")
 

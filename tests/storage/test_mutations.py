@@ -9,10 +9,10 @@ import pytest
 from store_mutations import fuzz, make_store, seen
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.storage.store import Store
-from depthrate.storage.verify import verify
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.cli.app import app
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.verify import verify
 
 COUNT = int(os.environ.get("DEPTHRATE_MUTATIONS", "100"))
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 10 * COUNT)]
@@ -28,7 +28,7 @@ def invoke(*arguments: str) -> tuple[int, str]:
 def test_whatever_is_changed_in_a_store_nothing_outside_is_touched_and_what_matters_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("depthrate.storage.verify.YOUNG_S", -10.0)  # which `fuzz` sets: put back for the tests after
+    monkeypatch.setattr("depthrate.storage.maintenance.verify.YOUNG_S", -10.0)  # `fuzz` sets it
     counts, faults = fuzz(COUNT, 1, invoke, tmp_path / "place")
     print(counts)
     assert not faults, "\n".join(faults)

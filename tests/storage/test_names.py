@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from tests_rows import commit, tables_of
 
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.storage.commit import commit_trials
-from depthrate.storage.expressions import QueryError, check_expression
-from depthrate.storage.query import Results
-from depthrate.storage.schema import TableError
-from depthrate.storage.store import Store
-from depthrate.storage.task_tables import task_table
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.files.store import Store
+from depthrate.storage.query.results import Results
+from depthrate.storage.query.sql_checks import QueryError, check_expression
+from depthrate.storage.tables.from_task import task_table
+from depthrate.storage.tables.schema import TableError
 from depthrate.tasks.schema import Parameter, ParameterError
 
 A = "20260101T000000_aaaaaaaaaaaa"

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from depthrate.storage.schema import ATTEMPTS, LATER_OF_ATTEMPTS, as_attempts
+from depthrate.storage.tables.schema import ATTEMPTS, LATER_OF_ATTEMPTS, as_attempts
 
 
 def test_what_they_did_not_write_is_null():

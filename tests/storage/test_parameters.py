@@ -5,8 +5,8 @@ import json
 import pyarrow as pa
 import pytest
 
-from depthrate.storage.parameters import with_parameter_columns
-from depthrate.storage.schema import TRIALS
+from depthrate.storage.tables.parameters import with_parameter_columns
+from depthrate.storage.tables.schema import TRIALS
 
 ADDED = {("law", 1): {"eps": 0.5, "sizes": [1, 2], "mode": "a"}, ("other", 1): {}}
 

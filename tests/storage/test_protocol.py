@@ -18,9 +18,9 @@ pytestmark = pytest.mark.timeout(200)
 @pytest.mark.parametrize("first", range(0, SEEDS, 8))
 @pytest.mark.slow
 def test_any_schedule(first: int, lag: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depthrate.storage.query.LOOKS", 50)
+    monkeypatch.setattr("depthrate.storage.query.results.LOOKS", 50)
     monkeypatch.setattr(
-        "depthrate.storage.snapshot.LOOKS", 50
+        "depthrate.storage.commits.snapshot.LOOKS", 50
     )  # compactions without a grace period take files away all the time
     for seed in range(first, min(first + 8, SEEDS)):
         settled = settle(simulate(seed, lag=lag))

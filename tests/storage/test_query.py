@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from tests_rows import commit
 
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.orchestrator.results import open_results, results_of
-from depthrate.storage.commit import commit_trials
-from depthrate.storage.expressions import QueryError
-from depthrate.storage.schema import TableError
-from depthrate.storage.store import Store, StoreError
-from depthrate.storage.task_tables import task_table
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.open_results import open_results, results_of
+from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.files.store import Store, StoreError
+from depthrate.storage.query.sql_checks import QueryError
+from depthrate.storage.tables.from_task import task_table
+from depthrate.storage.tables.schema import TableError
 
 
 def test_parameters_become_typed_columns(store: Store) -> None:

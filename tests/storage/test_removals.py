@@ -8,16 +8,16 @@ import pytest
 from membership_simulation import simulate_desk
 from tests_rows import commit
 
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.storage.compact import compact
-from depthrate.storage.layout import live_path
-from depthrate.storage.live import write_live
-from depthrate.storage.removals import RemovalKind, remove, restore
-from depthrate.storage.snapshot import take_snapshot
-from depthrate.storage.specs import newest_specs, write_spec
-from depthrate.storage.store import Store
-from depthrate.storage.sweep_removal import remove_sweep, rows_of_trials, what_goes
-from depthrate.storage.verify import verify
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.storage.attempts.live_curves import write_live
+from depthrate.storage.catalog.removals import RemovalKind, remove, restore
+from depthrate.storage.catalog.specs import newest_specs, write_spec
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.paths import live_path
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.sweep_removal import remove_sweep, rows_of_trials, what_goes
+from depthrate.storage.maintenance.verify import verify
 
 A, B, C = (f"20260101T000000_00000000000{letter}" for letter in "abc")
 INTERLEAVINGS = int(os.environ.get("DEPTHRATE_INTERLEAVINGS", "12"))

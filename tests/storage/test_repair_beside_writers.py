@@ -14,21 +14,21 @@ import storage_chaos
 from storage_chaos import CHECK, journalled
 from tests_rows import commit, tables_of
 
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.orchestrator.results import results_of
-from depthrate.storage.compact import compact
-from depthrate.storage.parquet import write_table
-from depthrate.storage.repair import repair
-from depthrate.storage.snapshot import take_snapshot
-from depthrate.storage.store import Store
-from depthrate.storage.verify import verify
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.parquet import write_table
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.repair import repair
+from depthrate.storage.maintenance.verify import verify
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 
 
 @pytest.fixture
 def no_file_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depthrate.storage.verify.YOUNG_S", -10.0)
+    monkeypatch.setattr("depthrate.storage.maintenance.verify.YOUNG_S", -10.0)
 
 
 @pytest.mark.slow

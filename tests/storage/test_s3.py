@@ -9,9 +9,9 @@ import pytest
 from s3_server import BUCKET, S3Server, forget_s3_clients
 from tests_rows import commit
 
-from depthrate.orchestrator.results import results_of
-from depthrate.storage.store import Store, StoreError
-from depthrate.storage.unfinished import is_unfinished, remove_unfinished, unfinished_writes
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.storage.files.leftovers import is_unfinished, remove_unfinished, unfinished_writes
+from depthrate.storage.files.store import Store, StoreError
 
 
 @pytest.fixture(autouse=True)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from s3_server import S3Server
 from tests_rows import commit
 
-from depthrate.orchestrator.results import results_of
-from depthrate.storage.parameters import _parsed_by_arrow, _parsed_by_python
-from depthrate.storage.scan import TableDataset
-from depthrate.storage.store import Store
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.storage.files.store import Store
+from depthrate.storage.query.scan import TableDataset
+from depthrate.storage.tables.parameters import _parsed_by_arrow, _parsed_by_python
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.orchestrator.plan import check_sweep, make_plan
-from depthrate.storage.json_file import read_sealed, sealed
-from depthrate.storage.searches import SearchRecords
-from depthrate.storage.store import Store
-from depthrate.storage.verify import verify
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.storage.attempts.searches import SearchRecords
+from depthrate.storage.files.json_objects import read_sealed, sealed
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.verify import verify
 from depthrate.sweeps.sweep_file import sweep_of_spec
 
 A = "20260101T000000_aaaaaaaaaaaa"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from depthrate.storage.data_folder import DataFolder
-from depthrate.storage.store import Store, StoreError
-from depthrate.storage.unfinished import remove_unfinished, unfinished_writes
+from depthrate.storage.files.data_folder import DataFolder
+from depthrate.storage.files.leftovers import remove_unfinished, unfinished_writes
+from depthrate.storage.files.store import Store, StoreError
 
 
 def test_round_trip_replace_list_delete(store: Store) -> None:

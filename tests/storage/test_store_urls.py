@@ -8,7 +8,7 @@ import pytest
 from tests_rows import commit
 
 import depthrate
-from depthrate.storage.store import Store, StoreError
+from depthrate.storage.files.store import Store, StoreError
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 from tests_rows import commit
 
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.orchestrator.results import results_of
-from depthrate.storage.commit import METADATA_KEY
-from depthrate.storage.compact import compact
-from depthrate.storage.findings import Verification
-from depthrate.storage.layout import is_compacted
-from depthrate.storage.parquet import trials_bytes
-from depthrate.storage.repair import repair
-from depthrate.storage.store import Store
-from depthrate.storage.verify import verify
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.storage.commits.commit import METADATA_KEY
+from depthrate.storage.files.parquet import trials_bytes
+from depthrate.storage.files.paths import is_compacted
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.findings import Verification
+from depthrate.storage.maintenance.repair import repair
+from depthrate.storage.maintenance.verify import verify
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def store(store: Store) -> Store:
 
 @pytest.fixture(autouse=True)
 def no_file_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depthrate.storage.verify.YOUNG_S", -10.0)
+    monkeypatch.setattr("depthrate.storage.maintenance.verify.YOUNG_S", -10.0)
 
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
@@ -171,7 +171,7 @@ def test_an_incomplete_trial_is_found_and_its_pack_is_kept(store: Store) -> None
 
 
 def test_what_can_be_read_of_a_damaged_compaction_is_kept(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depthrate.storage.parquet.ROWS_PER_GROUP", 12)
+    monkeypatch.setattr("depthrate.storage.files.parquet.ROWS_PER_GROUP", 12)
     trials = [f"t{number:02d}" for number in range(20)]
     for start in range(0, 20, 4):
         commit(folder, f"20260101T000000_{start:012d}", trials[start : start + 4])
@@ -268,7 +268,7 @@ def test_small_files_are_checked(store: Store) -> None:
 
 
 def test_a_manifest_that_is_gone_with_its_trials_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depthrate.storage.verify.YOUNG_S", -10.0)
+    monkeypatch.setattr("depthrate.storage.maintenance.verify.YOUNG_S", -10.0)
     compact(store, grace_s=0)
     (manifest,) = store.list("manifest")
     store.delete(manifest)
@@ -279,7 +279,7 @@ def test_a_manifest_that_is_gone_with_its_trials_is_named(store: Store, monkeypa
 
 
 def test_a_compaction_on_its_way_is_no_finding(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depthrate.storage.verify.YOUNG_S", -10.0)
+    monkeypatch.setattr("depthrate.storage.maintenance.verify.YOUNG_S", -10.0)
     compact(store)
     (manifest,) = store.list("manifest")
     store.delete(manifest)  # as before it was written: what it replaces is still there

@@ -28,12 +28,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import yaml
 
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.orchestrator.results import open_results
-from depthrate.storage.layout import is_compacted
-from depthrate.storage.query import Results
-from depthrate.storage.store import Store
-from depthrate.storage.verify import verify
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.open_results import open_results
+from depthrate.storage.files.paths import is_compacted
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.verify import verify
+from depthrate.storage.query.results import Results
 
 SWEEPS: dict[str, dict[str, Any]] = {
     "walk": {

@@ -17,18 +17,18 @@ from datetime import UTC, datetime
 from storage_simulation import Simulation
 from tests_rows import tables_of
 
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.orchestrator.results import results_of
-from depthrate.storage.asked_for import asked_for
-from depthrate.storage.commit import commit_trials
-from depthrate.storage.compact import compact
-from depthrate.storage.removals import RemovalKind, remove
-from depthrate.storage.repair import repair
-from depthrate.storage.snapshot import take_snapshot
-from depthrate.storage.specs import newest_specs, write_spec
-from depthrate.storage.store import Store
-from depthrate.storage.sweep_removal import remove_sweep, rows_of_trials, what_goes
-from depthrate.storage.verify import verify
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.storage.catalog.removals import RemovalKind, remove
+from depthrate.storage.catalog.requested_trials import asked_for
+from depthrate.storage.catalog.specs import newest_specs, write_spec
+from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.repair import repair
+from depthrate.storage.maintenance.sweep_removal import remove_sweep, rows_of_trials, what_goes
+from depthrate.storage.maintenance.verify import verify
 
 SPOILT = "t9"
 """The only trial whose results are removed by its name."""

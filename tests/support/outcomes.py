@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from depthrate.orchestrator.results import results_of
-from depthrate.storage.store import Store
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.storage.files.store import Store
 
 
 def committed(store: Store) -> list[tuple[Any, ...]]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.fitted_curve import FittedCurve
-from depthrate.orchestrator.measurements import known_measurements
-from depthrate.orchestrator.reckoning import Hours, Reckoning
+from depthrate.orchestrator.analysis.columns import known_measurements
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.monitor.cost import Hours, Reckoning
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.fits.rates import fit_rates

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import depthrate
-from depthrate.storage import commit
+from depthrate.storage.commits import commit
 
 
 @depthrate.task(version=1, fusible=["seed"])

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import yaml
 from slurm_lab import Lab, patience
 
-from depthrate.orchestrator.results import results_of
-from depthrate.storage.store import Store
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.storage.files.store import Store
 
 TASKS = Path(__file__).parent / "steady_task.py"
 CHECKPOINT_S = 2.0

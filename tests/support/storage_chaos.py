@@ -61,14 +61,15 @@ def value_of(trial_id: str, attempt_id: str) -> float:
 
 def be_impatient() -> None:
     """Have this process use seconds where the store uses minutes."""
-    from depthrate.storage import commit, verify
+    from depthrate.storage.commits import commit
+    from depthrate.storage.maintenance import verify
 
     verify.YOUNG_S, verify.LIVE_S, commit.SUSPENDED_S = YOUNG_S, LIVE_S, SUSPENDED_S
 
 
 def make_writes_fail(rng: random.Random, share: float) -> None:
     """Make a share of the writes of this process fail, half of them after they have been stored."""
-    from depthrate.storage.store import Store
+    from depthrate.storage.files.store import Store
 
     plain = Store.write
 
@@ -87,9 +88,9 @@ def write(
     store: str, index: int, seed: int, journal: Path, pause_s: float = 0.25, io_errors: float = IO_ERRORS
 ) -> None:
     """Commit small packs until killed; one trial in five is one that other writers commit too."""
-    from depthrate.orchestrator.attempt import Attempt, new_attempt_id
-    from depthrate.storage.states import AttemptState
-    from depthrate.storage.store import Store
+    from depthrate.orchestrator.attempts.record import Attempt, new_attempt_id
+    from depthrate.storage.files.store import Store
+    from depthrate.storage.tables.states import AttemptState
 
     store, rng = Store(store), random.Random(f"{seed} writer {index} {time.time_ns()}")
     skew = timedelta(hours=rng.choice([-5, 0, 0, 0, 3]))
@@ -123,9 +124,9 @@ def write(
 
 def commit_pack(store: Any, sweep: str, attempt_id: str, part: int, trial_ids: list[str], skew: timedelta) -> None:
     """Commit trials whose numbers are all made of their names and the attempt's."""
-    from depthrate.orchestrator.measurements import builtin_columns
-    from depthrate.storage.commit import commit_trials
-    from depthrate.storage.task_tables import task_table
+    from depthrate.orchestrator.analysis.columns import builtin_columns
+    from depthrate.storage.commits.commit import commit_trials
+    from depthrate.storage.tables.from_task import task_table
 
     tables: dict[str, list[Any]] = {"metrics": [], "curves": [], "features": []}
     columns = builtin_columns()
@@ -148,8 +149,8 @@ def commit_pack(store: Any, sweep: str, attempt_id: str, part: int, trial_ids: l
 
 def compact_on(store: str, journal: Path) -> None:
     """Compact until killed, in small groups."""
-    from depthrate.storage.compact import compact
-    from depthrate.storage.store import Store
+    from depthrate.storage.files.store import Store
+    from depthrate.storage.maintenance.compact import compact
 
     store = Store(store)
 
@@ -168,10 +169,10 @@ def compact_on(store: str, journal: Path) -> None:
 
 def repair_on(store: str, journal: Path) -> None:
     """Verify and repair until killed."""
-    from depthrate.orchestrator.measurements import builtin_columns
-    from depthrate.storage.repair import repair
-    from depthrate.storage.store import Store
-    from depthrate.storage.verify import verify
+    from depthrate.orchestrator.analysis.columns import builtin_columns
+    from depthrate.storage.files.store import Store
+    from depthrate.storage.maintenance.repair import repair
+    from depthrate.storage.maintenance.verify import verify
 
     store = Store(store)
     while True:
@@ -184,8 +185,8 @@ def repair_on(store: str, journal: Path) -> None:
 
 def remove_on(store: str, journal: Path) -> None:
     """Commit sweeps of our own and remove them again, as with rm, until killed."""
-    from depthrate.orchestrator.attempt import new_attempt_id
-    from depthrate.storage.store import Store
+    from depthrate.orchestrator.attempts.record import new_attempt_id
+    from depthrate.storage.files.store import Store
 
     store, rng = Store(store), random.Random(time.time_ns())
     while True:
@@ -203,8 +204,8 @@ def remove_on(store: str, journal: Path) -> None:
 
 def read_on(store: str, index: int, journal: Path) -> None:
     """Ask and check until killed; whatever is wrong goes into the journal."""
-    from depthrate.orchestrator.results import open_results
-    from depthrate.storage.store import StoreError
+    from depthrate.orchestrator.analysis.open_results import open_results
+    from depthrate.storage.files.store import StoreError
 
     results = None
     while results is None:
@@ -330,11 +331,11 @@ class Chaos:
 
 def report(chaos: Chaos) -> dict[str, Any]:
     """Look at what the crowd left, compact and verify it, and return the counts."""
-    from depthrate.orchestrator.measurements import builtin_columns
-    from depthrate.orchestrator.results import results_of
-    from depthrate.storage.compact import compact
-    from depthrate.storage.store import Store
-    from depthrate.storage.verify import verify
+    from depthrate.orchestrator.analysis.columns import builtin_columns
+    from depthrate.orchestrator.analysis.open_results import results_of
+    from depthrate.storage.files.store import Store
+    from depthrate.storage.maintenance.compact import compact
+    from depthrate.storage.maintenance.verify import verify
 
     store, committed = Store(chaos.store), journalled(chaos.folder)
     found = verify(store, builtin_columns()).findings

@@ -20,13 +20,13 @@ from unittest import mock
 
 from tests_rows import tables_of
 
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.orchestrator.results import results_of
-from depthrate.storage.commit import commit_trials
-from depthrate.storage.compact import compact
-from depthrate.storage.local_files import Stamp
-from depthrate.storage.query import Results
-from depthrate.storage.store import Store
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.files.local import Stamp
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.query.results import Results
 
 QUERY = """
 select trial_id, attempt_id, (select count(*) from trials u where u.trial_id = t.trial_id) copies,
@@ -256,7 +256,9 @@ def simulate(seed: int, *, lag: bool) -> Simulation:
     for _ in range(2):
         simulation.reader(times=2)
     names = (f"{number:06d}" for number in itertools.count())
-    with mock.patch("depthrate.storage.compact.new_compaction_id", side_effect=names):  # else every run has other names
+    with mock.patch(
+        "depthrate.storage.maintenance.compact.new_compaction_id", side_effect=names
+    ):  # else every run has other names
         simulation.run()
     return simulation
 

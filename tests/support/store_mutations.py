@@ -23,21 +23,21 @@ import pyarrow.parquet as pq
 import yaml
 from tests_rows import commit
 
-from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack, read_submissions
-from depthrate.orchestrator.plan import check_sweep
-from depthrate.orchestrator.results import results_of
-from depthrate.storage import verify
-from depthrate.storage.commit import METADATA_KEY
-from depthrate.storage.compact import compact
-from depthrate.storage.decisions import DecisionKind, decide
-from depthrate.storage.json_file import sealed
-from depthrate.storage.kept_code import keep_code, kept_hashes, read_code
-from depthrate.storage.layout import is_compacted
-from depthrate.storage.parquet import trials_bytes
-from depthrate.storage.searches import Batch, SearchRecords
-from depthrate.storage.snapshot import take_snapshot
-from depthrate.storage.specs import newest_specs, write_spec
-from depthrate.storage.store import Store
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack, read_submissions
+from depthrate.orchestrator.launch.plan import check_sweep
+from depthrate.storage.attempts.searches import Batch, SearchRecords
+from depthrate.storage.catalog.code import keep_code, kept_hashes, read_code
+from depthrate.storage.catalog.code_decisions import DecisionKind, decide
+from depthrate.storage.catalog.specs import newest_specs, write_spec
+from depthrate.storage.commits.commit import METADATA_KEY
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.json_objects import sealed
+from depthrate.storage.files.parquet import trials_bytes
+from depthrate.storage.files.paths import is_compacted
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance import verify
+from depthrate.storage.maintenance.compact import compact
 from depthrate.sweeps.sweep_file import sweep_of_spec
 
 SPEC = {
@@ -289,7 +289,7 @@ def main() -> None:
     given = parser.parse_args()
     from typer.testing import CliRunner
 
-    from depthrate.orchestrator.cli import app
+    from depthrate.orchestrator.cli.app import app
 
     def invoke(*arguments: str) -> tuple[int, str]:
         result = CliRunner().invoke(app, list(arguments))

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from depthrate.orchestrator.measurements import builtin_columns
-from depthrate.storage.commit import commit_trials
-from depthrate.storage.layout import attempt_path
-from depthrate.storage.store import Store
-from depthrate.storage.task_tables import task_table
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.files.paths import attempt_path
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.from_task import task_table
 
 
 def tables_of(

@@ -21,22 +21,21 @@ from unittest import mock
 
 import counted_files  # noqa: F401 - registers the filesystem
 
-from depthrate.orchestrator.attempt import Attempt, heartbeat_s
-from depthrate.orchestrator.driver import Driver
-from depthrate.orchestrator.executors.executor import Executor, JobEnd, LaunchOptions, PackJob
-from depthrate.orchestrator.executors.slurm_ends import PackEnds
-from depthrate.orchestrator.executors.slurm_nodes import NodeCounts
-from depthrate.orchestrator.executors.slurm_queue import WatchedJob
-from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack
-from depthrate.orchestrator.pack_run import PackRun
-from depthrate.orchestrator.plan import Plan, check_sweep
-from depthrate.orchestrator.worker_context import StopFlag
+from depthrate.orchestrator.attempts.record import Attempt, heartbeat_s
+from depthrate.orchestrator.executors.base import Executor, JobEnd, LaunchOptions, PackJob
+from depthrate.orchestrator.executors.slurm.outcomes import NodeCounts, PackEnds
+from depthrate.orchestrator.executors.slurm.queue import WatchedJob
+from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
+from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.plan import Plan, check_sweep
+from depthrate.orchestrator.worker.attempt_runner import PackRun
+from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.slurm.states import JobState
-from depthrate.storage.beats import BEAT_FIELDS, write_beats
-from depthrate.storage.layout import log_path
-from depthrate.storage.snapshot import take_snapshot
-from depthrate.storage.states import AttemptState
-from depthrate.storage.store import Store
+from depthrate.storage.attempts.heartbeats import BEAT_FIELDS, write_beats
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.paths import log_path
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.states import AttemptState
 from depthrate.sweeps.packing import make_pack
 from depthrate.sweeps.sweep_file import sweep_of_spec
 from depthrate.tasks.task import Task

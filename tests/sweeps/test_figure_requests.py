@@ -2,7 +2,7 @@
 
 import pytest
 
-from depthrate.orchestrator.plan import check_sweep
+from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.sweep_file import sweep_of_spec
 

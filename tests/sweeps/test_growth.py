@@ -6,7 +6,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.cli.app import app
 from depthrate.sweeps.packing import pack_trials
 from depthrate.sweeps.studies import make_studies
 from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec

@@ -2,7 +2,7 @@
 
 import pytest
 
-from depthrate.orchestrator.draws import draws_text
+from depthrate.orchestrator.analysis.replicates import draws_text
 from depthrate.sweeps.sweep_file import SHIPPED, find_sweep_file, load_sweep
 
 NAMES = sorted(file.relative_to(SHIPPED).with_suffix("").as_posix() for file in SHIPPED.rglob("*.yaml"))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.residuals import residual_plot
 from depthrate.orchestrator.report.fit_words import preferred_model

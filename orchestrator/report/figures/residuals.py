@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.report.groups import sort_key, spread, thin_indices
 from depthrate.orchestrator.report.plot import (
     GREY,

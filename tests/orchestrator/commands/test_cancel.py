@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from depthrate.orchestrator.commands.cancel import cancel_sweep
-from depthrate.orchestrator.driver import Driver
-from depthrate.orchestrator.executors.executor import LaunchOptions
+from depthrate.orchestrator.cli.commands.cancel import cancel_sweep
+from depthrate.orchestrator.executors.base import LaunchOptions
 from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack, read_submissions
-from depthrate.orchestrator.plan import check_sweep, make_plan
-from depthrate.orchestrator.progress import Outcome, Progress
-from depthrate.storage.store import Store
+from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack, read_submissions
+from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.orchestrator.launch.progress import Outcome, Progress
+from depthrate.storage.files.store import Store
 from depthrate.sweeps.sweep_file import sweep_of_spec
 
 SLOW = {"name": "s", "task": f"{Path(__file__).parents[2] / 'support/own_tasks.py'}:slow", "grid": {"depth": [2, 3]}}

@@ -12,8 +12,8 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.terminal import print_rows
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.console.tables import print_rows
 from depthrate.sweeps.json_schema import sweep_schema
 from depthrate.sweeps.sweep_file import SHIPPED, load_sweep
 from depthrate.tasks.builtin import builtin_tasks

@@ -14,16 +14,16 @@ from s3_server import S3Server
 from tests_rows import commit
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.attempt import new_attempt_id
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.executors.executor import LaunchOptions, PackJob
-from depthrate.orchestrator.pack_run import run_job
-from depthrate.orchestrator.plan import check_sweep
-from depthrate.orchestrator.results import results_of
-from depthrate.orchestrator.upkeep import Upkeep
-from depthrate.orchestrator.worker_context import StopFlag
-from depthrate.storage.snapshot import take_snapshot
-from depthrate.storage.store import Store
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.attempts.record import new_attempt_id
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.executors.base import LaunchOptions, PackJob
+from depthrate.orchestrator.launch.autocompact import Upkeep
+from depthrate.orchestrator.launch.plan import check_sweep
+from depthrate.orchestrator.worker.attempt_runner import run_job
+from depthrate.orchestrator.worker.context import StopFlag
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.store import Store
 from depthrate.sweeps.sweep_file import sweep_of_spec
 
 

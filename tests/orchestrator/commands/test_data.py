@@ -17,7 +17,7 @@ import pytest
 from here import is_root
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.cli.app import app
 from depthrate.tasks.data.downloads import DOWNLOADS, Download
 from depthrate.tasks.data.published import PUBLISHED
 

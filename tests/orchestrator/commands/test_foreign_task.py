@@ -10,11 +10,11 @@ import yaml
 from tests_rows import commit
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.commands import find_sweep
-from depthrate.orchestrator.plan import check_sweep
-from depthrate.storage.specs import write_spec
-from depthrate.storage.store import Store
+from depthrate.orchestrator.cli import find_sweep
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.launch.plan import check_sweep
+from depthrate.storage.catalog.specs import write_spec
+from depthrate.storage.files.store import Store
 from depthrate.sweeps.sweep_file import load_sweep
 from depthrate.tasks import user_module
 

@@ -14,11 +14,11 @@ from here import TINY
 from tests_rows import commit
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.plan import check_sweep
-from depthrate.storage.parquet import trials_bytes
-from depthrate.storage.specs import write_spec
-from depthrate.storage.store import Store
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.launch.plan import check_sweep
+from depthrate.storage.catalog.specs import write_spec
+from depthrate.storage.files.parquet import trials_bytes
+from depthrate.storage.files.store import Store
 from depthrate.sweeps.sweep_file import sweep_of_spec
 
 A = "20260101T000000_aaaaaaaaaaaa"

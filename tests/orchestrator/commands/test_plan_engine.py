@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.cli.app import app
 
 
 def planned(tmp_path, *arguments):

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.commands.init import TASK
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.cli.commands.init import TASK
 
 GRID = "task: ./my_task.py:power_law\nseeds: 3\nparams: {noise: 0.05}\nfit: [{metric: nc1, x: depth}]\n"
 

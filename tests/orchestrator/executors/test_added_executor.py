@@ -12,11 +12,20 @@ import pytest
 from outcomes import committed
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.executors import builtin
-from depthrate.orchestrator.executors.executor import Executor, ExecutorEntry, ExecutorRequest, JobEnd, Option, PackJob
-from depthrate.orchestrator.executors.scheduler import JobCounts, Scheduler, SeenJobs
-from depthrate.orchestrator.worker import StopFlag, run_job
-from depthrate.storage.store import Store
+from depthrate.orchestrator.executors import registry
+from depthrate.orchestrator.executors.base import (
+    Executor,
+    ExecutorEntry,
+    ExecutorRequest,
+    JobCounts,
+    JobEnd,
+    Option,
+    PackJob,
+    Scheduler,
+    SeenJobs,
+)
+from depthrate.orchestrator.worker.__main__ import StopFlag, run_job
+from depthrate.storage.files.store import Store
 
 
 class OneByOne(Executor):
@@ -64,9 +73,9 @@ TOY = ExecutorEntry(
 
 
 def test_it_runs_a_sweep_from_the_command_line(folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cli_file = Path(builtin.__file__).parents[1] / "cli.py"
-    monkeypatch.setitem(builtin.EXECUTORS, "toy", TOY)
-    monkeypatch.delitem(sys.modules, "depthrate.orchestrator.commands.arguments", raising=False)
+    cli_file = Path(registry.__file__).parents[1] / "cli" / "app.py"
+    monkeypatch.setitem(registry.EXECUTORS, "toy", TOY)
+    monkeypatch.delitem(sys.modules, "depthrate.orchestrator.cli.options", raising=False)
     app = runpy.run_path(str(cli_file))["app"]  # its options are declared when it is imported
 
     def call(*words: str, code: int = 0) -> str:

@@ -15,17 +15,17 @@ import yaml
 from outcomes import committed, raw_rows, states
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.attempt import read_attempts
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.driver import Driver
-from depthrate.orchestrator.executors.builtin import open_machines
-from depthrate.orchestrator.executors.executor import Executor, ExecutorRequest, LaunchOptions
+from depthrate.orchestrator.analysis.open_results import open_results
+from depthrate.orchestrator.attempts.record import read_attempts
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.executors.base import Executor, ExecutorRequest, LaunchOptions
 from depthrate.orchestrator.executors.local import LocalExecutor
-from depthrate.orchestrator.plan import Plan, check_sweep, make_plan
-from depthrate.orchestrator.progress import Outcome
-from depthrate.orchestrator.results import open_results
-from depthrate.storage.states import AttemptState
-from depthrate.storage.store import Store
+from depthrate.orchestrator.executors.registry import open_machines
+from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.plan import Plan, check_sweep, make_plan
+from depthrate.orchestrator.launch.progress import Outcome
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.states import AttemptState
 from depthrate.sweeps.sweep import Sweep
 from depthrate.sweeps.sweep_file import sweep_of_spec
 
@@ -83,7 +83,7 @@ class RayMachines(Machines):
         pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
         from ray.cluster_utils import Cluster
 
-        from depthrate.orchestrator.executors.ray_session import Session
+        from depthrate.orchestrator.executors.ray.session import Session
 
         self._cluster: Any = None
         if two_nodes:
@@ -104,7 +104,7 @@ class RayMachines(Machines):
         self.session.is_ours = False  # closed here, not by the first executor
 
     def executor(self, plan: Plan) -> Executor:
-        from depthrate.orchestrator.executors.ray_executor import RayExecutor
+        from depthrate.orchestrator.executors.ray.executor import RayExecutor
 
         return RayExecutor(self.session, workers=2)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.executors.slurm_submissions import Submission, SubmittedPack, jobs_of_sweep
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack, jobs_of_sweep
 from depthrate.slurm import states
-from depthrate.storage.specs import write_spec
-from depthrate.storage.store import Store
+from depthrate.storage.catalog.specs import write_spec
+from depthrate.storage.files.store import Store
 
 OURS, LIE = (f"depthrate-s-20260101T000000_{letter * 12}" for letter in "ab")
 CONFIG = "ClusterName = lab\nMaxArraySize = 1001\nMaxJobCount = 10000\n"

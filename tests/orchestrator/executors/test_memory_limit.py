@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
+from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors import machine
 
 

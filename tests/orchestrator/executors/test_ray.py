@@ -14,15 +14,15 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.driver import Driver
-from depthrate.orchestrator.executors.builtin import open_machines
-from depthrate.orchestrator.executors.executor import ExecutorError, ExecutorRequest, LaunchOptions
-from depthrate.orchestrator.plan import check_sweep, make_plan
-from depthrate.orchestrator.progress import Outcome
-from depthrate.orchestrator.results import results_of
-from depthrate.storage.searches import SearchRecords
-from depthrate.storage.store import Store
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.executors.base import ExecutorError, ExecutorRequest, LaunchOptions
+from depthrate.orchestrator.executors.registry import open_machines
+from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.orchestrator.launch.progress import Outcome
+from depthrate.storage.attempts.searches import SearchRecords
+from depthrate.storage.files.store import Store
 from depthrate.sweeps.sweep import Sweep
 from depthrate.sweeps.sweep_file import sweep_of_spec
 
@@ -30,9 +30,9 @@ ray = pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from depthrate.orchestrator.executors.ray_errors import RayError, kind_of  # noqa: E402
-from depthrate.orchestrator.executors.ray_executor import RayExecutor  # noqa: E402
-from depthrate.orchestrator.executors.ray_session import Session, check_versions, count_nodes  # noqa: E402
+from depthrate.orchestrator.executors.ray.errors import RayError, kind_of  # noqa: E402
+from depthrate.orchestrator.executors.ray.executor import RayExecutor  # noqa: E402
+from depthrate.orchestrator.executors.ray.session import Session, check_versions, count_nodes  # noqa: E402
 
 SUPPORT = Path(__file__).parents[2] / "support"
 pytestmark = [

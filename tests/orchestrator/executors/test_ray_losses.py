@@ -17,19 +17,18 @@ from typing import Any
 import pytest
 import yaml
 
-from depthrate.storage.records import read_loose_records
-from depthrate.storage.snapshot import take_snapshot
-from depthrate.storage.states import FailureKind
-from depthrate.storage.store import Store
+from depthrate.storage.attempts.records import read_loose_records
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.states import FailureKind
 
 pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 
-from depthrate.orchestrator.executors import ray_dispatcher
-from depthrate.orchestrator.executors.executor import LaunchOptions, PackJob
-from depthrate.orchestrator.executors.ray_dispatcher import Dispatcher
-from depthrate.orchestrator.executors.ray_errors import RayError
-from depthrate.orchestrator.executors.ray_session import Session
+from depthrate.orchestrator.executors.base import LaunchOptions, PackJob
+from depthrate.orchestrator.executors.ray.dispatcher import Dispatcher
+from depthrate.orchestrator.executors.ray.errors import RayError
+from depthrate.orchestrator.executors.ray.session import Session
 
 OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
 pytestmark = [
@@ -231,7 +230,7 @@ def test_a_worker_that_never_started_charges_no_pack_unless_none_starts_for_long
         return kind
 
     assert fails_to_start("a") is FailureKind.NOT_BEGUN
-    monkeypatch.setattr(ray_dispatcher, "NO_START_S", -1.0)
+    monkeypatch.setattr(dispatcher, "NO_START_S", -1.0)
     assert fails_to_start("b") is FailureKind.BEGINS_NOWHERE
     dispatcher.new_worker("other")
     dispatcher.on_trial_start(0, [], SimpleNamespace(trial_id="other"))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from slurm_bench import CHECKPOINT_S, Bench
 
-from depthrate.orchestrator.results import results_of
+from depthrate.orchestrator.analysis.open_results import results_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 MOST, PACKS, STEPS, STEP_S = 5, 200, 10, 0.1

@@ -12,24 +12,24 @@ from typing import Any
 import pytest
 from tests_rows import commit
 
-from depthrate.orchestrator.attempt import Attempt, nth_attempt_id, read_attempt, write_lost
-from depthrate.orchestrator.executors import slurm_executor, slurm_outbox, slurm_queue
-from depthrate.orchestrator.executors.executor import JobEnd, LaunchOptions, PackJob, SubmitError
-from depthrate.orchestrator.executors.slurm_ends import silent_deaths
-from depthrate.orchestrator.executors.slurm_executor import SlurmExecutor
-from depthrate.orchestrator.executors.slurm_job import _Bundle
-from depthrate.orchestrator.executors.slurm_lanes import Lanes
-from depthrate.orchestrator.executors.slurm_nodes import NodeCounts
-from depthrate.orchestrator.executors.slurm_submissions import read_submissions
-from depthrate.orchestrator.retry import RETRIES
-from depthrate.orchestrator.status import sweep_status
+from depthrate.orchestrator.attempts.failure_policy import RETRIES
+from depthrate.orchestrator.attempts.record import Attempt, nth_attempt_id, read_attempt, write_lost
+from depthrate.orchestrator.executors.base import JobEnd, LaunchOptions, PackJob, SubmitError
+from depthrate.orchestrator.executors.slurm import executor as executor_module
+from depthrate.orchestrator.executors.slurm import queue, submitter
+from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
+from depthrate.orchestrator.executors.slurm.job import _Bundle
+from depthrate.orchestrator.executors.slurm.outcomes import NodeCounts, silent_deaths
+from depthrate.orchestrator.executors.slurm.submissions import read_submissions
+from depthrate.orchestrator.executors.slurm.submitter import Lanes
+from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.limits import Limits, Partition
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.states import SETUP_FAILED_CODE, JobState
-from depthrate.storage.snapshot import take_snapshot
-from depthrate.storage.states import FailureKind
-from depthrate.storage.store import Store
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.states import FailureKind
 
 LIMITS = Limits("lab", 3, 100, {"main": Partition("main", True, True, None, 8, 16.0, 0, 4)})
 
@@ -79,12 +79,12 @@ class Scheduler:
 @pytest.fixture
 def scheduler(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     made = Scheduler()
-    monkeypatch.setattr(slurm_queue, "squeue_states", made.squeue)
-    monkeypatch.setattr(slurm_executor, "squeue_states", made.squeue)
-    monkeypatch.setattr(slurm_queue, "sacct_states", made.sacct)
-    monkeypatch.setattr(slurm_outbox, "submit_array", made.submit)
-    monkeypatch.setattr(slurm_executor, "exclude_nodes", made.keep_away)
-    monkeypatch.setattr(slurm_executor, "cancel_jobs", made.cancel)
+    monkeypatch.setattr(queue, "squeue_states", made.squeue)
+    monkeypatch.setattr(executor_module, "squeue_states", made.squeue)
+    monkeypatch.setattr(queue, "sacct_states", made.sacct)
+    monkeypatch.setattr(submitter, "submit_array", made.submit)
+    monkeypatch.setattr(executor_module, "exclude_nodes", made.keep_away)
+    monkeypatch.setattr(executor_module, "cancel_jobs", made.cancel)
     return made
 
 
@@ -543,7 +543,7 @@ def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        slurm_executor.time, "sleep", lambda seconds: scheduler.queue.pop("4_0", None) if seconds else None
+        executor_module.time, "sleep", lambda seconds: scheduler.queue.pop("4_0", None) if seconds else None
     )
     names = ("a", "b", "c", "d")
     folders = {}
@@ -569,7 +569,7 @@ def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
 def test_a_job_that_does_not_end_and_a_controller_that_is_away_keep_their_folders(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm_executor.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(executor_module.time, "sleep", lambda seconds: None)
     (job,) = jobs("a")
     executor.submit([job])
     (submission,) = read_submissions(folder, ["s"])

@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 
-from depthrate.orchestrator.executors import slurm_outbox, slurm_room
-from depthrate.orchestrator.executors.executor import LaunchOptions, PackJob
-from depthrate.orchestrator.executors.slurm_lanes import Lanes
-from depthrate.orchestrator.executors.slurm_outbox import Outbox
-from depthrate.orchestrator.executors.slurm_room import FORGET_S, Room
-from depthrate.orchestrator.executors.slurm_submissions import Submission
+from depthrate.orchestrator.executors.base import LaunchOptions, PackJob
+from depthrate.orchestrator.executors.slurm import submitter
+from depthrate.orchestrator.executors.slurm.submissions import Submission
+from depthrate.orchestrator.executors.slurm.submitter import FORGET_S, Lanes, Outbox, Room
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.limits import Limits
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.submit import SubmitLimitError, UnclearSubmissionError
-from depthrate.storage.store import Store
+from depthrate.storage.files.store import Store
 
 
 class Cluster:
@@ -44,10 +42,10 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster(5)
-    monkeypatch.setattr(slurm_outbox, "submit_array", made.submit)
-    monkeypatch.setattr(slurm_room, "count_submitted", lambda: made.there)
-    monkeypatch.setattr(slurm_outbox, "find_submitted", lambda name, count: made.known.get(name, []))
-    monkeypatch.setattr(slurm_outbox, "cancel_jobs", made.cancelled.extend)
+    monkeypatch.setattr(submitter, "submit_array", made.submit)
+    monkeypatch.setattr(submitter, "count_submitted", lambda: made.there)
+    monkeypatch.setattr(submitter, "find_submitted", lambda name, count: made.known.get(name, []))
+    monkeypatch.setattr(submitter, "cancel_jobs", made.cancelled.extend)
     return made
 
 

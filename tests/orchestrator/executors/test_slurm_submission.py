@@ -14,7 +14,7 @@ import yaml
 from slurm_bench import Bench
 from slurm_lab import patience
 
-from depthrate.orchestrator.results import results_of
+from depthrate.orchestrator.analysis.open_results import results_of
 
 pytestmark = pytest.mark.timeout(1800)
 FEW = {"params": {"steps": 4, "step_s": 0.1}, "grid": {"depth": [2, 3, 5, 8]}}

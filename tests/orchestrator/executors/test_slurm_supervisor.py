@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from depthrate.orchestrator.executors import slurm_supervisor
-from depthrate.orchestrator.executors.executor import ExecutorRequest, LaunchOptions
-from depthrate.orchestrator.executors.slurm_supervisor import AGAIN_AFTER_S, Supervisor, run_supervisor
+from depthrate.orchestrator.executors.base import ExecutorRequest, LaunchOptions
+from depthrate.orchestrator.executors.slurm import remote_launch
+from depthrate.orchestrator.executors.slurm.remote_launch import AGAIN_AFTER_S, Supervisor, run_supervisor
 from depthrate.slurm.limits import Limits, Partition
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.script import batch_script, begun_marker
-from depthrate.storage.store import Store
+from depthrate.storage.files.store import Store
 from depthrate.sweeps.sweep import Sweep
 
 LIMITS = Limits("lab", 101, 2000, {"main": Partition("main", True, True, 120.0, 8, 16.0, 2, nodes=4)})
@@ -29,8 +29,8 @@ def test_it_is_told_all_that_the_launch_was(folder: Store, monkeypatch: pytest.M
         sent.update(profile=profile, arguments=arguments, **more)
         return ["7"]
 
-    monkeypatch.setattr(slurm_supervisor, "submit_array", submit)
-    monkeypatch.setattr(slurm_supervisor, "jobs_of_sweep", lambda *_: ([], {}))
+    monkeypatch.setattr(remote_launch, "submit_array", submit)
+    monkeypatch.setattr(remote_launch, "jobs_of_sweep", lambda *_: ([], {}))
     (tmp_path / "c.toml").write_text("gpus = 2")
     request = ExecutorRequest(
         sweep=Sweep(name="s", task="collapse"), store=folder, device="auto", workers=3, options={"packs_per_gpu": 4}
@@ -64,7 +64,7 @@ def test_it_is_told_all_that_the_launch_was(folder: Store, monkeypatch: pytest.M
 def codes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[float]]:
     """Run the job with launches that end with these codes, and return for how long it paused in between."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setattr(slurm_supervisor.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(remote_launch.signal, "signal", lambda *_: None)
 
     def run(*given: int) -> list[float]:
         left, pauses = list(given), []
@@ -76,8 +76,8 @@ def codes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
             def wait(self) -> int:
                 return left.pop(0)
 
-        monkeypatch.setattr(slurm_supervisor.subprocess, "Popen", Launch)
-        monkeypatch.setattr(slurm_supervisor._Launch, "_pause", lambda self, seconds: pauses.append(seconds))
+        monkeypatch.setattr(remote_launch.subprocess, "Popen", Launch)
+        monkeypatch.setattr(remote_launch._Launch, "_pause", lambda self, seconds: pauses.append(seconds))
         run_supervisor([str(tmp_path), "/data", "run"])
         assert not left and begun_marker(tmp_path, "7", 0).exists()
         return pauses

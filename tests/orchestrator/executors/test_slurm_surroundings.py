@@ -14,7 +14,7 @@ import pytest
 from s3_server import S3Server
 from slurm_bench import Bench
 
-from depthrate.storage.store import Store
+from depthrate.storage.files.store import Store
 
 pytestmark = pytest.mark.timeout(1800)
 ROOT = Path(__file__).parents[3]

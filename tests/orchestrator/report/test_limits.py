@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from depthrate.orchestrator.measurements import known_measurements
+from depthrate.orchestrator.analysis.columns import known_measurements
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.limits import limit_plots
 from depthrate.tasks.collapse.task import COLLAPSE

@@ -9,17 +9,17 @@ import pytest
 from report_data import make_data, plain_data
 from scipy import stats
 
-from depthrate.orchestrator.fit_pairs import pair_up
-from depthrate.orchestrator.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.compare import pair_up
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.export.latex.table import fits_table
 from depthrate.orchestrator.report.data import SWEEP, ReportData
 from depthrate.orchestrator.report.figures.fits import fit_plots
 from depthrate.orchestrator.report.figures.training import curve_plots
 from depthrate.orchestrator.report.fit_tables import comparison_tables
 from depthrate.orchestrator.report.groups import grouped
-from depthrate.orchestrator.report.latex.table import fits_table
 from depthrate.orchestrator.report.overlay import overlaid
 from depthrate.orchestrator.report.page import render_report
-from depthrate.orchestrator.usage import UsageError
 
 
 def steeper() -> ReportData:

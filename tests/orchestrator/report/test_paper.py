@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from report_data import make_data, plain_data
 
-from depthrate.orchestrator.commands.report import ReportOptions
+from depthrate.orchestrator.cli.commands.report import ReportOptions
+from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.export.latex.files import export_latex
+from depthrate.orchestrator.export.latex.methods import methods_paragraph
+from depthrate.orchestrator.export.latex.table import fits_table
+from depthrate.orchestrator.export.latex.text import latex
 from depthrate.orchestrator.report.drawing.draw import draw
 from depthrate.orchestrator.report.drawing.labels import label
 from depthrate.orchestrator.report.drawing.style import SCREEN, PaperWidth, StyleName, paper_style
-from depthrate.orchestrator.report.latex.files import export_latex
-from depthrate.orchestrator.report.latex.methods import methods_paragraph
-from depthrate.orchestrator.report.latex.table import fits_table
-from depthrate.orchestrator.report.latex.text import latex
 from depthrate.orchestrator.report.plot import Axes, Plot, make_layout, make_trace
-from depthrate.orchestrator.usage import UsageError
 
 COLUMN = paper_style(PaperWidth.column)
 NASTY = r"50% of a_b & {c} #1 $x^2$ \def ~ < >"

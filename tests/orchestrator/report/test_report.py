@@ -24,9 +24,9 @@ from plotly.offline import get_plotlyjs_version
 from report_data import DEPTHS, EXPONENTS, MEASUREMENTS, make_data, plain_data
 from rich.console import Console
 
-from depthrate.orchestrator.convergence import UNCONVERGED_RULE
-from depthrate.orchestrator.drift import Drift
-from depthrate.orchestrator.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE, Drift
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.cli.fit_table import print_fits
 from depthrate.orchestrator.report import figures as report_figures
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.drawing.draw import draw
@@ -37,7 +37,6 @@ from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentenc
 from depthrate.orchestrator.report.library import library
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.theme import Theme
-from depthrate.orchestrator.terminal import print_fits
 from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.tasks.fits.bounds import BoundCheck
 from depthrate.tasks.fits.common_exponent import CommonFit

@@ -7,15 +7,15 @@ import pandas as pd
 import pytest
 from tests_rows import commit
 
-from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.report.data import STATE_COLUMNS, ReportData
 from depthrate.orchestrator.report.drawing.draw import draw
 from depthrate.orchestrator.report.figure_data import FigureContent, read_figures
 from depthrate.orchestrator.report.figure_files import plot_csv
 from depthrate.orchestrator.report.figures.requested import REQUESTED, requested_plots
 from depthrate.orchestrator.report.page import render_report
-from depthrate.storage.query import Results
-from depthrate.storage.store import Store
+from depthrate.storage.files.store import Store
+from depthrate.storage.query.results import Results
 from depthrate.sweeps.figure_requests import figure_request
 from depthrate.tasks.fits.proportions import wilson_interval
 

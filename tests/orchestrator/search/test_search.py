@@ -20,12 +20,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from depthrate.orchestrator.cli import app
-from depthrate.orchestrator.commands.find_sweep import find_sweep
-from depthrate.orchestrator.results import open_results, results_of
-from depthrate.orchestrator.status import sweep_status
-from depthrate.storage.searches import Batch, Report, SearchRecords
-from depthrate.storage.store import Store
+from depthrate.orchestrator.analysis.open_results import open_results, results_of
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.cli.find_sweep import find_sweep
+from depthrate.orchestrator.monitor.status import sweep_status
+from depthrate.storage.attempts.searches import Batch, Report, SearchRecords
+from depthrate.storage.files.store import Store
 from depthrate.sweeps.search import Prune, Search, search_of_spec
 from depthrate.sweeps.studies import make_studies
 from depthrate.sweeps.sweep_file import sweep_of_spec

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from depthrate.storage.data_folder import DataFolder
+from depthrate.storage.files.data_folder import DataFolder
 from depthrate.tasks.data.published import PUBLISHED, check_contents, load_dataset
 from depthrate.tasks.data.sources import DatasetError
 

@@ -10,17 +10,18 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from depthrate.orchestrator.aggregate import fit_curves
-from depthrate.orchestrator.fitted_curve import FittedCurve
-from depthrate.orchestrator.measurements import builtin_columns
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.cli.fit_table import print_fits
+from depthrate.orchestrator.console.tables import make_console
 from depthrate.orchestrator.report.fit_tables import fit_table
 from depthrate.orchestrator.report.fit_words import fit_sentence
-from depthrate.orchestrator.results import results_of
-from depthrate.orchestrator.terminal import make_console, print_fits
-from depthrate.storage.commit import commit_trials
-from depthrate.storage.fits import write_fits
-from depthrate.storage.store import Store
-from depthrate.storage.task_tables import task_table
+from depthrate.storage.catalog.fits import write_fits
+from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.from_task import task_table
 from depthrate.sweeps.sweep import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.fits.least_squares import Array

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from training_context import Context, assert_same, ids_of, run_resumed
 
-from depthrate.storage.data_folder import DataFolder
+from depthrate.storage.files.data_folder import DataFolder
 from depthrate.tasks.collapse.pack import run_pack, training_of
 from depthrate.tasks.collapse.schema import network_of
 from depthrate.tasks.collapse.task import COLLAPSE

@@ -23,7 +23,7 @@ PACKS_ON_THE_CPU = {
 }
 PROCESS = """
 import json, os, sys
-import depthrate.orchestrator.worker  # what a worker has loaded before it trains
+import depthrate.orchestrator.worker.__main__  # what a worker has loaded before it trains
 from depthrate.tasks.collapse.pack import run_pack
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.task import Engine

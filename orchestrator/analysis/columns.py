@@ -1,0 +1,72 @@
+"""What tasks measure, as the store, the checks and the report need to know it: storage itself names no measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+from depthrate.storage.tables.schema import Columns
+from depthrate.tasks.builtin import builtin_measurements
+from depthrate.tasks.measurement import Measurement, Per, by_name
+from depthrate.tasks.task import Task
+
+_SQL_TYPES = {"scalar": "double", "int": "bigint", "float": "double", "str": "varchar", "bool": "boolean"}
+TABLES: dict[Per, str] = {"layer": "metrics", "step": "curves"}
+"""Where a measurement's column stands."""
+
+
+@cache
+def builtin_columns() -> Columns:
+    """Return the columns that every file has: those of the tasks that come with depthrate."""
+    return Columns(_tables(builtin_measurements()))
+
+
+def columns_of(task: Task) -> Columns:
+    """Return these and the task's own.
+
+    Raises:
+        TableError: the task declares a column that stands for something else.
+    """
+    return Columns(builtin_columns().standard, _tables(task.measurements))
+
+
+def known_measurements(task: Task) -> dict[str, Measurement]:
+    """Return name -> measurement: what the task declares, then what others declare, as its columns may be theirs."""
+    return by_name(task.measurements) | {
+        each.name: each for each in builtin_measurements() if each.name not in {own.name for own in task.measurements}
+    }
+
+
+def columns_to_skip(task: Task, asked: Iterable[str] = ()) -> set[str]:
+    """Return the columns of `metrics` with no number a row, and those that only other tasks fill, but for what is asked for.
+
+    A task that does not declare what it measures may fill any.
+    """
+    known = [each for each in known_measurements(task).values() if TABLES[each.per] == "metrics"]
+    own = {each.name for each in task.measurements or known}
+    return {each.name for each in known if each.kind != "scalar" or each.name not in own} - set(asked)
+
+
+def result_columns(task: Task) -> dict[str, str] | None:
+    """Return the columns of `results` with their SQL types; None for a task that does not declare what it measures."""
+    if not task.measurements:
+        return None
+    columns = {"step": "bigint", "layer": "bigint", "wall_s": "double", "committed_at": "timestamptz"}
+    columns |= {name: "varchar" for name in ("trial_id", "sweep", "task", "status", "split", "device", "host")}
+    columns |= {each.name: "double" if each.kind == "scalar" else "double[]" for each in task.measurements}
+    per = {each.name.casefold(): each.per for each in task.measurements}  # SQL ignores capitals
+    seen = set()
+    for name, parameter in task.schema.items():  # as the view names those that share a measurement's name
+        if per.get(name.casefold()) == "step" and name in columns:
+            columns[f"last_{name}"] = columns[name]
+        is_taken = per.get(name.casefold()) == "layer" or name.casefold() in seen
+        seen.add(name.casefold())
+        columns[f"param_{name}" if is_taken else name] = _SQL_TYPES.get(parameter.kind, "double[]")
+    return columns
+
+
+def _tables(measurements: Iterable[Measurement]) -> dict[str, dict[str, str]]:
+    tables: dict[str, dict[str, str]] = {}
+    for each in measurements:
+        tables.setdefault(TABLES[each.per], {})[each.name] = each.kind
+    return tables

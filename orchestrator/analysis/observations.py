@@ -1,0 +1,110 @@
+"""The values that fits are about, read from the store: each table once for all fits, since opening many files takes longest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
+from typing import Any
+
+from depthrate.storage.query.results import Results
+from depthrate.storage.tables.own_columns import quoted
+from depthrate.sweeps.fit_requests import FitRequest
+
+Past = Mapping[str, Sequence[tuple[float, float]]]
+"""Trial -> (step, value) at each step the metric was measured at, rising."""
+# of a trial's rows of one split: its last step, and its last layer there
+_LAST = "max({'step': step, 'layer': layer}) filter (where is_last) over (partition by trial_id, split)"
+
+
+class FittedValues:
+    """Of each trial what the fits of a sweep ask for: at its end, and at every step before."""
+
+    def __init__(self, results: Results, requests: Sequence[FitRequest]):
+        self._results = results
+        self._metrics = list(dict.fromkeys(request.metric for request in requests))
+        self._chosen = cache(self._trials_where)
+        self._of_layer = cache(self._read_layer)
+        self._past_of = cache(self._read_past)
+        self._columns = cache(self._read_columns)
+
+    def last(self, request: FitRequest) -> dict[str, dict[str, Any]]:
+        """Return trial -> its trial_id, status and value, of the trials that the request's filter lets through."""
+        chosen = None if request.where is None else self._chosen(request.where)
+        measured = {} if request.layer is None else self._of_layer(request.metric, request.layer)
+        number = self._metrics.index(request.metric)
+
+        def value(trial_id: str, end: dict[str, Any]) -> Any:
+            if request.layer is None:
+                return end["values"][number]
+            return measured.get((trial_id, end["step"], end["split"]))
+
+        return {
+            trial_id: {"trial_id": trial_id, "status": end["status"], "value": value(trial_id, end)}
+            for trial_id, end in self._last.items()
+            if chosen is None or trial_id in chosen
+        }
+
+    def past(self, request: FitRequest) -> Past:
+        """Return what a request's metric was at each step it was measured at, on the split that counts at the end."""
+        return self._past_of(request.metric, request.layer)
+
+    @cached_property
+    def _last(self) -> dict[str, dict[str, Any]]:
+        """Trial -> status, step and split of its row in `results`, and `values`: the metrics there, in their order."""
+        known = self._columns("results")
+        # a measured column that a parameter hides (loss, lr) stands in results as last_<name>
+        columns = [f"last_{name}" if f"last_{name}" in known else name for name in self._metrics]
+        chosen = ", ".join(["null", *(quoted(name) if name in known else "null" for name in columns)])
+        query = f"select trial_id, status, step, split, {chosen} from results order by trial_id"
+        trials, statuses, steps, splits, _, *values = (
+            column.to_pylist() for column in self._results.sql(query).to_arrow_table().columns
+        )
+        ends = zip(statuses, steps, splits, zip(*values, strict=True), strict=True)
+        names = ("status", "step", "split", "values")
+        return {trial_id: dict(zip(names, end, strict=True)) for trial_id, end in zip(trials, ends, strict=True)}
+
+    def _trials_where(self, where: str) -> set[str]:
+        return {trial_id for (trial_id,) in self._results.sql(f"select trial_id from results where {where}").fetchall()}
+
+    def _read_layer(self, metric: str, layer: int) -> dict[tuple[str, Any, Any], float]:
+        """Return (trial, step, split) -> the metric at a layer; a negative one is counted from the last."""
+        if metric not in self._columns("metrics"):
+            return {}
+        rows = self._results.sql(f"select trial_id, step, split, {quoted(metric)} from {_at_layer(layer)}").fetchall()
+        return {(trial_id, step, split): value for trial_id, step, split, value in rows}
+
+    def _read_past(self, metric: str, layer: int | None) -> Past:
+        if metric in self._columns("metrics"):
+            if layer is None:
+                return self._pasts_at_end[metric]
+            return self._pasts([metric], _at_layer(layer))[metric]
+        return self._pasts([metric], "curves")[metric] if metric in self._columns("curves") else {}
+
+    @cached_property
+    def _pasts_at_end(self) -> dict[str, Past]:
+        known = self._columns("metrics")
+        return self._pasts([name for name in self._metrics if name in known], "metrics where is_last")
+
+    def _pasts(self, metrics: Sequence[str], source: str) -> dict[str, Past]:
+        chosen = ", ".join(map(quoted, metrics))
+        table = self._results.sql(f"select trial_id, step, split, {chosen} from {source} order by trial_id, step")
+        trials, steps, splits, *columns = (column.to_pylist() for column in table.to_arrow_table().columns)
+        split_of = {trial_id: row["split"] for trial_id, row in self._last.items()}
+        counts = [split is not None and split_of.get(each) == split for each, split in zip(trials, splits, strict=True)]
+        pasts: dict[str, Past] = {}
+        for name, values in zip(metrics, columns, strict=True):
+            past: dict[str, list[tuple[float, float]]] = {}
+            for trial_id, step, value, is_counted in zip(trials, steps, values, counts, strict=True):
+                if is_counted and value is not None:
+                    past.setdefault(trial_id, []).append((float(step), float(value)))
+            pasts[name] = past
+        return pasts
+
+    def _read_columns(self, view: str) -> list[str]:
+        return self._results.sql(f"select * from {view} limit 0").columns
+
+
+def _at_layer(layer: int) -> str:
+    if layer >= 0:
+        return f"metrics where layer = {layer}"
+    return f"(select *, {_LAST} as last from metrics) where layer = last.layer + 1 {layer}"

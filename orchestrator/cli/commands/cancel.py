@@ -1,0 +1,64 @@
+"""`depthrate cancel`: a mark in the store that every launch of the sweep sees, and the end of its jobs."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+
+from depthrate.orchestrator.attempts.cancellation import write_cancel_mark
+from depthrate.orchestrator.attempts.record import is_live, who
+from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.console.tables import printable
+from depthrate.orchestrator.executors.registry import schedulers
+from depthrate.storage.attempts.records import Record, read_loose_records
+from depthrate.storage.catalog.specs import newest_specs
+from depthrate.storage.files.paths import sweep_of_path
+from depthrate.storage.files.store import Store
+
+SHOWN = 10
+"""Running attempts that are named."""
+
+
+def cancel_launched(store: Store, sweep: str, console: Console, *, force: bool = False) -> None:
+    """Cancel a sweep that was launched; with `force` what runs is ended without its state being saved.
+
+    Raises:
+        UsageError: no such sweep was launched.
+        ValueError: see `cancel_sweep`.
+    """
+    launched = newest_specs(store)
+    if sweep not in launched:
+        there_is = ", ".join(sorted(launched)) or "none"
+        raise UsageError(f"no sweep {sweep!r} was launched in {store.url}; there is: {there_is}")
+    cancel_sweep(store, sweep, console, force=force)
+
+
+def cancel_sweep(store: Store, sweep: str, console: Console, *, force: bool = False) -> None:
+    """Ask all launches of a sweep that run now to stop, and cancel the jobs that it has with a scheduler.
+
+    Raises:
+        ValueError: there are such jobs and the scheduler does not answer.
+    """
+    live = _live_attempts(store, sweep)
+    write_cancel_mark(store, sweep, [record["attempt_id"] for record in live] if force else ())
+    for record in live[:SHOWN]:
+        how = "ends itself within seconds" if force else "is asked to stop; if it hangs: --force"
+        console.print(printable(f"{who(record)}: {how}"), highlight=False, markup=False)
+    for scheduler in schedulers().values():
+        cancelled = scheduler.cancel_jobs(store, sweep)
+        if cancelled is None:
+            continue
+        for other in cancelled.elsewhere:
+            console.print(f"jobs on cluster {other} are not touched: call this there", highlight=False)
+        if cancelled.count:
+            text = f"{cancelled.count} jobs of {sweep} are cancelled; running ones save their state first"
+            console.print(text, highlight=False)
+    console.print(f"launches of {sweep} stop within seconds; go on later with depthrate run", highlight=False)
+
+
+def _live_attempts(store: Store, sweep: str) -> list[Record]:
+    """Return the attempts of a sweep that run now."""
+    paths = [path for path in store.list("attempts") if sweep_of_path(path) == sweep and path.endswith(".json")]
+    now = time.time()
+    return [record for _, record in read_loose_records(store, paths) if is_live(record, now)]

@@ -1,0 +1,34 @@
+"""`depthrate compact`: many small files into few large ones, with progress and a summary."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import Progress
+
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.compact import CompactionResult, compact
+
+
+def run_compaction(store: Store, grace_s: float, console: Console) -> None:
+    """Compact a store and say what came of it."""
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("compacting", total=None)
+
+        def tell(result: CompactionResult, num_groups: int) -> None:
+            progress.update(bar, total=num_groups, completed=result.groups)
+
+        result = compact(store, grace_s=grace_s, tell=tell)
+    if result.groups:
+        text = (
+            f"{result.commits} commits and {result.records} records of attempts put together in {result.groups} groups"
+        )
+        console.print(f"{text} ({result.trials} trials)", highlight=False)
+    else:
+        console.print("nothing to put together", highlight=False)
+    if result.deleted:
+        console.print(f"{result.deleted} replaced files deleted", highlight=False)
+    if result.waiting:
+        wait = f"{grace_s / 3600:g} h" if grace_s else "until they can be deleted safely"
+        console.print(f"{result.waiting} replaced files stay for {wait}; a later compact deletes them", highlight=False)
+    for path in result.damaged:
+        console.print(f"left alone, because it is damaged: {path}; see: depthrate verify", highlight=False)

@@ -1,0 +1,100 @@
+"""Run one trial alone in this process: for a debugger, a profiler, or a doubt."""
+
+from __future__ import annotations
+
+import pdb
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from depthrate.orchestrator.analysis.columns import columns_of
+from depthrate.orchestrator.cli.find_sweep import launched_sweep
+from depthrate.orchestrator.console.tables import make_console, print_table, printable
+from depthrate.orchestrator.launch.plan import check_sweep
+from depthrate.orchestrator.monitor.status import find_params
+from depthrate.storage.catalog.specs import newest_specs
+from depthrate.storage.commits.cache import SnapshotCache
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.data_folder import DataFolder, open_data_folder
+from depthrate.storage.files.store import StoreError, existing_store, open_store
+from depthrate.storage.tables.from_task import task_table
+from depthrate.storage.tables.schema import TRIALS
+from depthrate.sweeps.sweep_file import load_sweep
+from depthrate.tasks.own.loop_context import TrainsByHand
+from depthrate.tasks.task import Engine
+
+
+@dataclass
+class _DebugContext(TrainsByHand):
+    """A context that keeps nothing and never stops (`tasks.task.TaskContext`)."""
+
+    device: str
+    data: DataFolder
+    trial_ids: Sequence[str]
+
+    @property
+    def engine(self) -> Engine:
+        return Engine.EAGER
+
+    def runs_as(self, engine: Engine, compile_s: float | None = None) -> None:
+        return None
+
+    def should_stop(self) -> bool:
+        return False
+
+    def progress(self, step: int, num_steps: int) -> None:
+        return None
+
+    def show_curves(self, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        return None
+
+    def report(self, step: int, values: Mapping[int, Mapping[str, float | None]]) -> set[int]:
+        return set()
+
+    def checkpoint_due(self) -> bool:
+        return False
+
+    def save_checkpoint(self, content: bytes) -> None:
+        return None
+
+    def load_checkpoint(self) -> bytes | None:
+        return None
+
+    def for_trial(self, index: int) -> _DebugContext:
+        return self
+
+
+def debug_trial(prefix: str, sweep: str | None, url: str | None, device: str, *, post_mortem: bool) -> None:
+    """Run the trial whose identity begins with `prefix` and print its last measurements, layer by layer.
+
+    Raises:
+        StoreError: there is no store and no sweep is named, or no trial or several begin with `prefix`.
+    """
+    store = existing_store(url) if sweep is None else open_store(url)
+    console, data = make_console(), open_data_folder()
+    sweeps = [load_sweep(sweep)] if sweep else [launched_sweep(each) for each in newest_specs(store).values()]
+    checked = [check_sweep(each) for each in sweeps]
+    by_task = {each.task.name: each.sweep for each in checked}
+    snapshot = take_snapshot(store, cache=SnapshotCache(columns=TRIALS.names))
+    found = find_params([trial for each in checked for trial in each.trials], snapshot, prefix)
+    if len(found) != 1 or found[0][1] not in by_task:
+        raise StoreError(
+            f"{len(found)} trials of {store.url} begin with {prefix!r}"
+            + (": " + ", ".join(trial_id for trial_id, _, _ in found[:5]) if found else "")
+            + '; list them: depthrate query "select trial_id from trials", or name the sweep with --sweep'
+        )
+    trial_id, task_name, params = found[0]
+    task = by_task[task_name].load_task()  # again: what lies beside its file is what it imports while it runs
+    params = task.schema.completed(params)
+    console.print(printable(f"trial {trial_id} of {task_name}: {params}"), highlight=False, markup=False)
+    try:
+        results = list(task.run([params], _DebugContext(device, data, [trial_id])))
+    except Exception:
+        if post_mortem:
+            pdb.post_mortem()
+        raise
+    metrics, declared = results[0].tables["metrics"], columns_of(task)
+    rows = task_table("metrics", metrics, declared, trial_id=trial_id, attempt_id="debug").to_pylist()
+    last = [row for row in rows if row.get("step") == rows[-1].get("step")]
+    columns = [name for name in last[-1] if any(isinstance(row[name], int | float) for row in last)] if last else []
+    print_table(console, columns, [[row.get(name) for name in columns] for row in last])

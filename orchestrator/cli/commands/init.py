@@ -1,0 +1,75 @@
+"""`depthrate init`: a sweep and a task of one's own to start from, commented, which run as they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from depthrate.orchestrator.console.errors import UsageError
+from depthrate.sweeps.json_schema import sweep_schema
+from depthrate.tasks.builtin import builtin_tasks
+
+SCHEMA_FILE = "sweep.schema.json"
+SWEEP = """\
+# yaml-language-server: $schema=sweep.schema.json
+# depthrate plan sweep.yaml    what would run        depthrate run sweep.yaml       run it, or go on with it
+# depthrate tasks collapse     all parameters        depthrate report mine          the picture
+name: mine
+task: collapse                # or a task of your own: ./my_task.py:power_law
+params:                       # fixed
+  arch: rn1
+  dataset: digits             # depthrate data list
+  width: 32
+  steps: 500
+grid:                         # every combination
+  depth: [2, 3, 5, 8]
+  # weight_decay: {logspace: [1.0e-3, 1.0e-2, 3]}
+# derive:                     # arithmetic on other parameters
+#   lr: 0.5 / depth
+seeds: 3                      # seed: 0, 1, 2
+fit:
+  - {metric: nc1, x: depth}   # by: [weight_decay] makes a curve of each value
+"""
+TASK = '''\
+"""A task of my own: its keyword arguments are the parameters that a sweep may set."""
+
+import numpy as np
+
+import depthrate
+
+
+@depthrate.task(version=1)  # raise the version when results change
+def power_law(*, depth: int, exponent: float = 0.5, noise: float = 0.1, seed: int = 0, context):
+    """One trial: put in its place what you train and measure."""
+    rng = np.random.default_rng(seed)
+    value = depth**-exponent * np.exp(noise * rng.normal())
+    return {"metrics": [{"layer": depth, "nc1": value}]}  # a row a layer; columns of your own are kept as well
+'''
+
+
+def write_start(folder: Path, console: Console) -> None:
+    """Write a sweep, a task and the schema by which editors check sweeps into a folder; nothing is overwritten.
+
+    Raises:
+        UsageError: one of the files is there already, or cannot be written.
+    """
+    contents = {"sweep.yaml": SWEEP, "my_task.py": TASK, SCHEMA_FILE: schema_text()}
+    there = [name for name in contents if (folder / name).exists()]
+    if there:
+        raise UsageError(f"{folder / there[0]} is there already and is not overwritten; give another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in contents.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error}") from None
+    for name, what in (("sweep.yaml", "a sweep"), ("my_task.py", "a task"), (SCHEMA_FILE, "what editors check it by")):
+        console.print(f"wrote {folder / name}: {what}", highlight=False, markup=False)
+    console.print(f"next: depthrate plan {folder / 'sweep.yaml'}", highlight=False, markup=False)
+
+
+def schema_text() -> str:
+    """Return the JSON schema of sweep files."""
+    return json.dumps(sweep_schema(builtin_tasks()), indent=1) + "\n"

@@ -1,0 +1,150 @@
+"""`depthrate plan`: what would run, in which packs and jobs, and how long it takes."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import Any
+
+from rich.console import Console
+
+from depthrate.orchestrator.cli.launch_arguments import LaunchArguments, plan_on, plan_sentence
+from depthrate.orchestrator.console.tables import make_console, print_json, print_rows, print_warnings
+from depthrate.orchestrator.executors.base import Machines
+from depthrate.orchestrator.launch.code_versions import describe, other_code_of_launch
+from depthrate.orchestrator.launch.estimates import Estimates, make_estimates
+from depthrate.orchestrator.launch.plan import Plan, check_contents
+from depthrate.orchestrator.search.proposals import SearchView, with_search
+from depthrate.storage.files.data_folder import open_data_folder
+from depthrate.storage.files.store import open_store
+from depthrate.sweeps.memory import gigabytes, predicted_bytes
+from depthrate.sweeps.packing import Pack
+from depthrate.sweeps.trial import varying_parameters
+from depthrate.tasks.task import Engine
+
+SHOWN = 40
+"""Packs printed; --json prints all."""
+
+
+def show_plan(arguments: LaunchArguments, as_json: bool, *, wide: bool = False) -> None:
+    """Print what would run and what is done.
+
+    Raises:
+        ValueError: one of our packages' errors for what a user gave.
+    """
+    data = open_data_folder()
+    checked = arguments.check(data)
+    store = open_store(arguments.store)
+    checked, view = with_search(checked, store)
+    machines = arguments.open_machines(checked.sweep, store)
+    plan = plan_on(machines, checked, store)
+    check_contents(plan, data)
+    estimates = make_estimates(plan, store, machines.device)
+    machines.check(plan.packs, estimates)
+    details = machines.details(plan.packs, estimates)
+    if as_json:
+        print_json(_as_json(plan, machines, view, estimates, details))
+        return
+    print_warnings(plan.snapshot.problems)
+    found = other_code_of_launch(plan, store, machines.submitted_codes)
+    if found is not None and found.versions:
+        print(f"warning: {describe(found, plan.checked, store, arguments.again(), 'run would stop')}", file=sys.stderr)
+    console = make_console()
+    console.print(plan_sentence(plan), highlight=False)
+    if view is not None:
+        console.print(view.sentence(), highlight=False)
+    if plan.packs:
+        for remark in plan.checked.task.remarks([trial.params for pack in plan.packs for trial in pack.trials]):
+            console.print(remark, highlight=False, markup=False)
+        _print_packs(console, plan, machines, estimates, wide=wide)
+        _print_engines(console, plan, machines)
+        _print_cost(console, plan, machines, estimates, details)
+
+
+def _as_json(
+    plan: Plan, machines: Machines, view: SearchView | None, estimates: Estimates, details: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "sweep": plan.checked.sweep.name,
+        "num_trials": len(plan.checked.trials),
+        "num_done": len(plan.done),
+        "num_pending": plan.num_pending,
+        "packs": [
+            {
+                "pack_id": p.pack_id,
+                "trial_ids": p.trial_ids,
+                "predicted_memory_gb": _peak_gb(p, plan, machines),
+                "engine": _engine(p, plan, machines),
+                "estimated_core_s": estimates(p),
+            }
+            for p in plan.packs
+        ],
+        "worker_memory_gb": None if machines.memory_bytes is None else machines.memory_bytes / 1e9,
+        "workers": machines.workers,
+        "device": machines.device,
+        "estimated_core_hours": estimates.hours(plan.packs),
+        "estimate_rests_on_packs": len(estimates.measured),
+        "remarks": list(plan.checked.task.remarks([trial.params for pack in plan.packs for trial in pack.trials])),
+        **details,
+        **({} if view is None else {"search": view.to_json()}),
+        "problems": [str(problem) for problem in plan.snapshot.problems],
+    }
+
+
+def _peak_gb(pack: Pack, plan: Plan, machines: Machines) -> float | None:
+    peak_bytes = predicted_bytes(pack, plan.checked.task, machines.device)
+    return None if peak_bytes is None else peak_bytes / 1e9
+
+
+def _engine(pack: Pack, plan: Plan, machines: Machines) -> Engine | None:
+    """Return how the steps of a pack would run; null where the task has no choice."""
+    task, device = plan.checked.task, machines.device
+    return None if task.engine is None else task.engine(pack.trials[0].params, plan.checked.sweep.engine, device)
+
+
+def _print_engines(console: Console, plan: Plan, machines: Machines) -> None:
+    engines = Counter(_engine(pack, plan, machines) for pack in plan.packs)
+    compiled, eager = engines[Engine.COMPILED], engines[Engine.EAGER]
+    if compiled:
+        which = "all packs train" if not eager else f"{compiled} of {len(plan.packs)} packs train"
+        console.print(f"{which} compiled (each shape is compiled once a machine)", highlight=False)
+    elif eager:
+        console.print("all packs train eagerly", highlight=False)
+
+
+def _print_packs(console: Console, plan: Plan, machines: Machines, estimates: Estimates, *, wide: bool) -> None:
+    varying = varying_parameters(plan.checked.trials)
+    rows = []
+    for pack in plan.packs[:SHOWN]:
+        cells = [_values([t.params[name] for t in pack.trials]) for name in varying]
+        seconds = estimates(pack)
+        rough_s = None if seconds is None else float(f"{seconds:.2g}")
+        peak_gb = _peak_gb(pack, plan, machines)
+        rows.append([pack.pack_id, len(pack.trials), rough_s, None if peak_gb is None else round(peak_gb, 2), *cells])
+    print_rows(console, ["pack", "trials", f"rough {estimates.unit}-s", "peak GB", *varying], rows, wide=wide)
+    if len(plan.packs) > SHOWN:
+        console.print(f"and {len(plan.packs) - SHOWN} more packs")
+
+
+def _print_cost(
+    console: Console, plan: Plan, machines: Machines, estimates: Estimates, details: dict[str, Any]
+) -> None:
+    hours = estimates.hours(plan.packs)
+    if hours is not None:
+        wall = hours / min(machines.workers, len(plan.packs))
+        text = f"about {hours:.2g} {estimates.unit}-hours, {wall:.2g} h with {machines.workers} workers on {machines.device}"
+        console.print(f"{text}; {estimates.remark}" if estimates.remark else text, highlight=False)
+    if machines.memory_bytes is not None and any(_peak_gb(pack, plan, machines) is not None for pack in plan.packs):
+        console.print(f"a worker may use {gigabytes(machines.memory_bytes)} of memory", highlight=False)
+    if details:
+        console.print(machines.sentence(), highlight=False)
+    for name, value in details.items():
+        text = f"{value:.2g}" if isinstance(value, float) else value
+        if value is not None:
+            shown = f"\n{text}" if "\n" in str(value) else f" {text}"
+            console.print(f"{name.replace('_', ' ')}:{shown}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _values(values: list[Any]) -> str:
+    unique = list({repr(value): value for value in values}.values())  # by text: a list has no hash
+    return ", ".join(map(str, unique[:6])) + (", ..." if len(unique) > 6 else "")

@@ -1,0 +1,95 @@
+"""The rows of a query: on the terminal, or as CSV, JSON or Parquet."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from depthrate.orchestrator.analysis.open_results import open_results
+from depthrate.orchestrator.cli.commands.what_varies import what_varies
+from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.console.output_file import check_output, output_file
+from depthrate.orchestrator.console.tables import make_console, print_rows, print_table, print_warnings, printable
+from depthrate.storage.query.export import write_csv, write_json, write_parquet
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+def answer(
+    sql: str,
+    store: str | None,
+    format: str | None,
+    output: Path | None,
+    *,
+    sweep: str | None = None,
+    as_json: bool = False,
+    wide: bool = False,
+) -> None:
+    """Ask a store, or one sweep of it, and print the rows, or write them to a file.
+
+    Raises:
+        UsageError: `as_json` and another format are given, the file has no known ending, or cannot be written.
+        ValueError: `StoreError` or `QueryError` for what cannot be asked.
+    """
+    if as_json and format not in (None, "json"):
+        raise UsageError(f"--json and --format {format} contradict each other; give one of them")
+    chosen = "json" if as_json else format or format_of(output)
+    if output is not None:
+        check_output(output)
+    results = open_results(store)
+    if sweep is not None:
+        results = results.of(sweep)
+    relation = results.sql(sql)
+    if output is None:
+        print_answer(relation, chosen, make_console(), wide=wide)
+    else:
+        try:
+            write_answer(relation, chosen, output)
+        except OSError as error:
+            raise UsageError(f"cannot write {output}: {error}") from None
+    print_warnings(results.problems)
+    if (note := what_varies(results, sql)) is not None:
+        print(f"note: {printable(note)}", file=sys.stderr)
+
+
+def format_of(output: Path | None) -> str:
+    """Return the format that a file's ending means; a table for none.
+
+    Raises:
+        UsageError: the ending is unknown.
+    """
+    ending = "" if output is None else output.suffix.removeprefix(".").lower()
+    if ending in ("csv", "json", "parquet"):
+        return ending
+    if ending not in ("txt", ""):
+        raise UsageError(f"{output}: what is .{ending}? name it .csv, .json, .parquet or .txt, or give --format")
+    return "table"
+
+
+def print_answer(relation: duckdb.DuckDBPyRelation, format: str, console: Console, *, wide: bool = False) -> None:
+    """Print rows to standard output."""
+    if format == "table":
+        print_rows(console, relation.columns, relation.fetchall(), wide=wide)
+    elif format == "parquet":
+        write_parquet(relation, sys.stdout.buffer)
+    else:
+        {"csv": write_csv, "json": write_json}[format](relation, sys.stdout)
+
+
+def write_answer(relation: duckdb.DuckDBPyRelation, format: str, path: Path) -> None:
+    """Write rows to a file, which is there whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with output_file(path, binary=format == "parquet") as stream:
+        if format == "parquet":
+            write_parquet(relation, stream)
+        elif format == "table":
+            print_table(Console(file=stream, width=100_000), relation.columns, relation.fetchall())
+        else:
+            {"csv": write_csv, "json": write_json}[format](relation, stream)

@@ -1,0 +1,302 @@
+"""`depthrate run`: plan, launch what is pending, fit, and say how it ended and how to go on."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from depthrate.orchestrator.cli.launch_arguments import LaunchArguments, plan_on, plan_sentence
+from depthrate.orchestrator.console.errors import UsageError, next_call
+from depthrate.orchestrator.console.tables import make_console, print_table, print_warnings, printable
+from depthrate.orchestrator.executors.base import Executor, LaunchSite, Machines
+from depthrate.orchestrator.launch.code_versions import describe, other_code, settle, unknown_sentence
+from depthrate.orchestrator.launch.estimates import make_estimates
+from depthrate.orchestrator.launch.launch import (
+    LaunchEnd,
+    delete_checkpoints,
+    follow_launch,
+    launch,
+    send_launch,
+    submit,
+    write_launch,
+)
+from depthrate.orchestrator.launch.notify import Notifier
+from depthrate.orchestrator.launch.plan import CheckedSweep, Plan, check_contents
+from depthrate.orchestrator.search.proposals import SearchView, with_search
+from depthrate.storage.commits.snapshot import Snapshot
+from depthrate.storage.files.data_folder import open_data_folder
+from depthrate.storage.files.store import Store, open_store
+
+if TYPE_CHECKING:
+    from depthrate.orchestrator.executors.base import Estimate
+    from depthrate.orchestrator.launch.progress import Outcome
+    from depthrate.orchestrator.search.studies import SearchFeed
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """A call of `depthrate run`, its plan made."""
+
+    arguments: LaunchArguments
+    detach: bool
+    checkpoint_s: float
+    stall_s: float | None
+    data: str
+    console: Console
+    store: Store
+    machines: Machines
+    plan: Plan
+    view: SearchView | None
+    feed: SearchFeed | None
+    started: float
+    notifier: Notifier | None = None
+    """Who is told how it goes."""
+
+    def next(self, verb: str) -> str:
+        """Return a line to call next about this sweep."""
+        return next_call(verb, self.plan.checked.sweep.name, self.arguments.store)
+
+    def say(self, text: str) -> None:
+        """Print a line as it is."""
+        self.console.print(text, highlight=False)
+
+
+def run_sweep(
+    arguments: LaunchArguments,
+    *,
+    detach: bool,
+    checkpoint_s: float,
+    stall_minutes: float | None = None,
+    rerun: bool = False,
+    accept_code: bool = False,
+    notify: str | None = None,
+) -> int:
+    """Run what is pending of a sweep, fit its rates, and return the exit code: 0 all done, 1 not all, 130 interrupted.
+
+    Where the task's code has changed, `rerun` and `accept_code` say what of the old code counts.
+
+    Raises:
+        ValueError: one of our packages' errors for what a user gave; nothing was started then.
+    """
+    if rerun and accept_code:
+        raise UsageError("--rerun and --accept-code contradict each other; give one of them")
+    if notify is not None and detach:
+        raise UsageError("--notify is done by the launch, which has to stay: leave out --detach")
+    started = time.monotonic()
+    console, data = make_console(), open_data_folder()
+    checked = arguments.check(data)
+    store = open_store(arguments.store)
+    machines = arguments.open_machines(checked.sweep, store, detach=detach)
+    with_all, view, feed = _see_search(checked, store, machines, detach=detach)
+    plan = plan_on(machines, with_all, store)
+    if settle(plan, store, machines.submitted_codes, rerun=rerun, accept=accept_code, again=arguments.again()):
+        with_all, view, feed = _see_search(checked, store, machines, detach=detach)
+        plan = plan_on(machines, with_all, store)
+    check_contents(plan, data)
+    run = _Run(
+        arguments=arguments,
+        detach=detach,
+        checkpoint_s=checkpoint_s,
+        stall_s=None if stall_minutes is None else 60 * stall_minutes,
+        data=data.url,
+        console=console,
+        store=store,
+        machines=machines,
+        plan=plan,
+        view=view,
+        feed=feed,
+        started=started,
+        notifier=None if notify is None else Notifier(notify, checked.sweep.name),
+    )
+    print_warnings(plan.snapshot.problems)
+    run.say(plan_sentence(plan))
+    _say_unknown_code(run)
+    if view is not None and feed is not None:
+        run.say(view.sentence())
+        feed.hand_out(trial_id for pack in (*plan.packs, *plan.underway.values()) for trial_id in pack.trial_ids)
+    if not (plan.packs or plan.underway or (view is not None and not view.is_over)):
+        if isinstance(machines, Executor) and machines.outlives_driver:
+            machines.close()  # tidies up after the launches before
+        delete_checkpoints(plan.stale_checkpoints, store)
+        return _conclude(run, None)
+    return _launch(run) if run.notifier is None else run.notifier.around(lambda: _launch(run))
+
+
+def _launch(run: _Run) -> int:
+    """Run what is pending, wherever that is, and return the exit code."""
+    estimate_s = make_estimates(run.plan, run.store, run.machines.device)
+    run.machines.check(run.plan.packs, estimate_s)
+    run.say(f"{run.machines.sentence()}; store {run.store.url}")
+    if isinstance(run.machines, LaunchSite):
+        end = _launch_there(run, run.machines)
+    else:
+        assert isinstance(run.machines, Executor)
+        end = _launch_here(run, run.machines, estimate_s)
+    return end if isinstance(end, int) else _conclude(run, end)
+
+
+def _say_unknown_code(run: _Run) -> None:
+    found = other_code(run.plan.checked, run.plan.snapshot)
+    if found is not None and found.num_unknown and run.plan.packs:
+        run.say(unknown_sentence(found.num_unknown))
+
+
+def _see_search(
+    checked: CheckedSweep, store: Store, machines: Machines, *, detach: bool
+) -> tuple[CheckedSweep, SearchView | None, SearchFeed | None]:
+    """Return the sweep with all trials so far, its search, and what proposes more; as it is without a search.
+
+    A launch that is sent away proposes by itself.
+    """
+    checked, view = with_search(checked, store)
+    if view is None or isinstance(machines, LaunchSite):
+        return checked, view, None
+    if detach:
+        raise UsageError("a search needs its launch to stay and propose; leave out --detach")
+    if view.is_over:
+        return checked, view, None
+    store.check_writable()
+    try:
+        from depthrate.orchestrator.search.studies import SearchFeed
+    except ImportError as error:
+        raise UsageError(f"a search needs Optuna ({error}); install it: pip install 'depthrate[search]'") from None
+    feed = SearchFeed(view, device=machines.device, workers=machines.workers, memory_bytes=machines.memory_bytes)
+    return replace(checked, trials=view.trials()), view, feed
+
+
+def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchEnd | int:
+    """Drive the packs from here; return how that ended, or the exit code of who leaves before its end."""
+    if run.detach:
+        sent = submit(
+            run.plan, run.store, executor, estimate_s, data=run.data, checkpoint_s=run.checkpoint_s, stall_s=run.stall_s
+        )
+        run.say(f"{sent.on_their_way} packs are on their way; how far: {run.next('status')}")
+        if sent.elsewhere:
+            run.say(f"{sent.elsewhere} packs are another launch's, which was there first")
+        if sent.job is not None:
+            run.say(f"job {sent.job.job_id} submits {sent.not_submitted} more as the cluster takes them")
+        elif sent.not_submitted:
+            again = run.arguments.again()
+            print(f"depthrate: {sent.not_submitted} packs are not submitted; go on: {again}", file=sys.stderr)
+            return 1
+        return 0
+    try:
+        return launch(
+            run.plan,
+            run.store,
+            executor,
+            estimate_s,
+            data=run.data,
+            checkpoint_s=run.checkpoint_s,
+            stall_s=run.stall_s,
+            console=run.console,
+            feed=run.feed,
+            notifier=run.notifier,
+        )
+    except KeyboardInterrupt:
+        run.say(f"stopped; resume: {run.arguments.again()}")
+        return 130
+
+
+def _launch_there(run: _Run, site: LaunchSite) -> LaunchEnd | int:
+    """Send the whole launch away and follow it; return how it ended, or the exit code of who leaves before its end."""
+    job = send_launch(run.plan, run.store, site, data=run.data, checkpoint_s=run.checkpoint_s, stall_s=run.stall_s)
+    run.say(f"job {job.job_id}; how far: {run.next('status')}")
+    if run.detach:
+        return 0
+    try:
+        return follow_launch(run.plan, run.store, site, job, run.console)
+    except KeyboardInterrupt:
+        cancel, again = run.next("cancel"), run.arguments.again()
+        run.say(f"left; the job goes on; end it: {cancel}; look again: {again}")
+        return 130
+
+
+def _conclude(run: _Run, end: LaunchEnd | None) -> int:
+    """Fit what is there, say how the sweep stands, and return the exit code."""
+    checked, view, plan = run.plan.checked, run.view, run.plan
+    snapshot = plan.snapshot if end is None else end.snapshot
+    if view is not None:
+        view.refresh()
+        checked = replace(checked, trials=view.trials())
+        run.say(view.sentence())
+    left = len({trial.trial_id for trial in checked.trials} - snapshot.trial_ids())
+    is_all = left == 0 and (view is None or view.is_over)
+    if is_all:
+        run.say(f"all {len(checked.trials)} trials are committed ({time.monotonic() - run.started:.0f} s)")
+        _say_diverged(run, checked, snapshot)
+    found = other_code(checked, snapshot)
+    if found is not None and found.versions:  # by a launch that began at the same time, say
+        text = describe(found, checked, run.store, run.arguments.again(), "nothing was fitted")
+        print(f"depthrate: {text}", file=sys.stderr)
+        return 1
+    if view is not None:
+        _remember(run.store, checked)
+        print_table(run.console, *view.table())
+    if len(plan.done) + left < len(checked.trials) or left == 0:
+        from depthrate.orchestrator.cli.commands.fit import fit_and_print
+
+        fit_and_print(run.console, checked, run.store, view)
+    if not is_all:
+        return _say_what_is_left(run, end, left)
+    _remember(run.store, checked)
+    if end is not None and end.job is not None:
+        shutil.rmtree(end.job.folder, ignore_errors=True)
+    run.say(f"picture: {run.next('report')}")
+    return 0
+
+
+def _remember(store: Store, checked: CheckedSweep) -> None:
+    """Make this the sweep that status, fit and report mean by its name, also when there was nothing to run."""
+    with suppress(OSError):
+        write_launch(store, checked)
+
+
+def _say_diverged(run: _Run, checked: CheckedSweep, snapshot: Snapshot) -> None:
+    ours = {trial.trial_id for trial in checked.trials}
+    rows = snapshot.trials.select(["trial_id", "status"]).to_pylist()
+    count = sum(row["trial_id"] in ours and row["status"] == "diverged" for row in rows)
+    if count:
+        run.say(f"{count} of them diverged: depthrate query \"select * from trials where status = 'diverged'\"")
+
+
+def _say_what_is_left(run: _Run, end: LaunchEnd | None, left: int) -> int:
+    """Say why not everything is done and how to go on, and return the exit code."""
+    again = run.arguments.again()
+    if end is not None and end.job is not None:
+        print(f"depthrate: {end.job_end}\n  try what is left again: {again}", file=sys.stderr)
+    outcome = None if end is None else end.outcome
+    if outcome is None:
+        return 1
+    if outcome.interrupted:
+        goes_on = run.machines.outlives_driver and not outcome.cancelled
+        how = "cancelled" if outcome.cancelled else "left" if goes_on else "interrupted"
+        run.say(f"{how} with {left} trials to do; resume: {again}")
+        if goes_on:
+            run.say(f"the jobs go on; end them: {run.next('cancel')}")
+    if outcome.failures or not outcome.interrupted:
+        _print_failures(outcome, left, end.unseen if end else 0, run.arguments)
+    return 130 if outcome.interrupted else 1
+
+
+def _print_failures(outcome: Outcome, left: int, unseen: int, arguments: LaunchArguments) -> None:
+    print(f"depthrate: {left} trials are not done", file=sys.stderr)
+    if unseen:
+        print(
+            f"  {unseen} of them this launch has committed: the store's listing lags and does not show them yet; look again "
+            "later, nothing is lost",
+            file=sys.stderr,
+        )
+    for failure in outcome.failures[:10]:
+        trial_ids = failure.pack.trial_ids
+        see = next_call("logs", trial_ids[0] if trial_ids else "?", arguments.store)
+        print(f"  {len(trial_ids)} trials: {printable(failure.error)}; see: {see}", file=sys.stderr)
+    if outcome.stopped_early:
+        print("  stopped early: several packs failed with the same error", file=sys.stderr)
+    print(f"  try what is left again: {arguments.again()}", file=sys.stderr)

@@ -1,0 +1,205 @@
+"""`depthrate status`: the table of all sweeps, once, or again and again until all is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from depthrate.orchestrator.attempts.record import stalled_s, who
+from depthrate.orchestrator.cli.find_sweep import planned_trials
+from depthrate.orchestrator.cli.polling import looks
+from depthrate.orchestrator.console.output_file import check_output
+from depthrate.orchestrator.console.tables import (
+    make_console,
+    print_json,
+    print_rows,
+    print_warnings,
+    printable,
+)
+from depthrate.orchestrator.executors.base import JobCounts, SeenJobs
+from depthrate.orchestrator.executors.registry import schedulers
+from depthrate.orchestrator.monitor.cost import Reckoning, cost_lines, reckon
+from depthrate.orchestrator.monitor.prometheus import write_textfile
+from depthrate.orchestrator.monitor.running_trials import SHOWN_RUNNING, RunningTrial, running_table, running_trials
+from depthrate.orchestrator.monitor.status import SweepStatus, TrialState, sweep_status
+from depthrate.storage.attempts.live_curves import LiveReader, newest_rows
+from depthrate.storage.attempts.records import Record, RecordReader, read_records_of
+from depthrate.storage.commits.cache import SnapshotCache
+from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
+from depthrate.storage.files.store import Store
+
+WATCH_EVERY_S = 2.0
+ASK_EVERY_S, ASK_SELDOM_S, ASK_LESS = 15.0, 60.0, 1.5
+"""Seconds between two questions to a scheduler, at first and at most, and by what they grow while its answer stays the same."""
+_Counts = dict[str, JobCounts | None]
+"""Executor -> jobs of a sweep that its scheduler has."""
+_Seen = dict[str, SeenJobs | None]
+"""Executor -> the last answer of its scheduler."""
+
+
+def _ask_schedulers(store: Store, sweep: str) -> _Seen:
+    return {executor: scheduler.look(store, sweep) for executor, scheduler in schedulers().items()}
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What is known of some sweeps at one moment."""
+
+    states: list[SweepStatus]
+    jobs: list[_Counts]
+    """Of each state."""
+    costs: dict[str, Reckoning]
+    """Of those sweeps whose costs are asked for."""
+    running: list[RunningTrial]
+
+    @property
+    def num_open(self) -> int:
+        """Trials that are pending or running."""
+        return sum(state.counts()["pending"] + state.counts()["running"] for state in self.states)
+
+
+class _Watched:
+    """The sweeps that are looked at, with what need not be read again."""
+
+    def __init__(self, store: Store, planned: Mapping[str, Sequence[str]], *, with_costs: bool):
+        self._store, self._planned, self._with_costs = store, planned, with_costs
+        self._cache, self._reader = SnapshotCache(), RecordReader(store)
+        self._controllers, self._live = Controllers(store), LiveReader(store)
+
+    def look(self) -> _Look:
+        store, snapshot = self._store, take_snapshot(self._store, cache=self._cache)
+        seen = {name: self._controllers.look(name) for name in self._planned}
+        states = [
+            sweep_status(name, trial_ids, snapshot, store, _deaths(seen[name]), self._reader)
+            for name, trial_ids in self._planned.items()
+        ]
+        names = self._planned if self._with_costs else ()
+        costs = {name: _reckon(store, snapshot, name, self._reader) for name in names}
+        is_any_running = any(state.counts()["running"] for state in states)
+        packs = newest_rows(self._live.look(), snapshot.source_of.keys()) if is_any_running else []
+        return _Look(states, [_counts(seen[state.name]) for state in states], costs, running_trials(states, packs))
+
+
+def show_status(
+    given: str | None, store: Store, *, watch: bool, as_json: bool, textfile: Path | None = None, wide: bool = False
+) -> None:
+    """Print how many trials of a sweep, or of all sweeps, are in which state; of one sweep also what it has cost.
+
+    `textfile` gets the same for Prometheus, of all sweeps that are meant. A store that stops answering while it is watched
+    is asked again.
+
+    Raises:
+        ValueError: there is no such sweep, or none at all, or the file cannot be written.
+    """
+    if textfile is not None:
+        check_output(textfile)
+    watched = _Watched(store, planned_trials(given, store), with_costs=given is not None or textfile is not None)
+    console = make_console()
+    for found in looks(store, watched.look, WATCH_EVERY_S, time.sleep) if watch else [watched.look()]:
+        if textfile is not None:
+            write_textfile(textfile, found.states, found.costs)
+        if as_json:
+            each = zip(found.states, found.jobs, strict=True)
+            print_json([_as_json(state, counts, found.costs, found.running) for state, counts in each])
+        else:
+            if watch and console.is_terminal:
+                console.clear()
+            _print_look(console, found, wide=wide, with_costs=given is not None)
+        if not found.num_open:
+            return
+
+
+def _print_look(console: Console, found: _Look, *, wide: bool, with_costs: bool) -> None:
+    _print_states(console, found.states, found.jobs, wide=wide)
+    _print_running(console, found.running, wide=wide)
+    if with_costs:
+        for line in (line for name, cost in found.costs.items() for line in cost_lines(name, cost)):
+            console.print(printable(line), highlight=False, markup=False)
+    print_warnings(list(dict.fromkeys(problem for state in found.states for problem in state.problems)))
+
+
+class Controllers:
+    """What schedulers say of sweeps' jobs; between two answers the last one holds, ever longer while nothing changes."""
+
+    def __init__(
+        self,
+        store: Store,
+        ask: Callable[[Store, str], _Seen] = _ask_schedulers,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._store, self._ask, self._clock = store, ask, clock
+        self._answers: dict[str, _Seen] = {}
+        self._next: dict[str, tuple[float, float]] = {}
+        """Sweep -> when to ask again, and how long that was after the last time."""
+
+    def look(self, sweep: str) -> _Seen:
+        """Return executor -> what its scheduler last said of a sweep's jobs."""
+        due, pause_s = self._next.get(sweep, (float("-inf"), ASK_EVERY_S / ASK_LESS))
+        if self._clock() >= due:
+            answer = self._ask(self._store, sweep)
+            is_same = sweep in self._answers and answer == self._answers[sweep]
+            pause_s = min(ASK_SELDOM_S, ASK_LESS * pause_s) if is_same else ASK_EVERY_S
+            self._answers[sweep], self._next[sweep] = answer, (self._clock() + pause_s, pause_s)
+        return self._answers[sweep]
+
+
+def _counts(seen: _Seen) -> _Counts:
+    return {executor: None if each is None else each.counts for executor, each in seen.items()}
+
+
+def _deaths(seen: _Seen) -> list[Record]:
+    return [record for each in seen.values() if each is not None for record in each.deaths]
+
+
+def _reckon(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader) -> Reckoning:
+    rows = snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
+    return reckon(read_records_of(store, snapshot, sweep, reader), rows, time.time())
+
+
+def _as_json(
+    state: SweepStatus, jobs: _Counts, costs: Mapping[str, Reckoning], running: Sequence[RunningTrial]
+) -> dict[str, Any]:
+    cost = {"cost": costs[state.name].to_json()} if state.name in costs else {}
+    live = {"live": [each.to_json() for each in running if each.sweep == state.name]}
+    return state.to_json() | live | cost | _jobs_json(jobs)
+
+
+def _jobs_json(jobs: _Counts) -> dict[str, Any]:
+    return {f"{executor}_jobs": None if counts is None else asdict(counts) for executor, counts in jobs.items()}
+
+
+def _print_states(console: Console, states: Sequence[SweepStatus], jobs: Sequence[_Counts], *, wide: bool) -> None:
+    rows = [[s.name, len(s.states), *s.counts().values(), round(s.trial_hours(), 3)] for s in states]
+    print_rows(console, ["sweep", "trials", *TrialState, "trial-hours"], rows, wide=wide)
+    for state, counted in zip(states, jobs, strict=True):
+        for executor, counts in counted.items():
+            if counts is not None:
+                title = schedulers()[executor].title
+                console.print(f"{state.name}: {_job_words(counts, title)}", highlight=False, markup=False)
+    for state in states:
+        for record in state.stalled[:5]:
+            step = f"step {record['step']}/{record['num_steps'] or '?'}"
+            text = f"{state.name}: {who(record)}: no progress for {stalled_s(record) / 60:.0f} min, at {step}"
+            text += f"; end it: depthrate cancel {state.name} --force, or launch with --stall-minutes"
+            console.print(printable(text), highlight=False, markup=False)
+        for message, count in state.errors().most_common(5):
+            text = printable(f"{state.name}: {count} trials failed with: {message}")
+            console.print(text, highlight=False, markup=False)
+
+
+def _print_running(console: Console, running: Sequence[RunningTrial], *, wide: bool) -> None:
+    """Print what trials that run have logged last."""
+    if running:
+        print_rows(console, *running_table(running), wide=wide)
+    if len(running) > SHOWN_RUNNING:
+        console.print(f"and {len(running) - SHOWN_RUNNING} more that run", highlight=False)
+
+
+def _job_words(counts: JobCounts, title: str) -> str:
+    reasons = ", ".join(f"{reason} {count}" for reason, count in counts.reasons.items())
+    return f"{counts.waiting} {title} jobs wait" + (f" ({reasons})" if reasons else "") + f", {counts.running} run"

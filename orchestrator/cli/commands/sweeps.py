@@ -1,0 +1,154 @@
+"""`depthrate sweeps`: which sweeps a store has; remove one, give it another name, bring it back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from rich.console import Console
+
+from depthrate.orchestrator.attempts.record import is_live, who
+from depthrate.orchestrator.cli.find_sweep import launched_sweep, write_missing_lists
+from depthrate.orchestrator.console.errors import UsageError, next_call
+from depthrate.orchestrator.console.tables import print_json, print_table, printable
+from depthrate.storage.attempts.records import Record, read_records_of
+from depthrate.storage.catalog.fits import rename_fits
+from depthrate.storage.catalog.removals import Removal, RemovalKind, restore
+from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, read_specs, write_spec
+from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
+from depthrate.storage.files.paths import identity
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.sweep_removal import Going, remove_sweep, what_goes
+from depthrate.storage.query.membership import read_membership
+
+
+def list_sweeps(store: Store, as_json: bool, console: Console) -> None:
+    """Print every sweep with its trials, and those that were removed and can be brought back."""
+    snapshot = take_snapshot(store)
+    members, launched = read_membership(store, snapshot).of_sweep, newest_specs(store)
+    names = sorted(members.keys() | launched.keys())
+    asked = {name: len(launched[name].trial_ids(store) or ()) or None for name in launched}
+    ran = {name: launched[name].launched_at[:16].replace("T", " ") for name in launched}
+    rows = [[name, asked.get(name), len(members.get(name, ())), ran.get(name)] for name in names]
+    removed = [each for each in snapshot.removals.removals if each.kind is RemovalKind.SWEEP]
+    if as_json:
+        listed = [dict(zip(("sweep", "trials", "committed", "launched_at"), row, strict=True)) for row in rows]
+        print_json({"sweeps": listed, "removed": [_removed_json(each) for each in removed]})
+        return
+    print_table(console, ["sweep", "asks for", "committed", "last launch (UTC)"], rows)
+    for each in removed:
+        how = "removed" if each.rows else "removed or renamed"  # a new name takes the trials with it
+        text = f"{how}: {each.sweep}, {len({t for t, _ in each.rows})} trials; bring it back: "
+        text += next_call("sweeps", "restore", None, each.sweep, "--store", store.url)
+        console.print(printable(text), highlight=False, markup=False)
+
+
+def _removed_json(removal: Removal) -> dict[str, object]:
+    return {"sweep": removal.sweep, "removed_at": removal.removed_at, "trials": len({t for t, _ in removal.rows})}
+
+
+def remove_named(store: Store, sweep: str, *, is_sure: bool, grace_note: str, console: Console) -> None:
+    """Say what the removal of a sweep takes away and what stays, and do it where that is wanted.
+
+    Raises:
+        UsageError: there is no such sweep, or it runs.
+        ValueError: which trials another sweep asks for cannot be told.
+    """
+    write_missing_lists(store)
+    snapshot = take_snapshot(store)
+    going = what_goes(store, snapshot, sweep)
+    if not going.paths and not going.rows:
+        raise UsageError(_unknown(store, sweep, snapshot))
+    running = _running(store, snapshot, sweep)
+    if running:
+        raise UsageError(
+            f"sweep {sweep!r} runs: {who(running[0])}; stop it first: {next_call('cancel', sweep, store.url)}"
+        )
+    _say_what_goes(console, store, snapshot, going)
+    if not is_sure:
+        again = next_call("sweeps", "rm", None, sweep, "--yes", "--store", store.url)
+        console.print(f"nothing is removed yet; do it: {again}", highlight=False, markup=False)
+        return
+    remove_sweep(store, going)
+    back = next_call("sweeps", "restore", None, sweep, "--store", store.url)
+    console.print(f"removed; until {grace_note} it can be brought back: {back}", highlight=False, markup=False)
+
+
+def _say_what_goes(console: Console, store: Store, snapshot: Snapshot, going: Going) -> None:
+    goes = going.trial_ids() & snapshot.trial_ids()
+    console.print(f"sweep {going.sweep}: {len(goes)} committed trials go", highlight=False, markup=False)
+    if going.kept:
+        members = read_membership(store, snapshot).of_sweep
+        others = {name: len(ids & going.kept) for name, ids in members.items() if name != going.sweep}
+        said = ", ".join(f"{name} {count}" for name, count in sorted(others.items()) if count) or "earlier launches"
+        text = f"{len(going.kept)} stay, which other sweeps ask for: {said}"
+        console.print(printable(text), highlight=False, markup=False)
+
+
+def _running(store: Store, snapshot: Snapshot, sweep: str) -> list[Record]:
+    now = time.time()
+    return [record for record in read_records_of(store, snapshot, sweep) if is_live(record, now)]
+
+
+def _unknown(store: Store, sweep: str, snapshot: Snapshot) -> str:
+    there = sorted(newest_specs(store).keys() | read_membership(store, snapshot).of_sweep.keys())
+    return f"there is no sweep {sweep!r} in {store.url}; there are: {', '.join(there) or 'none'}"
+
+
+def restore_named(store: Store, sweep: str, console: Console) -> None:
+    """Bring a removed sweep back.
+
+    Raises:
+        UsageError: no such sweep was removed, or a compaction has taken its trials away.
+    """
+    snapshot = take_snapshot(store)
+    found = [each for each in snapshot.removals.removals if each.kind is RemovalKind.SWEEP and each.sweep == sweep]
+    if not found:
+        removed = {each.sweep for each in snapshot.removals.removals if each.kind is RemovalKind.SWEEP}
+        known = ", ".join(sorted(removed)) or "nothing"
+        raise UsageError(f"no removed sweep {sweep!r} can be brought back in {store.url}; there is: {known}")
+    restore(store, found)
+    say_restored(store, found, sweep, console)
+
+
+def say_restored(store: Store, removals: Iterable[Removal], what: str, console: Console) -> None:
+    """Say how much of what was removed counts again: a compaction may have been at it in the same moment."""
+    rows = frozenset(row for each in removals for row in each.rows)
+    lost = rows & take_snapshot(store).removals.hidden
+    back = len({trial_id for trial_id, _ in rows - lost})
+    text = f"{what} is back, {back} trials with it"
+    text += f"; {len({t for t, _ in lost})} more are gone with a compaction: run them again" if lost else ""
+    console.print(printable(text), highlight=False, markup=False)
+
+
+def rename(store: Store, old: str, new: str, console: Console) -> None:
+    """Give a sweep another name: its launches, its fits; its trials are found by what it asks for.
+
+    Raises:
+        UsageError: there is no such sweep, the name is taken, it runs, or it has a search.
+        ForeignNameError: the name cannot be one.
+    """
+    identity(new)
+    snapshot, specs = take_snapshot(store), _launches(store, old)
+    if not specs:
+        raise UsageError(_unknown(store, old, snapshot))
+    if new in newest_specs(store):
+        raise UsageError(f"there is a sweep {new!r} in {store.url} already; give another name")
+    if running := _running(store, snapshot, old):
+        stop = next_call("cancel", old, store.url)
+        raise UsageError(f"sweep {old!r} runs: {who(running[0])}; stop it first: {stop}")
+    if any("search" in spec.spec for spec in specs):
+        raise UsageError(f"sweep {old!r} has a search, whose proposals bear its name; it cannot be renamed")
+    write_missing_lists(store)
+    for spec in specs:
+        sweep = replace(launched_sweep(spec), name=new)
+        write_spec(store, new, sweep.spec_hash(), sweep.spec(), spec.trial_ids(store))
+    rename_fits(store, old, new)
+    remove_sweep(store, replace(what_goes(store, take_snapshot(store), old), rows=frozenset()))
+    console.print(f"{old} is called {new} now; a sweep file keeps the name it has", highlight=False, markup=False)
+
+
+def _launches(store: Store, sweep: str) -> list[LaunchedSpec]:
+    """Return the launches of a sweep in their order."""
+    return sorted(read_specs(store, identity(sweep)), key=lambda spec: (spec.number, spec.launched_at))

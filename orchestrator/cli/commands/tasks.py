@@ -1,0 +1,68 @@
+"""`depthrate tasks`: the tasks there are, and what one takes and measures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from depthrate.orchestrator.console.tables import print_described, print_table
+from depthrate.tasks.builtin import builtin_tasks
+from depthrate.tasks.loading import load_task
+from depthrate.tasks.measurement import Measurement
+from depthrate.tasks.papers import titles_cited
+from depthrate.tasks.schema import REQUIRED
+
+
+def show_tasks(name: str | None, console: Console) -> None:
+    """Print the tasks, or what one takes and measures.
+
+    Raises:
+        TaskError: there is no such task.
+    """
+    if name is None:
+        print_tasks(console)
+    else:
+        print_task(name, console)
+
+
+def print_tasks(console: Console) -> None:
+    """Print one row a task."""
+    print_table(
+        console, ["task", "version", "what"], [[t.name, str(t.version), t.doc] for t in builtin_tasks().values()]
+    )
+
+
+def print_task(name: str, console: Console) -> None:
+    """Print a task: one row a parameter, then one row a measurement.
+
+    Raises:
+        TaskError: there is no such task.
+    """
+    task = load_task(name, Path.cwd())
+    console.print(f"{task.name}, version {task.version}. {task.doc}", highlight=False, markup=False)
+    rows = []
+    for p in task.schema.values():
+        default = "required" if p.default is REQUIRED else _literal(p.default)
+        rows.append([p.name, p.allowed, default, "yes" if p.fusible else "", p.doc])
+    print_described(console, ["parameter", "allowed", "default", "fusible", "meaning"], rows)
+    if task.measurements:
+        print_measurements(task.measurements, console)
+    else:
+        console.print("It declares no measurements: any column that it returns is kept.", highlight=False)
+    docs = [p.doc for p in task.schema.values()] + [each.doc for each in task.measurements]
+    if titles := titles_cited(" ".join(docs)):
+        console.print(titles, highlight=False, markup=False)
+
+
+def print_measurements(measurements: Sequence[Measurement], console: Console) -> None:
+    """Print one row a measurement, those of each layer first."""
+    ordered = sorted(measurements, key=lambda each: each.per)
+    rows = [[each.name, each.label, each.per, each.kind, each.axis, each.doc] for each in ordered]
+    print_described(console, ["measurement", "label", "per", "kind", "axis", "meaning"], rows)
+
+
+def _literal(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

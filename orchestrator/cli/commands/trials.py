@@ -1,0 +1,112 @@
+"""`depthrate trials`: remove the results of some trials, bring them back, give them tags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.cli.commands.sweeps import say_restored
+from depthrate.orchestrator.console.errors import UsageError, next_call
+from depthrate.orchestrator.console.tables import print_table
+from depthrate.storage.catalog.removals import RemovalKind, remove, restore
+from depthrate.storage.catalog.tags import require_tag, write_tag
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.sweep_removal import rows_of_trials
+from depthrate.storage.query.results import Results
+from depthrate.storage.query.views import names_sweep
+
+SHOWN = 20
+"""Trials printed before they go."""
+
+
+def remove_trials(
+    store: Store, prefixes: Sequence[str], where: str | None, *, is_sure: bool, grace_note: str, console: Console
+) -> None:
+    """Say which results go and which sweeps have to run their trials again, and remove them where that is wanted.
+
+    Raises:
+        UsageError: no trial is named, or one that there is not.
+        QueryError: `where` is not understood.
+    """
+    results = results_of(store)
+    chosen = chosen_trials(results, prefixes, where)
+    members = results.membership().of_sweep
+    rows = [[t, ", ".join(sorted(s for s, ids in members.items() if t in ids))] for t in chosen[:SHOWN]]
+    print_table(console, ["trial", "asked for by"], rows)
+    if len(chosen) > SHOWN:
+        console.print(f"and {len(chosen) - SHOWN} more", highlight=False)
+    said = f"the results of {len(chosen)} trials"
+    if not is_sure:
+        words = [*prefixes, *(["--where", where] if where else []), "--yes", "--store", store.url]
+        again = next_call("trials", "rm", None, *words)
+        console.print(f"nothing is removed yet; remove {said}: {again}", highlight=False, markup=False)
+        return
+    remove(store, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(store), chosen))
+    back = next_call("trials", "restore", None, *(prefixes or ["--all"]), "--store", store.url)
+    console.print(f"removed {said}; a sweep that asks for one runs it again", highlight=False, markup=False)
+    console.print(f"until {grace_note} they can be brought back: {back}", highlight=False, markup=False)
+
+
+def restore_trials(store: Store, prefixes: Sequence[str], *, all_of_them: bool, console: Console) -> None:
+    """Bring removed results back: those of the removals that named one of these trials, or of all.
+
+    Raises:
+        UsageError: none of them was removed, or a compaction has taken them away.
+    """
+    removals = [each for each in take_snapshot(store).removals.removals if each.kind is RemovalKind.TRIALS]
+    wanted = tuple(prefixes)
+    found = [each for each in removals if all_of_them or any(t.startswith(wanted) for t, _ in each.rows)]
+    if not found or not (all_of_them or wanted):
+        raise UsageError(
+            f"no removed results of {', '.join(prefixes) or 'named trials'} can be brought back in {store.url}; "
+            f"{len(removals)} removals can: depthrate trials restore --all"
+        )
+    restore(store, found)
+    say_restored(store, found, "what was removed", console)
+
+
+def tag_trials(
+    store: Store, tag: str, prefixes: Sequence[str], where: str | None, *, is_set: bool, console: Console
+) -> None:
+    """Give some trials a tag, or take it away.
+
+    Raises:
+        UsageError: no trial is named, or one that there is not.
+        StoreError: it is no tag.
+    """
+    require_tag(tag)
+    chosen = chosen_trials(results_of(store), prefixes, where)
+    write_tag(store, tag, chosen, is_set=is_set)
+    how = "have the tag" if is_set else "do not have the tag"
+    console.print(f"{len(chosen)} trials {how} {tag} now", highlight=False, markup=False)
+    ask = f"select * from results where list_contains(tags, '{tag}')"
+    console.print(f'find them: depthrate query "{ask}"', highlight=False, markup=False)
+
+
+def chosen_trials(results: Results, prefixes: Sequence[str], where: str | None) -> list[str]:
+    """Return the committed trials whose identity begins so, or for which an SQL condition over results holds.
+
+    Raises:
+        UsageError: neither is given, or nothing is found.
+        QueryError: the condition is not understood.
+    """
+    if not prefixes and where is None:
+        raise UsageError("say which trials: their identities (or how they begin), or --where 'SQL over results'")
+    known = sorted(results.snapshot.trial_ids())
+    chosen = {t for t in known if prefixes and t.startswith(tuple(prefixes))}
+    for prefix in prefixes:
+        if not prefix or not any(t.startswith(prefix) for t in known):
+            raise UsageError(
+                f"no committed trial of {results.store.url} begins with {prefix!r}; list them: "
+                'depthrate query "select trial_id from trials"'
+            )
+    if where is not None:
+        of_sweep = ", sweep" if names_sweep(where) else ""
+        found = results.sql(f"select trial_id{of_sweep} from results where ({where})").fetchall()
+        chosen.update(row[0] for row in found)
+        if not found:
+            raise UsageError(f"for no trial of {results.store.url} holds {where}")
+    return sorted(chosen)

@@ -1,0 +1,91 @@
+"""`depthrate verify`: is every file what was committed; with progress, findings and repair."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.console.tables import print_json, print_table
+from depthrate.storage.files.json_objects import object_of
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.findings import Verification
+from depthrate.storage.maintenance.repair import repair
+from depthrate.storage.maintenance.verify import verify
+from depthrate.sweeps.trial import canonical_json
+from depthrate.tasks.builtin import builtin_tasks
+
+SHOWN = 40
+"""Findings printed; --json prints all."""
+
+
+def run_verification(store: Store, with_repair: bool, as_json: bool, console: Console) -> bool:
+    """Verify a store, repair it if asked, say what was found, and return whether all is well now."""
+    with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
+        bar = progress.add_task("verifying", total=None)
+
+        def tell(done: int, of: int) -> None:
+            progress.update(bar, completed=done, total=of)
+
+        found = verify(store, builtin_columns(), measured=_measured, hash_of=_hash_of, tell=tell)
+    done = repair(store, found) if with_repair and found.findings else None
+    if as_json:
+        print_json(_as_json(found, done))
+        return not found.findings or done is not None
+    console.print(
+        f"{found.num_trials} trials in {found.num_files} files, {found.num_bytes / 1e6:.1f} MB read: "
+        + ("all as committed" if not found.findings else f"{len(found.findings)} findings"),
+        highlight=False,
+    )
+    rows = [[f.kind, f.path, f.what, len(f.trial_ids) or None] for f in found.findings[:SHOWN]]
+    if rows:
+        print_table(console, ["kind", "file", "what", "trials"], rows)
+    if len(found.findings) > SHOWN:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(f.kind for f in found.findings).most_common())
+        console.print(f"and {len(found.findings) - SHOWN} more (in all: {kinds}); --json prints them", highlight=False)
+    if done is not None:
+        console.print(f"moved {len(done.moved)} files to {done.quarantine}/", highlight=False)
+        if done.saved:
+            console.print(f"{done.saved} trials beside damaged ones were written anew and count", highlight=False)
+        if done.pending:
+            console.print(f"{len(done.pending)} trials are pending again: run their sweep", highlight=False)
+    elif found.findings:
+        console.print(
+            "move what is broken aside and make its trials pending: depthrate verify --repair", highlight=False
+        )
+    return not found.findings or done is not None
+
+
+def _as_json(found: Verification, done: Any) -> dict[str, Any]:
+    findings = [
+        {"kind": f.kind, "path": f.path, "what": f.what, "trial_ids": list(f.trial_ids)} for f in found.findings
+    ]
+    report: dict[str, Any] = {"num_trials": found.num_trials, "num_files": found.num_files, "findings": findings}
+    if done is not None:
+        report["repair"] = {
+            "quarantine": done.quarantine,
+            "moved": done.moved,
+            "saved": done.saved,
+            "pending": sorted(done.pending),
+        }
+    return report
+
+
+def _hash_of(spec: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(spec).encode()).hexdigest()[:16]
+
+
+def _measured(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | None:
+    """Return the (steps, layers) that a committed trial's task says it measures."""
+    task = builtin_tasks().get(row["task"])
+    if task is None or task.measured is None or task.version != row["task_version"] or row["steps"] is None:
+        return None
+    try:
+        return task.measured(task.schema.completed(object_of(row["params"])), row["steps"])
+    except (ValueError, KeyError, TypeError):
+        return None  # parameters that the task never had: the commit was not written by us

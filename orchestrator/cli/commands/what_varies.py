@@ -1,0 +1,38 @@
+"""What else varies in the rows that a query puts together: an average over different settings is said to be one."""
+
+from __future__ import annotations
+
+from depthrate.storage.query.results import Results
+from depthrate.storage.query.views import named_views, names_in
+from depthrate.storage.tables.own_columns import quoted
+
+_AGGREGATES = {"avg", "mean", "sum", "median", "stddev", "min", "max", "quantile", "quantile_cont", "mode", "var_samp"}
+_OF_TRIALS = {"trials", "metrics", "curves", "results"}
+SHOWN = 6
+
+
+def what_varies(results: Results, query: str) -> str | None:
+    """Return a sentence naming the parameters that vary in the store and that an aggregating query does not name.
+
+    Seeds are what one averages over; a query that names trials or sweeps knows what it asks for.
+    """
+    words = names_in(query)
+    if not _OF_TRIALS.intersection(named_views(query)) or not _AGGREGATES & words or words & {"trial_id", "sweep"}:
+        return None
+    names = [name for name in results.parameter_names() if name.removeprefix("param_") != "seed"]
+    names = [name for name in names if not {name.casefold(), name.removeprefix("param_").casefold()} & words]
+    if not names:
+        return None
+    counts = ", ".join(f"count(distinct coalesce({quoted(name)}::varchar, 'null'))" for name in names)
+    (row,) = results.sql(f"select {counts} from trials").fetchall()
+    varying = [name for name, count in zip(names, row, strict=True) if count > 1]
+    if not varying:
+        return None
+    sweeps = sorted(results.membership().of_sweep)
+    shown = ", ".join(varying[:SHOWN]) + (f" and {len(varying) - SHOWN} more" if len(varying) > SHOWN else "")
+    text = f"this puts trials together that differ in {shown}"
+    if len(sweeps) > 1:
+        text += (
+            f"; the store has {len(sweeps)} sweeps: one alone with --sweep {sweeps[0]}, or where sweep = '{sweeps[0]}'"
+        )
+    return text

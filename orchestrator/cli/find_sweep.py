@@ -1,0 +1,157 @@
+"""Which sweep is meant by a file's name, the name of a launch, or that of a shipped sweep."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from depthrate.orchestrator.console.errors import UsageError
+from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, write_spec
+from depthrate.storage.files.store import Store, StoreError, existing_store
+
+# what expands a sweep is imported where one is expanded: status reads what was written down at the launch
+if TYPE_CHECKING:
+    from depthrate.orchestrator.launch.plan import CheckedSweep
+    from depthrate.orchestrator.search.proposals import SearchView
+    from depthrate.sweeps.sweep import Sweep
+
+
+LISTED = 20
+"""Sweeps of a store that an error names."""
+ROOT = 0
+"""The user whose files are everybody's, and who needs no protection from others'."""
+
+
+def find_sweep(given: str, store: Store) -> tuple[CheckedSweep, SearchView | None]:
+    """Return the sweep that is meant, a file, the last launch under a name, or a shipped one, and its search.
+
+    Raises:
+        ValueError: `SweepError`, `TaskError` or `ParameterError` for what there is not.
+    """
+    launched = newest_specs(store)
+    is_launch = given in launched and not Path(given).is_file()
+    return _checked(launched_sweep(launched[given]) if is_launch else _load(given, launched, store), store)
+
+
+def sweep_to_launch(given: str, overrides: Mapping[str, object], url: str | None) -> Sweep:
+    """Return the sweep of a file, a shipped one, or else that of the newest launch under a name.
+
+    Raises:
+        ValueError: there is no such sweep, or it cannot be read.
+    """
+    from depthrate.sweeps.errors import NoSweepFileError
+    from depthrate.sweeps.sweep_file import changed_sweep, load_sweep
+
+    try:
+        return load_sweep(given, overrides)
+    except NoSweepFileError as error:
+        try:
+            store = existing_store(url)
+        except StoreError:
+            raise error from None  # a first launch makes its store
+    launched = newest_specs(store)
+    if given not in launched:
+        return _load(given, launched, store)  # which says what there is
+    return changed_sweep(launched_sweep(launched[given]), overrides)
+
+
+def planned_trials(given: str | None, store: Store) -> dict[str, list[str]]:
+    """Return sweep -> identities of its trials, of the sweep that is meant or of all that were launched.
+
+    Raises:
+        ValueError: there is no such sweep, or none at all.
+    """
+    launched = newest_specs(store)
+    if given is None and not launched:
+        raise UsageError(f"store {store.url} has no sweep yet; run one: depthrate run quickstart")
+    if given is not None and (given not in launched or Path(given).is_file()):
+        sweep = _load(given, launched, store)
+        return {sweep.name: _expanded(sweep, store)}
+    planned = {}
+    for spec in launched.values() if given is None else [launched[given]]:
+        try:
+            # a search that was killed knows more trials than were written down with its spec
+            trial_ids = None if "search" in spec.spec else spec.trial_ids(store)
+            planned[spec.sweep] = _expanded(launched_sweep(spec), store) if trial_ids is None else trial_ids
+        except ValueError as error:
+            if given is not None:
+                raise
+            print(f"warning: sweep {spec.sweep}: {error}", file=sys.stderr)
+    return planned
+
+
+def write_missing_lists(store: Store) -> None:
+    """Write down which trials every sweep asks for where a store does not say: searches, and launches of early versions.
+
+    Raises:
+        ValueError: a sweep cannot be expanded any more, so that nobody can say what it asks for.
+    """
+    for spec in newest_specs(store).values():
+        if "search" not in spec.spec and spec.trial_ids(store) is not None:
+            continue
+        try:
+            wanted = _expanded(launched_sweep(spec), store)
+        except ValueError as error:
+            raise UsageError(
+                f"which trials sweep {spec.sweep!r} asks for cannot be told ({error}); nothing is removed while that is so: "
+                "make its task available, or remove that sweep's folder below sweeps/"
+            ) from None
+        if wanted != spec.trial_ids(store):
+            write_spec(store, spec.sweep, spec.spec_hash, spec.spec, wanted)
+
+
+def _expanded(sweep: Sweep, store: Store) -> list[str]:
+    checked, _ = _checked(sweep, store)
+    return [trial.trial_id for trial in checked.trials]
+
+
+def _checked(sweep: Sweep, store: Store) -> tuple[CheckedSweep, SearchView | None]:
+    from depthrate.orchestrator.launch.plan import check_sweep
+    from depthrate.orchestrator.search.proposals import with_search
+
+    return with_search(check_sweep(sweep), store)
+
+
+def _load(given: str, launched: Iterable[str], store: Store) -> Sweep:
+    from depthrate.sweeps.errors import NoSweepFileError
+    from depthrate.sweeps.sweep_file import load_sweep
+
+    try:
+        return load_sweep(given)
+    except NoSweepFileError as error:
+        names = sorted(launched)
+        there = ", ".join(names[:LISTED]) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+        raise NoSweepFileError(f"{error}; sweeps of {store.url}: {there or 'none yet'}") from None
+
+
+def launched_sweep(launched: LaunchedSpec) -> Sweep:
+    """Return the sweep of a launch that a store has written down.
+
+    Others may write to a store: it does not choose which of their files is executed.
+
+    Raises:
+        ValueError: it is no sweep, or its task is a file of another user.
+    """
+    from depthrate.sweeps.sweep_file import sweep_of_spec
+
+    sweep = sweep_of_spec(launched.spec)
+    for path in sweep.code_files:
+        owner = _owner_of(path)
+        if owner is not None and os.geteuid() not in (owner, ROOT) and owner != ROOT:
+            raise UsageError(
+                f"sweep {launched.sweep!r} in the store names the task file {path}, which belongs to another user "
+                f"(id {owner}) and is not executed because a store says so; if you trust it, give the sweep's file instead "
+                "of its name"
+            )
+    return sweep
+
+
+def _owner_of(path: Path) -> int | None:
+    """Return whose file it is; None for one that is not there."""
+    try:
+        return path.stat().st_uid
+    except (OSError, ValueError):
+        return None

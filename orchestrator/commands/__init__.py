@@ -1,1 +1,0 @@
-"""The commands of `depthrate`: a file a verb, named as the verb is, and what several of them share."""

@@ -1,0 +1,367 @@
+"""The contract of an executor: machines that run packs. Results never come back through it, only through the store.
+
+`ExecutorEntry` declares one (its name, its options, how it is opened; `executors/builtin.py` lists them). To open one gives
+`Machines`: looked at and checked, nothing started, so that a plan can be cut for them. They are of two kinds: an `Executor`
+takes packs from the driver in this process; a `LaunchSite` takes the whole launch.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from depthrate.storage.tables.states import FailureKind
+from depthrate.tasks.task import Engine
+
+if TYPE_CHECKING:
+    from depthrate.storage.attempts.records import Record
+    from depthrate.storage.files.store import Store
+    from depthrate.sweeps.packing import Pack
+    from depthrate.sweeps.sweep import Sweep
+
+    Estimate = Callable[[Pack], float | None]
+    """Gives the rough seconds of a pack on one core."""
+
+
+@dataclass(frozen=True)
+class JobCounts:
+    """How many of a sweep's jobs a scheduler has."""
+
+    waiting: int
+    running: int
+    reasons: dict[str, int] = field(default_factory=dict)
+    """Why they wait, the most frequent first."""
+
+
+@dataclass(frozen=True)
+class SeenJobs:
+    """One answer of a scheduler about a sweep's jobs."""
+
+    counts: JobCounts
+    deaths: list[Record]
+    """How those attempts ended whose job is over without a word of theirs, and which no launch has written down."""
+
+
+@dataclass(frozen=True)
+class CancelledJobs:
+    """What became of a sweep's jobs when all were cancelled."""
+
+    count: int
+    elsewhere: list[str]
+    """Clusters that have more of them and cannot be reached from here."""
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """What keeps an executor's jobs when no launch looks after them; all functions take the store and a sweep's name."""
+
+    title: str
+    """As people write it."""
+    look: Callable[[Store, str], SeenJobs | None]
+    """Asks it once; None where the sweep has no jobs, or the scheduler is silent."""
+    cancel_jobs: Callable[[Store, str], CancelledJobs | None]
+    """Cancels all; running ones save their state first. None where the sweep has none."""
+
+
+BATCH_S = 0.5
+"""How long an attempt of several short packs begins another one, and how long one that is done waits for the next: so much
+work is repeated at most when a worker is killed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """What all jobs of a launch share."""
+
+    store: str
+    data: str
+    device: str
+    checkpoint_s: float
+    """Seconds of training between two checkpoints."""
+    git_sha: str | None
+    git_dirty: bool | None
+    code_hash: str | None = None
+    """The version of the task's source that workers run, as the store keeps it; null for a task that comes with depthrate."""
+    accepted_codes: Sequence[str] = ()
+    """Other versions that count as this one, so that their checkpoints are gone on from."""
+    stall_s: float | None = None
+    """An attempt that comes no further for so long is ended; null: never."""
+    gpu_share: float = 1.0
+    """Part of a GPU that a pack has, where it computes on one."""
+    beat_s: float | None = None
+    """Seconds between two signs of life of an attempt, the longer the more of them run; null: as for one alone."""
+    engine: str = Engine.AUTO
+    """How trials train (`tasks.task.Engine`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackTrials:
+    """A pack, as a worker needs to know it."""
+
+    pack_id: str
+    trial_ids: list[str]
+    params: list[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackJob(PackTrials):
+    """All that a worker needs to run one attempt of a pack, or of several short ones; plain JSON."""
+
+    attempt_id: str
+    sweep: str
+    task: str
+    """A task's name; a file's path is absolute."""
+    options: LaunchOptions
+    pruning: list[Mapping[str, Any] | None] | None = None
+    """Of each trial of a search: metric, maximize, and thresholds (step -> value) below which it leaves its pack; for rule
+    asha, with which whoever sees all trials of the study decides, from_step and factor."""
+    estimated_s: float | None = None
+    """Rough seconds on one core, for those who plan how long a job takes."""
+    then: Sequence[PackTrials] = ()
+    """Packs that the same attempt runs after this one, as long as it has taken less than `BATCH_S`, and commits with it."""
+
+    def packs(self) -> Iterator[PackJob]:
+        """Yield this job for each of its packs, as if it had no other."""
+        yield replace(self, then=()) if self.then else self
+        for each in self.then:
+            yield replace(self, pack_id=each.pack_id, trial_ids=each.trial_ids, params=each.params, then=())
+
+    @property
+    def all_trial_ids(self) -> list[str]:
+        """The trials of all of its packs."""
+        return [*self.trial_ids, *(trial_id for each in self.then for trial_id in each.trial_ids)]
+
+    def to_json(self) -> str:
+        """Return one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> PackJob:
+        """Read what `to_json` wrote."""
+        fields = json.loads(text)
+        then = [PackTrials(**each) for each in fields.get("then", ())]
+        return PackJob(**{**fields, "options": LaunchOptions(**fields["options"]), "then": then})
+
+
+class NoFailure(StrEnum):
+    """Why a job ended without its work being done, though nothing failed: it goes back into the queue."""
+
+    NOT_STARTED = "not_started"
+    """It ended before its turn."""
+    CUT_OFF = "cut_off"
+    """Its time was up, and what it had saved goes on, or it had had little of it."""
+    CANCELLED_ALL = "cancelled_all"
+    """Somebody cancelled everything that was left, and so the launch."""
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """A job is over; what it did stands in the store."""
+
+    attempt_id: str
+    """As it was submitted."""
+    death: str | None = None
+    """How the worker died, if it did not get to write its own end."""
+    kind: FailureKind | NoFailure = FailureKind.WORKER_LOST
+    """What such a death is."""
+    ran_as: str | None = None
+    """The last attempt, where a scheduler started the job anew under other names."""
+    record: Record | None = field(default=None, compare=False)
+    """Of that attempt, where the executor has read it already and it says how it ended."""
+
+
+class SubmitError(ValueError):
+    """A scheduler did not take jobs; those in `left` are not on their way."""
+
+    def __init__(self, message: str, left: Sequence[PackJob]):
+        super().__init__(message)
+        self.left = left
+
+
+class NoRoomError(SubmitError):
+    """A scheduler takes no more for now; it will when some of what it has is over."""
+
+
+class ExecutorError(ValueError):
+    """The executor that was asked for is unknown, or its options do not fit it."""
+
+
+class Machines(ABC):
+    """Where packs run, as a plan sees it."""
+
+    device: str
+    """What packs compute on: cpu or cuda."""
+    workers: int
+    """Packs that may run at once."""
+    memory_bytes: float | None = None
+    """Memory that one pack may use, if that is known."""
+    gpu_share: float = 1.0
+    """Part of a GPU that each pack has, where they compute on GPUs."""
+    outlives_driver: bool = False
+    """Whether what was submitted goes on when the driver ends, so that a launch may leave it alone."""
+
+    def at_once(self, packs: int) -> int:
+        """Return how many of so many packs may run at the same moment."""
+        return min(packs, self.workers)
+
+    @property
+    def submitted(self) -> Mapping[str, tuple[str, list[str]]]:
+        """Attempt -> (pack, trials) of what earlier launches submitted and is still on its way."""
+        return {}
+
+    @property
+    def submitted_codes(self) -> Mapping[str, str | None]:
+        """Attempt -> version of the task's code of what earlier launches submitted, where that is known."""
+        return {}
+
+    def check(self, packs: Sequence[Pack], estimate_s: Estimate) -> None:
+        """Refuse packs that these machines would not run; nothing is started. Most take everything.
+
+        Raises:
+            ValueError: naming the limit.
+        """
+        return None
+
+    @abstractmethod
+    def sentence(self) -> str:
+        """Say where packs run."""
+
+    def details(self, packs: Sequence[Pack], estimate_s: Estimate) -> dict[str, Any]:
+        """Return what `depthrate plan` adds about these machines: name -> text or number."""
+        return {}
+
+
+class Executor(Machines):
+    """Machines that take packs from the driver. Only the driver's thread calls what follows."""
+
+    capacity: int
+    """Jobs worth submitting at once."""
+    takes_batches: bool = False
+    """Whether a job may hold several short packs: where jobs are handed over one by one, and cost more than such packs."""
+
+    def start(self, num_packs: int | None) -> None:
+        """Start what so many packs need to run (null: a search adds more); called once, before the first `submit`.
+
+        Raises:
+            ValueError: it cannot be started.
+        """
+        return None
+
+    @abstractmethod
+    def submit(self, jobs: Sequence[PackJob]) -> None:
+        """Start jobs, now or when there is room.
+
+        Raises:
+            SubmitError: a scheduler refused some of them or is away.
+        """
+
+    def supervise(self, packs: Sequence[Pack], estimate_s: Estimate, options: LaunchOptions) -> LaunchJob | None:
+        """Send the launch away, or find it on its way, if it must stay to submit what there is no room for now.
+
+        None where everything fits, or nothing can be left behind that would drive the rest.
+
+        Raises:
+            SubmitError: the scheduler does not take it.
+        """
+        return None
+
+    def take_over(self) -> Mapping[str, tuple[str, list[str]]]:
+        """Watch what other launches of the sweep have submitted since, too: attempt -> (pack, trials). Most leave nothing."""
+        return {}
+
+    @abstractmethod
+    def running(self) -> Mapping[str, str]:
+        """Return the attempts that have started: as submitted -> as they run now."""
+
+    @abstractmethod
+    def poll(self, timeout_s: float) -> list[JobEnd]:
+        """Wait up to `timeout_s` and return the jobs that ended since the last call, each once."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ask all running jobs to save a checkpoint and end; they end through `poll`."""
+
+    def withdraw(self) -> None:
+        """Take back what has not started, because it would fail like the rest. Most start at once and have nothing."""
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything; what still runs is killed, unless it outlives its driver."""
+
+
+@dataclass(frozen=True)
+class LaunchJob:
+    """A job of a scheduler in which a whole launch runs."""
+
+    job_id: str
+    folder: str
+    """What it is made of and prints; of no more use once all is done."""
+
+
+class LaunchSite(Machines):
+    """Machines that take the whole launch: it is submitted as one job, goes on without us, and can be followed."""
+
+    outlives_driver = True
+
+    @abstractmethod
+    def send_launch(
+        self, *, data: str, checkpoint_s: float, code_hash: str | None, stall_s: float | None = None
+    ) -> LaunchJob:
+        """Return the job in which a launch of this sweep is on its way already, or submit one that runs this code.
+
+        Raises:
+            ValueError: the scheduler refused, or does not answer.
+        """
+
+    @abstractmethod
+    def follow(self, job: LaunchJob, show: Callable[[str], None]) -> str:
+        """Wait for the job's end, show its state on the way, and say how it ended."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of `depthrate run` and `depthrate plan` that belongs to executors: `packs_per_gpu` is --packs-per-gpu."""
+
+    name: str
+    type: type
+    doc: str
+    default: Any = None
+    minimum: int | None = None
+
+    @property
+    def flag(self) -> str:
+        """How it is written on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorRequest:
+    """What a launch asks an executor for."""
+
+    sweep: Sweep
+    store: Store
+    device: str
+    """auto, cpu or cuda."""
+    workers: int | None
+    options: Mapping[str, Any]
+    """Of those that the executor declares, each with its value or its default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorEntry:
+    """An executor, as it is declared: cheap to import, so what it needs is imported when it is opened."""
+
+    name: str
+    """As --executor names it."""
+    open: Callable[[ExecutorRequest], Machines]
+    """Looks at what is there and checks the options; raises a ValueError that names what does not fit."""
+    options: tuple[Option, ...] = ()
+    detach: str | None = None
+    """What follows --executor where --detach makes sense; None where jobs end with their launch."""
+    compares_running_trials: bool = False
+    """Whether it sees the reports of all packs while they train, as the pruning rule asha needs."""
+    scheduler: Scheduler | None = None

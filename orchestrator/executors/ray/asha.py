@@ -1,0 +1,57 @@
+"""Tune's asynchronous successive halving over the trials in all packs of a study."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import depthrate.orchestrator.executors.ray.settings  # noqa: F401 - first: ray reads the environment
+
+# isort: split
+from ray.tune.schedulers import ASHAScheduler
+
+from depthrate.orchestrator.executors.base import PackJob
+
+
+def asha_rule(job: PackJob) -> Mapping[str, Any] | None:
+    """Return how trials of a pack are compared with those of all others while they train, if they are."""
+    rules = [rule for rule in job.pruning or () if rule is not None and rule.get("rule") == "asha"]
+    return rules[0] if rules else None
+
+
+class Ladder:
+    """Who goes on from one rung to the next (Li et al. 2020, algorithm 2)."""
+
+    def __init__(self, rule: Mapping[str, Any]):
+        # a trial of ours is not one of Tune's; of these it only reads the name
+        self._asha: Any = ASHAScheduler(
+            time_attr="step",
+            metric="value",
+            mode="max" if rule["maximize"] else "min",
+            max_t=10**9,  # a trial ends by itself
+            grace_period=rule["from_step"],
+            reduction_factor=rule["factor"],
+        )
+        self._known: dict[str, _Runner] = {}
+
+    def left_out(self, step: int, values: Mapping[str, float]) -> list[str]:
+        """Return the trials that do not go on."""
+        chosen = []
+        for trial_id, value in values.items():
+            if trial_id not in self._known:
+                self._known[trial_id] = _Runner(trial_id)
+                self._asha.on_trial_add(None, self._known[trial_id])
+            result = {"step": step, "value": value}
+            decision = self._asha.on_trial_result(None, self._known[trial_id], result)
+            if decision == ASHAScheduler.STOP or not math.isfinite(value):
+                chosen.append(trial_id)
+        return chosen
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """What the scheduler knows of a trial."""
+
+    trial_id: str

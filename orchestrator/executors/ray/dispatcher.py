@@ -1,0 +1,183 @@
+"""Between the driver and Tune: which worker gets which pack, how each ended, when another worker is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import depthrate.orchestrator.executors.ray.settings  # noqa: F401 - first: ray reads the environment
+
+# isort: split
+from ray import tune
+from ray.tune.experiment import Trial as TuneTrial
+from ray.tune.search import Searcher
+
+from depthrate.orchestrator.executors.base import JobEnd, NoFailure, PackJob
+from depthrate.orchestrator.executors.ray.asha import Ladder, asha_rule
+from depthrate.orchestrator.executors.ray.errors import error_of, kind_of
+from depthrate.orchestrator.executors.ray.worker import delete_value, put_value
+from depthrate.storage.tables.states import FailureKind
+
+NO_START_S = 180.0
+"""How long workers may fail to start before no more are tried: Ray notices a dead node, and we a dead head, sooner."""
+
+
+class Dispatcher(tune.Callback):
+    """Gives packs to Tune's workers and tells the driver how each ended; it lives in Tune's thread."""
+
+    def __init__(self, ends: queue.SimpleQueue[JobEnd | BaseException], prefix: str, workers: int):
+        self._ends, self._prefix = ends, prefix
+        self.workers = workers
+        """That there may be now; the driver changes it as the cluster does."""
+        self.stop_key = f"{prefix}-stop"
+        self.waiting: queue.SimpleQueue[PackJob] = queue.SimpleQueue()
+        self.assigned: dict[str, PackJob | None] = {}
+        """Of each worker, also those that have not started, its pack."""
+        self.is_over = False
+        self._idle: set[str] = set()
+        """Workers that have started and wait for a pack."""
+        self._num_orders: dict[str, int] = {}
+        self._in_vain_since: float | None = None
+        """Since when workers have failed to start, and none has."""
+        self._ladders: dict[str, Ladder] = {}
+        """Of each study, how its trials compare."""
+
+    @property
+    def needs_worker(self) -> bool:
+        """Whether more packs lie ready than there are workers without one."""
+        free = sum(job is None for job in self.assigned.values())
+        return len(self.assigned) < self.workers and self.waiting.qsize() > free
+
+    @property
+    def has_started(self) -> bool:
+        """Whether a worker has started and not ended."""
+        return bool(self._num_orders)
+
+    def new_worker(self, trial_id: str) -> dict[str, str]:
+        """Note a worker and return what it needs to know."""
+        self.assigned[trial_id] = None
+        return {"orders": self._orders_key(trial_id), "stop_key": self.stop_key}
+
+    def take_back(self) -> list[PackJob]:
+        """Return all packs that no worker has yet."""
+        jobs = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                jobs.append(self.waiting.get_nowait())
+        return jobs
+
+    def on_step_begin(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
+        """Give packs that have come meanwhile to workers that wait for one."""
+        for trial_id in list(self._idle):
+            self._give_pack(trial_id)
+
+    def on_trial_start(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        """Give a worker its first pack."""
+        self._in_vain_since = None
+        self._num_orders[trial.trial_id] = 0
+        self._give_pack(trial.trial_id)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Report a pack that came to its end and give the next; or say which trials of a pack go on."""
+        job = self.assigned.get(trial.trial_id)
+        if job is None:
+            return
+        if result.get("ended"):
+            self._ends.put(JobEnd(job.attempt_id))
+            self._give_pack(trial.trial_id)
+        elif "report" in result:
+            report = json.loads(result["report"])
+            self._order(trial.trial_id, left_out=self._left_out(job, report["step"], report["values"]))
+
+    def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        """Put the pack back that a worker got when it had just given up waiting for one."""
+        job = self._forget(trial.trial_id)
+        if job is not None:
+            self._ends.put(JobEnd(job.attempt_id, kind=NoFailure.NOT_STARTED))
+
+    def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        """Report the pack whose worker or node is gone."""
+        has_started = trial.trial_id in self._num_orders
+        job = self._forget(trial.trial_id)
+        if not has_started:  # a pack waits for that, or we would try again and again at once
+            with contextlib.suppress(queue.Empty):
+                job = self.waiting.get_nowait()
+        if job is not None:
+            error = error_of(trial)
+            kind = kind_of(error) if has_started else self._kind_of_no_start(error)
+            self._ends.put(JobEnd(job.attempt_id, f"{type(error).__name__}: {error}"[:2000], kind))
+
+    def _kind_of_no_start(self, error: BaseException) -> FailureKind:
+        """Return what it is that a worker did not start: a node's doing, unless none has started for long."""
+        kind = kind_of(error)
+        if kind is not FailureKind.WORKER_LOST:
+            return kind
+        if self.has_started:
+            self._in_vain_since = None
+            return FailureKind.NOT_BEGUN
+        if self._in_vain_since is None:
+            self._in_vain_since = time.monotonic()
+        is_long = time.monotonic() - self._in_vain_since > NO_START_S
+        return FailureKind.BEGINS_NOWHERE if is_long else FailureKind.NOT_BEGUN
+
+    def _give_pack(self, trial_id: str) -> None:
+        self.assigned[trial_id] = None
+        self._idle.add(trial_id)
+        with contextlib.suppress(queue.Empty):
+            job = self.waiting.get_nowait()
+            self.assigned[trial_id] = job
+            self._idle.discard(trial_id)
+            self._order(trial_id, job=job.to_json())
+
+    def _order(self, trial_id: str, **order: Any) -> None:
+        put_value(self._orders_key(trial_id), json.dumps({"number": self._num_orders[trial_id], **order}))
+        self._num_orders[trial_id] += 1
+
+    def _forget(self, trial_id: str) -> PackJob | None:
+        self._idle.discard(trial_id)
+        if self._num_orders.pop(trial_id, None) is not None:
+            delete_value(self._orders_key(trial_id))
+        return self.assigned.pop(trial_id, None)
+
+    def _orders_key(self, trial_id: str) -> str:
+        return f"{self._prefix}-{trial_id}"
+
+    def _left_out(self, job: PackJob, step: int, values: Mapping[str, float]) -> list[str]:
+        rule = asha_rule(job)
+        assert rule is not None
+        if rule["study"] not in self._ladders:
+            self._ladders[rule["study"]] = Ladder(rule)
+        return self._ladders[rule["study"]].left_out(step, values)
+
+
+class WorkerSource(Searcher):
+    """Tells Tune to start a worker whenever one is needed."""
+
+    def __init__(self, dispatcher: Dispatcher):
+        super().__init__()
+        self._dispatcher = dispatcher
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return a new worker's configuration, None if none is needed now, or that it is over."""
+        if self._dispatcher.is_over:
+            return Searcher.FINISHED
+        if not self._dispatcher.needs_worker:
+            if not self._dispatcher.assigned:
+                time.sleep(0.05)  # Tune would ask again and again without a pause
+            return None
+        return self._dispatcher.new_worker(trial_id)
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        """Nothing to learn."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing to keep."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing was kept."""

@@ -1,0 +1,268 @@
+"""Packs as Ray Tune trials: on a Ray of our own on this machine, or on a cluster that is there.
+
+Tune logs nothing, checkpoints nothing and returns nothing: results stand in the store, and retries are the driver's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from depthrate.orchestrator.executors.ray.settings import TUNE_SETTINGS  # first: ray reads the environment
+
+# isort: split
+from ray import tune
+from ray.tune.experiment import Trial as TuneTrial
+
+from depthrate.orchestrator.executors.base import Executor, JobEnd, NoFailure, PackJob
+from depthrate.orchestrator.executors.machine import USABLE_SHARE, MachineError, choose_machine
+from depthrate.orchestrator.executors.ray.dispatcher import Dispatcher, WorkerSource
+from depthrate.orchestrator.executors.ray.errors import RayLost
+from depthrate.orchestrator.executors.ray.head_probe import HeadProbe
+from depthrate.orchestrator.executors.ray.session import Session, check_versions
+from depthrate.orchestrator.executors.ray.worker import PackTrainable, put_value
+
+if TYPE_CHECKING:
+    from depthrate.orchestrator.executors.base import Estimate
+    from depthrate.sweeps.packing import Pack
+
+log = logging.getLogger("depthrate")
+HEAD_LOST_S = 30.0
+"""A head that was silent for so long is gone; after a minute Ray would abort this process."""
+MOST_WORKERS = 100_000
+STOP_WAIT_S = 60.0
+"""Longest wait at the end for packs that were asked to stop."""
+
+
+class Slots(NamedTuple):
+    """How many packs a cluster has room for."""
+
+    now: int
+    most: int
+    """When its autoscaler has added all that it may."""
+
+
+class RayExecutor(Executor):
+    """Packs as trials of one Tune run, which lives in a thread of its own as long as the launch."""
+
+    takes_batches = True
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        workers: int,
+        gpu_share: float = 0.0,
+        memory_bytes: float | None = None,
+        where: str = "Ray",
+        differences: Sequence[str] = (),
+        count_slots: Callable[[], Slots] | None = None,
+    ):
+        """Run up to `workers` packs at once, each on one CPU and a share of a GPU; nodes differ from here by `differences`.
+
+        Of a cluster that grows and shrinks `count_slots` tells how many packs have room now.
+        """
+        self.workers, self.memory_bytes = workers, memory_bytes
+        self.device = "cuda" if gpu_share else "cpu"
+        # one more for each worker lies ready, so that none waits for the driver
+        self.capacity = 2 * workers
+        self._count_slots, self._slots = count_slots, Slots(workers, workers)
+        self._head: HeadProbe | None = None
+        self._is_lost = False
+        self._session, self.gpu_share = session, gpu_share or 1.0
+        self._where, self._differences = where, differences
+        # a signal's handler may put while the same thread gets: other queues would wait for themselves
+        self._ends: queue.SimpleQueue[JobEnd | BaseException] = queue.SimpleQueue()
+        self._dispatcher = Dispatcher(self._ends, f"depthrate-{secrets.token_hex(8)}", workers)
+        self._open: set[str] = set()
+        self._folder: str | None = None
+        self._thread = threading.Thread(target=self._run_tune, daemon=True)
+
+    def sentence(self) -> str:
+        """Say which Ray, and in what its nodes differ from this machine."""
+        where = f"{self._where}, {self.workers} packs at once on {self.device}"
+        return "; ".join([where, *self._differences[:5]])
+
+    def details(self, packs: Sequence[Pack], estimate_s: Estimate) -> dict[str, Any]:
+        """Return in what the nodes differ from this machine."""
+        return {"version_differences": "\n".join(self._differences)} if self._differences else {}
+
+    def start(self, num_packs: int | None) -> None:
+        """Connect to Ray, or start it if it is ours.
+
+        Raises:
+            RayError: it could not be started.
+        """
+        self._session.connect()
+        self._head = HeadProbe(self._session.head, self._look_at_cluster)
+
+    def _look_at_cluster(self) -> None:
+        """Note how many packs have room; in the probe's thread, since Ray answers nobody while its head is gone."""
+        if self._count_slots is not None:
+            self._slots = self._count_slots()
+
+    def _follow_cluster(self) -> None:
+        """Have as many workers as the cluster has room for, and ask for as many as its autoscaler may make room for.
+
+        Raises:
+            RayLost: the head is gone.
+        """
+        if self._head is not None and self._head.silent_s > HEAD_LOST_S:
+            self._is_lost = True
+            raise RayLost(
+                f"{self._where}: its head at {self._head.address} has not answered for {self._head.silent_s:.0f} s, so no pack "
+                "can be started or followed; workers that still run end by themselves. See there why it ended "
+                "(ray status, its gcs_server.out), and start it again or give another --address"
+            )
+        if self._slots.now != self.workers or self._slots.most != self._dispatcher.workers:
+            if self._slots.now != self.workers:
+                log.info("%s: room for %d packs at once, before %d", self._where, self._slots.now, self.workers)
+            self.workers, self._dispatcher.workers = self._slots.now, self._slots.most
+            self.capacity = 2 * self._slots.most
+
+    def submit(self, jobs: Sequence[PackJob]) -> None:
+        """Lay packs ready for the workers; Tune starts these where there is room."""
+        for job in jobs:
+            self._open.add(job.attempt_id)
+            self._dispatcher.waiting.put(job)
+        if self._thread.ident is None:  # not before: Tune sleeps for a second where there is nothing to do
+            self._folder = tempfile.mkdtemp(prefix="dr-tune-")
+            logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it would speak of failed trials and missing logs
+            os.environ.update(TUNE_SETTINGS, TUNE_MAX_PENDING_TRIALS_PG=str(MOST_WORKERS))
+            self._thread.start()
+
+    def running(self) -> Mapping[str, str]:
+        """Return the attempts that have started: as submitted -> as they run now."""
+        jobs = [job for job in list(self._dispatcher.assigned.values()) if job is not None]
+        return {job.attempt_id: job.attempt_id for job in jobs}
+
+    def poll(self, timeout_s: float) -> list[JobEnd]:
+        """Wait up to `timeout_s` and return the packs that ended.
+
+        Raises:
+            RayLost: Tune broke down; what is committed stands.
+        """
+        self._follow_cluster()
+        ends: list[JobEnd] = []
+        messages: list[JobEnd | BaseException] = []
+        with contextlib.suppress(queue.Empty):
+            messages.append(self._ends.get(timeout=timeout_s))
+            while True:
+                messages.append(self._ends.get_nowait())
+        for message in messages:
+            if isinstance(message, BaseException):
+                raise RayLost(f"Ray Tune broke down: {type(message).__name__}: {message}") from message
+            self._open.discard(message.attempt_id)
+            ends.append(message)
+        return ends
+
+    def stop(self) -> None:
+        """Ask running packs to save a checkpoint and end; those that have not started end at once."""
+        if self._thread.ident is not None:
+            put_value(self._dispatcher.stop_key, "1")
+        for job in self._dispatcher.take_back():
+            self._ends.put(JobEnd(job.attempt_id, kind=NoFailure.NOT_STARTED))
+
+    def close(self) -> None:
+        """End the Tune run and the connection; what still runs is killed."""
+        if self._head is not None:
+            self._head.end()
+        if self._is_lost:
+            self._session.abandon()
+            return
+        try:
+            if self._thread.is_alive():
+                self._dispatcher.is_over = True
+                self.stop()
+                self._await_workers(STOP_WAIT_S if not self._open or not self._session.is_ours else 5.0)
+        finally:
+            self._session.close()
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _await_workers(self, longest_s: float) -> None:
+        """Wait for those that have started; Tune itself would also wait for those that have no place to start."""
+        deadline = time.monotonic() + longest_s
+        while self._thread.is_alive() and self._dispatcher.has_started and time.monotonic() < deadline:
+            self._thread.join(timeout=0.1)
+        self._thread.join(timeout=2.0)
+
+    def _run_tune(self) -> None:
+        resources = {"cpu": 1.0} | ({"gpu": self.gpu_share} if self.device == "cuda" else {})
+        try:
+            tune.run(
+                tune.with_resources(PackTrainable, resources),
+                num_samples=-1,
+                search_alg=WorkerSource(self._dispatcher),
+                callbacks=[self._dispatcher],
+                storage_path=self._folder,
+                name="packs",
+                trial_dirname_creator=_short_name,
+                raise_on_failed_trial=False,
+                verbose=0,
+            )
+        except BaseException as error:
+            self._ends.put(error)
+
+
+def _short_name(trial: TuneTrial) -> str:
+    return str(trial.trial_id)
+
+
+def open_own(device: str, workers: int | None, packs_per_gpu: int) -> RayExecutor:
+    """Return a Ray of our own on this machine, which is not started yet.
+
+    Raises:
+        MachineError: the device or the number of workers cannot be had.
+    """
+    machine = choose_machine(device, workers)
+    has_gpus, memory_bytes = machine.device == "cuda", machine.memory_bytes
+    at_once = len(machine.gpus) * packs_per_gpu if has_gpus else machine.workers
+    workers = max(1, min(at_once, workers or at_once))
+    return RayExecutor(
+        Session(address=None, workers=workers, gpus=len(machine.gpus)),
+        workers=workers,
+        gpu_share=1 / packs_per_gpu if has_gpus else 0.0,
+        memory_bytes=None if memory_bytes is None else memory_bytes / (packs_per_gpu if machine.gpus else 1),
+        where="Ray on this machine",
+    )
+
+
+def open_cluster(address: str, device: str, workers: int | None, packs_per_gpu: int) -> RayExecutor:
+    """Return a Ray cluster that is there, connected and looked at.
+
+    Raises:
+        ValueError: `RayError` or `MachineError` for what cannot be reached or does not fit.
+    """
+    session = Session(address=address).connect()
+    differences = check_versions()
+    memory_bytes = session.memory_per_cpu()
+    gpus = int(session.most_resources().get("GPU", 0))
+    if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not gpus):
+        raise MachineError(f"device {device!r}: the Ray cluster has {gpus} GPUs; allowed: auto, cpu, cuda")
+    has_gpus = bool(gpus) and device != "cpu"
+    name, packs_each = ("GPU", packs_per_gpu) if has_gpus else ("CPU", 1)
+
+    def count_slots() -> Slots:
+        each = [packs_each * int(found.get(name, 0)) for found in (session.resources(), session.most_resources())]
+        now, most = (max(1, min(count, workers or MOST_WORKERS, MOST_WORKERS)) for count in each)
+        return Slots(now, max(now, most))
+
+    return RayExecutor(
+        session,
+        workers=count_slots().now,
+        gpu_share=1 / packs_per_gpu if has_gpus else 0.0,
+        memory_bytes=None if has_gpus or memory_bytes is None else USABLE_SHARE * memory_bytes,
+        where=f"Ray cluster at {address}",
+        differences=differences,
+        count_slots=count_slots,
+    )

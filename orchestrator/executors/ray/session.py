@@ -1,0 +1,260 @@
+"""A connection to Ray, one of our own on this machine or a cluster's, and what its nodes have."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.metadata
+import logging
+import os
+import resource
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import depthrate.orchestrator.executors.ray.settings  # noqa: F401 - first: ray reads the environment
+
+# isort: split
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from depthrate.orchestrator.executors.local import WORKER_ENVIRONMENT
+from depthrate.orchestrator.executors.ray.errors import RayError
+
+KNOCK_S = 10.0
+"""How long a head's port may take to accept a connection."""
+START_WAIT_S = 120.0
+"""Longest wait for a node to say what is installed on it."""
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+
+
+class Session:
+    """A connection to Ray: one of our own on this machine, or a cluster's."""
+
+    def __init__(self, *, address: str | None, workers: int | None = None, gpus: int = 0):
+        self._address, self._workers, self._gpus = address, workers, gpus
+        self._folder: str | None = None
+        self.is_ours = False
+        """Whether it was started here, and ends with `close`."""
+
+    def connect(self) -> Session:
+        """Connect, or start what is asked for, and return this session; nothing happens where Ray is connected already.
+
+        Raises:
+            RayError: the cluster cannot be reached.
+        """
+        if ray.is_initialized():
+            return self
+        self._knock()
+        environment = {**WORKER_ENVIRONMENT, "DEPTHRATE_DRIVER_PID": "", "RAY_USAGE_STATS_ENABLED": "0"}
+        with written_errors() as written:
+            try:
+                if self._address is None:
+                    self._start(environment)
+                else:
+                    self._folder = tempfile.mkdtemp(prefix="dr-code-")
+                    code = {"py_modules": [our_code(self._folder)]}
+                    ray.init(address=self._address, runtime_env={"env_vars": environment, **code}, **_QUIET)
+            except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+                self._remove_folder()
+                raise RayError(self._why_not(error, written())) from error
+        self.is_ours = True
+        return self
+
+    def _knock(self) -> None:
+        """See that somebody listens where a host and a port are given; Ray would try for minutes.
+
+        Raises:
+            RayError: nobody does.
+        """
+        host, _, port = (self._address or "").rpartition(":")
+        if not host or not port.isdigit():
+            return
+        try:
+            socket.create_connection((host, int(port)), KNOCK_S).close()
+        except OSError as error:
+            raise RayError(
+                f"no Ray cluster at {self._address!r}: nobody listens there ({error}); `ray status` there says where it is"
+            ) from error
+
+    def _why_not(self, error: Exception, written: str) -> str:
+        """Say why there is no connection; Ray only writes to its error output that a token is asked for."""
+        if self._address is None:
+            return f"no Ray could be started here: {error}"
+        if "Unauthenticated" in written or "authentication token" in str(error).lower():
+            is_given = os.environ.get("RAY_AUTH_MODE") == "token"
+            return (
+                f"the Ray cluster at {self._address!r} is there and asks for a token, and "
+                f"{'the one given here is another' if is_given else 'none is given here'}; set RAY_AUTH_MODE=token and, unless "
+                "its head's token stands in ~/.ray/auth_token (where `ray start` finds it by itself), RAY_AUTH_TOKEN"
+            )
+        return f"no Ray cluster at {self._address!r}: {error}; `ray status` shows what is there"
+
+    def _start(self, environment: dict[str, str]) -> None:
+        # short, because Ray's socket paths below it may have 107 bytes; our own, because /tmp/ray may be another user's
+        self._folder = tempfile.mkdtemp(prefix="dr-ray-")
+        with _sheltered():
+            ray.init(
+                address="local",
+                num_cpus=self._workers,
+                num_gpus=self._gpus,
+                include_dashboard=False,
+                _temp_dir=f"{self._folder}/r",  # Ray lets everybody write into its folder, so it stands in one of ours
+                object_store_memory=100 * 2**20,  # nothing passes through it
+                runtime_env={"env_vars": environment},
+                **_QUIET,
+            )
+
+    def resources(self) -> dict[str, float]:
+        """Return what the nodes have together: CPU, GPU."""
+        return dict(ray.cluster_resources())
+
+    def most_resources(self) -> dict[str, float]:
+        """Return what the nodes may have together when an autoscaler has added all it may; what they have where none does."""
+        there = self.resources()
+        try:  # Ray has no public way to ask
+            most = ray._private.state.state.get_max_resources_from_cluster_config() or {}
+        except Exception:
+            most = {}
+        return {name: max(there.get(name, 0.0), float(most.get(name, 0.0))) for name in there | most}
+
+    @property
+    def head(self) -> str:
+        """Where the head listens, as host:port."""
+        return str(ray.get_runtime_context().gcs_address)
+
+    def memory_per_cpu(self) -> float | None:
+        """Return the bytes that each CPU's packs may use on the node with the least, as Ray knows it."""
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        shares = [node["memory"] / node["CPU"] for node in nodes if node.get("memory")]
+        return min(shares, default=None)
+
+    def abandon(self) -> None:
+        """Leave a Ray that is gone without a word to it: every word would wait for a minute and then end this process."""
+        atexit.unregister(ray.shutdown)
+        self._remove_folder()
+
+    def close(self) -> None:
+        """Disconnect, and end what was started."""
+        if not self.is_ours:
+            return
+        try:
+            ray.shutdown()
+        finally:
+            self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _sheltered() -> Iterator[None]:
+    """Start processes that outlive a closed terminal, and of which none leaves gigabytes of core file if it aborts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN) if is_main else None
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+        if is_main:
+            signal.signal(signal.SIGHUP, before)
+
+
+@contextlib.contextmanager
+def written_errors() -> Iterator[Callable[[], str]]:
+    """Keep what native code writes to this process's error output, and yield what returns it."""
+    with tempfile.TemporaryFile() as file:
+        before = os.dup(2)
+        sys.stderr.flush()
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lambda: os.pread(file.fileno(), 1_000_000, 0).decode(errors="replace")
+        finally:
+            sys.stderr.flush()
+            os.dup2(before, 2)
+            os.close(before)
+
+
+def count_nodes(address: str, wanted: int, wait_s: float) -> int:
+    """Wait until a cluster has as many nodes as wanted, and return how many it has."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            ray.init(address=address, **_QUIET)
+            break
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1.0)
+    try:
+        while True:
+            there = sum(node["Alive"] for node in ray.nodes())
+            if there >= wanted or time.monotonic() > deadline:
+                return there
+            time.sleep(0.5)
+    finally:
+        ray.shutdown()
+
+
+def our_code(folder: str) -> str:
+    """Copy our package into a folder, to be sent to nodes on which it may not be installed, and return where it is.
+
+    Ray follows no links, and in a checkout the package consists of them.
+    """
+    copy = Path(folder) / "depthrate"
+    with as_file(files("depthrate")) as package:
+        shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return str(copy)
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions on which numbers and file formats depend."""
+    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in ("ray", "torch", "numpy", "pyarrow"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+def check_versions() -> list[str]:
+    """Compare what is installed on each node with what is installed here, and return the differences in words.
+
+    Raises:
+        RayError: a node lacks what every pack needs.
+    """
+    here = installed_versions()
+    asked = {
+        node["NodeID"]: ray.remote(installed_versions)
+        .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
+        .remote()
+        for node in ray.nodes()
+        if node["Alive"]
+    }
+    differences = []
+    for node_id, answer in asked.items():
+        try:
+            there = ray.get(answer, timeout=START_WAIT_S)
+        except ray.exceptions.RayError as error:
+            raise RayError(f"Ray node {node_id[:8]} does not run our code: {error}") from error
+        missing = [name for name in ("numpy", "pyarrow") if there[name] == "not installed"]
+        if missing:
+            raise RayError(f"Ray node {node_id[:8]} lacks {', '.join(missing)}; install there what is installed here")
+        differences += [
+            f"node {node_id[:8]} has {name} {there[name]}, here it is {here[name]}"
+            for name in here
+            if there[name] != here[name]
+        ]
+    return differences

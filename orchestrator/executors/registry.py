@@ -1,0 +1,83 @@
+"""The executors that come with depthrate: the one module that knows which there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from depthrate.orchestrator.executors.base import (
+    ExecutorEntry,
+    ExecutorError,
+    ExecutorRequest,
+    Machines,
+    Option,
+    Scheduler,
+)
+from depthrate.orchestrator.executors.local import LOCAL
+from depthrate.orchestrator.executors.ray.entry import RAY
+from depthrate.orchestrator.executors.slurm.entry import SLURM
+
+if TYPE_CHECKING:  # --help imports this module
+    from depthrate.storage.attempts.records import Record
+    from depthrate.storage.files.store import Store
+
+EXECUTORS: dict[str, ExecutorEntry] = {entry.name: entry for entry in (LOCAL, RAY, SLURM)}
+"""By name, as --executor gives it."""
+DEFAULT_EXECUTOR = LOCAL.name
+
+
+def executor_names() -> str:
+    """Return the names as a sentence has them: local, ray or slurm."""
+    *first, last = EXECUTORS
+    return f"{', '.join(first)} or {last}"
+
+
+def executor_options() -> list[Option]:
+    """Return the options that executors declare, each once."""
+    return list({option.name: option for entry in EXECUTORS.values() for option in entry.options}.values())
+
+
+def schedulers() -> dict[str, Scheduler]:
+    """Return executor -> what keeps its jobs, of those whose jobs go on without a launch."""
+    return {entry.name: entry.scheduler for entry in EXECUTORS.values() if entry.scheduler is not None}
+
+
+def silent_deaths(store: Store, sweep: str) -> list[Record]:
+    """Return what the schedulers know of a sweep's attempts whose job is over without a word of theirs."""
+    seen = [scheduler.look(store, sweep) for scheduler in schedulers().values()]
+    return [record for each in seen if each is not None for record in each.deaths]
+
+
+def open_machines(executor: str, request: ExecutorRequest, *, detach: bool = False) -> Machines:
+    """Return what `--executor` and its options mean, of which all may be given; nothing is started.
+
+    Raises:
+        ValueError: `ExecutorError`, `MachineError` or `SlurmError` for what is unknown, not there, or does not fit.
+    """
+    entry = EXECUTORS.get(executor)
+    if entry is None:
+        raise ExecutorError(f"executor {executor!r} is not available in this version; allowed: {', '.join(EXECUTORS)}")
+    options = _own_options(entry, request.options)
+    prune = None if request.sweep.search is None else request.sweep.search.prune
+    if prune is not None and prune.rule == "asha" and not entry.compares_running_trials:
+        able = " or ".join(each.name for each in EXECUTORS.values() if each.compares_running_trials)
+        raise ExecutorError(
+            f"search.prune.rule asha compares trials that run at the same time, which only --executor {able} can; given: "
+            f"--executor {executor}; rule halving does nearly the same everywhere"
+        )
+    machines = entry.open(replace(request, options=options))
+    if detach and not machines.outlives_driver:
+        able = " or ".join(f"--executor {each.detach}" for each in EXECUTORS.values() if each.detach)
+        raise ExecutorError(f"--detach goes with {able}; {executor} workers end with their launch")
+    return machines
+
+
+def _own_options(entry: ExecutorEntry, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of an executor's own options; refuse those of others that were given."""
+    own = {option.name for option in entry.options}
+    for option in executor_options():
+        if option.name not in own and given.get(option.name, option.default) != option.default:
+            able = " or ".join(each.name for each in EXECUTORS.values() if option in each.options)
+            raise ExecutorError(f"{option.flag} goes with --executor {able}; given: --executor {entry.name}")
+    return {option.name: given.get(option.name, option.default) for option in entry.options}

@@ -1,0 +1,326 @@
+"""Packs as SLURM job arrays: bundle, submit, watch with one query a look, and tell the driver how each pack ended.
+
+A job goes on without us, and the next launch goes on from it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from depthrate.orchestrator.executors.base import Executor, JobEnd, LaunchJob, NoRoomError, PackJob, SubmitError
+from depthrate.orchestrator.executors.machine import USABLE_SHARE
+from depthrate.orchestrator.executors.slurm.folders import FinishedFolders
+from depthrate.orchestrator.executors.slurm.outcomes import CancelledEnds, NodeCounts, PackEnds
+from depthrate.orchestrator.executors.slurm.queue import JobQueue, WatchedJob, array_of
+from depthrate.orchestrator.executors.slurm.submissions import Submission, is_alive, jobs_folder, jobs_of_sweep
+from depthrate.orchestrator.executors.slurm.submitter import (
+    GUESSED_PARALLEL,
+    Lanes,
+    Outbox,
+    Room,
+    bundle,
+    share_of_slots_used,
+)
+from depthrate.slurm.command import SlurmError, ignored_variables
+from depthrate.slurm.limits import Limits, count_submitted
+from depthrate.slurm.profile import Profile, expiring_keys
+from depthrate.slurm.script import batch_script
+from depthrate.slurm.states import JobState, squeue_states
+from depthrate.slurm.submit import SubmitLimitError, cancel_jobs
+from depthrate.slurm.waiting import exclude_nodes
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.store import Store, StoreError
+from depthrate.storage.tables.states import FailureKind
+
+if TYPE_CHECKING:
+    from depthrate.orchestrator.executors.base import Estimate, LaunchOptions
+    from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
+    from depthrate.sweeps.packing import Pack
+
+log = logging.getLogger("depthrate")
+SOONEST_S, LATEST_S = 2.0, 60.0
+"""Between two looks at the queue: soon after something changed, ever more seldom while nothing does."""
+REST = 20
+"""A look that took a second, at thousands of records, is not done again for so many."""
+CLOSING_LOOKS = 8
+"""How often, a second apart, the last jobs are looked for before the folders of those that still end are left behind."""
+
+
+class SlurmExecutor(Executor):
+    """Jobs on a SLURM cluster, and those of earlier launches that it still has."""
+
+    capacity = 1_000_000
+    outlives_driver = True
+
+    def __init__(
+        self,
+        profile: Profile,
+        limits: Limits,
+        store: Store,
+        sweep: str,
+        device: str = "cpu",
+        clock: Callable[[], float] = time.monotonic,
+        supervisor: Supervisor | None = None,
+        max_submitted: int | None = None,
+    ):
+        self.profile, self.limits, self.store, self.sweep, self.device = profile, limits, store, sweep, device
+        self.workers = (profile.array_parallelism or GUESSED_PARALLEL) * profile.slots
+        worker_gb = profile.worker_mem_gb(device)
+        self.memory_bytes = None if worker_gb is None else USABLE_SHARE * worker_gb * 2**30
+        self.gpu_share = 1 / profile.packs_per_gpu
+        self._clock = clock
+        self._supervisor = supervisor
+        """Sends the launch away where it must stay."""
+        self.room = Room(max_submitted, clock)
+        self._queue = JobQueue(clock, profile.grace_s)
+        self._nodes = NodeCounts(limits.partition_of(profile).nodes)
+        self._ends = PackEnds(store, sweep, self._nodes, profile)
+        self._cancelled = CancelledEnds(clock)
+        self._finished = FinishedFolders(store)
+        self._lanes = Lanes(profile.array_parallelism)
+        self._adopted: dict[str, tuple[str, list[str]]] = {}
+        self._adopted_codes: dict[str, str | None] = {}
+        self._over: list[Submission] = []
+        """Submissions of earlier launches that are over and still on the books."""
+        self._next_look = float("-inf")
+        self._pause_s = SOONEST_S
+        self._outbox = Outbox(profile, limits, store, sweep, self.room, self._lanes)
+
+    def at_once(self, packs: int) -> int:
+        """Return how many of so many packs may run at the same moment: without a bound on jobs, all."""
+        return min(packs, self.workers) if self.profile.array_parallelism else packs
+
+    @property
+    def submitted(self) -> dict[str, tuple[str, list[str]]]:
+        """Attempt -> (pack, trials) of what earlier launches submitted and is still on its way."""
+        return self._adopted
+
+    @property
+    def submitted_codes(self) -> dict[str, str | None]:
+        """Attempt -> version of the task's code, where that is known."""
+        return self._adopted_codes
+
+    def check(self, packs: Sequence[Pack], estimate_s: Estimate) -> None:
+        """Refuse what exceeds a limit of the cluster.
+
+        Raises:
+            SlurmError: naming the limit.
+        """
+        self.limits.check(self.profile, len(self._bundles(packs, estimate_s)))
+
+    def sentence(self) -> str:
+        """Say which cluster and what each job asks for."""
+        profile, partition = self.profile, self.limits.partition_of(self.profile)
+        asked = f"{profile.asked()}, {profile.walltime_min} min"
+        where = profile.partition or partition.name
+        text = f"SLURM cluster {self.limits.cluster}, partition {where}; each job: {asked}; packs on {self.device}"
+        text += f"; {len(self._adopted)} packs are already there" if self._adopted else ""
+        return "; ".join([text, *filter(None, (ignored_variables(), expiring_keys(profile)))])
+
+    def details(self, packs: Sequence[Pack], estimate_s: Estimate) -> dict[str, Any]:
+        """Return the jobs, the cost in job-hours, how full they are, and the batch script."""
+        bundles = self._bundles(packs, estimate_s)
+        seconds = [estimate_s(pack) for pack in packs]
+        hours = None if None in seconds else sum(s for s in seconds if s) / 3600 / self.profile.slots
+        per_array = min(len(bundles), self.limits.array_size)
+        folder = jobs_folder(self.profile, self.store, self.sweep)
+        return {
+            "jobs": len(bundles),
+            "arrays": -(-len(bundles) // self.limits.array_size),
+            "already_submitted": len(self._adopted),
+            "estimated_job_hours": hours,
+            "gpu_hours": None if hours is None else hours * self.profile.gpus,
+            "share_of_slots_used": share_of_slots_used(packs, seconds, self.profile),
+            "batch_script": batch_script(self.profile, f"depthrate-{self.sweep}", per_array, folder) if bundles else "",
+        }
+
+    def _bundles(self, packs: Sequence[Pack], estimate_s: Estimate) -> list[list[Pack]]:
+        return bundle(packs, [estimate_s(pack) for pack in packs], self._profile_in_room())
+
+    def adopt(self, submissions: Sequence[Submission], states: dict[str, JobState]) -> None:
+        """Watch the jobs of earlier launches that are not over; those that are leave the books when this is used.
+
+        Packs that are committed need nobody to watch them, though their job still runs others.
+        """
+        committed = self._committed() if any(is_alive(state) for state in states.values()) else set()
+        for submission in reversed(submissions):  # a trial that was submitted again is where it was last
+            if submission.is_launch:
+                if submission.job_ids and not any(is_alive(states.get(job_id)) for job_id in submission.job_ids):
+                    self._over.append(submission)
+                continue
+            for job_id, packs in submission.jobs():
+                left = [pack for pack in packs if not committed.issuperset(pack.trial_ids)]
+                if left and is_alive(states.get(job_id)):
+                    self._queue.jobs[job_id] = WatchedJob(job_id, submission, left, states[job_id])
+                    self._adopted |= {pack.attempt_id: (pack.pack_id, pack.trial_ids) for pack in left}
+                    self._adopted_codes |= {pack.attempt_id: pack.code_hash for pack in left}
+            is_watched = any(job.submission is submission for job in self._queue.jobs.values())
+            if not is_watched and (submission.job_ids or submission.was_never_accepted(time.time())):
+                self._over.append(submission)
+        for submission in submissions:
+            if alive := [job_id for job_id in submission.job_ids if is_alive(states.get(job_id))]:
+                self._lanes.bounded(self.profile, len(alive), alive=self._alive())
+                self._lanes.take(alive)
+
+    def _strike_off_what_is_over(self) -> None:
+        """Take what earlier launches left off the books: not in `adopt`, since to plan is to look only."""
+        while self._over:
+            self._finished.strike_off(self._over.pop())
+
+    def _committed(self) -> set[str]:
+        """Return what is committed; nothing if the store does not answer, which costs a look."""
+        try:
+            return take_snapshot(self.store).trial_ids()
+        except (OSError, StoreError):
+            return set()
+
+    def supervise(self, packs: Sequence[Pack], estimate_s: Estimate, options: LaunchOptions) -> LaunchJob | None:
+        """Send the launch away as a small job, if there are more jobs to submit than the cluster takes now.
+
+        Raises:
+            SubmitError: it takes not even that one.
+        """
+        try:
+            room = self.room.left()
+            if self._supervisor is None or room is None or len(self._bundles(packs, estimate_s)) <= room:
+                return None
+            try:
+                return self._supervisor.send(options)
+            except SubmitLimitError:
+                self._make_room_for_one()
+                return self._supervisor.send(options)
+        except SlurmError as error:
+            raise SubmitError(f"the job that would submit the others cannot be submitted: {error}", []) from None
+
+    def _make_room_for_one(self) -> None:
+        """Cancel the job that this launch submitted last, whose packs are then pending again."""
+        if self._queue.jobs:
+            there = count_submitted()
+            cancel_jobs([self._queue.jobs.popitem()[0]])
+            for _ in range(CLOSING_LOOKS):
+                if count_submitted() < there:
+                    break
+                time.sleep(1)
+
+    def take_over(self) -> dict[str, tuple[str, list[str]]]:
+        """Watch what another launch has submitted since this one began; nothing while the controller is away."""
+        before, watched = set(self._adopted), {job.submission.name for job in self._queue.jobs.values()}
+        try:
+            submissions, states = jobs_of_sweep(self.store, self.sweep, self.limits.cluster)
+        except SlurmError as error:
+            log.warning("jobs of other launches are not known: %s", error)
+            return {}
+        self.adopt([each for each in submissions if each.name not in watched], states)
+        return {attempt_id: self._adopted[attempt_id] for attempt_id in self._adopted.keys() - before}
+
+    def submit(self, jobs: Sequence[PackJob]) -> None:
+        """Submit packs as arrays, none longer than the cluster allows.
+
+        Raises:
+            NoRoomError: those that are left wait for others to end.
+            SubmitError: sbatch refused.
+        """
+        self._strike_off_what_is_over()
+        bundles = bundle(jobs, [job.estimated_s for job in jobs], self._profile_in_room())
+        sent: set[str] = set()
+        try:
+            for submission in self._outbox.submit(bundles, self._nodes.excluded, self._alive):
+                for job_id, members in submission.jobs():
+                    self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(members))
+                    sent |= {pack.attempt_id for pack in members}
+        except SlurmError as error:
+            kind = NoRoomError if isinstance(error, SubmitLimitError) else SubmitError
+            raise kind(str(error), [job for each in bundles for job in each if job.attempt_id not in sent]) from None
+        finally:
+            self._pause_s = SOONEST_S
+            self._next_look = self._clock() + SOONEST_S
+
+    def _profile_in_room(self) -> Profile:
+        """Return the profile, with no more jobs at once than there may be."""
+        most = self.room.most
+        if most is None:
+            return self.profile
+        return replace(self.profile, array_parallelism=min(most, self.profile.array_parallelism or most))
+
+    def _alive(self) -> list[str]:
+        return [job_id for job_id, job in self._queue.jobs.items() if not self._queue.is_over(job)]
+
+    def running(self) -> dict[str, str]:
+        """Return the attempts that have started: as submitted -> as they run now."""
+        return {given: now for job in self._queue.jobs.values() for given, now in job.current.items()}
+
+    def poll(self, timeout_s: float) -> list[JobEnd]:
+        """Wait up to `timeout_s`, look at the queue if it is time, and return the packs that ended."""
+        time.sleep(timeout_s)
+        if not (self._queue.jobs or self._cancelled) or self._clock() < self._next_look:
+            return []
+        before, began = self._queue.states(), time.monotonic()
+        ends = self._look()
+        if ends or before != self._queue.states():
+            self._pause_s = SOONEST_S
+        else:
+            self._pause_s = min(LATEST_S, self._pause_s * 1.3)
+        self._next_look = self._clock() + max(self._pause_s, REST * (time.monotonic() - began))
+        return ends
+
+    def _look(self) -> list[JobEnd]:
+        if not self._queue.look():
+            return []
+        ends = []
+        self._ends.look_again(self._queue.jobs.values())
+        avoided = list(self._nodes.excluded)
+        for job in list(self._queue.jobs.values()):
+            is_over, is_settled = self._queue.is_over(job), self._queue.is_settled(job)
+            ends += self._ends.take_ended(job, self.profile.slots, is_over=is_over, is_settled=is_settled)
+            if not job.packs:
+                self._forget(job)
+        if self._nodes.excluded != avoided:
+            self._keep_away()
+        if self._nodes.begins_nowhere({job.state.node for job in self._queue.jobs.values() if job.is_running}):
+            ends = [_nowhere(end) for end in ends]
+        return self._cancelled.hold(ends, jobs_left=bool(self._alive()))
+
+    def _keep_away(self) -> None:
+        """Keep the jobs that wait away from the nodes that only fail."""
+        arrays = sorted({array_of(job_id) for job_id, job in self._queue.jobs.items() if job.is_waiting})
+        exclude_nodes(arrays, sorted({*self.profile.exclude, *self._nodes.excluded}))
+
+    def _forget(self, job: WatchedJob) -> None:
+        del self._queue.jobs[job.job_id]
+        if not any(other.submission is job.submission for other in self._queue.jobs.values()):
+            try:
+                self._finished.strike_off(job.submission)
+            except OSError as error:
+                log.warning("%s is over but cannot be taken off the books: %s", job.submission.name, error)
+
+    def stop(self) -> None:
+        """Do nothing: the jobs go on, and the next launch goes on from them."""
+
+    def withdraw(self) -> None:
+        """Cancel the jobs that wait; those that run go on."""
+        waiting = [job for job in self._queue.jobs.values() if job.is_waiting]
+        try:
+            cancel_jobs([job.job_id for job in waiting])
+        except SlurmError as error:
+            log.warning("jobs that wait are not cancelled: %s", error)
+            return
+        for job in waiting:
+            self._forget(job)
+
+    def close(self) -> None:
+        """Tidy up after the jobs that are over; the others go on, see `stop`."""
+        with suppress(SlurmError, OSError):
+            self._strike_off_what_is_over()
+            for look in range(CLOSING_LOOKS):
+                if arrays := self._finished.arrays():
+                    time.sleep(min(look, 1))  # a job ends a moment after its last commit
+                    self._finished.remove(squeue_states(arrays))
+
+
+def _nowhere(end: JobEnd) -> JobEnd:
+    return replace(end, kind=FailureKind.BEGINS_NOWHERE) if end.kind is FailureKind.NOT_BEGUN else end

@@ -1,0 +1,61 @@
+"""Numbers and values as LaTeX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.export.latex.text import latex
+from depthrate.orchestrator.report.words import is_finite, is_null, is_number
+from depthrate.tasks.fits.rate_fit import RateFit
+
+NOTHING = "---"
+
+
+def number(value: float | None, form: str = ".3g") -> str:
+    """Return a number as mathematics, with a power of ten in place of an e; a dash where it is missing or not finite."""
+    if not is_finite(value):
+        return NOTHING
+    lead, e, exponent = format(value, form).partition("e")
+    return rf"${lead} \cdot 10^{{{int(exponent)}}}$" if e else f"${lead}$"
+
+
+def value(given: Any) -> str:
+    """Return a parameter's value: six digits of a number, none for null."""
+    if is_null(given):
+        return "none"
+    if isinstance(given, np.generic):
+        given = given.item()
+    if isinstance(given, list | tuple):
+        return f"({', '.join(value(each) for each in given)})"
+    return number(given, ".6g") if is_number(given) else latex(given)
+
+
+def values(given: Iterable[Any]) -> str:
+    """Return the set of some values, numbers by their size."""
+    distinct = {str(each): each for each in given}
+    ordered = sorted(
+        distinct.values(), key=lambda each: (not is_number(each), each if is_number(each) else 0, str(each))
+    )
+    return rf"\{{{', '.join(value(each) for each in ordered)}\}}"
+
+
+def power_of(curve: FittedCurve, exponent: float) -> str:
+    """Return what a rate is over, raised: arithmetic in parentheses."""
+    base = latex(curve.x).replace("-", "$-$")
+    return f"{base if curve.x.isidentifier() else f'({base})'}$^{{{exponent:.2f}}}$"
+
+
+def interval(fit: RateFit, form: str = ".3f", *, sign: int = 1) -> str:
+    """Return the 95 % interval of a, or of the exponent -a for sign -1; an end that is left open is infinite."""
+    if fit.ci_low is None and fit.ci_high is None:
+        return NOTHING
+    ends = [(-1, fit.ci_low), (1, fit.ci_high)]
+    texts = [
+        f"{sign * end:{form}}" if is_finite(end) else (r"-\infty" if side * sign < 0 else r"\infty")
+        for side, end in ends
+    ]
+    return f"$[{', '.join(texts if sign > 0 else reversed(texts))}]$"

@@ -1,0 +1,235 @@
+"""What a person sees while a launch runs: a live display in a terminal, a line now and then in a log."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import shlex
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import Progress as ProgressBars
+
+from depthrate.orchestrator.attempts.record import who
+from depthrate.orchestrator.console.tables import duration, printable
+from depthrate.orchestrator.launch.plan import CheckedSweep, Plan
+from depthrate.orchestrator.launch.progress import Progress as LaunchProgress
+from depthrate.storage.attempts.heartbeats import Beat
+from depthrate.storage.commits.cache import SnapshotCache
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.store import Store, StoreError
+from depthrate.sweeps.packing import Pack, estimated_wall_s
+from depthrate.sweeps.trial import varying_parameters
+from depthrate.tasks.task import Engine
+
+LOG_EVERY_S = 30.0
+SHOWN_HOLDERS = 10
+"""Attempts of other launches that are named."""
+
+
+class LaunchWatcher:
+    """Shows trials done, trials a second, the time left, and each running pack's step."""
+
+    def __init__(self, plan: Plan, console: Console):
+        self._plan, self._console = plan, console
+        self._total = len(plan.checked.trials)
+        self._done_before = len(plan.done)
+        self._work = sum(estimated_wall_s(pack, plan.checked.task) for pack in plan.packs)
+        self._packs_added = 0
+        self._varying = varying_parameters(plan.checked.trials)
+        self._started = time.monotonic()
+        self._last_line = self._started
+        self._last_done = self._done_before
+        self._rows: dict[str, TaskID] = {}
+        self._named: set[str] = set()
+        """Attempts of other launches that were said to be waited for."""
+        self._display: ProgressBars | None = None
+
+    def __enter__(self) -> LaunchWatcher:
+        if self._console.is_terminal:
+            self._display = ProgressBars(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=30),
+                TextColumn("{task.fields[text]}"),
+                console=self._console,
+                transient=True,
+            )
+            self._rows[""] = self._display.add_task("trials", total=self._total, text="")
+            self._display.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._display is not None:
+            self._display.stop()
+
+    def __call__(self, progress: LaunchProgress) -> None:
+        """Show how the launch is getting on."""
+        self.take(progress)
+        if self._display is not None:
+            self._draw(self._display, progress)
+            return
+        now = time.monotonic()
+        if progress.trials_done > self._last_done or now - self._last_line >= LOG_EVERY_S:
+            self._last_done, self._last_line = progress.trials_done, now
+            self._console.print(self.sentence(progress), highlight=False)
+
+    def take(self, progress: LaunchProgress) -> None:
+        """Count what a search added, and name whom the launch waits for."""
+        self._count_added(progress)
+        self._name_holders(progress)
+
+    def _name_holders(self, progress: LaunchProgress) -> None:
+        """Say once of each attempt of another launch that it is waited for: one that hangs is waited for in vain."""
+        for record in progress.holders:
+            if record["attempt_id"] not in self._named and len(self._named) < SHOWN_HOLDERS:
+                sweep = shlex.quote(record["sweep"])
+                text = f"waiting for {who(record)}; if it hangs, end it: depthrate cancel {sweep} --force"
+                self._console.print(printable(text), highlight=False, markup=False)
+            self._named.add(record["attempt_id"])
+
+    def _count_added(self, progress: LaunchProgress) -> None:
+        """A search adds packs on the way."""
+        for pack in progress.packs_added[self._packs_added :]:
+            self._total += len(pack.trials)
+            self._work += estimated_wall_s(pack, self._plan.checked.task)
+        self._packs_added = len(progress.packs_added)
+
+    def _draw(self, display: ProgressBars, progress: LaunchProgress) -> None:
+        text = f"{progress.trials_done}/{self._total}{self._pace(progress)}"
+        display.update(self._rows[""], completed=progress.trials_done, total=self._total, text=text)
+        running = {pack.pack_id: (pack, state) for pack, state in progress.packs_running}
+        for pack_id in [key for key in self._rows if key and key not in running]:
+            display.remove_task(self._rows.pop(pack_id))
+        for pack_id, (pack, state) in running.items():
+            if pack_id not in self._rows:
+                self._rows[pack_id] = display.add_task(f"  {self.describe(pack)}", total=None, text="starting")
+            total = state.get("num_steps")
+            if total:
+                step = state.get("step") or 0
+                display.update(self._rows[pack_id], completed=step, total=total, text=f"step {step}/{total}")
+            elif state.get("engine") == Engine.COMPILED and state.get("compile_s") is None:
+                display.update(self._rows[pack_id], text="compiling")
+
+    def describe(self, pack: Pack) -> str:
+        """Name a pack by the varying parameters that its trials share."""
+        params = [trial.params for trial in pack.trials]
+        shared = [name for name in self._varying if all(p[name] == params[0][name] for p in params)]
+        text = " ".join(f"{name}={params[0][name]}" for name in shared)
+        return f"{text} x{len(params)}".strip()
+
+    def sentence(self, progress: LaunchProgress) -> str:
+        """Return how the launch is getting on in a line."""
+        return f"{progress.trials_done}/{self._total} trials{self._pace(progress)}"
+
+    @property
+    def total(self) -> int:
+        """How many trials there are, with those that a search has added."""
+        return self._total
+
+    def _pace(self, progress: LaunchProgress) -> str:
+        elapsed = time.monotonic() - self._started
+        trials = progress.trials_done - self._done_before
+        left = self._seconds_left(progress, elapsed)
+        waiting = len(progress.packs_submitted)
+        parts = [f", {trials / elapsed:.2g} trials/s" if trials and elapsed > 0 else ""]
+        parts.append(f", {duration(left)} left" if left is not None else "")
+        parts.append(f", {len(progress.packs_running)} packs running, {waiting} submitted" if waiting else "")
+        parts.append(
+            f", {progress.waiting_for_others} packs wait for another launch" if progress.waiting_for_others else ""
+        )
+        return "".join(parts)
+
+    def _seconds_left(self, progress: LaunchProgress, elapsed: float) -> float | None:
+        """Scale the time so far by the estimated work left over the work done, running packs by their steps."""
+        task = self._plan.checked.task
+        left = sum(estimated_wall_s(pack, task) for pack in [*progress.packs_queued, *progress.packs_submitted])
+        for pack, state in progress.packs_running:
+            left += estimated_wall_s(pack, task) * (1 - self._share_done(pack, state))
+        done = self._work - left
+        return elapsed * left / done if done > 0.01 * self._work and left > 0 else None
+
+    def _share_done(self, pack: Pack, state: Beat) -> float:
+        """Return how much of a running pack is done; where trials run in turn, steps are those of one trial."""
+        share = (state.get("step") or 0) / state["num_steps"] if state.get("num_steps") else 0.0
+        if self._plan.checked.task.fused:
+            return float(share)
+        return float(min(1.0, ((state.get("trials_done") or 0) + share) / len(pack.trials)))
+
+
+EVERY_S = 0.5
+"""Between two pictures of the bar."""
+SHOWN = 8
+"""Running packs that have a line."""
+
+
+def is_notebook() -> bool:
+    """Whether this process is a notebook's kernel."""
+    shell = sys.modules.get("IPython")
+    running = None if shell is None else shell.get_ipython()
+    return running is not None and hasattr(running, "kernel")
+
+
+def watcher_for(plan: Plan, console: Console) -> LaunchWatcher:
+    """Return what shows a launch where this process shows things."""
+    return NotebookWatcher(plan, console) if is_notebook() else LaunchWatcher(plan, console)
+
+
+class NotebookWatcher(LaunchWatcher):
+    """Shows a bar, the time left and each running pack's step."""
+
+    def __enter__(self) -> NotebookWatcher:
+        shown: Any = importlib.import_module("IPython.display")  # a kernel has it; nothing else needs it
+        self._html = shown.HTML
+        self._shown_at, self._last = 0.0, ""
+        self._handle = shown.display(shown.HTML(bar_html(0, self.total, "starting", [])), display_id=True)
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._last:
+            self._handle.update(self._html(self._last))
+
+    def __call__(self, progress: LaunchProgress) -> None:
+        """Show how the launch is getting on."""
+        self.take(progress)
+        packs = []
+        for pack, beat in progress.packs_running[:SHOWN]:
+            step, steps = beat.get("step") or 0, beat.get("num_steps")
+            packs.append((self.describe(pack), f"step {step}/{steps}" if steps else "starting"))
+        self._last = bar_html(progress.trials_done, self.total, self.sentence(progress), packs)
+        if time.monotonic() - self._shown_at >= EVERY_S:
+            self._shown_at = time.monotonic()
+            self._handle.update(self._html(self._last))
+
+
+def bar_html(done: int, total: int, sentence: str, packs: list[tuple[str, str]]) -> str:
+    """Return the bar as HTML: how many trials of all are done, a sentence, and a line a running pack."""
+    lines = "".join(f"<div style='opacity:.7'>{html.escape(name)}: {html.escape(how)}</div>" for name, how in packs)
+    return (
+        f"<div class='depthrate-bar'><progress value='{done}' max='{max(total, 1)}' style='width:20em'></progress> "
+        f"{html.escape(sentence)}{lines}</div>"
+    )
+
+
+class JobWatcher:
+    """A line whenever a job that launches a sweep elsewhere, or what it has committed, has changed."""
+
+    def __init__(self, checked: CheckedSweep, store: Store, console: Console):
+        self._trial_ids = {trial.trial_id for trial in checked.trials}
+        self._files, self._console = store, console
+        self._cache = SnapshotCache()
+        self._shown = ""
+
+    def show(self, state: str) -> None:
+        """Show how the job is getting on, given its state in words."""
+        try:
+            committed = take_snapshot(self._files, cache=self._cache).trial_ids()
+        except (OSError, StoreError):
+            return
+        text = f"{state}, {len(self._trial_ids & committed)}/{len(self._trial_ids)} trials"
+        if text != self._shown:
+            self._console.print(text, highlight=False)
+        self._shown = text

@@ -1,0 +1,115 @@
+"""How long packs take: what their task reckons, corrected by what packs of it have taken before on the same kind of device.
+
+What a pack took on CPUs are processor seconds, where its task reckons such: where too much runs at once a pack's wall
+time says nothing of it. A task that reckons nothing may wait as well as compute, so of its packs the wall time counts.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from depthrate.orchestrator.launch.plan import Plan
+from depthrate.orchestrator.monitor.cost import device_kind, device_word, span_s
+from depthrate.storage.attempts.records import Record, records_of_attempts
+from depthrate.storage.commits.snapshot import Snapshot, sample_trials
+from depthrate.storage.files.json_objects import object_of
+from depthrate.storage.files.store import Store
+from depthrate.sweeps.packing import Pack, estimated_wall_s
+from depthrate.sweeps.trial import Trial
+from depthrate.tasks.task import Task
+
+MOST_TRIALS = 1000
+"""Committed last, among which measured packs are looked for."""
+MOST_PACKS = 64
+NEAREST = 7
+"""Measured packs whose median corrects a pack's estimate: those whose trials were reckoned to take about as long."""
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Gives a pack's rough seconds of a device."""
+
+    task: Task
+    device: str
+    """Its kind."""
+    measured: Sequence[tuple[float, float]] = ()
+    """(log of the seconds reckoned for a trial, seconds taken over reckoned) of each measured pack, by the former."""
+
+    def __call__(self, pack: Pack) -> float | None:
+        """Return the rough seconds on one core (or GPU, where measured ones correct it); None where nothing is known."""
+        if self.task.estimate_s is None and not self.measured:
+            return None
+        reckoned_s = estimated_wall_s(pack, self.task)
+        return reckoned_s * self._factor(reckoned_s / max(1, len(pack.trials)))
+
+    @property
+    def unit(self) -> str:
+        """What the seconds are of: core or GPU."""
+        return device_word(self.device if self.measured else "cpu").removesuffix("-hours")
+
+    @property
+    def remark(self) -> str:
+        """Says what the estimate rests on; empty where it is the task's own reckoning."""
+        if not self.measured:
+            return ""
+        packs = "the last measured pack" if len(self.measured) == 1 else f"the last {len(self.measured)} measured packs"
+        return f"corrected by what {packs} of task {self.task.name} took"
+
+    def hours(self, packs: Iterable[Pack]) -> float | None:
+        """Return the hours of these packs; None without any estimate."""
+        seconds = [self(pack) for pack in packs]
+        return None if None in seconds else sum(s for s in seconds if s is not None) / 3600
+
+    def _factor(self, reckoned_s: float) -> float:
+        if not self.measured or not reckoned_s > 0:
+            return 1.0
+        logs = np.array([log_s for log_s, _ in self.measured])
+        nearest = np.argsort(np.abs(logs - np.log(reckoned_s)), kind="stable")[:NEAREST]
+        return statistics.median(self.measured[index][1] for index in nearest)
+
+
+def make_estimates(plan: Plan, store: Store, device: str) -> Estimates:
+    """Return what gives a pack's rough seconds on such a device, from measured packs of its task where there are any."""
+    task = plan.checked.task
+    return Estimates(task, device, _measured(task, device, plan.snapshot, store) if plan.packs else [])
+
+
+def _measured(task: Task, device: str, snapshot: Snapshot, store: Store) -> list[tuple[float, float]]:
+    sample = sample_trials(store, snapshot, MOST_TRIALS)
+    columns = ["task", "attempt_id", "pack_id", "wall_s", "device", "params"]
+    packs: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in sample.select(columns).to_pylist():
+        if row["task"] == task.name and row["wall_s"] is not None and device_kind(row["device"]) == device_kind(device):
+            packs[row["attempt_id"], row["pack_id"]].append(row)
+    packs = dict(islice(packs.items(), MOST_PACKS))
+    counts_cores = task.estimate_s is not None and device_kind(device) == "cpu"
+    records = records_of_attempts(store, snapshot, {attempt for attempt, _ in packs}) if counts_cores else {}
+    found = []
+    for (attempt_id, _), rows in packs.items():
+        share = _computing_share(records.get(attempt_id)) if counts_cores else 1.0
+        with suppress(ValueError, KeyError, TypeError, ArithmeticError):  # trials that this task cannot have run
+            reckoned_s, taken_s = _reckoned_s(task, rows), sum(row["wall_s"] for row in rows) * (share or 0.0)
+            if taken_s > 0 and reckoned_s > 0:
+                found.append((float(np.log(reckoned_s / len(rows))), taken_s / reckoned_s))
+    return sorted(found)
+
+
+def _reckoned_s(task: Task, rows: Sequence[Mapping[str, Any]]) -> float:
+    trials = [Trial("", task.name, task.version, task.schema.completed(object_of(row["params"]))) for row in rows]
+    return estimated_wall_s(Pack("", tuple(trials)), task)
+
+
+def _computing_share(record: Record | None) -> float | None:
+    """Return the cores that an attempt computed with on average while it ran; None where its record does not say."""
+    if record is None or record["cpu_s"] is None or record["ended_at"] is None:
+        return None
+    held_s = span_s(record, record["ended_at"])
+    return record["cpu_s"] / held_s if held_s > 0 else None

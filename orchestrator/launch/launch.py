@@ -1,0 +1,275 @@
+"""`depthrate run` once its plan is made: packs driven from here, or the whole launch sent away, and a clean end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from depthrate.orchestrator.attempts.record import heartbeat_s
+from depthrate.orchestrator.executors.base import Executor, LaunchJob, LaunchOptions, LaunchSite, SubmitError
+from depthrate.orchestrator.launch.autocompact import Upkeep
+from depthrate.orchestrator.launch.code_versions import keep_source, other_code
+from depthrate.orchestrator.launch.display import JobWatcher, watcher_for
+from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.notify import Notifier
+from depthrate.orchestrator.launch.plan import CheckedSweep, Plan, stale_checkpoints
+from depthrate.orchestrator.launch.progress import Detached, Feed, Outcome
+from depthrate.storage.attempts.live_curves import delete_ended_live
+from depthrate.storage.catalog.specs import write_spec
+from depthrate.storage.commits.await_commits import await_commits
+from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
+from depthrate.storage.files.paths import checkpoint_folder
+from depthrate.storage.files.store import Store, StoreError
+from depthrate.tasks.task import Task
+
+if TYPE_CHECKING:
+    from depthrate.orchestrator.executors.base import Estimate
+
+log = logging.getLogger("depthrate")
+
+
+@dataclass(frozen=True)
+class LaunchEnd:
+    """How a launch ended, and what the store held then."""
+
+    snapshot: Snapshot
+    outcome: Outcome | None = None
+    """Of a launch that was driven from here."""
+    job: LaunchJob | None = None
+    """In which a launch ran that was sent away."""
+    job_end: str = ""
+    """How that job ended, in words."""
+    unseen: int = 0
+    """Trials that it has committed and that the store's listing does not show."""
+
+
+def launch(
+    plan: Plan,
+    store: Store,
+    executor: Executor,
+    estimate_s: Estimate,
+    *,
+    data: str,
+    checkpoint_s: float,
+    stall_s: float | None = None,
+    console: Console,
+    feed: Feed | None = None,
+    notifier: Notifier | None = None,
+) -> LaunchEnd:
+    """Run a plan's packs, and those that a search adds, until all are committed, given up, or Ctrl-C.
+
+    Raises:
+        StoreError: the store cannot be written, or other processes would not see it.
+        ValueError: the executor cannot be started.
+    """
+    options = _begin(plan, store, executor, data, checkpoint_s, stall_s)
+    executor.start(plan.num_packs_expected)
+    upkeep = Upkeep(options.store)
+    with watcher_for(plan, console) as watcher:
+        watch = watcher if notifier is None else notifier.watching(watcher)
+        driver = Driver(plan, store, executor, options, watch, upkeep=upkeep.look, estimate_s=estimate_s, feed=feed)
+        with _Interrupts(driver, console):
+            try:
+                outcome = driver.run()
+            finally:
+                executor.close()
+                upkeep.close(wait=False)
+    done = _done(plan, outcome) if feed is None else set()  # a search leaves out trials that it prunes
+    snapshot = await_commits(store, done)
+    if not outcome.interrupted:
+        if upkeep.look(snapshot):
+            console.print("putting small files together, as depthrate compact does")
+        upkeep.close(wait=True)
+    committed = snapshot.trial_ids()
+    own = [pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)]
+    with contextlib.suppress(OSError):  # what is left of one costs room and no result
+        own += stale_checkpoints(store, committed)  # of packs that others formed, and workers whose launch was killed
+        delete_ended_live(store, committed, sweep=plan.checked.sweep.name)
+    delete_checkpoints(dict.fromkeys(own), store)
+    return LaunchEnd(snapshot, outcome, unseen=len(done - committed))
+
+
+def _done(plan: Plan, outcome: Outcome) -> set[str]:
+    """Return the trials that a launch which went to its end has committed: all but those that it gave up."""
+    if outcome.stopped_early or outcome.interrupted:
+        return set()
+    given_up = {trial_id for failure in outcome.failures for trial_id in failure.pack.trial_ids}
+    packs = (*plan.packs, *plan.underway.values())
+    return {trial_id for pack in packs for trial_id in pack.trial_ids} - given_up
+
+
+def submit(
+    plan: Plan,
+    store: Store,
+    executor: Executor,
+    estimate_s: Estimate,
+    *,
+    data: str,
+    checkpoint_s: float,
+    stall_s: float | None = None,
+) -> Detached:
+    """Submit a plan's packs to machines that go on without us.
+
+    Raises:
+        StoreError: the store cannot be written.
+    """
+    options = _begin(plan, store, executor, data, checkpoint_s, stall_s)
+    supervise = partial(executor.supervise, plan.packs, estimate_s, options)
+    try:
+        if job := supervise():
+            return Detached(len(plan.underway), 0, len(plan.packs), job)
+    except SubmitError as error:
+        log.warning("%s", error)
+    executor.start(plan.num_packs_expected)
+    sent = Driver(plan, store, executor, options, lambda progress: None, estimate_s=estimate_s).detach()
+    try:
+        return replace(sent, job=supervise()) if sent.not_submitted else sent  # the limit was learnt on the way
+    except SubmitError as error:
+        log.warning("%s", error)
+        return sent
+
+
+def send_launch(
+    plan: Plan, store: Store, site: LaunchSite, *, data: str, checkpoint_s: float, stall_s: float | None = None
+) -> LaunchJob:
+    """Send the whole launch away, or find the one that is on its way already; it goes on without us.
+
+    Raises:
+        StoreError: the store cannot be written.
+        ValueError: a scheduler refused, or does not answer.
+    """
+    store.check_writable()
+    write_launch(store, plan.checked)
+    version = keep_source(store, plan.checked.task)
+    return site.send_launch(data=data, checkpoint_s=checkpoint_s, code_hash=version, stall_s=stall_s)
+
+
+def follow_launch(plan: Plan, store: Store, site: LaunchSite, job: LaunchJob, console: Console) -> LaunchEnd:
+    """Show how a launch that was sent away is getting on, until its job is over."""
+    job_end = site.follow(job, JobWatcher(plan.checked, store, console).show)
+    return LaunchEnd(take_snapshot(store), job=job, job_end=job_end)
+
+
+def write_launch(store: Store, checked: CheckedSweep) -> None:
+    """Make this the sweep that status, fit and report mean by its name."""
+    sweep = checked.sweep
+    write_spec(store, sweep.name, sweep.spec_hash(), sweep.spec(), [trial.trial_id for trial in checked.trials])
+
+
+def _begin(
+    plan: Plan, store: Store, executor: Executor, data: str, checkpoint_s: float, stall_s: float | None
+) -> LaunchOptions:
+    """Check the store, note the launch in it, and return what all its jobs share."""
+    if not store.is_shared:
+        raise StoreError(
+            f"store {store.url!r} lives in one process, and trials run in others; give a folder or a bucket"
+        )
+    store.check_writable()
+    delete_checkpoints(plan.stale_checkpoints, store)
+    write_launch(store, plan.checked)
+    _check_still_there(store, plan)
+    found = other_code(plan.checked, plan.snapshot)
+    git_sha, git_dirty = _git_state(_task_folder(plan.checked.task))
+    return LaunchOptions(
+        store=_absolute(store),
+        data=data,
+        device=executor.device,
+        checkpoint_s=checkpoint_s,
+        git_sha=git_sha,
+        git_dirty=git_dirty,
+        code_hash=keep_source(store, plan.checked.task),
+        stall_s=stall_s,
+        accepted_codes=() if found is None else sorted(found.accepted),
+        gpu_share=executor.gpu_share,
+        beat_s=heartbeat_s(store, executor.at_once(executor.workers if plan.checked.sweep.search else len(plan.packs))),
+        engine=plan.checked.sweep.engine,
+    )
+
+
+def _check_still_there(store: Store, plan: Plan) -> None:
+    """Check that nobody removed what the plan counts on before it was written down who asks for it.
+
+    Raises:
+        StoreError: somebody did.
+    """
+    if store.list("removals") and (gone := plan.done - take_snapshot(store).trial_ids()):
+        raise StoreError(
+            f"{len(gone)} trials that were done have been removed meanwhile; call it again to run them too"
+        )
+
+
+class _Interrupts:
+    """Ctrl-C, SIGTERM or a closed terminal once: checkpoint and stop; twice: stop now."""
+
+    def __init__(self, driver: Driver, console: Console):
+        self._driver, self._console = driver, console
+
+    def __enter__(self) -> None:
+        self._before = {s: signal.signal(s, self._on_signal) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._driver.stopping:
+            raise KeyboardInterrupt
+        goes_on = "leaving: the jobs go on without us"
+        stops = "stopping: each worker saves a checkpoint after its current step (Ctrl-C again to stop at once)"
+        self._console.print(goes_on if self._driver.executor.outlives_driver else stops)
+        self._driver.stop()
+
+
+def _absolute(store: Store) -> str:
+    return store.root if store.is_local else store.url
+
+
+def _task_folder(task: Task) -> Path:
+    return Path(__file__).parent if task.code is None else task.code.root
+
+
+def _git_state(folder: Path) -> tuple[str | None, bool | None]:
+    """Return the commit of the task's code and whether it was changed since; nulls outside a repository."""
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip()
+
+    sha = git("rev-parse", "HEAD")
+    changes = git("status", "--porcelain") if sha else None
+    return sha or None, None if changes is None else bool(changes)
+
+
+def delete_checkpoints(pack_ids: Iterable[str], store: Store) -> None:
+    """Delete the checkpoints of packs that are done (by another launch, after they were halved, or before a crash).
+
+    What is left of one costs room and no result: the next launch, and `verify`, find it.
+    """
+    wanted = set(pack_ids)
+    if not wanted:
+        return
+    try:
+        there = {path.split("/")[1] for path in store.list("checkpoints")}
+    except OSError as error:
+        log.warning("checkpoints are not listed, and not deleted: %s", error)
+        return
+    for pack_id in wanted & there:  # few are there, and asking for one that is not costs requests too
+        try:
+            store.delete(checkpoint_folder(pack_id))
+        except OSError as error:
+            log.warning("checkpoint of pack %s, which is done, is not deleted: %s", pack_id, error)

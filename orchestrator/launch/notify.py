@@ -1,0 +1,76 @@
+"""`--notify`: a command or a webhook is told of a launch's first failure and of its end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from depthrate.orchestrator.console.tables import printable
+from depthrate.orchestrator.launch.progress import Progress, Watcher
+
+INTERRUPTED = 130
+PATIENCE_S = 20.0
+"""What takes longer is given up: a launch waits for nobody."""
+log = logging.getLogger("depthrate")
+
+
+@dataclass
+class Notifier:
+    """Tells somebody, by a command or a webhook, how a launch is getting on."""
+
+    target: str
+    """A URL that is sent JSON (event, sweep, message), or a command that finds them in its environment."""
+    sweep: str
+    has_told_failure: bool = False
+
+    def watching(self, watcher: Watcher) -> Watcher:
+        """Return a watcher that also tells of the first failure."""
+
+        def watch(progress: Progress) -> None:
+            watcher(progress)
+            if progress.failures and not self.has_told_failure:
+                self.has_told_failure = True
+                failure = progress.failures[0]
+                self.tell("failure", f"{len(failure.pack.trials)} trials of {self.sweep} failed: {failure.error}")
+
+        return watch
+
+    def around(self, run: Callable[[], int]) -> int:
+        """Run a launch, tell how it ended, also where it did so by an error, and return its exit code."""
+        code = 1
+        try:
+            code = run()
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+            raise
+        finally:
+            self._tell_end(code)
+        return code
+
+    def _tell_end(self, code: int) -> None:
+        how = {0: "is done", INTERRUPTED: "was stopped"}.get(code, "ended with trials that are not done")
+        self.tell("end", f"{self.sweep} {how}")
+
+    def tell(self, event: str, message: str) -> None:
+        """Tell an event; that nobody hears it is a warning, never an error."""
+        content = {"event": event, "sweep": self.sweep, "message": printable(message)}
+        try:
+            (self._post if self.target.startswith(("http://", "https://")) else self._call)(content)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            log.warning("--notify %s: %s", self.target, error)
+
+    def _post(self, content: dict[str, str]) -> None:
+        body = json.dumps(content | {"text": content["message"]}).encode()  # `text` is what chat services show
+        request = urllib.request.Request(self.target, body, {"Content-Type": "application/json"})
+        urllib.request.urlopen(request, timeout=PATIENCE_S).close()
+
+    def _call(self, content: dict[str, str]) -> None:
+        added = {f"DEPTHRATE_{name.upper()}": text for name, text in content.items()}
+        subprocess.run(
+            self.target, shell=True, env=os.environ | added, stdin=subprocess.DEVNULL, timeout=PATIENCE_S, check=True
+        )

@@ -1,0 +1,177 @@
+"""What a launch would do: the sweep's trials, minus the committed ones, in packs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+from depthrate.orchestrator.analysis.columns import columns_of, result_columns
+from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
+from depthrate.storage.files.json_objects import read_sealed
+from depthrate.storage.files.paths import checkpoint_trials_path, identity, is_identity
+from depthrate.storage.files.store import Store
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.figure_requests import check_figures
+from depthrate.sweeps.fit_requests import check_fits
+from depthrate.sweeps.memory import check_memory
+from depthrate.sweeps.packing import Pack, estimated_wall_s, make_pack, pack_trials
+from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.trial import Trial
+from depthrate.tasks.data.sources import DataSource
+from depthrate.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class CheckedSweep:
+    """A sweep whose task is loaded and whose trials passed every check that needs no store."""
+
+    sweep: Sweep
+    task: Task
+    trials: list[Trial]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done and what would run."""
+
+    checked: CheckedSweep
+    snapshot: Snapshot
+    done: set[str]
+    packs: list[Pack]
+    """Pending trials, longest pack first."""
+    underway: dict[str, Pack]
+    """Attempt -> pack of the jobs that an earlier launch submitted and a scheduler still has."""
+    stale_checkpoints: list[str]
+    """Packs that left a checkpoint although all their trials are committed."""
+
+    @property
+    def num_packs_expected(self) -> int | None:
+        """Packs that would run; null where a search adds more."""
+        return None if self.checked.sweep.search else len(self.packs)
+
+    @property
+    def num_pending(self) -> int:
+        """Trials that would run."""
+        return sum(len(pack.trials) for pack in self.packs)
+
+
+def check_sweep(sweep: Sweep, files: Mapping[str, bytes] | None = None) -> CheckedSweep:
+    """Load the sweep's task, as these files of its code have it or as it is now, and expand it.
+
+    Raises:
+        ValueError: `SweepError`, `TaskError`, `ParameterError` or `TableError` for what cannot run.
+    """
+    task = sweep.load_task(files)
+    trials = sweep.expand(task)
+    check_fits(sweep, task)
+    check_figures(sweep, task)
+    columns_of(task)  # refuses columns that the store cannot keep
+    check_filters(sweep, task)
+    return CheckedSweep(sweep, task, trials)
+
+
+def check_filters(sweep: Sweep, task: Task) -> None:
+    """Check that each `where` of the sweep's fits is SQL over what its trials will have.
+
+    Raises:
+        SweepError: it is not; found out after the training it would be too late.
+    """
+    filters = [request.where for request in sweep.fit if request.where is not None]
+    if not filters:
+        return
+    from depthrate.storage.query.sql_checks import QueryError, check_expression  # here: most sweeps have no filter
+
+    for text in filters:
+        try:
+            check_expression(text, result_columns(task))
+        except QueryError as error:
+            raise SweepError(f"fit where: {error}") from None
+
+
+def check_data(checked: CheckedSweep, source: DataSource) -> None:
+    """Check that everything the trials read is there.
+
+    Raises:
+        DatasetError: saying where it looked and how to get it.
+    """
+    checked.task.check_data([trial.params for trial in checked.trials], source)
+
+
+def check_contents(plan: Plan, source: DataSource) -> None:
+    """Read everything that the pending trials read, once, so that damage is found before anything starts.
+
+    Raises:
+        DatasetError: naming the file, what was expected of it, and what to do.
+    """
+    pending = [trial.params for pack in plan.packs for trial in pack.trials]
+    plan.checked.task.check_contents(pending, source)
+
+
+def make_plan(
+    checked: CheckedSweep,
+    store: Store,
+    *,
+    device: str = "cpu",
+    workers: int = 1,
+    submitted: Mapping[str, tuple[str, list[str]]] | None = None,
+    memory_bytes: float | None = None,
+) -> Plan:
+    """Compare the sweep with the store, and with what was submitted: attempt -> (pack, trials).
+
+    `memory_bytes` is what one worker may use.
+
+    Packs that left a checkpoint are formed again as they were, so that nothing trained is trained anew.
+
+    Raises:
+        MemoryLimitError: a pending trial needs more than that even alone.
+    """
+    snapshot = take_snapshot(store)
+    committed = snapshot.trial_ids()
+    pending = {trial.trial_id: trial for trial in checked.trials if trial.trial_id not in committed}
+    underway = {}
+    for attempt_id, (pack_id, trial_ids) in (submitted or {}).items():
+        theirs = [pending.pop(trial_id) for trial_id in trial_ids if trial_id in pending]
+        if theirs:
+            underway[attempt_id] = Pack(pack_id, tuple(theirs))
+    packs = []
+    checkpointed = _checkpointed_packs(store)
+    for pack_id, members in checkpointed.items():
+        again = [pending.pop(trial_id) for trial_id in members if trial_id in pending]
+        if again:
+            packs.append(Pack(pack_id, tuple(again)))
+    new = pack_trials(pending.values(), checked.task, device=device, workers=workers, memory_bytes=memory_bytes)
+    check_memory(new, checked.task, device, memory_bytes)
+    packs += new
+    packs.sort(key=lambda pack: -estimated_wall_s(pack, checked.task))
+    done = committed & {trial.trial_id for trial in checked.trials}
+    return Plan(checked, snapshot, done, packs, underway, _stale(checkpointed, committed))
+
+
+def stale_checkpoints(store: Store, committed: Set[str]) -> list[str]:
+    """Return the packs that left a checkpoint and whose trials are all committed."""
+    return _stale(_checkpointed_packs(store), committed)
+
+
+def _stale(checkpointed: Mapping[str, list[str]], committed: Set[str]) -> list[str]:
+    return [pack_id for pack_id, members in checkpointed.items() if committed >= set(members)]
+
+
+def halved(pack: Pack) -> list[Pack]:
+    """Return the pack's trials in two packs, for one that ran out of memory."""
+    middle = len(pack.trials) // 2
+    return [make_pack(pack.trials[:middle]), make_pack(pack.trials[middle:])]
+
+
+def _checkpointed_packs(store: Store) -> dict[str, list[str]]:
+    packs = {}
+    found = {path: path.split("/")[1] for path in store.list("checkpoints")}
+    named = [
+        path for path, pack_id in found.items() if is_identity(pack_id) and path == checkpoint_trials_path(pack_id)
+    ]
+    for path, content in store.read_many(named):
+        try:
+            if not isinstance(content, OSError):
+                packs[found[path]] = [identity(trial_id) for trial_id in read_sealed(content)["trial_ids"]]
+        except (ValueError, KeyError, TypeError):
+            continue  # torn or foreign: its trials are packed as if they had no checkpoint
+    return packs

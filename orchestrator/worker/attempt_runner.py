@@ -1,0 +1,349 @@
+"""One attempt of a pack, from its record to its commit: train, turn what came of it into tables, commit, say how it ended."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+import logging
+import os
+import resource
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from depthrate.orchestrator.analysis.columns import columns_of
+from depthrate.orchestrator.attempts.record import Attempt
+from depthrate.orchestrator.executors.base import BATCH_S, PackJob
+from depthrate.orchestrator.launch.code_versions import code_hash, load_kept_task
+from depthrate.orchestrator.worker.context import StopFlag, WorkerContext
+from depthrate.orchestrator.worker.heartbeat import Heartbeat, captured_output
+from depthrate.orchestrator.worker.live_curves import LiveCurves
+from depthrate.orchestrator.worker.pruning import Judge, Pruning
+from depthrate.storage.commits.commit import commit_trials
+from depthrate.storage.files.data_cache import worker_data_folder
+from depthrate.storage.files.paths import DATA_TABLES, checkpoint_folder
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.feature_file import FeatureFile
+from depthrate.storage.tables.from_task import layer_parts, task_table
+from depthrate.storage.tables.schema import TableError
+from depthrate.storage.tables.states import AttemptState, FailureKind
+from depthrate.tasks.task import Interrupted, ResultStatus, Task, TrialResult
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COMMIT_EVERY_S = 20.0
+"""Longest a finished trial of a pack that runs in turn waits for its commit."""
+HANGING_S = 10.0
+"""Longest wait for who is at the finished trials, where the attempt is to end because it hangs."""
+log = logging.getLogger("depthrate")
+
+
+class CommitError(Exception):
+    """The store refused a commit: nothing of it is visible, and it is worth trying again."""
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A trial that waits for its commit."""
+
+    row: dict[str, Any] | None
+    """Of the trials table; null where its search has left it out."""
+    tables: dict[str, pa.Table]
+
+
+class PackRun:
+    """One attempt of a pack, or of several short ones in turn, from its record to its commit."""
+
+    def __init__(
+        self, job: PackJob, task: Task, store: Store, attempt: Attempt, stop: StopFlag, judge: Judge | None = None
+    ):
+        self.job, self.task, self.store, self.attempt, self.stop = job, task, store, attempt, stop
+        self._judge, self._data = judge, worker_data_folder(job.options.data)
+        self._columns = columns_of(task)
+        self._began = time.monotonic()
+        self._commits_in_parts = bool(job.then) or not task.fused
+        self._longest_wait_s = BATCH_S if job.then else COMMIT_EVERY_S
+        self._take_up(job)
+        self._open: list[tuple[TrialResult, dict[str, pa.Table]]] = []
+        """Of a fused pack that is under way: its trials are committed together."""
+        self._finished: list[_Finished] = []
+        self._oldest_finished = 0.0
+        self._features = FeatureFile()
+        self._part = -1
+        self._lock = threading.Lock()  # the heartbeat commits finished trials while the next one trains
+
+    def run(self) -> None:
+        """Train and commit the job's pack; then the next ones, unless that took too long already: those are given back.
+
+        Raises:
+            Interrupted: asked to stop; a checkpoint is saved and trials that had finished are committed.
+        """
+        try:
+            self._run()
+        finally:
+            self._live.close()
+
+    def _run(self) -> None:
+        begun: list[PackJob] = []
+        checkpointed = []
+        try:
+            for pack in self.job.packs():
+                if begun and (self.stop.is_set or time.monotonic() - self._began > BATCH_S):
+                    break
+                begun.append(pack)
+                self._live.close()
+                self._take_up(pack)
+                self.attempt.trial_ids = [trial_id for each in begun for trial_id in each.trial_ids]
+                if self._run_pack():
+                    checkpointed.append(pack.pack_id)
+                if self._features.num_rows:  # those of the next pack go into a file of their own
+                    self._commit()
+        finally:
+            if self._commits_in_parts:
+                self._commit()
+        self._commit()
+        self._delete_checkpoints(checkpointed)
+
+    def _take_up(self, pack: PackJob) -> None:
+        """Make a pack the one that is under way."""
+        self._pack, self._pruning = pack, Pruning(pack, self._judge)
+        # a job may be older than the task
+        self._params = [self.task.schema.completed(params) for params in pack.params]
+        self.attempt.pack_id = pack.pack_id
+        self._live = LiveCurves(self.store, pack, dict(zip(pack.trial_ids, self._params, strict=True)))
+
+    def _run_pack(self) -> bool:
+        """Train the pack that is under way; return whether there may be a checkpoint of it."""
+        self._open = []
+        pack = self._pack
+        given = self.store, pack, self._data, self.attempt, self.stop, pack.trial_ids, self._pruning
+        context = WorkerContext(*given, live=self._live)
+        began = started = time.monotonic()
+        for result in self.task.run(self._params, context):
+            wall_s = time.monotonic() - started
+            with self._lock:
+                tables = self._arrow_tables(result)
+                self.attempt.trials_done += 1
+                if self.task.fused:
+                    self._open.append((result, tables))
+                else:
+                    self._finish(result, tables, wall_s)
+            if not self.task.fused:
+                started = time.monotonic()
+                self.commit_if_due()
+        share_s = (time.monotonic() - started + context.wall_s_before) / len(pack.trial_ids)
+        self.attempt.packs_s += time.monotonic() - began
+        with self._lock:
+            for result, tables in self._open:
+                self._finish(result, tables, share_s)
+            self._open = []
+        return context.may_have_checkpoint
+
+    def _finish(self, result: TrialResult, tables: dict[str, pa.Table], wall_s: float) -> None:
+        """Put a trial among those that wait for their commit; the lock is held."""
+        self._oldest_finished = self._oldest_finished or time.monotonic()
+        is_pruned = result.status is ResultStatus.PRUNED
+        self._finished.append(_Finished(None if is_pruned else self._trial_row(result, wall_s), tables))
+
+    def _delete_checkpoints(self, pack_ids: Iterable[str]) -> None:
+        for pack_id in pack_ids:
+            try:
+                self.store.delete(checkpoint_folder(pack_id))
+            except OSError as error:  # all is committed
+                log.warning("checkpoint not deleted: %s", error)
+
+    @property
+    def stall_s(self) -> float | None:
+        """After how many seconds without progress it is ended; null: never."""
+        return self.job.options.stall_s
+
+    def commit_finished(self) -> None:
+        """Commit the finished trials of packs that run in turn, or whose trials do, unless what hangs is at them."""
+        if self._commits_in_parts:
+            self._commit(HANGING_S)
+
+    def show_live(self) -> None:
+        """Let the store have what trials have logged, if it is time."""
+        self._live.write_if_due()
+
+    def commit_if_due(self) -> None:
+        """Commit the finished trials of packs that run in turn, or whose trials do, if they waited long enough."""
+        is_due = self._finished and time.monotonic() - self._oldest_finished >= self._longest_wait_s
+        if is_due and self._commits_in_parts:
+            self._commit(0.0)  # the next look will do: a heartbeat that waited would be missed
+
+    def _commit(self, wait_s: float = -1.0) -> None:
+        """Commit what has finished, unless somebody is at it for longer than that; less than 0: for ever."""
+        if self._lock.acquire(timeout=wait_s):
+            try:
+                self._commit_what_waits()
+            finally:
+                self._lock.release()
+
+    def _commit_what_waits(self) -> None:
+        """Commit what has finished; the lock is held."""
+        if not self._finished:
+            return
+        self._part += 1  # before: what a failed write has stored, nobody knows, and it must not be written over
+        features = None if self._open else self._features  # else they are those of the pack under way
+        self._write_commit(features)
+        self._live.forget({each.row["trial_id"] for each in self._finished if each.row is not None})
+        self._finished, self._oldest_finished = [], 0.0
+        if features is not None:
+            features.close()
+            self._features = FeatureFile()
+
+    def _write_commit(self, features: FeatureFile | None) -> None:
+        try:
+            self._pruning.write(self.store)
+            peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+            rows = [each.row for each in self._finished if each.row is not None]
+            for row in rows:
+                row["peak_memory_gb"] = peak_gb if row["peak_memory_gb"] is None else row["peak_memory_gb"]
+            tables = [each.tables for each in self._finished if each.row is not None]
+            if not rows:
+                return
+            commit_trials(
+                self.store,
+                sweep=self.job.sweep,
+                attempt_id=self.job.attempt_id,
+                part=self._part if self._commits_in_parts else None,
+                trials=rows,
+                tables={name: [each[name] for each in tables if name in each] for name in DATA_TABLES},
+                columns=self._columns,
+                features=features,
+            )
+        except TableError:
+            if self.job.then:
+                self.attempt.pack_id = ""  # whose rows do not fit those of the others is found out when each goes alone
+            raise
+        except Exception as error:
+            raise CommitError(f"{type(error).__name__}: {error}") from error
+
+    def _arrow_tables(self, result: TrialResult) -> dict[str, pa.Table]:
+        if not isinstance(result.tables, Mapping):
+            raise TableError(
+                f"task returned {type(result.tables).__name__} for a trial; "
+                "return a mapping from table to rows, such as {'metrics': [...]}"
+            )
+        trial_id, attempt_id = self._pack.trial_ids[result.index], self.job.attempt_id
+        columns, num_rows = self._columns, self._features.num_rows
+
+        def arrow(name: str, content: Any) -> pa.Table:
+            return task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id)
+
+        try:
+            for part in layer_parts(result.tables.get("features")):
+                self._features.add(arrow("features", part))
+            return {name: arrow(name, content) for name, content in result.tables.items() if name != "features"}
+        except BaseException as error:
+            self._features.leave_out(trial_id, num_rows)
+            if not isinstance(error, TableError):
+                raise
+            where = f"; task {self.task.name!r} is in {self.task.defined_at}" if self.task.defined_at else ""
+            raise TableError(f"{error}{where}") from None
+
+    def _trial_row(self, result: TrialResult, wall_s: float) -> dict[str, Any]:
+        return {
+            "trial_id": self._pack.trial_ids[result.index],
+            "sweep": self.job.sweep,
+            "task": self.task.name,
+            "task_version": self.task.version,
+            "attempt_id": self.job.attempt_id,
+            "pack_id": self._pack.pack_id,
+            "status": result.status.value,
+            "wall_s": wall_s,
+            "steps": result.num_steps,
+            "device": self.job.options.device,
+            "peak_memory_gb": result.peak_memory_gb,
+            "git_sha": self.job.options.git_sha,
+            "git_dirty": self.job.options.git_dirty,
+            "versions": _versions(),
+            "host": self.attempt.host,
+            "job_id": self.attempt.job_id,
+            "params": json.dumps(self._params[result.index], sort_keys=True),
+            "code_hash": self.attempt.code_hash,
+        }
+
+
+def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt:
+    """Run one attempt and return its record, which also stands in the store whatever happened."""
+    store = Store(job.options.store)
+    attempt = Attempt(
+        attempt_id=job.attempt_id,
+        sweep=job.sweep,
+        pack_id=job.pack_id,
+        trial_ids=job.all_trial_ids,
+        device=job.options.device,
+        code_hash=job.options.code_hash,
+        beat_s=job.options.beat_s,
+        gpu_share=job.options.gpu_share if job.options.device == "cuda" else None,
+    )
+    computed_before_s = sum(os.times()[:4])
+    with captured_output() as output:
+        try:
+            _begin(attempt, store)
+            task = _load_task(job, store)
+            attempt.code_hash = code_hash(task)
+            run = PackRun(job, task, store, attempt, stop, judge)
+            with Heartbeat(run, output, stop):
+                run.run()
+            attempt.state = AttemptState.DONE
+        except Interrupted:
+            attempt.state, attempt.error = AttemptState.INTERRUPTED, stop.reason or None
+        except (Exception, SystemExit) as error:
+            log.exception("attempt %s failed", job.attempt_id)
+            attempt.state = AttemptState.FAILED
+            attempt.error_kind = failure_kind(error)
+            attempt.error = f"{type(error).__name__}: {error}"
+            attempt.traceback = traceback.format_exc()
+    attempt.ended_at, attempt.cpu_s = time.time(), sum(os.times()[:4]) - computed_before_s
+    try:
+        attempt.beat(store)
+    except OSError as error:  # the driver takes an attempt without a last word for lost, and tries again
+        log.warning("end of attempt %s not written: %s", job.attempt_id, error)
+    return attempt
+
+
+def _load_task(job: PackJob, store: Store) -> Task:
+    try:
+        return load_kept_task(job.task, store, job.options.code_hash)
+    except OSError as error:
+        raise CommitError(f"{type(error).__name__}: {error}") from error
+
+
+def _begin(attempt: Attempt, store: Store) -> None:
+    try:
+        attempt.beat(store)
+    except OSError as error:
+        raise CommitError(f"{type(error).__name__}: {error}") from error
+
+
+def failure_kind(error: BaseException) -> FailureKind:
+    """Return the kind of failure that decides about a retry."""
+    if isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "ArrowMemoryError"):
+        return FailureKind.OUT_OF_MEMORY
+    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
+        return FailureKind.OUT_OF_MEMORY  # torch's CPU allocator has no type of its own
+    if isinstance(error, CommitError):
+        return FailureKind.STORE
+    if isinstance(error, TableError):
+        return FailureKind.TABLE
+    return FailureKind.TASK
+
+
+@functools.cache  # reading them takes as long as all the rest of a small pack
+def _versions() -> str:
+    versions = {"python": sys.version.split()[0]}
+    for name in ("depthrate", "torch", "numpy", "pyarrow"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"  # depthrate itself, where its code came with the job
+    return json.dumps(versions)

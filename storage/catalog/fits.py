@@ -1,0 +1,44 @@
+"""The fits table: one small file a sweep, replaced whole."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from depthrate.storage.files.parquet import read_parquet
+from depthrate.storage.files.paths import fits_path
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.schema import FITS
+
+
+def write_fits(store: Store, sweep: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replace the fits of a sweep by these rows."""
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=FITS), sink)
+    store.write(fits_path(sweep), sink.getvalue())
+
+
+def rename_fits(store: Store, sweep: str, to: str) -> None:
+    """Keep a copy of a sweep's fits under another name; without fits there is nothing to keep."""
+    try:
+        rows = fits_of(store.read(fits_path(sweep))).to_pylist()
+    except (FileNotFoundError, pa.ArrowException):
+        return
+    write_fits(store, to, [{**row, "sweep": to} for row in rows])
+
+
+def fits_of(content: bytes) -> pa.Table:
+    """Read a fits file; columns that came later than the file are null.
+
+    Raises:
+        pyarrow.ArrowException: the file is no such table.
+    """
+    table = read_parquet(content)
+    for field in FITS:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table.select(FITS.names).cast(FITS)

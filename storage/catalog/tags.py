@@ -1,0 +1,70 @@
+"""Words that users give to trials, to find them again: who tags writes a small file of its own, the last word holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from depthrate.storage.files.json_objects import read_sealed, sealed
+from depthrate.storage.files.paths import new_name, tag_path
+from depthrate.storage.files.store import Store, StoreError
+
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,59}")
+
+
+@dataclass(frozen=True)
+class Tagging:
+    """Trials that got a tag at one time, or lost it."""
+
+    tag: str
+    is_set: bool
+    trial_ids: tuple[str, ...]
+
+    @staticmethod
+    def of(path: str, content: bytes) -> Tagging:
+        """Return what a file says.
+
+        Raises:
+            ValueError, KeyError, TypeError: it says no such thing.
+        """
+        fields = read_sealed(content)
+        return Tagging(require_tag(fields["tag"]), bool(fields["is_set"]), tuple(map(str, fields["trial_ids"])))
+
+
+def require_tag(tag: object) -> str:
+    """Return a tag.
+
+    Raises:
+        StoreError: it is none.
+    """
+    if not isinstance(tag, str) or _TAG.fullmatch(tag) is None:
+        raise StoreError(f"{tag!r:.80} is no tag: letters, digits and _.:+-, at most 60")
+    return tag
+
+
+def write_tag(store: Store, tag: str, trial_ids: Iterable[str], *, is_set: bool) -> None:
+    """Give trials a tag, or take it away.
+
+    Raises:
+        StoreError: it is no tag.
+        OSError: the store refused the write.
+    """
+    fields = {"tag": require_tag(tag), "is_set": is_set, "trial_ids": sorted(trial_ids)}
+    store.write(tag_path(new_name()), sealed(fields), durable=True)
+
+
+def read_tags(store: Store) -> dict[str, list[str]]:
+    """Return trial -> its tags in order; files that cannot be read are passed over, which `verify` names."""
+    tags: dict[str, set[str]] = {}
+    for path, content in store.read_many(sorted(store.list("tags"))):
+        try:
+            if isinstance(content, OSError):
+                continue
+            tagging = Tagging.of(path, content)
+        except (ValueError, KeyError, TypeError):
+            continue
+        for trial_id in tagging.trial_ids:
+            of_trial = tags.setdefault(trial_id, set())
+            (of_trial.add if tagging.is_set else of_trial.discard)(tagging.tag)
+    return {trial_id: sorted(of_trial) for trial_id, of_trial in tags.items() if of_trial}

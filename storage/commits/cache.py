@@ -1,0 +1,155 @@
+"""Commits and manifests once read: they never change, so who looks often keeps them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from depthrate.storage.catalog.code_decisions import Decision
+from depthrate.storage.catalog.removals import Removal, RemovalKind, Removals, Seal
+from depthrate.storage.catalog.requested_trials import Known, asked_for
+from depthrate.storage.commits.commit import ForeignFile
+from depthrate.storage.commits.manifest import Manifest
+from depthrate.storage.commits.source import Commit, Problem, first_line, parse_commit
+from depthrate.storage.files.parquet import DataFile, read_parquet
+from depthrate.storage.files.paths import is_seal
+from depthrate.storage.files.store import Store, StoreError
+from depthrate.storage.tables.schema import STATE_COLUMNS, as_trials, no_rows
+
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
+
+
+@dataclass
+class SnapshotCache:
+    """Commits and manifests already read, by path and size."""
+
+    columns: Sequence[str] = STATE_COLUMNS
+    """Of the trials table, what to read."""
+    commits: dict[tuple[str, int], Commit | Problem] = field(default_factory=dict)
+    manifests: dict[tuple[str, int], Manifest | Problem] = field(default_factory=dict)
+    decisions: dict[tuple[str, int], Decision | Problem] = field(default_factory=dict)
+    removals: dict[tuple[str, int], Removal | Seal | Problem] = field(default_factory=dict)
+    asked_for: Known = field(default_factory=dict)
+
+    def manifests_of(self, store: Store, listed: Mapping[str, int]) -> list[Manifest | Problem]:
+        """Return the manifests at these paths (with their bytes), without those that have vanished."""
+        new = [path for path, size in listed.items() if (path, size) not in self.manifests]
+        for path, content in _read_all(store, new):
+            if content is None:
+                continue
+            try:
+                self.manifests[path, listed[path]] = Manifest.of(path, content)
+            except _UNREADABLE as error:
+                reason = f"is no manifest ({first_line(error)}); it is ignored"
+                self.manifests[path, listed[path]] = Problem(path, reason)
+        return [self.manifests[key] for key in listed.items() if key in self.manifests]
+
+    def decisions_of(self, store: Store, listed: Mapping[str, int]) -> dict[str, Decision | Problem]:
+        """Return the decisions at these paths (with their bytes), without those that have vanished."""
+        new = [path for path, size in listed.items() if (path, size) not in self.decisions]
+        for path, content in _read_all(store, new):
+            try:
+                if content is not None:
+                    self.decisions[path, listed[path]] = Decision.of(path, content)
+            except _UNREADABLE as error:
+                reason = f"is no decision ({first_line(error)}); it is ignored"
+                self.decisions[path, listed[path]] = Problem(path, reason)
+        return {path: self.decisions[path, size] for path, size in listed.items() if (path, size) in self.decisions}
+
+    def removals_of(self, store: Store, listed: Mapping[str, int]) -> tuple[Removals, list[Problem]]:
+        """Return the removals at these paths (with their bytes), and which of them are none."""
+        new = [path for path, size in listed.items() if (path, size) not in self.removals]
+        for path, content in _read_all(store, new):
+            try:
+                if content is not None:
+                    kind = Seal if is_seal(path) else Removal
+                    self.removals[path, listed[path]] = kind.of(path, content)
+            except _UNREADABLE as error:
+                reason = f"is no removal ({first_line(error)}); what it removed counts again"
+                self.removals[path, listed[path]] = Problem(path, reason)
+        found = [self.removals[key] for key in listed.items() if key in self.removals]
+        kept = [each for each in found if not isinstance(each, Problem)]
+        of_sweeps = any(isinstance(each, Removal) and each.kind is RemovalKind.SWEEP for each in kept)
+        owned = asked_for(store, self.asked_for) if of_sweeps else frozenset[str]()
+        return Removals.of(kept, owned), [each for each in found if isinstance(each, Problem)]
+
+    def compacted_trials(self, store: Store, file: DataFile) -> Commit | Problem | None:
+        """Return the trials in a compaction's file, or None if it has vanished."""
+        key = (file.path, file.size)
+        if key not in self.commits:
+            for path, content in _read_all(store, [file.path]):
+                if content is not None:
+                    self.commits[key] = self._parse_compacted(path, content, file)
+        return self.commits.get(key)
+
+    def _parse_compacted(self, path: str, content: bytes, file: DataFile) -> Commit | Problem:
+        try:
+            if not file.has_content(content):
+                raise ValueError("its sha256 differs")
+            return Commit(path, as_trials(read_parquet(content, self.columns), self.columns), {})
+        except _UNREADABLE as error:
+            reason = f"is damaged ({first_line(error)}); its {file.rows} trials do not count, run the sweep again"
+            return Problem(path, reason)
+
+    def commits_of(self, store: Store, listed: Mapping[str, int]) -> dict[str, Commit | Problem]:
+        """Return the commits at these paths (with their bytes), without those that have vanished."""
+        self._read_commits(store, {key[0]: key[1] for key in listed.items() if key not in self.commits})
+        return {path: self.commits[path, size] for path, size in listed.items() if (path, size) in self.commits}
+
+    def _read_commits(self, store: Store, listed: Mapping[str, int]) -> None:
+        read: list[Commit] = []
+        for path, content in _read_all(store, list(listed)):
+            if content is None:
+                continue
+            if path.endswith(".parquet"):
+                result = _parse_commit(path, content, self.columns)
+            else:
+                result = Problem(path, "is not a Parquet file; it is ignored, move it away")
+            if isinstance(result, Problem):
+                self.commits[path, listed[path]] = result
+            else:
+                read.append(result)
+        # one table with slices of it takes a tenth of the memory of thousands of small tables
+        rows = pa.concat_tables([no_rows(self.columns), *(commit.trials for commit in read)]).combine_chunks()
+        start = 0
+        for commit in read:
+            trials = rows.slice(start, commit.trials.num_rows)
+            start += commit.trials.num_rows
+            self.commits[commit.path, listed[commit.path]] = Commit(commit.path, trials, commit.files)
+
+
+def _read_all(store: Store, paths: list[str]) -> Iterator[tuple[str, bytes | None]]:
+    """Yield the files' contents, None for those that have vanished; a store that stutters is asked again."""
+    for path, content in store.read_many(paths):
+        if isinstance(content, FileNotFoundError):
+            yield path, None
+        elif isinstance(content, OSError):
+            yield path, _read_patiently(store, path)
+        else:
+            yield path, content
+
+
+def _read_patiently(store: Store, path: str) -> bytes | None:
+    for pause_s in (0.2, 1.0, None):
+        try:
+            return store.read(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if pause_s is None:
+                raise StoreError(f"{path} in {store.url} cannot be read: {error}; try again") from error
+            time.sleep(pause_s)
+    raise AssertionError("the last round returned or raised")
+
+
+def _parse_commit(path: str, content: bytes, columns: Sequence[str]) -> Commit | Problem:
+    try:
+        return parse_commit(path, content, columns)
+    except ForeignFile as error:
+        return Problem(path, f"{error}; it is ignored, move it away")
+    except _UNREADABLE as error:
+        reason = f"cannot be read as Parquet ({first_line(error)}); its trials do not count, run the sweep again"
+        return Problem(path, reason)

@@ -1,0 +1,135 @@
+"""What a compaction wrote and what that replaces: one small file, whose write is the switch from many files to few."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from depthrate.storage.files.json_objects import read_sealed, sealed
+from depthrate.storage.files.parquet import DataFile
+from depthrate.storage.files.paths import (
+    DATA_TABLES,
+    attempt_path,
+    compaction_of_path,
+    identity,
+    is_compacted,
+    is_table_path,
+    log_path,
+    manifest_path,
+    table_path,
+)
+from depthrate.storage.files.store import Store
+
+_TABLES = ("trials", *DATA_TABLES, "attempts")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One compaction of one sweep: immutable, and enough to read all its rows.
+
+    It counts if every file it names is there in full. Then the commits and compactions it replaces need not be read:
+    all of their rows that counted are in it. Two compactions may overlap; readers take each trial from one of them.
+    """
+
+    compaction_id: str
+    sweep: str
+    created_at: float
+    """Seconds since the epoch, by the clock of the machine that compacted."""
+    files: dict[str, list[DataFile]]
+    """Table (trials, metrics, curves, features, attempts) -> files; large features stay in the files of their commits."""
+    commits: list[str] = field(default_factory=list)
+    """Names (<attempt>[-<part>]) of the commits it replaces."""
+    compactions: list[str] = field(default_factory=list)
+    """Identities of the compactions it replaces."""
+    attempts: dict[str, int] = field(default_factory=dict)
+    """Attempts whose records it holds -> bytes of the record it read."""
+    logs: list[str] = field(default_factory=list)
+    """Attempts whose logs it holds."""
+
+    @property
+    def path(self) -> str:
+        """Where it stands in the store."""
+        return manifest_path(self.sweep, self.compaction_id)
+
+    def all_files(self) -> list[DataFile]:
+        """Return every file it names."""
+        return [file for files in self.files.values() for file in files]
+
+    def replaced_trials(self) -> set[str]:
+        """Return the trials files of the commits it replaces."""
+        return {table_path("trials", self.sweep, name, None) for name in self.commits}
+
+    def replaced_paths(self) -> list[str]:
+        """Return the files of the commits it replaces, the commit itself first, without features it still names."""
+        kept = {file.path for file in self.all_files()}
+        tables = ("trials", *DATA_TABLES)
+        paths = [table_path(table, self.sweep, name, None) for table in tables for name in self.commits]
+        return [path for path in paths if path not in kept]
+
+    def replaced_records(self) -> dict[str, int | None]:
+        """Return the attempts' records it holds, with their bytes, and the logs (whatever their size)."""
+        records: dict[str, int | None] = {attempt_path(self.sweep, a): size for a, size in self.attempts.items()}
+        return records | {log_path(self.sweep, attempt): None for attempt in self.logs}
+
+    def write(self, store: Store) -> None:
+        """Make the compaction count."""
+        content: dict[str, Any] = {
+            "compaction_id": self.compaction_id,
+            "sweep": self.sweep,
+            "created_at": self.created_at,
+            "files": {table: [file.to_json() for file in named] for table, named in self.files.items()},
+            "replaces": {
+                "commits": self.commits,
+                "compactions": self.compactions,
+                "attempts": self.attempts,
+                "logs": self.logs,
+            },
+        }
+        store.write(self.path, sealed(content), durable=True)
+
+    @staticmethod
+    def of(path: str, content: bytes) -> Manifest:
+        """Return the manifest that a file holds.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: it holds none, or one that speaks of what is not its own.
+        """
+        fields = read_sealed(content)
+        replaces = fields["replaces"]
+        manifest = Manifest(
+            identity(fields["compaction_id"]),
+            identity(fields["sweep"]),
+            float(fields["created_at"]),
+            {table: [DataFile.of(file) for file in named] for table, named in fields["files"].items()},
+            [identity(name) for name in replaces["commits"]],
+            [identity(name) for name in replaces["compactions"]],
+            {identity(attempt): _bytes(size) for attempt, size in replaces["attempts"].items()},
+            [identity(name) for name in replaces["logs"]],
+        )
+        manifest.check(path)
+        return manifest
+
+    def check(self, path: str) -> None:
+        """Check that it stands at `path` and names files of its own, and else only features that it keeps.
+
+        Raises:
+            ValueError: it does not.
+        """
+        if self.path != path:
+            raise ValueError(f"says that it is {self.path}")
+        if not math.isfinite(self.created_at):
+            raise ValueError(f"was made at {self.created_at}")
+        for table, named in self.files.items():
+            for file in named:
+                is_own = is_compacted(file.path) and compaction_of_path(file.path) == self.compaction_id
+                if table not in _TABLES or not is_table_path(file.path, table, self.sweep):
+                    raise ValueError(f"names {file.path!r:.200}, which is no file of table {table!r:.50}")
+                if not is_own and table != "features":
+                    raise ValueError(f"names {file.path}, which is not its own")
+
+
+def _bytes(size: object) -> int:
+    if not isinstance(size, int):
+        raise ValueError(f"a size is {size!r:.80}; it is a whole number")
+    return size

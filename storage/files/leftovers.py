@@ -1,0 +1,51 @@
+"""What killed writers left in a store: temporary files of a folder, and uploads to a bucket that still cost storage."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from depthrate.storage.files.local import is_hidden, walk
+from depthrate.storage.files.store import Store, as_os_error
+
+_UPLOAD = "?uploadId="
+"""Between a key and the identity of a multipart upload to it that was never completed."""
+
+
+def unfinished_writes(store: Store, older_than_s: float) -> Sequence[str]:
+    """Return what killed writers left: temporary files, or multipart uploads that still cost storage.
+
+    Only ones older than `older_than_s`: younger ones may be under way.
+    """
+    before = time.time() - older_than_s
+    if store.is_local:
+        left = [path for path, _ in walk(store.root, len(store.root) + 1) if is_unfinished(path)]
+        return [path for path in left if (store.modified(path) or before) < before]
+    if not store.is_s3:
+        return []
+    bucket, _, prefix = store.root.partition("/")
+    with as_os_error(store.url):
+        answer = store.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/" if prefix else "")
+    return [
+        f"{upload['Key'][len(prefix) :].lstrip('/')}{_UPLOAD}{upload['UploadId']}"
+        for upload in answer.get("Uploads", [])
+        if upload["Initiated"].timestamp() < before
+    ]
+
+
+def is_unfinished(path: str) -> bool:
+    """Whether this is such a path as `unfinished_writes` returns."""
+    return _UPLOAD in path or (is_hidden(path) and path.endswith(".tmp"))
+
+
+def remove_unfinished(store: Store, path: str) -> None:
+    """Remove what `unfinished_writes` returned."""
+    key, _, upload = path.partition(_UPLOAD)
+    if not upload:
+        Path(store.full_path(path)).unlink(missing_ok=True)
+        return
+    bucket, _, full = store.full_path(key).partition("/")
+    with as_os_error(store.url), contextlib.suppress(FileNotFoundError):
+        store.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=full, UploadId=upload)

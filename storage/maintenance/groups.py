@@ -1,0 +1,120 @@
+"""Which small files of a store a compaction puts together, and how much of them at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+
+from depthrate.storage.attempts.records import read_loose_records
+from depthrate.storage.commits.snapshot import Snapshot
+from depthrate.storage.commits.source import Source
+from depthrate.storage.files.paths import sweep_of_path
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.states import AttemptState
+
+GROUP_BYTES = 100e6
+"""Of one table in memory: files are put together up to this much at once (the process needs about thrice that)."""
+GROUP_ROWS = 1_000_000
+GROUP_RECORDS = 5_000
+MERGE_FEATURES_BELOW = 8_000_000
+"""Bytes: larger files of features stay as they are, nothing would be gained by writing them anew."""
+SETTLED_S = 60.0
+"""An attempt's record is final this long after its end."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """What becomes one set of files: the rows of these commits and compactions that count, and these records."""
+
+    sweep: str
+    sources: list[Source]
+    records: list[str]
+    """Paths of attempts' records."""
+    drops: bool = False
+    """Whether rows among them were removed for good."""
+
+    @property
+    def is_work(self) -> bool:
+        """Whether writing it leaves fewer files than there are, or fewer rows."""
+        return self.drops or len(self.sources) + len(self.records) > 1
+
+
+def plan_groups(store: Store, snapshot: Snapshot, at_least: int, group_bytes: float) -> Iterator[Group]:
+    """Yield what to put together: loose commits with compactions that are still small, and copies with their originals."""
+    sources: dict[str, list[Source]] = {}
+    for source in (*snapshot.sources, *snapshot.beaten):
+        sources.setdefault(sweep_of_path(source.path), []).append(source)
+    records = _settled_records(store, snapshot)
+    shrinking = {source.path for of_sweep in sources.values() for source in of_sweep if _has_gone(source, snapshot)}
+    for sweep in sorted(sources.keys() | records.keys()):
+        of_sweep = sources.get(sweep, [])
+        small = [s for s in of_sweep if s.manifest is None or s.path in shrinking or _weight(s) < group_bytes / 2]
+        loose = sum(source.manifest is None for source in small)
+        is_much = loose >= at_least or len(small) - loose > 1 or len(records.get(sweep, ())) >= at_least
+        if is_much or any(source.path in shrinking for source in small):
+            yield from _cut(sweep, small, records.get(sweep, []), group_bytes, shrinking)
+        taken = {source.path for source in small}
+        yield from _copies(sweep, [source for source in of_sweep if source.path not in taken])
+
+
+def _copies(sweep: str, large: list[Source]) -> Iterator[Group]:
+    """Yield each compaction that another one, which ran at the same time, made superfluous, together with that one."""
+    originals = [source for source in large if source.trials.num_rows]
+    for copy in (source for source in large if not source.trials.num_rows):
+        trial_ids = set(copy.held["trial_id"].to_pylist())
+        original = next((source for source in originals if trial_ids <= set(source.trial_ids())), None)
+        if original is not None:
+            originals.remove(original)
+            yield Group(sweep, [original, copy], [])
+
+
+def _has_gone(source: Source, snapshot: Snapshot) -> bool:
+    """Whether a source holds rows that were removed for good."""
+    counts = snapshot.removals.only_gone().counts(source.held)
+    return counts is not None and not all(counts.to_pylist())
+
+
+def _cut(
+    sweep: str, sources: list[Source], records: list[str], group_bytes: float, shrinking: Set[str]
+) -> Iterator[Group]:
+    """Cut a sweep's sources into groups that fit into memory."""
+
+    def group() -> Group:
+        drops = any(source.path in shrinking for source in chosen)
+        return Group(sweep, chosen, records[:GROUP_RECORDS], drops)
+
+    chosen: list[Source] = []
+    weight, rows = 0.0, 0
+    for source in sources:
+        more_rows = max((file.rows for files in source.files.values() for file in files), default=0)
+        if chosen and (weight + _weight(source) > group_bytes or rows + more_rows > GROUP_ROWS):
+            yield group()
+            records, chosen, weight, rows = records[GROUP_RECORDS:], [], 0.0, 0
+        chosen.append(source)
+        weight, rows = weight + _weight(source), rows + more_rows
+    while chosen or records:
+        last = group()
+        if last.is_work:
+            yield last
+        records, chosen = records[GROUP_RECORDS:], []
+
+
+def _weight(source: Source) -> float:
+    """Return about how many bytes a source's largest table takes in memory: its numbers, and what packs badly."""
+    weights = [0.0]
+    for table, named in source.files.items():
+        merged = [file for file in named if table != "features" or file.size < MERGE_FEATURES_BELOW]
+        weights.append(sum(150.0 * file.rows + 1.2 * file.size for file in merged))
+    return max(weights)
+
+
+def _settled_records(store: Store, snapshot: Snapshot) -> dict[str, list[str]]:
+    """Return sweep -> paths of the records of attempts that ended a while ago."""
+    settled: dict[str, list[str]] = {}
+    now = time.time()
+    for path, record in read_loose_records(store, snapshot.attempts):
+        ended = record["ended_at"]
+        if record["state"] is not AttemptState.RUNNING and ended is not None and now - ended > SETTLED_S:
+            settled.setdefault(sweep_of_path(path), []).append(path)
+    return settled

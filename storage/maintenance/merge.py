@@ -1,0 +1,191 @@
+"""A group's rows as few sorted files, and then the manifest that makes them count."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from depthrate.storage.attempts.records import read_loose_records
+from depthrate.storage.commits.commit import joined_rows
+from depthrate.storage.commits.manifest import Manifest
+from depthrate.storage.commits.snapshot import Snapshot
+from depthrate.storage.commits.source import Source, counting_rows, read_commit_of, resolve
+from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
+from depthrate.storage.files.paths import attempt_of_path, compacted_path, log_path, manifest_path, name_of_path
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.groups import MERGE_FEATURES_BELOW, Group
+from depthrate.storage.tables.schema import ATTEMPTS, as_attempts, no_rows
+
+_RECORDS = ATTEMPTS.append(pa.field("log", pa.binary()))
+ReadRows = Callable[[Store, Source, DataFile], pa.Table]
+
+
+class DamagedFile(Exception):
+    """A file of a commit is not what was committed; the argument is its path."""
+
+
+def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: str) -> Manifest:
+    """Write a group's rows and then the manifest that makes them count.
+
+    Raises:
+        DamagedFile: a file is not what was committed; nothing has changed.
+        FileNotFoundError: a file is gone, which another compaction has replaced; nothing has changed.
+    """
+    written = write_tables(store, group.sweep, _resolved(store, group, snapshot), compaction_id, read_rows)
+    replaced = [source.manifest for source in group.sources if source.manifest is not None]
+    records, sizes, logs = _joined_records(store, group, replaced, snapshot)
+    if records is not None:
+        path = compacted_path("attempts", group.sweep, compaction_id)
+        written["attempts"] = [write_table(store, path, "attempts", records)]
+    manifest = Manifest(
+        compaction_id=compaction_id,
+        sweep=group.sweep,
+        created_at=time.time(),
+        files=written,
+        commits=[name_of_path(source.path) for source in group.sources if source.manifest is None],
+        compactions=sorted({m.compaction_id for m in replaced} | _still_there(group.sweep, replaced, snapshot)),
+        attempts=sizes,
+        logs=logs,
+    )
+    manifest.write(store)
+    return manifest
+
+
+def _still_there(sweep: str, replaced: Sequence[Manifest], snapshot: Snapshot) -> set[str]:
+    """Return what replaced compactions replaced in their turn, and has not been deleted yet."""
+    earlier = {compaction_id for manifest in replaced for compaction_id in manifest.compactions}
+    return {compaction_id for compaction_id in earlier if manifest_path(sweep, compaction_id) in snapshot.listing}
+
+
+def _resolved(store: Store, group: Group, snapshot: Snapshot) -> list[Source]:
+    """Return a group's sources with those of their trials that have no earlier commit within the group and are not gone."""
+    commits = []
+    for source in group.sources:
+        try:
+            commits.append(read_commit_of(store, source))
+        except FileNotFoundError:
+            raise
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise DamagedFile(source.path) from error
+    return resolve(commits, removals=snapshot.removals.only_gone())
+
+
+def write_tables(
+    store: Store, sweep: str, sources: Sequence[Source], compaction_id: str, read: ReadRows
+) -> dict[str, list[DataFile]]:
+    """Write those rows of some sources that count, sorted, and return the files by table.
+
+    The sources come with all columns of their trials.
+    """
+
+    def path(table: str, part: int | None = None) -> str:
+        return compacted_path(table, sweep, compaction_id, part)
+
+    trials = pa.concat_tables([no_rows(), *(source.trials for source in sources)])
+    order = pc.sort_indices(trials["trial_id"]).to_numpy()
+    ids = trials["trial_id"].take(pa.array(order)).combine_chunks()
+    written: dict[str, list[DataFile]] = {}
+    if trials.num_rows:
+        # first, so that what a killed compaction leaves says by itself whose rows it is
+        written["trials"] = [write_table(store, path("trials"), "trials", trials, order)]
+    for name in ("metrics", "curves"):
+        table = _joined(name, [read(store, s, file) for s in sources for file in s.files.get(name, ())])
+        if table is not None:
+            own = _own_columns(sources, name, table)
+            written[name] = [write_table(store, path(name), name, table, _order(name, table, ids), own=own)]
+            del table  # before the next is read
+    features = _merge_features(store, sources, ids, path, read)
+    return written | ({"features": features} if features else {})
+
+
+def _own_columns(sources: Sequence[Source], name: str, table: pa.Table) -> dict[str, str]:
+    """Return those of a table's columns that its files held beyond the standard ones, with their types."""
+    own = {column for source in sources for file in source.files.get(name, ()) for column in file.own_columns}
+    return {each.name: str(each.type) for each in table.schema if each.name in own}
+
+
+def _joined(name: str, parts: list[pa.Table]) -> pa.Table | None:
+    parts = [part for part in parts if part.num_rows]
+    return joined_rows(name, parts).combine_chunks() if parts else None
+
+
+def read_rows(store: Store, source: Source, file: DataFile) -> pa.Table:
+    """Return the rows of a source's file that count.
+
+    Raises:
+        DamagedFile: it is not what was committed.
+    """
+    return counting_rows(source, _read_whole(store, file))
+
+
+def _read_whole(store: Store, file: DataFile) -> pa.Table:
+    content = store.read(file.path)
+    if not file.has_content(content):
+        raise DamagedFile(file.path)
+    try:
+        return read_parquet(content)
+    except (pa.ArrowException, OSError, ValueError) as error:  # no Parquet, though its digest is right
+        raise DamagedFile(file.path) from error
+
+
+def _order(name: str, table: pa.Table, ids: pa.Array) -> np.ndarray:
+    """Return the order in which a trial's rows lie together, by step and layer, and all last layers before the rest.
+
+    Most questions are about the last layers: statistics let them skip all other rows.
+    """
+    columns = ["layer", "step"] if name in ("metrics", "features") else ["step"]
+    keys: list[Any] = [pc.fill_null(table[column], -1).to_numpy() for column in columns]
+    keys.append(pc.index_in(table["trial_id"], ids).to_numpy())
+    if name == "metrics":
+        keys.append(~pc.fill_null(table["is_last"], False).to_numpy(zero_copy_only=False))
+    return np.lexsort(keys)  # the last key first; stable
+
+
+def _merge_features(
+    store: Store, sources: Sequence[Source], ids: pa.Array, path: Callable[[str, int | None], str], read: ReadRows
+) -> list[DataFile]:
+    """Put small files of features of one width together; name the large ones as they are."""
+    kept, parts = [], dict[str, list[pa.Table]]()
+    for source in sources:
+        for file in source.files.get("features", ()):
+            if source.is_whole and file.size >= MERGE_FEATURES_BELOW:
+                kept.append(file)
+            elif (rows := read(store, source, file)).num_rows:
+                parts.setdefault(str(rows.schema.field("feature").type), []).append(rows)
+    for part, tables in enumerate(parts.values()):
+        table = pa.concat_tables(tables).combine_chunks()
+        kept.append(write_table(store, path("features", part), "features", table, _order("features", table, ids)))
+    return kept
+
+
+def _read_records(store: Store, file: DataFile) -> pa.Table:
+    try:
+        return as_attempts(_read_whole(store, file)).select(_RECORDS.names).cast(_RECORDS)
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise DamagedFile(file.path) from error
+
+
+def _joined_records(
+    store: Store, group: Group, replaced: Sequence[Manifest], snapshot: Snapshot
+) -> tuple[pa.Table | None, dict[str, int], list[str]]:
+    """Return the attempts' records with what they printed, the bytes of each record read, and whose log is there."""
+    parts = [_read_records(store, file) for manifest in replaced for file in manifest.files.get("attempts", ())]
+    rows, sizes = [], dict[str, int]()
+    logs = [attempt for manifest in replaced for attempt in manifest.logs]
+    for path, record in read_loose_records(store, group.records):
+        attempt = attempt_of_path(path)
+        log = log_path(group.sweep, attempt)
+        printed = None
+        if log in snapshot.listing:
+            printed = store.read(log)
+            logs.append(attempt)
+        rows.append({name: record.get(name) for name in ATTEMPTS.names} | {"log": printed})
+        sizes[attempt] = snapshot.listing[path]
+    if rows:
+        parts.append(pa.Table.from_pylist(rows, _RECORDS))
+    return (pa.concat_tables(parts) if parts else None), sizes, logs

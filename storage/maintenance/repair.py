@@ -1,0 +1,135 @@
+"""Move aside what a verification found, so that the trials it held are pending again; nothing is ever deleted."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from depthrate.storage.commits.manifest import Manifest
+from depthrate.storage.commits.snapshot import named_files, replaced_files, take_snapshot
+from depthrate.storage.commits.source import Source, counting_rows
+from depthrate.storage.files.leftovers import is_unfinished, remove_unfinished
+from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
+from depthrate.storage.files.paths import (
+    DATA_TABLES,
+    compacted_path,
+    data_path,
+    is_safe,
+    new_name,
+    quarantine_folder,
+    sweep_of_path,
+)
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.damage import BROKEN, rows_left
+from depthrate.storage.maintenance.findings import STRAY, Verification
+from depthrate.storage.maintenance.merge import write_tables
+from depthrate.storage.maintenance.type_conflicts import types_of, with_own_columns, with_own_names
+from depthrate.storage.tables.schema import as_attempts, no_rows
+
+
+@dataclass
+class Repair:
+    """What a repair did."""
+
+    quarantine: str
+    """Folder of the store into which files were moved."""
+    moved: list[str] = field(default_factory=list)
+    saved: int = 0
+    """Trials beside damaged ones that were written anew and still count."""
+    pending: set[str] = field(default_factory=set)
+    """Trials that were committed and have to run again."""
+
+
+def repair(store: Store, found: Verification) -> Repair:
+    """Move aside what `verify` found, and write anew what can be read beside it; nothing is deleted.
+
+    Raises:
+        OSError: the store refused; run `verify` and `repair` again.
+    """
+    done = Repair(quarantine_folder(f"{datetime.now(UTC):%Y%m%dT%H%M%S}"))
+    rest = take_snapshot(store, ignore=found.lost)
+    elsewhere = rest.trial_ids()
+    needed = {file.path for manifest in (*rest.manifests, *rest.superseded) for file in manifest.all_files()}
+    replaced, named_now = replaced_files(rest), named_files(rest)
+    for path, lost in found.lost.items():
+        if path in replaced:
+            continue  # by a compaction, since it was looked at
+        source = found.sources.get(path)
+        named = [] if source is None else [file.path for tables in source.files.values() for file in tables]
+        if source is not None:
+            done.saved += _save(store, source, lost | elsewhere)
+        done.pending |= lost - elsewhere
+        _move(store, done, path)  # the commit first: what it was committed with counts for nothing after that
+        for data in (each for each in named if each not in needed):
+            _move(store, done, data)
+    for finding in found.findings:
+        if not is_safe(finding.path):
+            continue  # it would be another file than the one that was found
+        if finding.path.startswith("checkpoints/"):
+            for path in store.list(finding.path.rpartition("/")[0]):
+                _move(store, done, path)
+        elif finding.kind in STRAY:
+            if finding.path not in named_now and not _is_committed_now(store, finding.path):
+                _move(store, done, finding.path)
+                if _is_committed_now(store, finding.path):  # its attempt had only stood still
+                    store.move(f"{done.quarantine}/{finding.path}", finding.path)
+                    done.moved.remove(finding.path)
+        elif finding.path not in needed or finding.kind == "damaged":
+            _move(store, done, finding.path)
+    return done
+
+
+def _is_committed_now(store: Store, path: str) -> bool:
+    """Whether a data file that no commit named has got one since."""
+    table = path.partition("/")[0]
+    return table in DATA_TABLES and store.size(data_path(path, "trials")) is not None
+
+
+def _save(store: Store, source: Source, without: set[str]) -> int:
+    """Write those trials of a damaged commit anew that are whole and stand nowhere else, and return how many."""
+    keep = [trial_id not in without for trial_id in source.trial_ids()]
+    if not any(keep):
+        return 0
+    sweep, compaction_id = sweep_of_path(source.path), new_name()
+    # counted as partial, so that rows of other trials in its files are left behind
+    whole = replace(source, trials=source.trials.filter(pa.array(keep)), is_whole=False)
+    types = types_of(store)
+
+    def read(store: Store, source: Source, file: DataFile) -> pa.Table:
+        return with_own_columns(_read_what_is_left(store, source, file), file.path.partition("/")[0], types)
+
+    written = write_tables(store, sweep, [with_own_names(store, whole, types)], compaction_id, read)
+    records = [table for file in source.files.get("attempts", ()) if (table := _records_left(store, file)) is not None]
+    if records:
+        path = compacted_path("attempts", sweep, compaction_id)
+        written["attempts"] = [write_table(store, path, "attempts", pa.concat_tables(records))]
+    logs = source.manifest.logs if source.manifest is not None and records else []
+    Manifest(compaction_id, sweep, time.time(), written, logs=logs).write(store)
+    return sum(keep)
+
+
+def _read_what_is_left(store: Store, source: Source, file: DataFile) -> pa.Table:
+    try:
+        return counting_rows(source, rows_left(store.read(file.path)))
+    except BROKEN:
+        return no_rows()  # all of its trials are among the lost ones
+
+
+def _records_left(store: Store, file: DataFile) -> pa.Table | None:
+    try:
+        return as_attempts(read_parquet(store.read(file.path)))
+    except (*BROKEN, KeyError):
+        return None
+
+
+def _move(store: Store, done: Repair, path: str) -> None:
+    if is_unfinished(path):
+        remove_unfinished(store, path)
+    elif store.size(path) is None:
+        return
+    else:
+        store.move(path, f"{done.quarantine}/{path}")
+    done.moved.append(path)

@@ -1,0 +1,74 @@
+"""Remove a sweep: what nobody else asks for goes with it, what another sweep asks for stays that sweep's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from depthrate.storage.catalog.removals import Removal, RemovalKind, Row, put_away, remove
+from depthrate.storage.catalog.requested_trials import asked_for
+from depthrate.storage.catalog.specs import read_specs
+from depthrate.storage.commits.snapshot import Snapshot
+from depthrate.storage.commits.source import Source
+from depthrate.storage.files.paths import fits_path, live_folder, searches_folder, sweep_folder, sweep_of_path
+from depthrate.storage.files.store import Store
+
+
+@dataclass(frozen=True)
+class Going:
+    """What the removal of a sweep would do."""
+
+    sweep: str
+    rows: frozenset[Row]
+    """Committed trials, of every attempt, that nobody else asks for."""
+    kept: frozenset[str]
+    """Its committed trials that another sweep asks for."""
+    paths: tuple[str, ...]
+    """Its specs, searches and fits: what is put away, the specs' lists of trials before the specs."""
+
+    def trial_ids(self) -> set[str]:
+        """Return the trials that go."""
+        return {trial_id for trial_id, _ in self.rows}
+
+
+def what_goes(store: Store, snapshot: Snapshot, sweep: str) -> Going:
+    """Return what the removal of a sweep would do.
+
+    Trials of another sweep of which no list is kept are taken to be asked for by it.
+    """
+    specs = list(read_specs(store))
+    unlisted = {spec.sweep for spec in specs if spec.trials_sha256 is None or "search" in spec.spec} - {sweep}
+    wanted = {t for spec in specs if spec.sweep == sweep for t in spec.trial_ids(store) or ()}
+    held = [(source, row) for source in (*snapshot.sources, *snapshot.beaten) for row in _rows(source)]
+    wanted |= {row[0] for source, row in held if sweep_of_path(source.path) == sweep}
+    kept = wanted & asked_for(store, without=sweep)
+    kept |= {row[0] for source, row in held if sweep_of_path(source.path) in unlisted} & wanted
+    rows = frozenset(row for _, row in held if row[0] in wanted - kept) - snapshot.removals.gone
+    committed = snapshot.trial_ids()
+    own = [*store.list(searches_folder(sweep)), *store.list(fits_path(sweep).rpartition("/")[0])]
+    own += store.list(live_folder(sweep))  # of attempts that were killed
+    listed = [path for path in store.list(sweep_folder(sweep)) if path.endswith((".json", ".trials"))]
+    ordered = (*own, *sorted(listed, key=lambda path: path.endswith(".json")))
+    return Going(sweep, rows, frozenset(kept & committed), ordered)
+
+
+def remove_sweep(store: Store, going: Going) -> Removal:
+    """Remove a sweep; killed on the way it leaves a sweep that can be removed or restored.
+
+    Raises:
+        OSError: the store refused.
+    """
+    removal = remove(store, RemovalKind.SWEEP, going.sweep, going.rows)
+    put_away(store, removal, going.paths)
+    return removal
+
+
+def rows_of_trials(snapshot: Snapshot, trial_ids: Iterable[str]) -> frozenset[Row]:
+    """Return every commit of some trials that is not gone."""
+    wanted = set(trial_ids)
+    sources = (*snapshot.sources, *snapshot.beaten)
+    return frozenset(row for source in sources for row in _rows(source) if row[0] in wanted) - snapshot.removals.gone
+
+
+def _rows(source: Source) -> Iterable[Row]:
+    return zip(source.held["trial_id"].to_pylist(), source.held["attempt_id"].to_pylist(), strict=True)

@@ -1,0 +1,343 @@
+"""Read a store whole: is every file what was written, is every committed trial complete, is anything there that belongs
+to nothing?
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from depthrate.storage.attempts.records import Record, read_records
+from depthrate.storage.commits.cache import SnapshotCache
+from depthrate.storage.commits.snapshot import named_files, replaced_files, take_snapshot
+from depthrate.storage.commits.source import Source, first_line, parse_commit
+from depthrate.storage.files.json_objects import read_object
+from depthrate.storage.files.parquet import DataFile, open_parquet, read_parquet
+from depthrate.storage.files.paths import (
+    DATA_TABLES,
+    attempt_of_path,
+    compaction_of_path,
+    data_path,
+    is_compacted,
+    is_identity,
+    manifest_path,
+    name_of_path,
+    sweep_of_path,
+    table_path,
+)
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance.damage import BROKEN, diagnose, rows_left, wrong_columns
+from depthrate.storage.maintenance.findings import STRAY, Finding, Verification
+from depthrate.storage.maintenance.garbage import ABANDONED_S
+from depthrate.storage.maintenance.type_conflicts import find_mistyped, types_of
+from depthrate.storage.maintenance.verify_metadata import HashOf, check_small_files
+from depthrate.storage.tables.schema import TRIALS, Columns, as_trials, no_rows
+from depthrate.storage.tables.states import AttemptState
+
+YOUNG_S = 900.0
+"""What no commit names is left alone while it is younger: it may be on its way to one."""
+LIVE_S = 300.0
+"""What an attempt wrote is taken to be on its way to a commit while its last heartbeat is younger than this."""
+
+Measured = Callable[[Mapping[str, Any]], tuple[Sequence[int], Sequence[int]] | None]
+"""Row of the trials table -> (steps, layers) that its task says it measures, None where it does not say."""
+
+
+def verify(
+    store: Store,
+    columns: Columns,
+    *,
+    measured: Measured = lambda row: None,
+    hash_of: HashOf = lambda spec: None,
+    tell: Callable[[int, int], None] = lambda done, of: None,
+) -> Verification:
+    """Read every file of a store and compare it with what was committed; `tell` hears how many of how many are read.
+
+    Raises:
+        StoreError, OSError: the store cannot be read just now.
+    """
+    check = _Check(store, columns, measured, hash_of, tell)
+    check.commits()
+    check.strays()
+    check.small_files()
+    check.look_again()
+    return check.result
+
+
+class _Check:
+    def __init__(
+        self, store: Store, columns: Columns, measured: Measured, hash_of: HashOf, tell: Callable[[int, int], None]
+    ):
+        self.store, self.columns, self.measured, self.hash_of, self.tell = store, columns, measured, hash_of, tell
+        self.snapshot_cache = SnapshotCache(columns=TRIALS.names)
+        self.snapshot = snapshot = take_snapshot(store, cache=self.snapshot_cache)
+        self.result = Verification(num_trials=snapshot.trials.num_rows)
+        self.records: dict[str, Record] = {r["attempt_id"]: r for r in read_records(store, snapshot)}
+        self._known: set[str] = set()
+        self._types = types_of(store)
+
+    def find(self, path: str, kind: str, what: str, trial_ids: Sequence[str] = ()) -> None:
+        self.result.findings.append(Finding(path, kind, what, tuple(trial_ids)))
+
+    def commits(self) -> None:
+        """Check every commit and compaction that counts or should."""
+        sources = [*self.snapshot.sources, *self.snapshot.beaten, *self._broken_sources()]
+        total = sum(len(named) for source in sources for named in source.files.values())
+        for source in sources:
+            wrong = len(self.result.findings)
+            lost = self._check_source(source, total)
+            if len(self.result.findings) > wrong or source.path in self.result.lost:
+                self.result.lost.setdefault(source.path, set()).update(lost)
+                self.result.sources[source.path] = source
+
+    def _broken_sources(self) -> Iterator[Source]:
+        """Yield the commits and compactions that do not count, with what can be read of them."""
+        counted = {source.path for source in (*self.snapshot.sources, *self.snapshot.beaten)}
+        unread = [manifest for manifest in self.snapshot.manifests if manifest.path not in counted]
+        for manifest in (*self.snapshot.broken, *unread):
+            trials = [self._what_is_left(file) for file in manifest.files.get("trials", ())]
+            table = pa.concat_tables([no_rows(), *trials])
+            yield Source(manifest.path, table, table, True, manifest.files, manifest)
+        replaced = {p for m in (*self.snapshot.manifests, *self.snapshot.superseded) for p in m.replaced_trials()}
+        for path in self.snapshot.listing:
+            is_commit = path.startswith("trials/") and not is_compacted(path)
+            if not is_commit or path in counted or path in replaced:
+                continue
+            try:
+                commit = parse_commit(path, self.store.read(path))
+            except FileNotFoundError:
+                continue
+            except BROKEN as error:
+                self._unreadable_commit(path, error)
+                continue
+            yield Source(path, commit.trials, commit.trials, True, commit.files)
+
+    def _what_is_left(self, file: DataFile) -> pa.Table:
+        try:
+            return as_trials(rows_left(self.store.read(file.path)))
+        except BROKEN:
+            return no_rows()
+
+    def _unreadable_commit(self, path: str, error: Exception) -> None:
+        """Report a trials file that is none; its attempt's record may know whose rows it held."""
+        attempt = self.records.get(attempt_of_path(path), {})
+        committed = self.snapshot.trial_ids()
+        trial_ids = [trial_id for trial_id in attempt.get("trial_ids") or () if trial_id not in committed]
+        self._known.add(path)
+        if not attempt and not self._may_be_ours(path):
+            self.find(path, "foreign", f"was not written by depthrate ({first_line(error)})")
+            return
+        kind = "wrong schema" if _is_parquet(self.store, path) else "damaged"
+        self.find(path, kind, f"is no commit any more ({first_line(error)})", trial_ids)
+        self.result.lost[path] = set(trial_ids)
+
+    def _may_be_ours(self, path: str) -> bool:
+        """Whether data lie beside a trials file, as an attempt writes them."""
+        sweep, name = sweep_of_path(path), name_of_path(path)
+        return any(table_path(table, sweep, name, None) in self.snapshot.listing for table in DATA_TABLES)
+
+    def _check_source(self, source: Source, total: int) -> set[str]:
+        """Check a commit's files and return the trials that cannot be used because of them."""
+        counting = set(source.trial_ids())
+        lost: set[str] = set()
+        steps_and_layers: list[pa.Table] = []
+        self._known.add(source.path)
+        for name, named in source.files.items():
+            for file in named:
+                self._known.add(file.path)
+                lost |= self._check_file(name, file, source, counting, steps_and_layers)
+                self.result.num_files += 1
+                self.tell(self.result.num_files, total)
+        if source.path.startswith("trials/"):
+            self.result.num_files += 1
+        lost |= self._check_rows(source)
+        self.result.findings += find_mistyped(source, self._types)
+        return lost | self._check_complete(source, lost, steps_and_layers)
+
+    def _check_file(
+        self, name: str, file: DataFile, source: Source, counting: set[str], steps_and_layers: list[pa.Table]
+    ) -> set[str]:
+        try:
+            content = self.store.read(file.path)
+        except FileNotFoundError:
+            self.find(file.path, "missing", f"{source.path} was committed with it", sorted(counting))
+            return counting
+        self.result.num_bytes += len(content)
+        if not file.has_content(content):
+            kind, what, lost = diagnose(name, content, file, counting, self.columns)
+            self.find(file.path, kind, what, sorted(lost))
+            return lost
+        if name == "attempts":
+            return set()
+        with open_parquet(content) as parquet:
+            wrong = wrong_columns(name, parquet.schema_arrow, self.columns)
+            rows = parquet.read(columns=["trial_id", "step", "layer"] if name == "metrics" else ["trial_id"])
+        if wrong:
+            self.find(file.path, "wrong schema", wrong, sorted(counting))
+            return counting
+        if rows.num_rows != file.rows:
+            self.find(file.path, "miscounted", f"has {rows.num_rows} rows and was committed with {file.rows}")
+            return counting
+        if source.is_whole and (strange := set(rows["trial_id"].unique().to_pylist()) - counting):
+            self.find(file.path, "miscounted", f"has rows of {len(strange)} trials that {source.path} does not name")
+        if name == "metrics":
+            steps_and_layers.append(rows)
+        return set()
+
+    def _check_rows(self, source: Source) -> set[str]:
+        """Return the trials whose parameters cannot be read, or that say that they are of another sweep."""
+        strange, sweep = set(), sweep_of_path(source.path)
+        for row in source.trials.select(["trial_id", "sweep", "params"]).to_pylist():
+            try:
+                read_object((row["params"] or "").encode())
+                if row["sweep"] == sweep and is_identity(row["trial_id"]):
+                    continue
+                what = f"says that it is {row['trial_id']!r:.80} of sweep {row['sweep']!r:.80}"
+            except ValueError as error:
+                what = f"has parameters that cannot be read ({first_line(error)})"
+            self.find(source.path, "damaged", f"trial {row['trial_id']!r:.80} {what}", [row["trial_id"]])
+            strange.add(row["trial_id"])
+        return strange
+
+    def _check_complete(self, source: Source, lost: set[str], tables: list[pa.Table]) -> set[str]:
+        """Return the trials that lack something their task says it measures."""
+        incomplete = set()
+        there = _measurements(tables)
+        for row in source.trials.select(["trial_id", "task", "task_version", "status", "steps", "params"]).to_pylist():
+            if row["trial_id"] in lost or row["status"] != "ok":
+                continue  # a diverged trial is measured as far as it came
+            declared = self.measured(row)
+            if declared is None:
+                continue
+            steps, layers = declared
+            found = there.get(row["trial_id"], set())
+            absent = [(step, layer) for step in steps for layer in layers if (step, layer) not in found]
+            if absent:
+                what = f"trial {row['trial_id']} lacks {len(absent)} of {len(steps) * len(layers)} measurements"
+                self.find(source.path, "incomplete", f"{what}, the first at step {absent[0][0]}, layer {absent[0][1]}")
+                incomplete.add(row["trial_id"])
+        if incomplete:
+            self.result.lost.setdefault(source.path, set())
+        return incomplete
+
+    def strays(self) -> None:
+        """Check the files in the tables' folders that no commit names."""
+        for manifest in (*self.snapshot.manifests, *self.snapshot.superseded, *self.snapshot.broken):
+            self._known.update((manifest.path, *(file.path for file in manifest.all_files())))
+        for manifest in (*self.snapshot.manifests, *self.snapshot.superseded):
+            self._known.update(manifest.replaced_paths())
+        for path in self.snapshot.listing:
+            if path in self._known or path.split("/")[0] not in ("trials", *DATA_TABLES):
+                continue
+            if is_compacted(path):
+                self._check_abandoned(path)
+            elif not path.endswith(".parquet") or path.count("/") != 2:
+                self.find(path, "foreign", "was not written by depthrate")
+            else:
+                self._check_orphan(path)
+
+    def _check_abandoned(self, path: str) -> None:
+        manifest = manifest_path(sweep_of_path(path), compaction_of_path(path))
+        if manifest in self.snapshot.listing:
+            if manifest in self._known:  # else it cannot be read, which is reported
+                self.find(manifest, "damaged", f"does not name {path}, which was written for it")
+            return
+        modified = self.store.modified(path)
+        age_s = 0.0 if modified is None else time.time() - self.store.clock_ahead_s - modified
+        if path.startswith("trials/") and age_s >= YOUNG_S and (lost := self._only_there(path)):
+            # what a compaction replaces stays until its manifest is there: this one had a manifest
+            what = f"its manifest {manifest} is gone; {len(lost)} of its trials stand nowhere else and are pending"
+            self.find(path, "leftover", what, lost)
+        elif age_s > ABANDONED_S:
+            self.find(path, "leftover", "a compaction was killed before its manifest")
+
+    def _only_there(self, path: str) -> list[str]:
+        """Return the trials of a compaction without a manifest that are committed nowhere else."""
+        try:
+            ids = read_parquet(self.store.read(path))["trial_id"].to_pylist()
+        except BROKEN:
+            return []  # it is left over, whatever was in it
+        known = self.snapshot.trial_ids() | self.snapshot.removals.trial_ids()
+        return sorted({each for each in ids if isinstance(each, str)} - known)
+
+    def _check_orphan(self, path: str) -> None:
+        commit = data_path(path, "trials")
+        if path != commit and commit in self.snapshot.listing and commit not in self.result.lost:
+            source = next((each for each in self.snapshot.sources if each.path == commit), None)
+            trial_ids = [] if source is None else source.trial_ids()
+            self.find(commit, "damaged", f"does not name {path}, which was written for it", trial_ids)
+            self.result.lost[commit] = set(trial_ids)
+            self.result.sources |= {} if source is None else {commit: source}
+            return
+        modified = self.store.modified(path)
+        if modified is None or time.time() - self.store.clock_ahead_s - modified < YOUNG_S:
+            return
+        attempt = self.records.get(attempt_of_path(path))
+        if attempt is None:
+            self.find(path, "foreign", "was not written by depthrate: no commit and no attempt knows it")
+        elif attempt["state"] is not AttemptState.RUNNING or time.time() - (attempt["heartbeat_at"] or 0.0) > LIVE_S:
+            self.find(path, "leftover", f"attempt {attempt_of_path(path)} ended before its commit")
+
+    def look_again(self) -> None:
+        """Leave out what was found only because commits and compactions went on while this looked.
+
+        What is absent can only be told from what was seen later: a file may be committed after the commits were listed,
+        and a commit that lacks its files may have been replaced, with them, by a compaction.
+        """
+        if not self.result.findings:
+            return
+        now = take_snapshot(self.store, cache=self.snapshot_cache)
+        named = named_files(now)
+        vanished = {
+            p for p in self.snapshot.listing if p.startswith(("attempts/", "manifest/")) and p not in now.listing
+        }
+        gone = {path for path in self.result.lost if path not in now.listing or path in replaced_files(now)}
+        self.result.lost = {path: lost for path, lost in self.result.lost.items() if path not in gone}
+        of_gone = {file.path for path in gone & self.result.sources.keys() for file in self._files_of(path)}
+        left = self.result.lost.keys() & self.result.sources.keys()
+        of_left = {file.path for path in left for file in self._files_of(path)}
+        over = gone | vanished | (of_gone - of_left)
+        found = [finding for finding in self.result.findings if finding.path not in over]
+        self.result.findings = [each for each in found if each.kind not in STRAY or each.path not in named]
+
+    def _files_of(self, path: str) -> list[DataFile]:
+        return [file for named in self.result.sources[path].files.values() for file in named]
+
+    def small_files(self) -> None:
+        """Check what is not Parquet of a commit."""
+        for path in self.snapshot.listing:
+            if path.startswith("manifest/") and path not in self._known:
+                self.find(path, "damaged", "is no manifest; what it compacted does not count")
+            if path.startswith("attempts/") and path.endswith(".json") and not self._is_record(path):
+                self.find(path, "damaged", "is no record of an attempt")
+            elif path.startswith("attempts/") and not path.endswith((".json", ".log")) and path not in self._known:
+                if is_compacted(path):
+                    self._check_abandoned(path)
+                else:
+                    self.find(path, "foreign", "was not written by depthrate")
+        for finding in check_small_files(self.store, self.snapshot.trial_ids(), self.hash_of):
+            self.result.findings.append(finding)
+
+    def _is_record(self, path: str) -> bool:
+        return attempt_of_path(path) in self.records or path not in self.snapshot.attempts
+
+
+def _measurements(tables: list[pa.Table]) -> dict[str, set[tuple[int, int]]]:
+    """Return trial -> (step, layer) of its rows."""
+    there: dict[str, set[tuple[int, int]]] = {}
+    for table in tables:
+        columns = (table[name].to_pylist() for name in ("trial_id", "step", "layer"))
+        for trial_id, step, layer in zip(*columns, strict=True):
+            there.setdefault(trial_id, set()).add((step, layer))
+    return there
+
+
+def _is_parquet(store: Store, path: str, schema: pa.Schema | None = None) -> bool:
+    try:
+        table = read_parquet(store.read(path))
+        return schema is None or table.select(schema.names).schema.equals(schema)
+    except BROKEN:
+        return False

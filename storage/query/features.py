@@ -1,0 +1,105 @@
+"""Features of one layer, out of a file of many: only the row groups that hold it are read."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from depthrate.storage.files.parquet import DataFile, open_parquet
+from depthrate.storage.files.store import Store, as_os_error
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FOOTER_BYTES = 2**16
+"""Fetched from a file's end first: the footer of some hundred row groups."""
+
+
+def read_layer(
+    store: Store, file: DataFile, layer: int, counting: Mapping[str, str]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield (trial, labels, features) of one layer of some trials (trial -> attempt), from the row groups that hold it."""
+    with _Ranges(store, file.path, file.size) as ranges, open_parquet(ranges) as parquet:
+        metadata = parquet.metadata
+        names = [metadata.row_group(0).column(i).path_in_schema for i in range(metadata.num_columns)]
+        sought = [(names.index("layer"), layer)] + [
+            (names.index("trial_id"), one) for one in counting if len(counting) < 2
+        ]
+
+        def may_hold(group: int) -> bool:
+            found = [(metadata.row_group(group).column(column).statistics, value) for column, value in sought]
+            return all(not s or not s.has_min_max or s.min <= value <= s.max for s, value in found)
+
+        for group in filter(may_hold, range(metadata.num_row_groups)):
+            ranges.hold(*_stretch(metadata.row_group(group)))
+            table = parquet.read_row_group(group, columns=["trial_id", "attempt_id", "layer", "label", "feature"])
+            yield from _trials_of_layer(table, layer, counting)
+
+
+def read_range(store: Store, path: str, start: int, stop: int) -> bytes:
+    """Return a stretch of a file's bytes, in one request."""
+    with as_os_error(store.url):
+        return bytes(store.fs.cat_file(store.full_path(path), start=start, end=stop))
+
+
+def _stretch(group: pq.RowGroupMetaData) -> tuple[int, int]:
+    """Return where the bytes of a row group begin and end."""
+    columns = [group.column(index) for index in range(group.num_columns)]
+    starts = [each.dictionary_page_offset or each.data_page_offset for each in columns]
+    return min(starts), max(s + each.total_compressed_size for s, each in zip(starts, columns, strict=True))
+
+
+class _Ranges(io.RawIOBase):
+    """A file of the store to read from: its end is fetched first, then one stretch that is held, and what else is asked."""
+
+    def __init__(self, store: Store, path: str, size: int):
+        super().__init__()
+        self._store, self._path, self._size, self._position = store, path, size, 0
+        start = max(0, size - FOOTER_BYTES)
+        self._end = (start, read_range(store, path, start, size))
+        self._held = (0, b"")
+
+    def hold(self, start: int, stop: int) -> None:
+        """Fetch a stretch in one request, unless it is there."""
+        if start < self._end[0]:
+            self._held = (start, read_range(self._store, self._path, start, stop))
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
+
+    def read(self, count: int = -1) -> bytes:
+        stop = self._size if count < 0 else min(self._size, self._position + count)
+        start, self._position = self._position, max(stop, self._position)
+        for first, content in (self._held, self._end):
+            if first <= start and stop <= first + len(content):
+                return content[start - first : stop - first]
+        return read_range(self._store, self._path, start, stop) if start < stop else b""
+
+
+def _trials_of_layer(
+    table: pa.Table, layer: int, counting: Mapping[str, str]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    import numpy as np  # here: most queries ask for no features
+
+    trials, attempts = np.array(table["trial_id"].to_pylist()), np.array(table["attempt_id"].to_pylist())
+    rows = table["layer"].to_numpy() == layer
+    feature = table["feature"].combine_chunks()
+    features = feature.flatten().to_numpy(zero_copy_only=False).reshape(len(feature), -1)
+    labels = table["label"].to_numpy()
+    for trial in dict.fromkeys(trials[rows].tolist()):
+        if trial in counting and (chosen := rows & (trials == trial) & (attempts == counting[trial])).any():
+            yield str(trial), labels[chosen], features[chosen]

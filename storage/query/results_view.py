@@ -1,0 +1,61 @@
+"""The view `results`: one row a trial, its parameters beside what was measured at the end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from depthrate.storage.tables.own_columns import quoted
+
+_FIRST = ("trial_id", "sweep", "task", "status")
+_LAST = ("wall_s", "device", "host", "committed_at", "tags")
+
+
+def results_view(parameters: Sequence[str], metrics: Sequence[str], curves: Sequence[str], query: str) -> str:
+    """Return the SQL that makes the view: parameters, and what was measured at a trial's last step at its last layer, on the
+    training split; curves where the query may name one.
+
+    A parameter named like a metric becomes param_<name>; a curve named like a parameter becomes last_<name>.
+    """
+    metrics = [name for name in metrics if not _is_in(name, (*_FIRST, *_LAST))]
+    curves = [name for name in curves if not _is_in(name, (*metrics, *_FIRST, *_LAST))]
+    columns = [f"t.{name}" for name in _FIRST]
+    columns += [_column("t", name, "param", metrics) for name in parameters]
+    columns += [f"m.{quoted(name)}" for name in metrics]
+    join = ""
+    if _may_name(query, curves):
+        columns += [_column("c", name, "last", parameters) for name in curves]
+        join = "left join curves c on c.trial_id = t.trial_id and c.step = m.step and c.split = m.split"
+    columns += [f"t.{name}" for name in _LAST]
+    return (
+        f"create temp view results as select {', '.join(columns)} from trials t left join ("
+        "select * from metrics where is_last qualify row_number() over "
+        "(partition by trial_id order by step desc, split <> 'train', split, layer desc) = 1"
+        f") m on m.trial_id = t.trial_id {join}"
+    )
+
+
+def _is_in(name: str, names: Iterable[str]) -> bool:
+    """Whether SQL, which ignores capitals, takes this for one of the names."""
+    return name.casefold() in {each.casefold() for each in names}
+
+
+def _column(table: str, name: str, prefix: str, taken: Sequence[str]) -> str:
+    renamed = f" as {quoted(f'{prefix}_{name}')}" if _is_in(name, taken) else ""
+    return f"{table}.{quoted(name)}{renamed}"
+
+
+def _may_name(query: str, columns: Iterable[str]) -> bool:
+    """Whether a query can mean one of these columns of `results`, by its name, a star, or the row as a whole.
+
+    If it cannot, the files of the curves need not be opened: DuckDB would read them for the join.
+    """
+    text = query.lower()
+    by_name = any(name.lower() in text for name in columns)
+    names = ["results", *re.findall(r"\bresults\s+(?:as\s+)?(\w+)", text)]  # of the row as a whole: itself, its aliases
+    as_a_whole = any(len(re.findall(rf"\b{name}\b(?!\s*\.)", text)) > 1 for name in names)
+    # `from results` alone means all of its columns, and so do describe and summarize
+    all_of_it = (
+        "*" in text or "columns" in text or re.search(r"\b(describe|summarize)\b|^(?!.*\bselect\b)", text, re.DOTALL)
+    )
+    return by_name or as_a_whole or bool(all_of_it)

@@ -1,0 +1,136 @@
+"""A table's files as one Arrow dataset that DuckDB reads: with a known schema, and only the files a filter can match.
+
+Pages are read through Arrow because it verifies their checksums: a flipped bit is an error, never a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
+
+from depthrate.storage.commits.snapshot import Snapshot
+from depthrate.storage.files.parquet import DataFile
+from depthrate.storage.files.store import Store
+
+FETCH_BELOW = 4_000_000
+"""Bytes: a remote file smaller than this is fetched whole, in one request, many at once."""
+FETCH_BYTES = 64_000_000
+"""Of fetched files held at a time."""
+_FORMAT = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
+
+
+class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
+    """A table's files, opened when they are scanned.
+
+    DuckDB asks an Arrow dataset for a `scanner` with the columns and the filter of a query; here files that hold none
+    of the trials the filter leaves are not opened at all.
+    """
+
+    store: Store
+    snapshot: Snapshot
+    sources: Mapping[str, int]
+    """Path -> index of the snapshot's source the file belongs to."""
+    named: Sequence[DataFile]
+
+    @classmethod
+    def of(
+        cls, store: Store, snapshot: Snapshot, table: str, sources: Sequence[int], schema: pa.Schema
+    ) -> TableDataset:
+        """Return the dataset of a table's files in some of a snapshot's sources."""
+        dataset = cls([], schema, _FORMAT, LocalFileSystem())
+        dataset.store, dataset.snapshot = store, snapshot
+        files = {i: snapshot.sources[i].files.get(table, ()) for i in sources}
+        dataset.sources = {file.path: i for i, named in files.items() for file in named}
+        dataset.named = [file for named in files.values() for file in named]
+        return dataset
+
+    def scanner(
+        self, columns: list[str] | None = None, filter: ds.Expression | None = None, **options: Any
+    ) -> ds.Scanner:
+        """Return a scan of the files that can hold rows which pass the filter."""
+        files = self._matching(filter)
+        fetched = [] if self.store.is_local else [file for file in files if file.size < FETCH_BELOW]
+        opened = self._dataset([self._fragment(file) for file in files if file not in fetched])
+        if not fetched:
+            return opened.scanner(columns=columns, filter=filter, **options)
+        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield from opened.scanner(columns=columns, filter=filter, **options).to_batches()
+            for fragments in self._fetch(fetched):
+                yield from self._dataset(fragments).scanner(columns=columns, filter=filter, **options).to_batches()
+
+        return ds.Scanner.from_batches(batches(), schema=schema)
+
+    def _dataset(self, fragments: list[ds.Fragment]) -> ds.FileSystemDataset:
+        return ds.FileSystemDataset(fragments, self.schema, _FORMAT, LocalFileSystem())
+
+    def _fragment(self, file: DataFile) -> ds.Fragment:
+        filesystem = LocalFileSystem() if self.store.is_local else PyFileSystem(FSSpecHandler(self.store.fs))
+        return _FORMAT.make_fragment(self.store.full_path(file.path), filesystem, file_size=file.size)
+
+    def _fetch(self, files: Sequence[DataFile]) -> Iterator[list[ds.Fragment]]:
+        """Yield the files' contents, as many at a time as memory allows."""
+        fragments, held = [], 0
+        for _, content in self.store.read_many([file.path for file in files]):
+            if isinstance(content, OSError):
+                raise content
+            fragments.append(_FORMAT.make_fragment(pa.BufferReader(content)))
+            held += len(content)
+            if held > FETCH_BYTES:
+                yield fragments
+                fragments, held = [], 0
+        yield fragments
+
+    def _matching(self, filter: ds.Expression | None) -> Sequence[DataFile]:
+        """Return the files that can hold rows which pass the filter."""
+        if filter is None or len(self.named) < 2 or "trial_id" not in str(filter):
+            return self.named
+        left = _possible(self.snapshot.sorted_trial_ids, filter, self.schema)
+        if left is None:
+            return self.named
+        wanted = {self.snapshot.source_of[trial_id] for trial_id in left}
+        return [file for file in self.named if self.sources[file.path] in wanted]
+
+
+def _possible(values: list[str], filter: ds.Expression, schema: pa.Schema) -> set[str] | None:
+    """Return the trials that the filter does not rule out, or None if it rules out few.
+
+    Arrow itself decides whether a filter contradicts `low <= trial_id <= high`; the ranges are halved until they hold
+    one trial each.
+    """
+    ranges = [(0, len(values))] if values else []
+    while ranges and any(stop - start > 1 for start, stop in ranges):
+        halves = [half for start, stop in ranges for half in _halves(start, stop)]
+        ranges = _not_ruled_out(values, halves, filter, schema)
+        if len(ranges) > 64:
+            return None
+    return {values[start] for start, _ in ranges}
+
+
+def _halves(start: int, stop: int) -> list[tuple[int, int]]:
+    middle = (start + stop) // 2
+    return [(start, stop)] if stop - start < 2 else [(start, middle), (middle, stop)]
+
+
+def _not_ruled_out(
+    values: list[str], ranges: list[tuple[int, int]], filter: ds.Expression, schema: pa.Schema
+) -> list[tuple[int, int]]:
+    field = ds.field("trial_id")
+    fragments = [
+        # never opened: Arrow only compares what is said to hold for its rows with the filter
+        _FORMAT.make_fragment(
+            f"{start}-{stop}",
+            LocalFileSystem(),
+            partition_expression=(field >= values[start]) & (field <= values[stop - 1]),
+        )
+        for start, stop in ranges
+    ]
+    left = ds.FileSystemDataset(fragments, schema, _FORMAT, LocalFileSystem()).get_fragments(filter=filter)
+    return [(int(start), int(stop)) for start, _, stop in (fragment.path.partition("-") for fragment in left)]

@@ -1,0 +1,158 @@
+"""From the rows that a task returns to an Arrow table with the store's columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from depthrate.storage.tables.own_columns import check_names
+from depthrate.storage.tables.schema import FEATURES, Columns, TableError
+
+
+def task_table(name: str, content: Any, columns: Columns, *, trial_id: str, attempt_id: str) -> pa.Table:
+    """Return one trial's rows of a table: the standard columns first, then the task's own, declared ones before others.
+
+    `content` is a list of dicts, a mapping from column to values, a pandas frame or an Arrow table. Missing standard
+    and declared columns are filled: split `train`, step 0, layer 0, is_last where the layer is the largest, else null.
+
+    Raises:
+        TableError: the table is unknown, or a column has a type that the store does not keep.
+    """
+    if name not in ("metrics", "curves", "features"):
+        raise TableError(f"task returned a table {name!r}; allowed: metrics, curves, features")
+    values, num_rows = _columns(name, content)
+    values |= {"trial_id": [trial_id] * num_rows, "attempt_id": [attempt_id] * num_rows}
+    values.setdefault("step", [0] * num_rows)
+    if name == "features":
+        return _feature_table(values)
+    values.setdefault("split", ["train"] * num_rows)
+    if name == "metrics":
+        values.setdefault("layer", [0] * num_rows)
+        if "is_last" not in values:
+            last = max(values["layer"], default=0)
+            values["is_last"] = [layer == last for layer in values["layer"]]
+    known = dict(columns.missing(name, num_rows))
+    check_names(name, [column for column in values if column not in known], known)
+    own_types = columns.own_types(name)
+    for column in [column for column in known if column in values]:
+        array_of = _declared_array if column in own_types else _array
+        known[column] = array_of(name, column, values.pop(column), known[column].type)
+    known |= {own: _undeclared_array(name, own, given) for own, given in values.items()}
+    return pa.Table.from_arrays(list(known.values()), names=list(known))
+
+
+def layer_parts(content: Any) -> Iterator[Any]:
+    """Yield features as they come: of an iterator of tables, of what has `parts` that gives one, of one table, of null."""
+    if hasattr(content, "parts"):
+        content = content.parts()
+    if isinstance(content, Iterator):
+        yield from content
+    elif content is not None:
+        yield content
+
+
+def _columns(name: str, content: Any) -> tuple[dict[str, Any], int]:
+    if isinstance(content, pa.Table):
+        return {column: content[column].to_pylist() for column in content.column_names}, content.num_rows
+    if hasattr(content, "to_dict") and hasattr(content, "columns"):  # a pandas frame, without importing pandas
+        return {str(column): content[column].tolist() for column in content.columns}, len(content)
+    if isinstance(content, Mapping):
+        lengths = {len(values) for values in content.values()}
+        if len(lengths) > 1:
+            raise TableError(f"table {name!r}: columns have different lengths {sorted(lengths)}")
+        return dict(content), lengths.pop() if lengths else 0
+    if isinstance(content, Sequence) and all(isinstance(row, Mapping) for row in content):
+        names = dict.fromkeys(key for row in content for key in row)
+        return {str(key): [row.get(key) for row in content] for key in names}, len(content)
+    raise TableError(
+        f"table {name!r} is a {type(content).__name__}; return a list of dicts, a mapping from column to values, "
+        "a pandas frame or an Arrow table"
+    )
+
+
+def _array(table: str, column: str, values: Any, arrow_type: pa.DataType) -> pa.Array:
+    if pa.types.is_floating(arrow_type) and not hasattr(values, "dtype"):
+        values = [None if value is None else _real(table, column, value) for value in values]
+    elif pa.types.is_string(arrow_type):
+        values = [_storable(value) for value in values]
+    elif pa.types.is_integer(arrow_type):
+        values = [_whole(table, column, value) for value in values]
+    try:
+        return pa.array(values, arrow_type, from_pandas=pa.types.is_floating(arrow_type))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise TableError(f"table {table!r}, column {column!r}: {error}; it holds {arrow_type}") from None
+
+
+def _storable(value: Any) -> Any:
+    """Return a text with what no file can hold (halves of surrogate pairs) written out."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+
+def _whole(table: str, column: str, value: Any) -> Any:
+    """Return a whole number, which may come as 2.0; other numbers are not cut to one."""
+    if isinstance(value, float) and not value.is_integer():
+        raise TableError(f"table {table!r}, column {column!r} holds {value!r}; give a whole number")
+    return value
+
+
+def _real(table: str, column: str, value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TableError(f"table {table!r}, column {column!r} holds {value!r}; give numbers or null") from None
+    return number if math.isfinite(number) else None
+
+
+def _declared_array(table: str, column: str, values: Any, arrow_type: pa.DataType) -> pa.Array:
+    """Return a column as the user's task declares it; a matrix may come as rows."""
+    if not pa.types.is_list(arrow_type):
+        return _array(table, column, list(values), arrow_type)
+    return pa.array([None if row is None else _entries(table, column, row) for row in values], arrow_type)
+
+
+def _entries(table: str, column: str, row: Any) -> list[float | None]:
+    if not hasattr(row, "__len__") or isinstance(row, str):
+        raise TableError(f"table {table!r}, column {column!r} is declared as a list of numbers and holds {row!r}")
+    flat = [
+        entry for part in row for entry in (part if hasattr(part, "__len__") and not isinstance(part, str) else [part])
+    ]
+    return [_real(table, column, entry) for entry in flat]
+
+
+def _undeclared_array(table: str, column: str, values: Any) -> pa.Array:
+    """Return a task's own column as float64, text or list<float64>: types that every reader can bring together."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return pa.nulls(len(values))  # takes on the column's type in the other trials of its file
+    if all(isinstance(value, str) for value in known):
+        return _array(table, column, values, pa.string())
+    if all(hasattr(value, "__len__") and not isinstance(value, str) for value in known):
+        rows = [None if row is None else [_real(table, column, value) for value in row] for row in values]
+        return pa.array(rows, pa.list_(pa.float64()))
+    return _array(table, column, list(values), pa.float64())
+
+
+def _feature_table(columns: dict[str, Any]) -> pa.Table:
+    import numpy as np
+
+    missing = {"layer", "kind", "feature"} - columns.keys()
+    if missing:
+        raise TableError(f"table 'features' lacks the columns {', '.join(sorted(missing))}")
+    num_rows = len(columns["kind"])
+    feature = np.asarray(columns["feature"])
+    if feature.dtype not in (np.float16, np.float32):
+        feature = feature.astype(np.float32)
+    if feature.ndim != 2:
+        raise TableError(f"table 'features': feature has shape {feature.shape}; give one vector of one length a row")
+    flat = pa.array(feature.reshape(-1))
+    value_field = pa.field("item", flat.type, nullable=False)
+    arrays = {
+        field.name: _array("features", field.name, columns.get(field.name, [None] * num_rows), field.type)
+        for field in FEATURES
+        if field.name != "feature"
+    }
+    vectors = pa.FixedSizeListArray.from_arrays(flat, type=pa.list_(value_field, feature.shape[1]))
+    return pa.table(arrays | {"feature": vectors})

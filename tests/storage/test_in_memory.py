@@ -1,0 +1,69 @@
+"""Results in memory answer as the store does."""
+
+import pytest
+
+from benchmarks.store_synthetic import write_pack
+from depthrate.orchestrator.analysis.fit_curves import fit_curves
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.launch.plan import check_sweep
+from depthrate.orchestrator.report.read_store import hold_numbers
+from depthrate.storage.files.store import Store
+from depthrate.storage.query.sql_checks import QueryError
+from depthrate.sweeps.fit_requests import FitRequest
+from depthrate.sweeps.packing import pack_trials
+from depthrate.sweeps.sweep import Sweep
+
+FITS = (
+    FitRequest(metric="nc1", x="width"),
+    FitRequest(metric="nc3", x="width", layer=-2),
+    FitRequest(metric="nc2a", x="width", layer=3, where="row_norms is null and seed < 9"),
+    FitRequest(metric="objective_gap", x="width"),
+)
+
+
+@pytest.fixture(scope="module")
+def sweep() -> Sweep:
+    params = {"arch": "rn1", "depth": 34, "samples_per_class": 20, "steps": 8000, "measure_steps": []}
+    return Sweep(name="held", task="collapse", params=params, grid={"width": [32, 64, 96]}, seeds=3, fit=FITS)
+
+
+@pytest.fixture(scope="module")
+def store(sweep: Sweep, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    store, checked = Store(str(tmp_path_factory.mktemp("store"))), check_sweep(sweep)
+    for number, pack in enumerate(pack_trials(checked.trials, checked.task)):
+        write_pack(store, "held", number, pack)
+    return store
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select trial_id, step, split, layer, is_last, nc1, nc3 from metrics order by trial_id, step, layer",
+        "select * from curves order by trial_id, step",
+        "select trial_id, nc1, objective_gap, width, last_lr from results order by trial_id",
+        "select * from trials order by trial_id",
+    ],
+)
+def test_a_query_gives_the_same_rows(sweep: Sweep, store: Store, query: str) -> None:
+    results = results_of(store, check_sweep(sweep).task)
+    ids = results.snapshot.trials["trial_id"].to_pylist()
+    held = results.in_memory(ids, ["singular_values", "class_gram"])
+    assert held.sql(query).fetchall() == results.sql(query).fetchall() != []
+
+
+def test_a_column_left_out_is_not_known_and_other_trials_have_no_rows(sweep: Sweep, store: Store) -> None:
+    results = results_of(store, check_sweep(sweep).task)
+    first = results.snapshot.trials["trial_id"].to_pylist()[:1]
+    held = results.in_memory(first, ["class_gram"])
+    assert {trial_id for (trial_id,) in held.sql("select trial_id from metrics").fetchall()} == set(first)
+    with pytest.raises(QueryError, match="class_gram"):
+        held.sql("select class_gram from metrics")
+
+
+def test_fits_are_the_same_to_the_last_bit(sweep: Sweep, store: Store) -> None:
+    checked = check_sweep(sweep)
+    results = results_of(store, checked.task)
+    plain = fit_curves(results, sweep.fit, checked.trials, checked.task)
+    of_held = fit_curves(hold_numbers(checked, results), sweep.fit, checked.trials, checked.task)
+    assert [curve.fits for curve in of_held] == [curve.fits for curve in plain]
+    assert [curve.rows for curve in of_held] == [curve.rows for curve in plain] and all(curve.rows for curve in plain)
