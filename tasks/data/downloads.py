@@ -10,48 +10,56 @@ class Download:
     """One published file."""
 
     url: str
-    md5: str
-    """As its publisher, or the libraries that have fetched it for years, state it."""
+    sha256: str
+    """As libraries that have fetched the file for years state it: publishers give an md5 or nothing."""
     path: str
     """Where it goes below DEPTHRATE_DATA."""
 
 
-def _idx(folder: str, base: str, images_md5: str, labels_md5: str) -> tuple[Download, ...]:
-    names = (("train-images-idx3-ubyte.gz", images_md5), ("train-labels-idx1-ubyte.gz", labels_md5))
-    return tuple(Download(f"{base}/{name}", md5, f"{folder}/{name}") for name, md5 in names)
+def _idx(folder: str, base: str, images_sha256: str, labels_sha256: str) -> tuple[Download, ...]:
+    names = (("train-images-idx3-ubyte.gz", images_sha256), ("train-labels-idx1-ubyte.gz", labels_sha256))
+    return tuple(Download(f"{base}/{name}", sha256, f"{folder}/{name}") for name, sha256 in names)
 
 
-def _archive(url: str, md5: str) -> tuple[Download, ...]:
-    return (Download(url, md5, url.rpartition("/")[2]),)
+def _archive(url: str, sha256: str) -> tuple[Download, ...]:
+    return (Download(url, sha256, url.rpartition("/")[2]),)
 
 
-_CIFAR10 = _archive("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530")
+_CIFAR10 = _archive(
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+)
 DOWNLOADS = {
     "mnist": _idx(
         "mnist",
         "https://ossci-datasets.s3.amazonaws.com/mnist",
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "d53e105ee54ea40749a09fcbcd1e9432",
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
     ),
     "fashion_mnist": _idx(
         "fashion_mnist",
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "25c81989df183df01b3e8a0aad5dffbe",
+        "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion",
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
     ),
     "kmnist": _idx(
         "kmnist",
-        "http://codh.rois.ac.jp/kmnist/dataset/kmnist",
-        "bdb82020997e1d708af4cf47b453dcf7",
-        "e144d726b3acfaa3e44228e80efcd344",
+        "https://codh.rois.ac.jp/kmnist/dataset/kmnist",
+        "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
+        "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
     ),
     "cifar10": _CIFAR10,
     "cifar10_batch1": _CIFAR10,
     "cifar100": _archive(
-        "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"
+        "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+        "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
     ),
-    "stl10": _archive("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz", "91f7769df0f17e558f3565bffb0c7dfb"),
+    "stl10": _archive(
+        "https://cs.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+        "f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866",
+    ),
     "imdb": _archive(
-        "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz", "7c2ac02c03563afcf9b574c7e56c153a"
+        "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+        "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
     ),
 }

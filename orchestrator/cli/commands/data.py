@@ -107,10 +107,10 @@ def _fetch(download: Download, data: DataFolder) -> None:
     folder, _, file = download.path.rpartition("/")
     with _landing_place(data, folder) as landing:
         try:
-            arrived = pooch.retrieve(download.url, known_hash=f"md5:{download.md5}", fname=file, path=landing)
+            arrived = pooch.retrieve(download.url, known_hash=f"sha256:{download.sha256}", fname=file, path=landing)
         except (OSError, ValueError) as error:  # no network, no such file; another checksum
             raise DownloadError(
-                f"cannot get {download.url}: {type(error).__name__}: {error}; get {file} (md5 {download.md5}) by other "
+                f"cannot get {download.url}: {type(error).__name__}: {error}; get {file} (sha256 {download.sha256}) by other "
                 f"means and put it at {data.store.full_path(download.path)}"
             ) from error
         if not data.store.is_local:

@@ -53,8 +53,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def publish(monkeypatch: pytest.MonkeyPatch, base: str, checksums: dict[str, str] | None = None) -> None:
-    found = {name: hashlib.md5(content).hexdigest() for name, content in CONTENT.items()} | (checksums or {})
-    downloads = tuple(Download(f"{base}/{name}", md5, f"mnist/{name}") for name, md5 in found.items())
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()} | (checksums or {})
+    downloads = tuple(Download(f"{base}/{name}", sha256, f"mnist/{name}") for name, sha256 in sums.items())
     monkeypatch.setitem(DOWNLOADS, "mnist", downloads)
 
 
@@ -86,10 +86,10 @@ def test_fetch_gets_what_is_missing_once(data: Path, publisher: str, monkeypatch
 
 
 def test_a_wrong_checksum_keeps_nothing(data: Path, publisher: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish(monkeypatch, publisher, {"train-labels-idx1-ubyte.gz": "0" * 32})
+    publish(monkeypatch, publisher, {"train-labels-idx1-ubyte.gz": "0" * 64})
     code, output = invoke("fetch", "mnist")
     assert code == 1 and [path.name for path in (data / "mnist").iterdir()] == ["train-images-idx3-ubyte.gz"]
-    for part in ("train-labels-idx1-ubyte.gz", "0" * 32, f"put it at {data}/mnist/train-labels-idx1-ubyte.gz"):
+    for part in ("train-labels-idx1-ubyte.gz", "0" * 64, f"put it at {data}/mnist/train-labels-idx1-ubyte.gz"):
         assert part in output.replace("\n", "")
 
 
@@ -97,11 +97,11 @@ def test_a_wrong_checksum_keeps_nothing(data: Path, publisher: str, monkeypatch:
 def test_another_file_than_the_published_one_is_named(
     data: Path, publisher: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    served = [Download(f"{publisher}/{next(iter(CONTENT))}", each.md5, each.path) for each in DOWNLOADS[name]]
+    served = [Download(f"{publisher}/{next(iter(CONTENT))}", each.sha256, each.path) for each in DOWNLOADS[name]]
     monkeypatch.setitem(DOWNLOADS, name, tuple(served))
     code, output = invoke("fetch", name)
     assert code == 1 and not [path for path in data.rglob("*") if path.is_file()]
-    assert served[0].md5 in output and f"put it at {data}/{served[0].path}" in output.replace("\n", "")
+    assert served[0].sha256 in output and f"put it at {data}/{served[0].path}" in output.replace("\n", "")
 
 
 def test_without_a_network_it_says_which_file_to_put_where(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_every_set_that_is_read_from_files_can_be_fetched() -> None:
         layout = PUBLISHED[name].layouts[0]
         expected = {layout.archive} if layout.archive else {f"{layout.folder}/{file}.gz" for file in layout.files}
         assert {download.path for download in downloads} == expected
-        assert all(len(download.md5) == 32 for download in downloads)
+        assert all(len(download.sha256) == 64 and download.url.startswith("https://") for download in downloads)
 
 
 IDX_IMAGES, IDX_LABELS = "mnist/train-images-idx3-ubyte", "mnist/train-labels-idx1-ubyte"
