@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from depthrate.tasks.builtin import builtin_tasks
-from depthrate.tasks.own.references import OWN
+from depthrate.tasks.own.references import OWN, code_of_references, references_of_text
 from depthrate.tasks.schema import nearest
-from depthrate.tasks.task import Task, TaskError
-from depthrate.tasks.user_module import load_user_module
+from depthrate.tasks.task import Params, RunPack, Task, TaskContext, TaskError, TrialResult
+from depthrate.tasks.task_code import TaskCode
+from depthrate.tasks.user_code import code_of_file, code_of_installed, load_user_module, unforeseen_import
 
 
 def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] | None = None) -> Task:
@@ -19,7 +20,8 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
     With `files` (path -> content, as in `TaskCode`) that code is executed, and not what the files hold by now.
 
     Raises:
-        TaskError: there is no such task, file, module or function, or the function is not marked as a task.
+        TaskError: there is no such task, file, module or function, the function is not marked as a task, or others decide
+            what the file holds.
     """
     _check_text(name)
     builtin = builtin_tasks()
@@ -40,10 +42,46 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
     loaded = getattr(function, "__depthrate_task__", None)
     if loaded is None:
         state = "has no function" if function is None else "does not mark with @depthrate.task the function"
-        found = [key for key, value in vars(module).items() if hasattr(value, "__depthrate_task__")]
-        raise TaskError(f"{where} {state} {function_name!r}; tasks there: {', '.join(found) or 'none'}")
+        tasks = [key for key, value in vars(module).items() if hasattr(value, "__depthrate_task__")]
+        raise TaskError(f"{where} {state} {function_name!r}; tasks there: {', '.join(tasks) or 'none'}")
     assert isinstance(loaded, Task)
-    return replace(loaded, code=code)
+    return loaded if code is None else replace(loaded, code=code, run=_explained(loaded.run, code))
+
+
+def _explained(run: RunPack, code: TaskCode) -> RunPack:
+    """Return a task's function that says of a module beside its file why it cannot be imported while the task runs."""
+
+    def explained(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
+        try:
+            yield from run(trials, context)
+        except ModuleNotFoundError as error:
+            if unforeseen := unforeseen_import(error, code):
+                raise ImportError(unforeseen, name=error.name) from error
+            raise
+
+    return explained
+
+
+def names_user_code(name: str) -> bool:
+    """Whether loading a task executes code of the user's: a file's, or an installed module's."""
+    if name.partition("?")[0] == OWN:
+        references = references_of_text(name)
+        return any(":" in (value or "") for value in (references.arch, references.dataset))
+    return ":" in name and name not in builtin_tasks()
+
+
+def code_of_task(name: str) -> TaskCode | None:
+    """Return the user's code that loading a task executes, without executing it; None where there is none, or no source.
+
+    Raises:
+        TaskError: a file is not there, or cannot be read.
+    """
+    if not names_user_code(name):
+        return None
+    if name.partition("?")[0] == OWN:
+        return code_of_references(references_of_text(name))
+    where = name.rpartition(":")[0]
+    return code_of_file(Path(where).resolve()) if where.endswith(".py") else code_of_installed(where)
 
 
 def absolute_task_name(name: str, folder: Path) -> str:

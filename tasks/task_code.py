@@ -7,6 +7,9 @@ code. What is installed does not; its versions stand in every trial's record.
 from __future__ import annotations
 
 import ast
+import functools
+import hashlib
+import json
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -38,6 +41,13 @@ class TaskCode:
     def contents(self) -> Mapping[str, bytes]:
         """Path -> content."""
         return dict(self.files)
+
+    @functools.cached_property
+    def content_hash(self) -> str:
+        """The name of this version, as in a store: 32 hex digits of sha256 over the names and hashes of its files."""
+        hashes = {path: hashlib.sha256(content).hexdigest() for path, content in self.files}
+        index = json.dumps({"files": hashes, "main": self.main}, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(index.encode()).hexdigest()[:32]
 
 
 class TooMuchCode(ValueError):

@@ -74,8 +74,9 @@ def _parameters(item: pytest.Item) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Keep the user's own store out of the tests."""
+    """Keep the user's own store, and what code that user accepted, out of the tests."""
     monkeypatch.delenv("DEPTHRATE_STORE", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", f"{tmp_path}-state")
 
 
 @pytest.fixture(autouse=True)

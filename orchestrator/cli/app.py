@@ -198,6 +198,20 @@ class Format(StrEnum):
     parquet = "parquet"
 
 
+@app.command("accept-code")
+@exits
+def accept_code(
+    content_hash: Annotated[
+        str, typer.Argument(metavar="HASH", help="Of the code, as the command that refused it says.")
+    ],
+) -> None:
+    """Let code run that others could have written, or that a shared store names, after reading it; as it is, and for you."""
+    from depthrate.orchestrator.cli.commands.accept_code import accept_code
+    from depthrate.orchestrator.console.tables import make_console
+
+    accept_code(content_hash, make_console())
+
+
 @app.command()
 @exits
 def query(

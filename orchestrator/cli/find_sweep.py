@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, write_spec
+from depthrate.storage.files.paths import spec_path
 from depthrate.storage.files.store import Store, StoreError, existing_store
 
 # what expands a sweep is imported where one is expanded: status reads what was written down at the launch
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 LISTED = 20
 """Sweeps of a store that an error names."""
-ROOT = 0
-"""The user whose files are everybody's, and who needs no protection from others'."""
 
 
 def find_sweep(given: str, store: Store) -> tuple[CheckedSweep, SearchView | None]:
@@ -33,7 +31,7 @@ def find_sweep(given: str, store: Store) -> tuple[CheckedSweep, SearchView | Non
     """
     launched = newest_specs(store)
     is_launch = given in launched and not Path(given).is_file()
-    return _checked(launched_sweep(launched[given]) if is_launch else _load(given, launched, store), store)
+    return _checked(launched_sweep(launched[given], store) if is_launch else _load(given, launched, store), store)
 
 
 def sweep_to_launch(given: str, overrides: Mapping[str, object], url: str | None) -> Sweep:
@@ -55,7 +53,7 @@ def sweep_to_launch(given: str, overrides: Mapping[str, object], url: str | None
     launched = newest_specs(store)
     if given not in launched:
         return _load(given, launched, store)  # which says what there is
-    return changed_sweep(launched_sweep(launched[given]), overrides)
+    return changed_sweep(launched_sweep(launched[given], store), overrides)
 
 
 def planned_trials(given: str | None, store: Store) -> dict[str, list[str]]:
@@ -75,7 +73,7 @@ def planned_trials(given: str | None, store: Store) -> dict[str, list[str]]:
         try:
             # a search that was killed knows more trials than were written down with its spec
             trial_ids = None if "search" in spec.spec else spec.trial_ids(store)
-            planned[spec.sweep] = _expanded(launched_sweep(spec), store) if trial_ids is None else trial_ids
+            planned[spec.sweep] = _expanded(launched_sweep(spec, store), store) if trial_ids is None else trial_ids
         except ValueError as error:
             if given is not None:
                 raise
@@ -93,7 +91,7 @@ def write_missing_lists(store: Store) -> None:
         if "search" not in spec.spec and spec.trial_ids(store) is not None:
             continue
         try:
-            wanted = _expanded(launched_sweep(spec), store)
+            wanted = _expanded(launched_sweep(spec, store), store)
         except ValueError as error:
             raise UsageError(
                 f"which trials sweep {spec.sweep!r} asks for cannot be told ({error}); nothing is removed while that is so: "
@@ -127,31 +125,15 @@ def _load(given: str, launched: Iterable[str], store: Store) -> Sweep:
         raise NoSweepFileError(f"{error}; sweeps of {store.url}: {there or 'none yet'}") from None
 
 
-def launched_sweep(launched: LaunchedSpec) -> Sweep:
+def launched_sweep(launched: LaunchedSpec, store: Store) -> Sweep:
     """Return the sweep of a launch that a store has written down.
 
-    Others may write to a store: it does not choose which of their files is executed.
-
     Raises:
-        ValueError: it is no sweep, or its task is a file of another user.
+        ValueError: it is no sweep, or its code is not to be executed because a store says so.
     """
+    from depthrate.orchestrator.launch.stored_code import check_stored_sweep
     from depthrate.sweeps.sweep_file import sweep_of_spec
 
     sweep = sweep_of_spec(launched.spec)
-    for path in sweep.code_files:
-        owner = _owner_of(path)
-        if owner is not None and os.geteuid() not in (owner, ROOT) and owner != ROOT:
-            raise UsageError(
-                f"sweep {launched.sweep!r} in the store names the task file {path}, which belongs to another user "
-                f"(id {owner}) and is not executed because a store says so; if you trust it, give the sweep's file instead "
-                "of its name"
-            )
+    check_stored_sweep(sweep, spec_path(launched.sweep, launched.spec_hash), store)
     return sweep
-
-
-def _owner_of(path: Path) -> int | None:
-    """Return whose file it is; None for one that is not there."""
-    try:
-        return path.stat().st_uid
-    except (OSError, ValueError):
-        return None

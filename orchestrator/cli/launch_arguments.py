@@ -11,9 +11,11 @@ from depthrate.orchestrator.console.errors import next_call
 from depthrate.orchestrator.executors.base import ExecutorRequest, Machines
 from depthrate.orchestrator.executors.registry import DEFAULT_EXECUTOR, executor_options, open_machines
 from depthrate.orchestrator.launch.plan import CheckedSweep, Plan, check_data, check_sweep, make_plan
+from depthrate.orchestrator.launch.stored_code import check_kept_code
 from depthrate.orchestrator.search.checks import check_search
 from depthrate.storage.catalog.code import find_code
 from depthrate.storage.files.data_folder import DataFolder
+from depthrate.storage.files.paths import code_index_path
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.sweep import Sweep
@@ -45,11 +47,16 @@ class LaunchArguments:
             ValueError: `SweepError`, `TaskError`, `ParameterError` or `DatasetError` for what cannot run.
         """
         sweep = self.loaded or sweep_to_launch(self.sweep, _overrides(self.overrides), self.store)
-        files = None if self.code is None else find_code(existing_store(self.store), self.code)[1]
-        checked = check_sweep(sweep, files)
+        checked = check_sweep(sweep, None if self.code is None else self._kept_code(self.code))
         check_data(checked, data)
         check_search(checked, data)
         return checked
+
+    def _kept_code(self, given: str) -> Mapping[str, bytes]:
+        store = existing_store(self.store)
+        code_hash, files = find_code(store, given)
+        check_kept_code(given, code_hash, code_index_path(code_hash), store)
+        return files
 
     def open_machines(self, sweep: Sweep, store: Store, *, detach: bool = False) -> Machines:
         """Return the machines where its packs run.

@@ -6,6 +6,7 @@ of its sweep, of their checkpoints, or of what runs now, does not begin until it
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections import Counter
@@ -16,28 +17,35 @@ from depthrate.orchestrator.attempts.record import is_live
 from depthrate.orchestrator.launch.code_diff import changed_files, short_diff
 from depthrate.orchestrator.launch.plan import CheckedSweep, Plan
 from depthrate.storage.attempts.records import read_loose_records
-from depthrate.storage.catalog.code import code_hash_of, index_of, keep_code, read_code
+from depthrate.storage.catalog.code import keep_code, read_code
 from depthrate.storage.catalog.code_decisions import DecisionKind, Decisions, decide
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.json_objects import read_sealed
 from depthrate.storage.files.paths import sweep_of_path
 from depthrate.storage.files.store import Store
+from depthrate.tasks.code_trust import accept
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.task import Task
 
 
 def code_hash(task: Task) -> str | None:
     """Return the version of a user's task by its source; None for a task that comes with depthrate."""
-    return None if task.code is None else code_hash_of(index_of(task.code.main, task.code.contents))
+    return None if task.code is None else task.code.content_hash
 
 
 def keep_source(store: Store, task: Task) -> str | None:
     """Keep a user's task in the store, once for each version, and return that version.
 
+    Who launches it has accepted it: by the sweep's name it may be executed from now on, whoever can write to the store.
+
     Raises:
         OSError: the store refused a write.
     """
-    return None if task.code is None else keep_code(store, task.code.main, task.code.contents)
+    if task.code is None:
+        return None
+    with contextlib.suppress(OSError):  # without a home the user is asked again
+        accept(task.code.content_hash)
+    return keep_code(store, task.code.main, task.code.contents)
 
 
 def load_kept_task(name: str, store: Store, version: str | None) -> Task:

@@ -22,7 +22,7 @@ from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.module_layers import layer_names, pooled, watched
 from depthrate.tasks.networks.module_seconds import samples
 from depthrate.tasks.schema import ParameterError, shown
-from depthrate.tasks.user_module import innermost_line
+from depthrate.tasks.user_code import innermost_line
 
 HEAD = "head input"
 """Name of the last layer: what the last linear map reads, where that is another tensor than the last block gives."""

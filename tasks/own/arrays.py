@@ -65,7 +65,7 @@ def arrays_of_function(make: Callable[..., Any], arguments: Mapping[str, Any], n
     try:
         given = make(**arguments)
     except Exception as error:
-        from depthrate.tasks.user_module import innermost_line
+        from depthrate.tasks.user_code import innermost_line
 
         raise DatasetError(f"{name} fails: {innermost_line(error)}{type(error).__name__}: {error}") from error
     if isinstance(given, Mapping):

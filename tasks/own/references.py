@@ -7,12 +7,14 @@ trial's identity has the names without their folders: what is in the files is to
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from depthrate.tasks.task import TaskError
+from depthrate.tasks.task_code import TaskCode
+from depthrate.tasks.user_code import code_of_file, code_of_installed
 
 OWN = "own"
 HOSTS = ("collapse", OWN)
@@ -39,6 +41,30 @@ class OwnReferences:
         """The files whose code is executed."""
         places = [value.rpartition(":")[0] for value in (self.arch, self.dataset) if value is not None and ":" in value]
         return [Path(place) for place in places if place.endswith(".py")]
+
+
+def code_of_files(references: OwnReferences) -> TaskCode | None:
+    """Return the code of the user's files together, which is not executed; null where there are none.
+
+    Raises:
+        TaskError: a file is not there, or cannot be read.
+    """
+    codes = [code_of_file(path) for path in references.code_files]
+    if not codes:
+        return None
+    return replace(codes[0], files=tuple(sorted({path: text for code in codes for path, text in code.files}.items())))
+
+
+def code_of_references(references: OwnReferences) -> TaskCode | None:
+    """Return the code that the references execute, without executing it: of files, or else of an installed module.
+
+    Raises:
+        TaskError: a file is not there, or cannot be read.
+    """
+    if (code := code_of_files(references)) is not None:
+        return code
+    named = [value for value in (references.arch, references.dataset) if value is not None and ":" in value]
+    return code_of_installed(named[0].rpartition(":")[0]) if named else None
 
 
 def references_of_text(text: str) -> OwnReferences:

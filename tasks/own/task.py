@@ -17,7 +17,7 @@ from depthrate.tasks.data.published import PUBLISHED, check_dataset, check_test
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.own.data import OwnData
-from depthrate.tasks.own.references import OWN, OwnReferences, references_of_text, short_name
+from depthrate.tasks.own.references import OWN, code_of_files, references_of_text, short_name
 from depthrate.tasks.own.schema import OF_TEXTS, own_schema
 from depthrate.tasks.own.trial import OwnTrials
 from depthrate.tasks.schema import ParameterError
@@ -27,7 +27,7 @@ from depthrate.tasks.task_code import TaskCode
 from depthrate.tasks.training.cost import estimate_s, max_pack_size
 from depthrate.tasks.training.memory import memory_bytes
 from depthrate.tasks.training.parameters import check_training
-from depthrate.tasks.user_module import code_of_file, load_user_module
+from depthrate.tasks.user_code import load_user_module, require_trust
 
 VERSION = 1
 
@@ -36,7 +36,7 @@ def own_task(text: str, files: Mapping[str, bytes] | None = None) -> Task:
     """Return the task for the references that a text has, whose code is what `files` has, or what the files hold now.
 
     Raises:
-        TaskError: a file does not import, or has no such callable.
+        TaskError: a file does not import or has no such callable, or others decide what it holds.
         ParameterError: a callable takes arguments that no sweep can give, or that have names of ours.
     """
     references = references_of_text(text)
@@ -44,7 +44,9 @@ def own_task(text: str, files: Mapping[str, bytes] | None = None) -> Task:
         raise TaskError(
             "task 'own' is collapse on a network or data of yours: give arch: ./model.py:Net, or dataset: ./mine.npz, or both"
         )
-    code = _code(references) if files is None else None
+    code = code_of_files(references) if files is None else None
+    if code is not None:
+        require_trust(code, references.code_files[0])
     content = files if code is None else code.contents
     network = _callable(references.arch, "arch", content)
     make_data = _callable(references.dataset, "dataset", content) if ":" in (references.dataset or "") else None
@@ -81,14 +83,6 @@ class _Callable:
     name: str
     code: TaskCode | None
     defined_at: str
-
-
-def _code(references: OwnReferences) -> TaskCode | None:
-    """Return the code of the user's files together; null where there are none."""
-    codes = [code_of_file(path) for path in references.code_files]
-    if not codes:
-        return None
-    return replace(codes[0], files=tuple(sorted({path: text for code in codes for path, text in code.files}.items())))
 
 
 def _callable(reference: str | None, parameter: str, files: Mapping[str, bytes] | None) -> _Callable | None:

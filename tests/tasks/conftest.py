@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from depthrate.tasks import task_folder
+from depthrate.tasks import user_code
 
 
 @pytest.fixture
 def clean_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave the import path and the modules of the other tests as they were, and see nothing of theirs."""
-    task_folder.import_beside(None)  # the folder of the task that was loaded last would be looked in first
-    folder = task_folder._TaskFolder()
-    monkeypatch.setattr(task_folder, "_TASK_FOLDER", folder)
+    user_code._IMPORT_PATH.activate(None)  # the code of the task that was loaded last would be looked in first
+    import_path = user_code._ImportPath()
+    monkeypatch.setattr(user_code, "_IMPORT_PATH", import_path)
     path, modules = list(sys.path), set(sys.modules)
     yield
-    folder.activate(None)
+    import_path.activate(None)
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         del sys.modules[name]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,13 +13,13 @@ import yaml
 from tests_rows import commit
 from typer.testing import CliRunner
 
-from depthrate.orchestrator.cli import find_sweep
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.launch.plan import check_sweep
+from depthrate.storage.catalog.code import keep_code
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.sweep_file import load_sweep
-from depthrate.tasks import user_module
+from depthrate.tasks import user_code
 
 LAW = """
 from pathlib import Path
@@ -28,7 +31,16 @@ Path(__file__).with_name("executed").touch()
 def law(*, depth: int):
     return {"metrics": [{"layer": depth, "nc1": 1 / depth}]}
 """
-ME, COLLEAGUE = 1000, 1001
+STRANGER = 65533
+BY_NAME = [
+    ["fit", "s"],
+    ["plan", "s"],
+    ["run", "s", "--device", "cpu"],
+    ["report", "s", "-o", "r.html"],
+    ["debug", "1"],
+    ["export", "s", "sqlite:///x.db"],
+]
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of several users are made by root")
 
 
 @pytest.fixture
@@ -39,11 +51,13 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     content = {"name": "s", "task": "./law.py:law", "grid": {"depth": [2, 3, 4]}, "fit": [{"metric": "nc1"}]}
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(content))
     checked, store = check_sweep(load_sweep("s.yaml")), Store("store")
-    write_spec(store, "s", checked.sweep.spec_hash(), checked.sweep.spec(), [each.trial_id for each in checked.trials])
+    write_spec(
+        store, "s", checked.sweep.spec_hash(), checked.sweep.spec(), [trial.trial_id for trial in checked.trials]
+    )
     for number, trial in enumerate(checked.trials):
         commit(store, f"20260101T000000_{number:012d}", [trial.trial_id], sweep="s", params=dict(trial.params))
     (tmp_path / "executed").unlink()
-    user_module._run_file.cache_clear()  # whoever loads the task executes its file again
+    user_code._run_file.cache_clear()  # whoever loads the task executes its file again
     return tmp_path
 
 
@@ -54,29 +68,116 @@ def call(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-@pytest.mark.parametrize(
-    "words", [["fit", "s"], ["report", "s", "-o", "r.html"], ["debug", "1"], ["export", "s", "sqlite:///x.db"]]
-)
-def test_a_file_of_another_user_is_executed_only_by_who_names_its_sweep(
-    words: list[str], launched: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: ME)
-    monkeypatch.setattr(find_sweep, "_owner_of", lambda path: COLLEAGUE)
-    code, output = call(*words)
-    assert code == 2 and f"{launched / 'law.py'}, which belongs to another user (id {COLLEAGUE})" in output
-    assert not (launched / "executed").exists()
-    if words[0] != "debug":
-        assert call(words[0], "s.yaml", *words[2:])[0] == (2 if words[0] == "export" else 0)
-        assert (launched / "executed").exists()
+def strangers_module(lab: Path) -> None:
+    (lab / "parts.py").write_text("")
+    (lab / "law.py").write_text(f"import parts\n{LAW}")
+    os.chown(lab / "parts.py", STRANGER, STRANGER)
 
 
-@pytest.mark.parametrize(("me", "owner"), [(ME, ME), (ME, find_sweep.ROOT), (find_sweep.ROOT, COLLEAGUE), (ME, None)])
-def test_ones_own_and_the_systems_files_are_executed(
-    me: int, owner: int | None, launched: Path, monkeypatch: pytest.MonkeyPatch
+def link_to_a_strangers_file(lab: Path) -> None:
+    strangers_module(lab)
+    (lab / "parts.py").rename(lab / "theirs.py")
+    (lab / "parts.py").symlink_to("theirs.py")
+
+
+def sticky_home(lab: Path) -> None:
+    """As on a scratch disk."""
+    lab.chmod(0o1777)
+
+
+ATTACKS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a module beside it is a stranger's": (strangers_module, "/parts.py belongs to another user (id 65533)"),
+    "a link to a stranger's file": (link_to_a_strangers_file, "/theirs.py belongs to another user (id 65533)"),
+    "the file is a stranger's": (
+        lambda lab: os.chown(lab / "law.py", STRANGER, 0),
+        "/law.py belongs to another user (id 65533)",
+    ),
+    "mode 666": (lambda lab: (lab / "law.py").chmod(0o666), "/law.py can be written by everybody (mode 666)"),
+    "a writable folder": (lambda lab: lab.chmod(0o777), " can be written by everybody (mode 777)"),
+    "a sticky folder": (sticky_home, " can be written by everybody (mode 1777)"),
+}
+
+
+@needs_root
+@pytest.mark.parametrize(("attack", "words"), ATTACKS.values(), ids=ATTACKS)
+def test_code_that_others_decide_is_not_executed_because_a_store_names_it(
+    attack: Callable[[Path], None], words: str, launched: Path
 ) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: me)
-    monkeypatch.setattr(find_sweep, "_owner_of", lambda path: owner)
+    attack(launched)
+    for command in BY_NAME:
+        code, output = call(*command)
+        assert code == 2 and "sweep 's' in the store names the code of" in output, command
+        assert f"{words}; give the sweep's file instead of its name, or read what is in" in output
+        assert not (launched / "executed").exists(), command
+
+
+@needs_root
+def test_who_names_the_sweeps_file_may_execute_what_is_another_users(launched: Path) -> None:
+    """As root does in a container, where files belong to the user outside it; another user is asked: test_code_trust."""
+    strangers_module(launched)
+    assert call("fit", "s.yaml")[0] == 0 and (launched / "executed").exists()
+
+
+def test_ones_own_file_is_executed_from_ones_own_store(launched: Path) -> None:
     assert call("fit", "s")[0] == 0 and (launched / "executed").exists()
+
+
+def test_what_a_shared_store_names_is_executed_once_it_was_accepted_as_it_was_then(launched: Path) -> None:
+    (launched / "store").chmod(0o777)
+    code, output = call("fit", "s")
+    assert code == 2 and f"{launched}/store can be written by everybody (mode 777)" in output
+    assert not (launched / "executed").exists()
+    content_hash = output.partition("depthrate accept-code ")[2].split()[0]
+    code, output = accept(content_hash)
+    assert code == 0 and f"code/{content_hash}/law.py" in output
+    assert call("fit", "s")[0] == 0 and (launched / "executed").exists()
+    (launched / "executed").unlink()
+    (launched / "law.py").write_text(LAW + "# edited\n")
+    assert call("fit", "s")[0] == 2 and not (launched / "executed").exists(), "only that very code was accepted"
+    assert accept("0" * 32)[0] == 2 and accept("../x")[0] == 2
+
+
+def test_who_launches_code_has_accepted_it(launched: Path) -> None:
+    (launched / "store").chmod(0o777)
+    shutil.rmtree(launched / "store/trials")
+    assert call("run", "s.yaml", "--workers", "1", "--device", "cpu")[0] == 0
+    (launched / "executed").unlink()
+    user_code._run_file.cache_clear()
+    assert call("fit", "s")[0] == 0 and (launched / "executed").exists()
+
+
+def test_code_of_a_shared_store_is_named_by_all_of_its_hash(launched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = load_sweep("s.yaml").load_task()
+    assert task.code is not None
+    version = keep_code(Store("store"), task.code.main, task.code.contents)
+    assert version == task.code.content_hash, "one name for a version, in a store and where it is unpacked"
+    assert call("plan", "s.yaml", "--code", version[:8])[0] == 0
+    (launched / "store").chmod(0o777)
+    code, output = call("plan", "s.yaml", "--code", version[:8])
+    assert code == 2 and f"give all of its hash if it is what you mean: --code {version}" in output
+    assert call("plan", "s.yaml", "--code", version)[0] == 0
+    Store("store").write(f"code/{version}/files/law.py", b"raise SystemExit")
+    assert call("plan", "s.yaml", "--code", version)[0] == 2
+
+
+def test_a_module_that_a_shared_store_names_is_not_imported(launched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (launched / "laws.py").write_text(LAW)
+    monkeypatch.syspath_prepend(str(launched))
+    write_spec(Store("store"), "t", "0" * 16, {"name": "t", "task": "laws:law", "grid": {"depth": [2, 3]}})
+    assert call("plan", "t")[0] == 0 and (launched / "executed").exists()
+    (launched / "executed").unlink()
+    del sys.modules["laws"]
+    (launched / "store").chmod(0o777)
+    for task in ("laws:law", "antigravity:law"):
+        write_spec(Store("store"), "t", "0" * 16, {"name": "t", "task": task, "grid": {"depth": [2, 3]}})
+        code, output = call("plan", "t")
+        assert code == 2 and "is not executed because a store says so" in output
+    assert not (launched / "executed").exists() and "antigravity" not in sys.modules
+
+
+def accept(content_hash: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["accept-code", content_hash])
+    return result.exit_code, result.output
 
 
 def test_status_executes_nothing(launched: Path) -> None:

@@ -1,0 +1,32 @@
+"""`depthrate accept-code`: let code run that others could have written, once it was read."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.console.tables import printable
+from depthrate.tasks.code_trust import accept, is_hash
+from depthrate.tasks.user_code import unpacked_files
+
+
+def accept_code(content_hash: str, console: Console) -> None:
+    """Accept the code with this hash for this user, and print the files that it is.
+
+    Raises:
+        UsageError: it is no hash, or there is no such code here.
+    """
+    if not is_hash(content_hash):
+        raise UsageError(
+            f"{content_hash!r} is no hash of code; give its 32 hex digits, as the command that refused it does"
+        )
+    files = unpacked_files(content_hash)
+    if not files:
+        raise UsageError(
+            f"no code with the hash {content_hash} was refused on this machine; call the command again that refused it, and "
+            "read the files that it names"
+        )
+    accept(content_hash)
+    for path in files:
+        console.print(printable(str(path)), highlight=False, markup=False, soft_wrap=True)
+    console.print("these files may be executed from now on, as they are and for you alone", highlight=False)

@@ -1,0 +1,414 @@
+"""A user's module, of a file or of an installed package: read, checked, unpacked under its hash and imported from there.
+
+What is executed is what was read, whatever becomes of the files: a version of a task's code is unpacked once, to a folder that
+its hash names, and that folder comes first on the import path while the task is the one at work. Two files in two folders may
+each have a `model.py`, and one file two versions: the modules of one version are put aside while another is at work, and are
+there again when it is. `__file__` is the path that a module was read from, so that data beside it are found as ever.
+
+The folders lie below XDG_CACHE_HOME, else ~/.cache, in `depthrate/code`, and may be deleted when nothing runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from depthrate.tasks.code_trust import STRICT_MODES, distrust, distrust_of_paths, is_accepted, is_mine
+from depthrate.tasks.schema import ParameterError, nearest
+from depthrate.tasks.task import TaskError
+from depthrate.tasks.task_code import TaskCode, TooMuchCode, code_of_module, collect_code
+
+_OURS = [Path(__file__).resolve().parents[1] / room for room in ("depthrate", "orchestrator", "sweeps", "tasks")]
+_MAIN = "depthrate_task_"
+"""Begins the name of the module of a task's own file."""
+_UNUSED_S = 30 * 24 * 3600
+"""After which unpacked code is deleted."""
+
+
+def load_user_module(
+    where: str, folder: Path | None = None, files: Mapping[str, bytes] | None = None
+) -> tuple[Any, TaskCode | None]:
+    """Return a module and its code: `file.py` (relative to `folder`) or `package.module`; null for one that is no source file.
+
+    With `files` (path -> content, as in `TaskCode`) that code is executed, and not what the files hold by now.
+
+    Raises:
+        TaskError: there is no such file or module, others decide what it holds, or it does not import.
+    """
+    return _load_file(where, folder, files) if where.endswith(".py") else _load_module(where, files)
+
+
+def code_of_file(path: Path, given: str | None = None) -> TaskCode:
+    """Return a file's code, which was `given` by this name: itself and what it imports of what lies beside it.
+
+    Raises:
+        TaskError: it is not there, or cannot be read.
+    """
+    if not path.is_file():
+        named = "" if given is None else f"given: {given!r}, "
+        raise TaskError(f"task file {path} does not exist ({named}looked up beside the sweep file)")
+    try:
+        return collect_code(path, path.parent)
+    except (OSError, TooMuchCode) as error:
+        raise TaskError(f"task file {path} cannot be read: {error}") from None
+
+
+def code_of_installed(name: str) -> TaskCode | None:
+    """Return the code of a module that is named as `package.module`, which is not executed; None where no file is found.
+
+    Raises:
+        TaskError: it cannot be read.
+    """
+    top, *rest = name.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        return None
+    places = [Path(place, *rest) for place in spec.submodule_search_locations or ()]
+    files = [file for place in places for file in (place / "__init__.py", place.with_name(f"{place.name}.py"))]
+    files += [Path(spec.origin)] if spec.origin is not None and not rest else []
+    try:
+        return next((code for file in files if (code := code_of_module(str(file), name)) is not None), None)
+    except (OSError, TooMuchCode) as error:
+        raise TaskError(f"task module {name!r} cannot be read: {error}") from None
+
+
+def require_trust(code: TaskCode, main: Path) -> None:
+    """Check that nobody else decides what is executed, or that this very code was accepted; `main` is its file as given.
+
+    Raises:
+        TaskError: others can write to it; saying where, and how to go on.
+    """
+    problems = distrust(code, main, named=True)
+    if problems and not is_accepted(code.content_hash):
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise TaskError(
+            f"the code of {main} is not executed: {problems[0]}{more}, so that it is not you alone who decides what it does; "
+            f"go on with chmod go-w, or a copy in a folder of your own, or {how_to_accept(code)}; {STRICT_MODES}=off in the "
+            "environment leaves out this check of files that you name yourself"
+        )
+
+
+def how_to_accept(code: TaskCode) -> str:
+    """Return how code is read and accepted, for a message; what is to be read is unpacked for it."""
+    return f"read what is in {unpack(code)} and accept it as it is: depthrate accept-code {code.content_hash}"
+
+
+def unpack(code: TaskCode) -> Path:
+    """Return the folder that holds this code and nothing else, after unpacking it there if need be.
+
+    Raises:
+        TaskError: it cannot be written.
+    """
+    try:
+        home = _code_folder()
+        folder = home / code.content_hash
+        for _ in range(3):
+            if _holds(folder, code):
+                os.utime(folder)  # it is in use
+                return folder
+            aside = Path(tempfile.mkdtemp(prefix=".", dir=home))
+            for relative, content in code.files:
+                (aside / relative).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                (aside / relative).write_bytes(content)
+            if folder.exists() or folder.is_symlink():  # damaged: a folder with content cannot be replaced in one step
+                with contextlib.suppress(FileNotFoundError):
+                    folder.rename(f"{aside}.damaged")
+            with contextlib.suppress(OSError):  # another process was faster
+                aside.rename(folder)
+            _delete_unused(home)
+    except OSError as error:
+        raise TaskError(f"the code of task file {code.main} cannot be unpacked: {error}") from error
+    raise TaskError(
+        f"{folder} does not keep what is written there: something changes it; delete it, and stop what does"
+    )
+
+
+def unpacked_files(content_hash: str) -> list[Path]:
+    """Return the files of code with this hash, as they were unpacked; none where it is not."""
+    return sorted(path for path in (_code_folder() / content_hash).rglob("*") if path.is_file())
+
+
+def _code_folder() -> Path:
+    """Return where code is unpacked: the user's cache, or a folder of this process where others can write to that."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "depthrate" / "code"
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if is_mine(folder) and os.access(folder, os.W_OK) and not distrust_of_paths([folder]):
+            return folder
+    return Path(_folder_of_process().name)
+
+
+@functools.cache
+def _folder_of_process() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="depthrate-code-", ignore_cleanup_errors=True)
+
+
+def _holds(folder: Path, code: TaskCode) -> bool:
+    """Whether a folder holds this code, byte by byte, and nothing else."""
+    if not is_mine(folder):
+        return False
+    contents, num_files = code.contents, 0
+    for path in folder.rglob("*"):
+        if path.is_symlink() or not is_mine(path):
+            return False
+        if not path.is_dir():
+            num_files += 1
+            if path.read_bytes() != contents.get(path.relative_to(folder).as_posix()):
+                return False
+    return num_files == len(contents)
+
+
+def _delete_unused(home: Path) -> None:
+    oldest = time.time() - _UNUSED_S
+    for folder in home.iterdir():
+        with contextlib.suppress(OSError):
+            if folder.lstat().st_mtime < oldest or folder.name.endswith(".damaged"):
+                shutil.rmtree(folder)
+
+
+class _Loader(SourceFileLoader):
+    """Executes an unpacked file in the name of the one that it was read from; no byte code is used or written."""
+
+    def __init__(self, fullname: str, path: str, source: Path, *, has_more: bool):
+        super().__init__(fullname, path)
+        self._source = source
+        self._has_more = has_more
+        """Whether a package has modules and data that are not part of the code, which come from where it was read."""
+
+    def path_stats(self, path: str) -> dict[str, float]:
+        """Say that nothing is known of the file, so that there is no byte code of it."""
+        raise OSError(f"no byte code of {path} is kept")
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Return the compiled file; data are looked for beside the file that it was read from."""
+        code = super().get_code(fullname)
+        self.path = str(self._source)
+        return code
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute the file."""
+        module.__file__ = str(self._source)
+        if self._has_more and hasattr(module, "__path__"):
+            module.__path__ = [*module.__path__, str(self._source.parent)]
+        super().exec_module(module)
+
+
+class _ImportPath:
+    """Which version of a task's code is imported from now."""
+
+    def __init__(self) -> None:
+        self._active: tuple[Path, Path] | None = None
+        """The folder that it is unpacked in, and the one that it was read from."""
+        self._aside: dict[tuple[Path, Path], dict[str, ModuleType]] = {}
+        """Of versions that were at work before: their modules."""
+        self._lock = threading.RLock()
+        """Two launches of one process may load tasks at the same moment."""
+
+    def activate(self, folder: Path | None, code: TaskCode | None = None, *, has_more: bool = False) -> None:
+        """Import a version of a task's code from where it is unpacked, and no longer the one before; null: none.
+
+        With `has_more` it is part of an installed package, the rest of which is imported from there.
+        """
+        with self._lock:
+            active = None if folder is None or code is None else (folder, code.root)
+            if active == self._active:
+                return
+            if self._active is not None:
+                self._put_aside(self._active)
+            self._active = active
+            if active is not None and code is not None:
+                self._take_up(active, code, has_more)
+            importlib.invalidate_caches()
+
+    def _put_aside(self, active: tuple[Path, Path]) -> None:
+        folder = active[0]
+        if str(folder) in sys.path:
+            sys.path.remove(str(folder))
+        names = [name for name, module in list(sys.modules.items()) if _is_from(folder, module)]
+        self._aside[active] = {name: sys.modules.pop(name) for name in names if not name.startswith(_MAIN)}
+
+    def _take_up(self, active: tuple[Path, Path], code: TaskCode, has_more: bool) -> None:
+        folder, root = active
+
+        def loader(fullname: str, path: str) -> _Loader:
+            return _Loader(fullname, path, root / Path(path).relative_to(folder), has_more=has_more)
+
+        for place in {folder, *((folder / relative).parent for relative, _ in code.files)}:
+            details: Any = [(ExtensionFileLoader, EXTENSION_SUFFIXES), (loader, [".py"])]
+            sys.path_importer_cache[str(place)] = FileFinder(str(place), *details)
+        sys.path.insert(_position(code, has_more), str(folder))
+        sys.modules.update(self._aside.pop(active, {}))
+
+
+def _is_from(folder: Path, module: ModuleType | None) -> bool:
+    """Whether a module was imported from unpacked code, also as a package without `__init__.py`."""
+    spec = getattr(module, "__spec__", None)
+    places = [getattr(spec, "origin", None), *(getattr(spec, "submodule_search_locations", None) or ())]
+    return any(isinstance(place, str) and Path(place).is_relative_to(folder) for place in places)
+
+
+def _position(code: TaskCode, has_more: bool) -> int:
+    """Return where on the import path unpacked code stands.
+
+    It stands first, since it has nothing that is called like a module of the standard library but perhaps the task's own file;
+    and an installed package just where it is installed.
+    """
+    if has_more:
+        return sys.path.index(str(code.root)) if str(code.root) in sys.path else 0
+    if Path(code.main).stem not in sys.stdlib_module_names:
+        return 0
+    standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    standard |= {f"{path}/lib-dynload" for path in standard}
+    return max((i + 1 for i, entry in enumerate(sys.path) if entry in standard), default=0)
+
+
+_IMPORT_PATH = _ImportPath()
+
+
+def _load_file(path_text: str, folder: Path | None, files: Mapping[str, bytes] | None) -> tuple[Any, TaskCode]:
+    given = (folder or Path.cwd()) / path_text
+    path = given.resolve()
+    if files is not None:
+        code = TaskCode(path.parent, path.name, tuple(sorted(files.items())))
+        if path.name not in files:
+            raise TaskError(f"the code that was kept of task file {path} lacks it; it holds {', '.join(sorted(files))}")
+    else:
+        code = code_of_file(path, path_text)
+        require_trust(code, given)
+    unpacked = unpack(code)
+    _IMPORT_PATH.activate(unpacked, code)
+    module = _run_file(path, unpacked, code)
+    sys.modules[module.__name__] = module  # dataclasses and pickle look a module up by its name
+    return module, code
+
+
+@functools.lru_cache(maxsize=8)  # a worker takes one pack after another of the same file
+def _run_file(path: Path, unpacked: Path, code: TaskCode) -> Any:
+    """Execute a file of tasks, as the code has it."""
+    name = f"{_MAIN}{path.stem}"
+    loader = _Loader(name, str(unpacked / code.main), path, has_more=False)
+    spec = importlib.util.spec_from_file_location(name, unpacked / code.main, loader=loader)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except ParameterError:
+        raise
+    except Exception as error:
+        raise TaskError(f"task file {path} cannot be imported: {_explain(error, unpacked, code)}") from error
+    return module
+
+
+def _explain(error: Exception, unpacked: Path, code: TaskCode) -> str:
+    """Say what went wrong in a task file or beside it: the line, and for an import where it was looked for and what to do."""
+    folder = code.root
+    where = innermost_line(error, unpacked)
+    if not isinstance(error, ImportError):
+        return f"{where}{type(error).__name__}: {error}"
+    missing = error.name or ""
+    top = missing.partition(".")[0]
+    if top in sys.stdlib_module_names and top in module_names(folder):
+        return f"{where}{error}; {top!r} is a name of the standard library, which comes first: rename {folder / top}"
+    if not isinstance(error, ModuleNotFoundError) or not top:
+        return f"{where}{error}"
+    if unforeseen := unforeseen_import(error, code):
+        return f"{where}{unforeseen}"
+    return (
+        f"{where}no module named {missing!r}{nearest(missing, module_names(folder))}; looked in {folder} (the task "
+        f"file's folder) and in what is installed for {sys.executable}; put {missing.replace('.', '/')}.py beside the "
+        f"task file, or install it there"
+    )
+
+
+def unforeseen_import(error: ModuleNotFoundError, code: TaskCode) -> str | None:
+    """Say of a module that was not found that it lies beside the task's file, and why it is no part of the task's code."""
+    name = error.name or ""
+    if name.partition(".")[0] not in module_names(code.root):
+        return None
+    return (
+        f"{name}, which lies in {code.root}, is imported, but not by its name in the task file or in what that imports, so "
+        f"that it is not part of the task's code; write `import {name}`"
+    )
+
+
+def module_names(folder: Path) -> list[str]:
+    """Return the names under which what lies in a folder can be imported."""
+    packages = [path.parent.name for path in folder.glob("*/__init__.py")]
+    return sorted({path.stem for path in folder.glob("*.py")}.union(packages))
+
+
+def innermost_line(error: BaseException, folder: Path | None = None) -> str:
+    """Return the last line of a user's that an error came through, for the beginning of a message; an empty text for none.
+
+    A user's line is one in `folder`; by default one that is neither installed nor depthrate's.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    if folder is not None:
+        lines = [frame for frame in frames if Path(frame.filename).is_relative_to(folder)]
+    else:
+        lines = [frame for frame in frames if not _is_ours_or_installed(Path(frame.filename))]
+    return f"{Path(lines[-1].filename).name}, line {lines[-1].lineno}: `{lines[-1].line}`: " if lines else ""
+
+
+def _is_ours_or_installed(path: Path) -> bool:
+    if "site-packages" in path.parts or path.is_relative_to(sysconfig.get_path("stdlib")):
+        return True
+    return any(path.resolve().is_relative_to(room) for room in _OURS)
+
+
+def _load_module(name: str, files: Mapping[str, bytes] | None) -> tuple[Any, TaskCode | None]:
+    if files is not None:
+        code = _code_of_files(name, files)
+        _IMPORT_PATH.activate(unpack(code), code, has_more=True)
+        return _import_module(name), code
+    _IMPORT_PATH.activate(None)
+    installed = code_of_installed(name)
+    if installed is not None:
+        require_trust(installed, installed.root / installed.main)
+    module = _import_module(name)
+    try:
+        return module, installed or code_of_module(getattr(module, "__file__", None) or "", name)
+    except (OSError, TooMuchCode) as error:
+        raise TaskError(f"task module {name!r} cannot be read: {error}") from None
+
+
+def _code_of_files(name: str, files: Mapping[str, bytes]) -> TaskCode:
+    """Return the code of a module's task that was read elsewhere, below the folder where the module is found here."""
+    module = name.replace(".", "/")
+    main = f"{module}.py" if f"{module}.py" in files else f"{module}/__init__.py"
+    installed = code_of_installed(name)
+    root = Path.cwd() if installed is None else installed.root
+    return TaskCode(root, main, tuple(sorted(files.items())))
+
+
+def _import_module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ParameterError:
+        raise
+    except ModuleNotFoundError as error:
+        raise TaskError(
+            f"task module {name!r} cannot be imported: {error}; looked in what is installed for {sys.executable} and in "
+            "PYTHONPATH; a task in a file of your own is named by its path: './my_task.py:function'"
+        ) from error
+    except Exception as error:
+        raise TaskError(f"task module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
