@@ -57,6 +57,8 @@ class Profile:
     supervisor_partition: str | None = None
     job_min: float = 30.0
     signal_s: int | None = None
+    poll_s: float | None = None
+    """Least seconds between two looks of a launch at the queue; None: as the length of its jobs makes sense."""
     grace_s: float = GRACE_S
     folder: str | None = None
     python: str | None = None
@@ -127,6 +129,7 @@ _ALLOWED: dict[str, tuple[float, float]] = {
     "max_submitted": (1, 1_000_000),
     "job_min": (0.0, 525_600),
     "signal_s": (5, 86_400),
+    "poll_s": (1.0, 3_600.0),
     "grace_s": (0.0, 3_600.0),
 }
 _IN_WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}

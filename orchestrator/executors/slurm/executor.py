@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.executors.base import Executor, JobEnd, LaunchJob, NoRoomError, PackJob, SubmitError
@@ -40,13 +42,17 @@ from depthrate.storage.tables.states import FailureKind
 if TYPE_CHECKING:
     from depthrate.orchestrator.executors.base import Estimate, LaunchOptions
     from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
+    from depthrate.storage.attempts.records import Record
     from depthrate.sweeps.packing import Pack
 
 log = logging.getLogger("depthrate")
 SOONEST_S, LATEST_S = 2.0, 60.0
 """Between two looks at the queue: soon after something changed, ever more seldom while nothing does."""
+SHORTEST_MIN = 1.0
+"""A job's minutes of packs at least, where the cluster takes fewer jobs than there are packs."""
 REST = 20
 """A look that took a second, at thousands of records, is not done again for so many."""
+PACKS_KEPT = 32
 CLOSING_LOOKS = 8
 """How often, a second apart, the last jobs are looked for before the folders of those that still end are left behind."""
 
@@ -77,7 +83,7 @@ class SlurmExecutor(Executor):
         self._supervisor = supervisor
         """Sends the launch away where it must stay."""
         self.room = Room(max_submitted, clock)
-        self._queue = JobQueue(clock, profile.grace_s)
+        self._queue = JobQueue(clock, profile.grace_s, profile.poll_s)
         self._nodes = NodeCounts(limits.partition_of(profile).nodes)
         self._ends = PackEnds(store, sweep, self._nodes, profile)
         self._cancelled = CancelledEnds(clock)
@@ -87,6 +93,10 @@ class SlurmExecutor(Executor):
         self._adopted_codes: dict[str, str | None] = {}
         self._over: list[Submission] = []
         """Submissions of earlier launches that are over and still on the books."""
+        self._pack_s: deque[float] = deque(maxlen=PACKS_KEPT)
+        """Seconds that packs took which ended, the last of them."""
+        self._is_full = False
+        """Whether there was no room for all jobs when some were last submitted."""
         self._next_look = float("-inf")
         self._pause_s = SOONEST_S
         self._outbox = Outbox(profile, limits, store, sweep, self.room, self._lanes)
@@ -186,7 +196,7 @@ class SlurmExecutor(Executor):
             SubmitError: it takes not even that one.
         """
         try:
-            room = self.room.left()
+            room = self.room.left(len(self._alive()))
             if self._supervisor is None or room is None or len(self._bundles(packs, estimate_s)) <= room:
                 return None
             try:
@@ -226,26 +236,38 @@ class SlurmExecutor(Executor):
             SubmitError: sbatch refused.
         """
         self._strike_off_what_is_over()
-        bundles = bundle(jobs, [job.estimated_s for job in jobs], self._profile_in_room())
+        requests = self._queue.requests
+        if not requests.may_submit(is_full=self._is_full):
+            raise NoRoomError("sbatch is not called that often", jobs)
+        requests.note_submission()
+        typical_s = median(self._pack_s) if self._pack_s else None
+        seconds = [typical_s if job.estimated_s is None else job.estimated_s for job in jobs]
+        bundles = bundle(jobs, seconds, self._profile_in_room())
         sent: set[str] = set()
+        self._is_full = False
         try:
             for submission in self._outbox.submit(bundles, self._nodes.excluded, self._alive):
                 for job_id, members in submission.jobs():
                     self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(members))
                     sent |= {pack.attempt_id for pack in members}
         except SlurmError as error:
-            kind = NoRoomError if isinstance(error, SubmitLimitError) else SubmitError
+            self._is_full = isinstance(error, SubmitLimitError)
+            kind = NoRoomError if self._is_full else SubmitError
             raise kind(str(error), [job for each in bundles for job in each if job.attempt_id not in sent]) from None
         finally:
             self._pause_s = SOONEST_S
             self._next_look = self._clock() + SOONEST_S
 
     def _profile_in_room(self) -> Profile:
-        """Return the profile, with no more jobs at once than there may be."""
+        """Return the profile, with no more jobs at once than there may be; where not all may be there, none is very short."""
         most = self.room.most
         if most is None:
             return self.profile
-        return replace(self.profile, array_parallelism=min(most, self.profile.array_parallelism or most))
+        return replace(
+            self.profile,
+            array_parallelism=min(most, self.profile.array_parallelism or most),
+            job_min=max(self.profile.job_min, SHORTEST_MIN),  # else sbatch would be called for each of them
+        )
 
     def _alive(self) -> list[str]:
         return [job_id for job_id, job in self._queue.jobs.items() if not self._queue.is_over(job)]
@@ -269,7 +291,7 @@ class SlurmExecutor(Executor):
         return ends
 
     def _look(self) -> list[JobEnd]:
-        if not self._queue.look():
+        if not self._queue.look_if_due():
             return []
         ends = []
         self._ends.look_again(self._queue.jobs.values())
@@ -279,6 +301,7 @@ class SlurmExecutor(Executor):
             ends += self._ends.take_ended(job, self.profile.slots, is_over=is_over, is_settled=is_settled)
             if not job.packs:
                 self._forget(job)
+        self._pack_s += [_ran_s(end.record) for end in ends if end.record is not None]
         if self._nodes.excluded != avoided:
             self._keep_away()
         if self._nodes.begins_nowhere({job.state.node for job in self._queue.jobs.values() if job.is_running}):
@@ -291,7 +314,7 @@ class SlurmExecutor(Executor):
         exclude_nodes(arrays, sorted({*self.profile.exclude, *self._nodes.excluded}))
 
     def _forget(self, job: WatchedJob) -> None:
-        del self._queue.jobs[job.job_id]
+        self._queue.forget(job)
         if not any(other.submission is job.submission for other in self._queue.jobs.values()):
             try:
                 self._finished.strike_off(job.submission)
@@ -320,6 +343,10 @@ class SlurmExecutor(Executor):
                 if arrays := self._finished.arrays():
                     time.sleep(min(look, 1))  # a job ends a moment after its last commit
                     self._finished.remove(squeue_states(arrays))
+
+
+def _ran_s(record: Record) -> float:
+    return max(0.0, (record["ended_at"] or record["heartbeat_at"]) - record["started_at"])
 
 
 def _nowhere(end: JobEnd) -> JobEnd:

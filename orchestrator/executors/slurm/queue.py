@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from statistics import median
 
+from depthrate.orchestrator.executors.slurm.request_budget import RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.profile import GRACE_S
 from depthrate.slurm.states import JobState, sacct_states, squeue_states
 
 log = logging.getLogger("depthrate")
+LENGTHS_KEPT = 32
 UNKNOWN_S = 20.0
 """How long a job may be unknown to squeue and sacct alike before its silence counts."""
 
@@ -28,6 +32,8 @@ class WatchedJob:
     unknown_since: float | None = None
     over_since: float | None = None
     """When it was first seen to be over."""
+    running_since: float | None = None
+    """When it was first seen to run."""
     has_begun: bool = False
     """Whether any of its packs has ever left a record."""
     current: dict[str, str] = field(default_factory=dict)
@@ -47,11 +53,17 @@ class WatchedJob:
 class JobQueue:
     """The jobs that are not over, as the controller and the accounting know them."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, grace_s: float = GRACE_S):
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, grace_s: float = GRACE_S, poll_s: float | None = None
+    ):
         self.jobs: dict[str, WatchedJob] = {}
+        self.requests = RequestBudget(clock, poll_s)
         self._grace_s = grace_s
         self._clock = clock
         self._is_deaf = False
+        self._answered_at = float("-inf")
+        self._lengths_s: deque[float] = deque(maxlen=LENGTHS_KEPT)
+        """Of the jobs that ended last."""
 
     def states(self) -> dict[str, str]:
         """Return job -> state, as last seen."""
@@ -60,7 +72,7 @@ class JobQueue:
     def is_over(self, job: WatchedJob) -> bool:
         """Whether a job is over, or has been unknown for so long that it must be."""
         if job.unknown_since is not None:
-            return self._clock() - job.unknown_since >= UNKNOWN_S
+            return self._answered_at - job.unknown_since >= UNKNOWN_S
         return job.state.phase == "over"
 
     def is_settled(self, job: WatchedJob) -> bool:
@@ -68,8 +80,33 @@ class JobQueue:
         since = job.over_since if job.unknown_since is None else job.unknown_since
         return since is not None and self.is_over(job) and self._clock() - since >= self._grace_s
 
+    def job_s(self) -> float | None:
+        """Return how long jobs take: those that ended, else those that run, so far; None where none has been seen to run."""
+        if self._lengths_s:
+            return median(self._lengths_s)
+        now = self._clock()
+        return max(
+            (now - job.running_since for job in self.jobs.values() if job.running_since is not None), default=None
+        )
+
+    def forget(self, job: WatchedJob) -> None:
+        """Watch a job no longer."""
+        del self.jobs[job.job_id]
+        if job.running_since is not None:
+            self._lengths_s.append(self._clock() - job.running_since)
+
+    def look_if_due(self) -> bool:
+        """Update the jobs' states if the controller may be asked for them now; return whether they are as it last said."""
+        return not self._is_deaf if not self.requests.may_look(self.job_s()) else self.look()
+
     def look(self) -> bool:
         """Update the jobs' states and return whether the scheduler answered."""
+        began = time.monotonic()
+        has_answered = self._look()
+        self.requests.note_look(time.monotonic() - began, has_answered=has_answered)
+        return has_answered
+
+    def _look(self) -> bool:
         try:
             states = squeue_states(sorted({array_of(job_id) for job_id in self.jobs}))
         except SlurmError as error:
@@ -80,13 +117,15 @@ class JobQueue:
         self._is_deaf = False
         missing = [job_id for job_id in self.jobs if job_id not in states]
         states |= accounted_states(missing)
-        now = self._clock()
+        self._answered_at = now = self._clock()
         for job_id, job in self.jobs.items():
             if job_id in states:
                 known = states[job_id]
                 restarts = job.state.restarts if known.restarts is None else known.restarts
                 job.state = replace(known, restarts=restarts, node=known.node or job.state.node)
                 job.unknown_since = None
+                if known.phase == "running":
+                    job.running_since = now if job.running_since is None else job.running_since
                 job.over_since = None if known.phase != "over" else now if job.over_since is None else job.over_since
             else:
                 job.unknown_since = now if job.unknown_since is None else job.unknown_since

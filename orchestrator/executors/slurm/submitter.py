@@ -32,11 +32,17 @@ FORGET_S = 600.0
 """A limit that was learnt may belong to a whole group, whose other jobs end: it is tried again after so long."""
 
 
+COUNT_EVERY_S = 60.0
+"""Between two counts of the user's other jobs, which come and go without us."""
+
+
 class Room:
     """How many jobs may be submitted now."""
 
     def __init__(self, most: int | None, clock: Callable[[], float]):
         self._said, self._clock = most, clock
+        self._others = 0
+        self._counted_at = float("-inf")
         self._learnt: int | None = None
         self._learnt_at = 0.0
 
@@ -48,21 +54,39 @@ class Room:
         known = [each for each in (self._said, self._learnt) if each is not None]
         return min(known, default=None)
 
-    def left(self) -> int | None:
-        """Return how many jobs more there is room for; None where no limit is known.
+    def left(self, alive: int) -> int | None:
+        """Return how many jobs more there is room for beside those that are `alive`; None where no limit is known.
 
         Raises:
             SlurmError: the controller does not answer.
         """
-        return None if self.most is None else max(0, self.most - count_submitted())
+        if self.most is None:
+            return None
+        if self._clock() - self._counted_at > COUNT_EVERY_S:
+            self._count(alive)
+        return max(0, self.most - self._others - alive)
 
-    def learn(self) -> int:
-        """Note that not one job more was taken, and return how many there are.
+    def recount(self, alive: int) -> int | None:
+        """Return what `left` does, the user's other jobs counted anew.
 
         Raises:
             SlurmError: the controller does not answer.
         """
+        self._counted_at = float("-inf")
+        return self.left(alive)
+
+    def _count(self, alive: int) -> int:
         there = count_submitted()
+        self._others, self._counted_at = max(0, there - alive), self._clock()
+        return there
+
+    def learn(self, alive: int) -> int:
+        """Note that not one job more was taken beside those that are `alive`, and return how many there are.
+
+        Raises:
+            SlurmError: the controller does not answer.
+        """
+        there = self._count(alive)
         if there:
             self._learnt, self._learnt_at = there, self._clock()
         return there
@@ -176,14 +200,21 @@ class Outbox:
         left = deque(bundles)
         size = self._limits.array_size
         while left:
-            room = self._room.left()
+            jobs_alive = alive()
+            room = self._room.left(len(jobs_alive))
             size = min(size, len(left), size if room is None else room)
             if size == 0:
                 raise SubmitLimitError(f"the cluster takes {self._room.most} jobs of this user")
             try:
-                yield self._submit_array([left[index] for index in range(size)], excluded, alive())
+                yield self._submit_array([left[index] for index in range(size)], excluded, jobs_alive)
             except SubmitLimitError:
-                if size == 1 and not self._room.learn():
+                room = self._room.recount(len(jobs_alive))
+                if room is not None and room < size:  # jobs of ours that have ended leave a moment later
+                    size = room
+                    if size == 0:
+                        raise
+                    continue
+                if size == 1 and not self._room.learn(len(jobs_alive)):
                     raise SlurmError("the cluster's limits take not even one job of this user") from None
                 if size == 1:
                     raise

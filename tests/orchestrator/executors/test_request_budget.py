@@ -1,0 +1,149 @@
+"""How often a launch asks a controller, by a clock that is moved."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from depthrate.orchestrator.attempts.record import Attempt
+from depthrate.orchestrator.executors.base import JobEnd, LaunchOptions, NoRoomError, PackJob
+from depthrate.orchestrator.executors.slurm import executor as executor_module
+from depthrate.orchestrator.executors.slurm import queue, submitter
+from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
+from depthrate.orchestrator.executors.slurm.request_budget import RequestBudget
+from depthrate.slurm.limits import Limits, Partition
+from depthrate.slurm.profile import Profile
+from depthrate.slurm.states import JobState
+from depthrate.slurm.submit import SubmitLimitError
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.states import AttemptState
+
+LIMITS = Limits("lab", 101, 1000, {"main": Partition("main", True, True, None, 8, 16.0, 0, 4)})
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def looks_in(budget: RequestBudget, clock: Clock, seconds: int, took_s: float = 0.01, **given: Any) -> list[float]:
+    """Return when a launch looked that wants to look all the time."""
+    looks = []
+    answered = given.pop("has_answered", True)
+    for _ in range(seconds * 5):
+        clock.now += 0.2
+        if budget.may_look(**given):
+            looks.append(clock.now)
+            budget.note_look(took_s, has_answered=answered)
+    return looks
+
+
+@pytest.mark.parametrize(
+    ("poll_s", "job_s", "first_minute", "later_minutes"),
+    [(None, 5.0, 8, 4), (None, None, 8, 4), (None, 300.0, 5, 4), (30.0, 5.0, 3, 2)],
+)
+def test_looks_are_quick_only_for_a_moment(
+    poll_s: float | None, job_s: float | None, first_minute: int, later_minutes: int
+) -> None:
+    clock = Clock()
+    budget = RequestBudget(clock, poll_s)
+    assert 2 <= len(looks_in(budget, clock, 60, job_s=job_s)) <= first_minute
+    assert len(looks_in(budget, clock, 240, job_s=job_s)) <= 4 * later_minutes + 1
+
+
+@pytest.mark.parametrize("how", [{"has_answered": False}, {"took_s": 6.0}])
+def test_a_controller_that_fails_or_is_slow_is_asked_ever_more_seldom(how: dict[str, Any]) -> None:
+    clock = Clock()
+    budget = RequestBudget(clock)
+    looks = looks_in(budget, clock, 600, **how)
+    gaps = [after - before for before, after in itertools.pairwise(looks)]
+    assert len(looks) <= 6 and gaps == sorted(gaps) and gaps[0] > 29
+    clock.now = looks[-1] + 1000
+    assert budget.may_look()
+    budget.note_look(0.1, has_answered=True)
+    assert len(looks_in(budget, clock, 60)) >= 4, "it is well again"
+
+
+class Cluster:
+    """Takes six jobs, which run their packs of 5 s one after the other; it counts what it is asked."""
+
+    def __init__(self, clock: Clock, store: Store) -> None:
+        self.clock, self.store, self.squeues, self.sbatches, self.num_jobs = clock, store, 0, 0, 0
+        self.ends: dict[str, float] = {}
+        self.packs: dict[str, float] = {}
+        """Attempt -> when it ends, of those that have not."""
+
+    def submit(
+        self, profile: Any, name: str, folder: Path, function: Any, arguments: list[list[str]], exclude: Any
+    ) -> list[str]:
+        self.sbatches += 1
+        if sum(end > self.clock() for end in self.ends.values()) + len(arguments) > 6:
+            raise SubmitLimitError("AssocMaxSubmitJobLimit")
+        ids = [f"{self.sbatches}_{index}" for index in range(len(arguments))]
+        for job_id, packs in zip(ids, arguments, strict=True):
+            ends = [self.clock() + 1.0 + 5.0 * number for number in range(1, len(packs) + 1)]
+            self.packs |= {PackJob.from_json(pack).attempt_id: end for pack, end in zip(packs, ends, strict=True)}
+            self.ends[job_id] = ends[-1] + 0.5
+        self.num_jobs += len(ids)
+        return ids
+
+    def run(self) -> None:
+        """Write down which packs have ended."""
+        for name in [name for name, end in self.packs.items() if end <= self.clock()]:
+            del self.packs[name]
+            said: dict[str, Any] = {"attempt_id": name, "sweep": "s", "pack_id": name, "trial_ids": [name]}
+            Attempt(**said, device="cpu", state=AttemptState.DONE, started_at=100.0, ended_at=105.0).write(self.store)
+
+    def squeue(self, arrays: Any) -> dict[str, JobState]:
+        self.squeues += 1
+        phase: Callable[[float], str] = lambda end: "RUNNING" if end > self.clock() else "COMPLETED"  # noqa: E731
+        return {job: JobState(phase(end), 0, "n1") for job, end in self.ends.items()}
+
+    def count(self) -> int:
+        self.squeues += 1
+        return sum(end > self.clock() for end in self.ends.values())
+
+
+@pytest.mark.parametrize("estimated_s", [None, 5.0])
+def test_two_hundred_short_packs_where_six_jobs_are_taken(
+    folder: Store, monkeypatch: pytest.MonkeyPatch, estimated_s: float | None
+) -> None:
+    """A launch that submits whenever it may, as the driver does: at most 6 squeue and 2 sbatch a minute."""
+    clock = Clock()
+    cluster = Cluster(clock, folder)
+    for module in (queue, executor_module):
+        monkeypatch.setattr(module, "squeue_states", cluster.squeue)
+    monkeypatch.setattr(submitter, "submit_array", cluster.submit)
+    monkeypatch.setattr(submitter, "count_submitted", cluster.count)
+    monkeypatch.setattr(executor_module.time, "sleep", lambda seconds: None)
+    profile = Profile(job_min=0, grace_s=0)
+    executor = SlurmExecutor(profile, LIMITS, folder, "s", clock=clock, max_submitted=6)
+    options = LaunchOptions(store="", data="", device="cpu", checkpoint_s=1, git_sha=None, git_dirty=None)
+    common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": options, "estimated_s": estimated_s}
+    names = [f"20260101T000000_{number:012d}" for number in range(200)]
+    left = [PackJob(attempt_id=name, pack_id=name, trial_ids=[name], **common) for name in names]
+    ended: list[JobEnd] = []
+    while len(ended) < 200:
+        try:
+            if left:
+                executor.submit(left)
+                left = []
+        except NoRoomError as error:
+            left = list(error.left)
+        cluster.run()
+        ended += executor.poll(0)
+        clock.now += 0.5
+    assert {end.attempt_id for end in ended} == set(names)
+    minutes = clock() / 60
+    print(f"{minutes:.1f} min, {cluster.squeues} squeue, {cluster.sbatches} sbatch, {cluster.num_jobs} jobs")
+    assert cluster.squeues <= 6 * minutes and cluster.sbatches <= 2 * minutes
+    assert clock() < 1.5 * 200 * 5 / 6, "nor does it wait for long with room to spare"
