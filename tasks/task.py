@@ -41,6 +41,8 @@ class Engine(StrEnum):
 
     AUTO = "auto"
     """Compiled where a single trial's training repays it, and where it can be compiled; else eagerly."""
+    NATIVE = "native"
+    """By kernels written in C++, many steps in one call, for the networks that have them."""
     EAGER = "eager"
     """One operation after the other."""
     COMPILED = "compiled"

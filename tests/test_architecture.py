@@ -65,6 +65,7 @@ NEEDS_TORCH = {
     "tasks/training/held_out.py",
     "tasks/training/layers.py",
     "tasks/training/lbfgs.py",
+    "tasks/training/native_steps.py",
     "tasks/training/pack.py",
     "tasks/training/polish.py",
     "tasks/training/rates.py",

@@ -41,7 +41,8 @@ def launch_arguments(
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto (GPUs if there are any), cpu or cuda.")] = "auto",
     engine: Annotated[
-        str | None, typer.Option("--engine", help="How trials train: auto, eager or compiled; else as the sweep says.")
+        str | None,
+        typer.Option("--engine", help="How trials train: auto, native, compiled or eager; else as the sweep says."),
     ] = None,
     set_: Annotated[
         list[str] | None,

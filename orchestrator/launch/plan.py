@@ -124,6 +124,7 @@ def make_plan(
 
     Raises:
         MemoryLimitError: a pending trial needs more than that even alone.
+        EngineError: one cannot train as the sweep asks for.
     """
     snapshot = take_snapshot(store)
     committed = snapshot.trial_ids()
@@ -142,6 +143,9 @@ def make_plan(
     new = pack_trials(pending.values(), checked.task, device=device, workers=workers, memory_bytes=memory_bytes)
     check_memory(new, checked.task, device, memory_bytes)
     packs += new
+    if (engine := checked.task.engine) is not None:
+        for pack in packs:  # refuses what was asked for and cannot be
+            engine(pack.trials[0].params, checked.sweep.engine, device)
     packs.sort(key=lambda pack: -estimated_wall_s(pack, checked.task))
     done = committed & {trial.trial_id for trial in checked.trials}
     return Plan(checked, snapshot, done, packs, underway, _stale(checkpointed, committed))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -94,6 +94,19 @@ class StepCost:
     """The same as a CPU process grows by it, with what its allocator keeps (measured); null: a third more than `kept`."""
 
 
+@dataclass(frozen=True)
+class Kernels:
+    """Which kernels of `tasks/native` take a network's training steps."""
+
+    family: str
+    constants: Mapping[str, int]
+    """What they are built with."""
+    arguments: Mapping[str, float]
+    """What their calls are given, as `tasks.native.library.Call` names it."""
+    scratch_numbers: Callable[[int], float]
+    """From the rows of a step to the numbers that a process needs beside its trials' own, roughly."""
+
+
 class Network(ABC):
     """A network of one shape: the report first, then the forward pass over a trial axis."""
 
@@ -152,6 +165,10 @@ class Network(ABC):
 
     def start(self, seed: int, dtype: torch.dtype) -> tuple[Tensor, Tensors] | None:
         """Return a trial's parameters [P], flat, and its state, where the network draws them itself; null: as `init` says."""
+        return None
+
+    def kernels(self) -> Kernels | None:
+        """Return what takes its steps natively; null where nothing does, which is the default."""
         return None
 
     def own_code(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StepCost, Tensors
+from depthrate.tasks.networks.network import NO_STATE, Kernels, Layer, Network, ParameterSpec, StepCost, Tensors
 from depthrate.tasks.networks.operations import LAYER_NORM_EPS, NEUTRAL_BIAS, last, layer_norm, linear, relu
 
 if TYPE_CHECKING:
@@ -74,6 +74,26 @@ class ResidualNetwork(Network):
             kept=self.width * 3 * self.depth,
             kept_by_process=self.width * (self.depth * (3 + self.linear_layers) + 4),
         )
+
+    def kernels(self) -> Kernels | None:
+        """Return those of `tasks/native/residual.cpp`; null with rounded kinks."""
+        if self.smoothing_T11 is not None:
+            return None
+        constants = {
+            "WIDTH": self.width,
+            "INPUTS": self.input_dimensions,
+            "CLASSES": self.num_classes,
+            "LINEAR_LAYERS": self.linear_layers,
+            "PRE_NORM": int(self.pre_norm),
+        }
+        arguments = {"depth": self.depth, "last_bias": self.last_bias, "ln_eps": self.ln_eps}
+        return Kernels("residual", constants, arguments, self._scratch_numbers)
+
+    def _scratch_numbers(self, rows: int) -> float:
+        """Return the numbers of a tile's features and masks, and of weights and gradients laid out for products."""
+        tile = 64 * self.width * self.depth * (1 + self.linear_layers)
+        laid_out = self.width**2 * (1 if rows <= 64 else 3 * self.linear_layers * self.depth)
+        return tile + laid_out + 3 * self.width * self.input_dimensions
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield what each linear map reads: layer 1 (the first block's input) to layer depth, each [T, N, D]."""

@@ -8,22 +8,25 @@ import torch
 from torch import Tensor
 
 NEVER = -1
+CHECK_STEPS = 10
+"""Steps between two looks for losses that are not finite; fixed, so that a trial's record does not depend on its pack."""
 
 
 class Divergence:
     """Of each trial of a pack the first step at which its loss, where it was looked at, was not finite."""
 
     def __init__(self, num_trials: int, device: torch.device):
-        self._step_T = torch.full((num_trials,), NEVER, device=device)
+        self.step_T = torch.full((num_trials,), NEVER, device=device)
+        """The step of each, or `NEVER`."""
 
     def look(self, loss_T: Tensor, step: int) -> None:
         """Note which of these losses [T], all of one step, are the first that are not finite."""
-        self._step_T.masked_fill_(~torch.isfinite(loss_T) & (self._step_T == NEVER), step)
+        self.step_T.masked_fill_(~torch.isfinite(loss_T) & (self.step_T == NEVER), step)
 
     def found(self) -> dict[int, int]:
         """Return position -> step of those that have diverged."""
-        return {position: step for position, step in enumerate(self._step_T.tolist()) if step != NEVER}
+        return {position: step for position, step in enumerate(self.step_T.tolist()) if step != NEVER}
 
     def keep(self, positions: Sequence[int]) -> None:
         """Go on with the trials at these positions only."""
-        self._step_T = self._step_T[list(positions)]
+        self.step_T = self.step_T[list(positions)]

@@ -1,4 +1,4 @@
-"""How the steps of a trial are run: eagerly, or compiled into one program. The choice; importable without torch.
+"""How the steps of a trial are run: natively, compiled into one program, or eagerly. The choice; importable without torch.
 
 The choice is the trial's own: it depends on its shape and its number of steps, never on its pack, so that a trial's numbers
 do not either.
@@ -19,8 +19,12 @@ SPEED_UP = 2.0
 """Of a compiled step over an eager one: 1.4 to 3 measured."""
 
 
-class EngineError(RuntimeError):
-    """A step was to be compiled and cannot be."""
+class EngineError(ValueError):
+    """Steps cannot be run as they were to be."""
+
+
+class NoCompilerError(EngineError):
+    """What they need is neither here nor can it be made here; on another machine it may."""
 
 
 def compile_s(network: Network) -> float:
@@ -31,12 +35,17 @@ def compile_s(network: Network) -> float:
 def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
     """Return the engine that was asked for; for `auto` compiled where a single trial's training repays compiling its step.
 
-    On a GPU `auto` is eager: nobody has measured compiled steps there. So are networks that cannot be compiled, and steps with
-    bf16 whatever was asked: compiled ones did not always agree with them (LOG.md).
+    What has no native steps is refused where they were asked for. On a GPU `auto` is eager: nobody has measured compiled steps
+    there. So are networks that cannot be compiled, and steps with bf16 whatever was asked: compiled ones did not always agree
+    with them (LOG.md).
 
     Raises:
-        EngineError: compiled steps were asked for, and the network is a user's.
+        EngineError: compiled steps were asked for, and the network is a user's; or native ones, and there are none.
     """
+    if asked is Engine.NATIVE:
+        if why := no_native_steps(shape, device):
+            raise EngineError(f"there are no native steps for these trials: {why}; train with --engine auto")
+        return asked
     if not shape.network.is_compilable:
         if asked is Engine.COMPILED:
             raise EngineError(
@@ -51,17 +60,28 @@ def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
     return Engine.COMPILED if device == "cpu" and saved_s > compile_s(shape.network) else Engine.EAGER
 
 
+def no_native_steps(shape: PackShape, device: str) -> str | None:
+    """Return why such trials have no native steps; null where they have."""
+    if shape.network.kernels() is None:
+        return f"kernels are there for residual networks (arch rn1 and rn2), not for {type(shape.network).__name__}"
+    if device != "cpu":
+        return f"kernels are there for CPUs, and the device is {device}"
+    if shape.matmul_precision != "full":
+        return f"matmul_precision is {shape.matmul_precision}, and kernels form products in full"
+    return None
+
+
 def compiler() -> str:
     """Return the C++ compiler's path.
 
     Raises:
-        EngineError: there is none.
+        NoCompilerError: there is none.
     """
     name = os.environ.get("CXX") or "g++"
     path = shutil.which(name)
     if path is None:
-        raise EngineError(
-            f"the C++ compiler {name!r} is not on PATH, and compiled steps need one; install g++, name another in CXX, or "
-            "train with --engine eager"
+        raise NoCompilerError(
+            f"the C++ compiler {name!r} is not on PATH, and native and compiled steps need one; install g++, name another in "
+            "CXX, or train with --engine eager"
         )
     return path

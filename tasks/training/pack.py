@@ -21,6 +21,7 @@ from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engine import EngineError, chosen_engine
 from depthrate.tasks.training.held_out import HeldOut
 from depthrate.tasks.training.layers import defined, kept_features
+from depthrate.tasks.training.native_steps import native_library
 from depthrate.tasks.training.polish import Polisher
 from depthrate.tasks.training.polish_parameters import curve_steps
 from depthrate.tasks.training.step_cache import compiled_step
@@ -28,8 +29,6 @@ from depthrate.tasks.training.trainer import FusedTrainer
 from depthrate.tasks.training.training import Training
 
 log = logging.getLogger(__name__)
-DIVERGENCE_CHECK_STEPS = 10
-"""Steps between two looks for losses that are not finite; fixed, so that a trial's record does not depend on its pack."""
 CURVES = ("loss", "objective", "accuracy", "grad_norm")
 
 
@@ -49,13 +48,12 @@ def ready_pack(training: Training, context: TaskContext) -> TrainingPack:
     """Return the pack as far as an earlier attempt brought it, with the engine that it began with.
 
     Raises:
-        EngineError: it was asked to train compiled, and its step cannot be compiled here.
+        EngineError: its steps are to be native, or compiled because that was asked for, and cannot be here.
         Interrupted: asked to stop while its step was compiled.
     """
     pack = TrainingPack(training, context)
     begun = pack.resume()
-    can_compile = pack.trainer.can_compile
-    engine = begun or (chosen_engine(context.engine, pack.shape(), context.device) if can_compile else Engine.EAGER)
+    engine = begun or _chosen_engine(pack)
     if begun is not None and context.engine not in (begun, Engine.AUTO):
         log.warning("the pack's checkpoint was trained %s; it goes on like that, not %s", begun, context.engine)
     context.runs_as(engine)
@@ -63,15 +61,27 @@ def ready_pack(training: Training, context: TaskContext) -> TrainingPack:
         pack.engine = engine
         return pack
     try:
-        compile_s = pack.compile()
+        compile_s = pack.use(engine)
     except EngineError as error:
-        if context.engine is Engine.COMPILED:
+        if Engine.NATIVE in (engine, context.engine) or context.engine is Engine.COMPILED:
             raise
         log.warning("training %s, because %s", "anew and eagerly" if begun else "eagerly", error)
         context.runs_as(Engine.EAGER)
         return pack if begun is None else TrainingPack(training, context)
     context.runs_as(engine, compile_s)
     return pack
+
+
+def _chosen_engine(pack: TrainingPack) -> Engine:
+    context = pack.context
+    if pack.trainer.can_compile:
+        return chosen_engine(context.engine, pack.shape(), context.device)
+    if context.engine is Engine.NATIVE:
+        raise EngineError(
+            f"there are no native steps for {type(pack.trainer.network).__name__}, whose step is written by hand; train with "
+            "--engine auto"
+        )
+    return Engine.EAGER
 
 
 class TrainingPack:
@@ -112,16 +122,20 @@ class TrainingPack:
         own = self.training
         return PackShape.of_plan(own.plan, own.network, own.dataset.shape, len(self.measured_steps))
 
-    def compile(self) -> float:
-        """Train compiled from here on, and return the seconds it took to get the compiled step.
+    def use(self, engine: Engine) -> float:
+        """Train natively or compiled from here on, and return the seconds it took to build or compile what that takes.
 
         Raises:
-            EngineError: it cannot be compiled here.
+            EngineError: that cannot be done here.
             Interrupted: asked to stop on the way.
         """
-        step, compile_s = compiled_step(self.trainer.program(), self.context.should_stop)
-        self.trainer.use(step)
-        self.engine = Engine.COMPILED
+        if engine is Engine.NATIVE:
+            library, compile_s = native_library(self.trainer.network, self.trainer.plan, self.context.should_stop)
+            self.trainer.use_native(library)
+        else:
+            step, compile_s = compiled_step(self.trainer.program(), self.context.should_stop)
+            self.trainer.use(step)
+        self.engine = engine
         return compile_s
 
     def train(self) -> None:
@@ -139,11 +153,11 @@ class TrainingPack:
                 self._record(step)
             if step == self.num_steps or not self.alive:
                 return
-            loss_T = trainer.step()
-            if trainer.step_count % DIVERGENCE_CHECK_STEPS == 0:
-                self._divergence.look(loss_T, step)
-                if not self._on_gpu:  # which would wait for it here; what has diverged there disturbs nobody meanwhile
-                    self._drop_diverged()
+            looked = trainer.advance(min(each for each in self.curve_steps if each > step), self._divergence)
+            if (
+                looked and not self._on_gpu
+            ):  # which would wait for it here; what diverged there disturbs nobody meanwhile
+                self._drop_diverged()
             self._tell_progress(trainer.step_count)
 
     def _polish(self) -> None:

@@ -35,6 +35,12 @@ class Rates:
         position = step - self._start
         return self._rate_ST1[position], self._correction_S[position]
 
+    def of_steps(self, start: int, most: int) -> tuple[Tensor, Tensor]:
+        """Return the same of some steps from `start` on, [S, T, 1] and [S]: of `most` at most, of one at least."""
+        self.at(start)
+        steps = slice(start - self._start, min(start + most, self._stop) - self._start)
+        return self._rate_ST1[steps], self._correction_S[steps]
+
     def _form(self, start: int) -> None:
         plan, stop = self._plan, max(start + 1, min(start + AT_ONCE, self._plan.num_steps))
         steps = range(start, stop)

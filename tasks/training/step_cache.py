@@ -6,26 +6,23 @@ step, the code that makes it, torch, the compiler and the processor. The folder 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import inspect
 import logging
 import os
 import pickle
-import platform
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from depthrate.tasks.native.build import locked, processor
 from depthrate.tasks.networks import flat_parameters, operations
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Interrupted
@@ -67,7 +64,7 @@ def compiled_program(program: StepProgram, should_stop: Callable[[], bool]) -> t
         compiler()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(path.with_suffix(".lock"), should_stop):
+            with locked(path.with_suffix(".lock"), should_stop):
                 if not path.exists():
                     _compile(program, path, should_stop)
         except OSError as error:
@@ -93,7 +90,7 @@ def program_key(program: StepProgram) -> str:
         torch.__version__,
         repr(torch.__config__.show()),
         os.environ.get("CXX", ""),
-        _processor(),
+        processor(),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
@@ -106,31 +103,6 @@ def _code(network: Network) -> list[str]:
         return [Path(file).read_text(encoding="utf-8") for file in sorted({inspect.getfile(each) for each in made})]
     except (TypeError, OSError) as error:
         raise EngineError(f"the code of the network {type(network).__name__} cannot be read: {error}") from error
-
-
-def _processor() -> str:
-    """Return what a compiled program needs of a processor, and what decides how it rounds: model and instructions."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        known = dict(re.split(r"\s*:\s*", line, maxsplit=1) for line in reversed(lines) if ":" in line)
-        return f"{known.get('model name')} {known.get('flags', known.get('Features'))}"
-    except OSError:
-        return f"{platform.machine()} {platform.processor()} {torch.backends.cpu.get_cpu_capability()}"
-
-
-@contextmanager
-def _locked(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
-    """Hold a lock that ends with this process; waits for whoever holds it."""
-    with path.open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if should_stop():
-                    raise Interrupted from None
-                time.sleep(POLL_S)
-        yield
 
 
 def _compile(program: StepProgram, path: Path, should_stop: Callable[[], bool]) -> None:

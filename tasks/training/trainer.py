@@ -2,7 +2,8 @@
 
 On the CPU with one thread every number of a trial is bitwise independent of the pack it runs in, whichever engine runs its
 steps. That rests on three habits: matrix products are batched over T (never merged), reductions never cross the trial axis,
-and the update is made of single elementwise operations (see `step.py`, and `compiled_step.py` for the compiled engine).
+and the update is made of single elementwise operations (see `step.py`; `native_steps.py` and `compiled_step.py` for the
+other engines).
 
 Shapes: T trials, N samples, B batch, I input dimensions, K classes, P parameters of one trial.
 """
@@ -20,10 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.flat_parameters import decay_groups, split_parameters, started
 from depthrate.tasks.networks.network import Network, Tensors
+from depthrate.tasks.task import Engine
 from depthrate.tasks.training.compiled_step import CompiledStep
+from depthrate.tasks.training.divergence import CHECK_STEPS, Divergence
 from depthrate.tasks.training.engine import EngineError
+from depthrate.tasks.training.native_steps import NativeSteps, StepState
 from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters, TrainingPlan, learning_rate_factor
 from depthrate.tasks.training.rates import Rates
 from depthrate.tasks.training.step import Moments, StepNumbers, agree, clipping, gradients, losses, lowered, optimise
@@ -66,6 +71,7 @@ class FusedTrainer:
     ):
         self.network, self.plan = network, plan
         self._compiled: CompiledStep | None = None
+        self._native: NativeSteps | None = None
         self.specs = network.parameter_specs()
         self.hyperparameters = list(hyperparameters)
         self.x_NI, self.labels_N = x_NI, labels_N
@@ -121,25 +127,53 @@ class FusedTrainer:
         Raises:
             EngineError: the first step of the first trial does not come out as it does eagerly, but for rounding.
         """
+        self._check_first_step(Engine.COMPILED, _compiled=compiled)
+        compiled.release()
+        self._compiled = compiled
+
+    def use_native(self, library: Library) -> None:
+        """Run native steps from now on.
+
+        Raises:
+            EngineError: as `use`.
+        """
+        steps = NativeSteps(library)
+        self._check_first_step(Engine.NATIVE, _native=steps)
+        steps.release()
+        self._native = steps
+
+    def _check_first_step(self, engine: Engine, **steps: CompiledStep | NativeSteps) -> None:
         first = self.hyperparameters[:1]
         eager, other = (FusedTrainer(self.network, self.plan, first, self.x_NI, self.labels_N) for _ in range(2))
-        other._compiled = compiled
+        vars(other).update(steps)
         losses_T = torch.stack([eager.step(), other.step()])
         rtol = CHECK_RTOL[self.plan.matmul_precision]
         same = agree(eager.moment_TP, other.moment_TP, rtol)
         if not same or not torch.allclose(losses_T[0], losses_T[1], rtol=rtol, equal_nan=True):
             raise EngineError(
-                f"the compiled step of {type(self.network).__name__} gives loss {losses_T[1].item():.6g} where the eager one "
+                f"the {engine} step of {type(self.network).__name__} gives loss {losses_T[1].item():.6g} where the eager one "
                 f"gives {losses_T[0].item():.6g}, or another gradient; train with --engine eager, and report this"
             )
-        self._compiled = compiled
-        compiled.release()
 
     def step(self) -> Tensor:
         """Advance every trial by one step and return the loss of its batch before the step, [T]."""
+        if self._native is not None:
+            return self._native_steps(self._native, 1, None)
         loss_T = self._eager_step() if self._compiled is None else self._compiled_step(self._compiled)
         self.step_count += 1
         return loss_T
+
+    def advance(self, until: int, divergence: Divergence) -> bool:
+        """Take a step, or native ones for a fraction of a second, up to step `until`; return whether it looked who diverges."""
+        step = self.step_count
+        if self._native is not None:
+            self._native_steps(self._native, until - step, divergence)
+            return True
+        loss_T = self.step()
+        is_due = self.step_count % CHECK_STEPS == 0
+        if is_due:
+            divergence.look(loss_T, step)
+        return is_due
 
     def _eager_step(self) -> Tensor:
         x_TBI, labels_TB = self._next_batch()
@@ -168,6 +202,25 @@ class FusedTrainer:
         numbers = self._step_numbers()
         with lowered(self.plan.matmul_precision, self.device.type):
             return compiled(numbers.rate, numbers.correction, *self._next_batch())
+
+    def _native_steps(self, native: NativeSteps, most: int, divergence: Divergence | None) -> Tensor:
+        """Take some steps, at least one, without one that begins another pass over the data; return the losses of the last."""
+        order_TN, batch = None, len(self.x_NI)
+        most = min(most, native.steps_at_once)
+        if not self.shares_batches:
+            order_TN, batch = self._order(), self.plan.batch_size or 0
+            most = min(most, (len(self.x_NI) - self._position) // batch)
+            order_TN = order_TN[:, self._position :]
+        rate_ST1, correction_S = self._schedule.of_steps(self.step_count, most)
+        if not native.is_bound:
+            state = StepState(self.theta_TP, self.moment_TP, self.square_TP)
+            native.bind(
+                self.network, self.plan, batch, state, self.x_NI, self.labels_N, self._momentum_T1, self._decays
+            )
+        loss_T = native(self.step_count, rate_ST1, correction_S, order_TN, divergence)
+        self.step_count += len(rate_ST1)
+        self._position += 0 if order_TN is None else batch * len(rate_ST1)
+        return loss_T
 
     def evaluate(self) -> Evaluation:
         """Return loss, objective, accuracy and the objective's gradient norm over the whole training set."""
@@ -302,8 +355,9 @@ class FusedTrainer:
         self._schedule = Rates(self.plan, self.hyperparameters, self.device)
         # Two buffers kept between steps: fresh ones of this size cost more in page faults than the arithmetic.
         self._gradient_TP, self._scratch_TP = torch.empty_like(self.theta_TP), torch.empty_like(self.theta_TP)
-        if self._compiled is not None:
-            self._compiled.release()
+        for steps in (self._compiled, self._native):
+            if steps is not None:
+                steps.release()
 
     def _step_numbers(self) -> StepNumbers:
         return StepNumbers(self._momentum_T1, *self._schedule.at(self.step_count))
@@ -332,14 +386,20 @@ class FusedTrainer:
 
         A full batch comes as the training set itself, which all trials share.
         """
-        num_samples, batch = len(self.x_NI), self.plan.batch_size
+        batch = self.plan.batch_size
         if batch is None or self.shares_batches:
             return self.x_NI, self.labels_N
-        if self._order_TN is None or self._position + batch > num_samples:
-            orders = [torch.randperm(num_samples, generator=g) for g in self._generators]
-            self._order_TN = torch.stack(orders).to(self.device)
-            self._position = 0
-        chosen_TB = self._order_TN[:, self._position : self._position + batch]
+        chosen_TB = self._order()[:, self._position : self._position + batch]
         self._position += batch
         chosen = chosen_TB.reshape(-1)
         return self.x_NI.index_select(0, chosen).view(*chosen_TB.shape, *self.x_NI.shape[1:]), self.labels_N[chosen_TB]
+
+    def _order(self) -> Tensor:
+        """Return the samples [T, N] in the order of this pass over them, a new one where no whole batch is left of it."""
+        assert self.plan.batch_size is not None
+        num_samples = len(self.x_NI)
+        if self._order_TN is None or self._position + self.plan.batch_size > num_samples:
+            orders = [torch.randperm(num_samples, generator=g) for g in self._generators]
+            self._order_TN = torch.stack(orders).to(self.device)
+            self._position = 0
+        return self._order_TN

@@ -17,7 +17,7 @@ import torch
 from depthrate.tasks.task import Interrupted, Params, ResultStatus, TaskContext, TrialResult
 from depthrate.tasks.training.checkpoint import at_positions, left_by_earlier, packed
 from depthrate.tasks.training.computing import computing
-from depthrate.tasks.training.pack import DIVERGENCE_CHECK_STEPS
+from depthrate.tasks.training.divergence import CHECK_STEPS
 from depthrate.tasks.training.parameters import measured_steps
 from depthrate.tasks.words.measure import curve_rows, joined, kept_projection, layer_rows, prediction_of
 from depthrate.tasks.words.schema import embedding_decay, steps_of
@@ -94,7 +94,7 @@ class _Pack:
             if not self.alive:
                 return
             finite_T = trainer.step()
-            if trainer.step_count % DIVERGENCE_CHECK_STEPS == 0:
+            if trainer.step_count % CHECK_STEPS == 0:
                 self._end(ResultStatus.DIVERGED, step, _where(self.alive, finite_T.tolist()))
             context.progress(trainer.step_count, most)
             is_over = context.should_stop()

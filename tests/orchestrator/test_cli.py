@@ -352,4 +352,4 @@ def test_how_trials_were_run_stands_in_the_attempts(tmp_path: Path, monkeypatch:
         {"engine": "compiled", "took_time": True}
     ]
     assert "2 done" in invoke(*words, "--engine", "eager")[1]
-    assert "engine is 'fast'; allowed: auto, eager, compiled" in invoke(*words, "--engine", "fast")[1]
+    assert "engine is 'fast'; allowed: auto, native, eager, compiled" in invoke(*words, "--engine", "fast")[1]

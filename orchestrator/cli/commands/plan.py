@@ -23,6 +23,11 @@ from depthrate.sweeps.trial import varying_parameters
 from depthrate.tasks.task import Engine
 
 SHOWN = 40
+_HOW = {
+    Engine.NATIVE: "natively (kernels are built once a machine for each width, in seconds)",
+    Engine.COMPILED: "compiled (each shape is compiled once a machine)",
+    Engine.EAGER: "eagerly",
+}
 """Packs printed; --json prints all."""
 
 
@@ -103,13 +108,12 @@ def _engine(pack: Pack, plan: Plan, machines: Machines) -> Engine | None:
 
 
 def _print_engines(console: Console, plan: Plan, machines: Machines) -> None:
+    """Say how many packs train how, unless the task has no choice."""
     engines = Counter(_engine(pack, plan, machines) for pack in plan.packs)
-    compiled, eager = engines[Engine.COMPILED], engines[Engine.EAGER]
-    if compiled:
-        which = "all packs train" if not eager else f"{compiled} of {len(plan.packs)} packs train"
-        console.print(f"{which} compiled (each shape is compiled once a machine)", highlight=False)
-    elif eager:
-        console.print("all packs train eagerly", highlight=False)
+    for engine, how in _HOW.items():
+        if engines[engine]:
+            count = "all" if engines[engine] == len(plan.packs) else f"{engines[engine]} of {len(plan.packs)}"
+            console.print(f"{count} packs train {how}", highlight=False)
 
 
 def _print_packs(console: Console, plan: Plan, machines: Machines, estimates: Estimates, *, wide: bool) -> None:

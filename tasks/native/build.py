@@ -1,0 +1,150 @@
+"""Libraries of kernels on disk, each built once on a machine in a few seconds, by one process while others wait for it.
+
+They lie below XDG_CACHE_HOME, else ~/.cache, in `depthrate/native`. A file's name says what it depends on (sources, constants,
+flags, processor; compiler) and what it holds (its checksum). The folder may be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from depthrate.tasks.task import Interrupted
+from depthrate.tasks.training.engine import EngineError, compiler
+
+SOURCES = Path(__file__).parent
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+POLL_S = 0.05
+ERROR_HEAD = 2000
+
+
+def loaded_library(
+    family: str, constants: Mapping[str, object], should_stop: Callable[[], bool], flags: tuple[str, ...] = FLAGS
+) -> tuple[ctypes.CDLL, float]:
+    """Return the library of a family of networks for these constants, and the seconds it took to build it or wait for it.
+
+    A file that is damaged is thrown away and built anew.
+
+    Raises:
+        EngineError: there is neither a library nor a compiler, or it fails.
+        Interrupted: asked to stop on the way.
+    """
+    started = time.monotonic()
+    folder = cache_folder()
+    name = _name(family, constants, flags)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = _kept(folder, name)
+        if path is None:
+            with locked(folder / f"{name}.lock", should_stop):
+                path = _kept(folder, name) or _build(folder, name, family, constants, flags, should_stop)
+        return ctypes.CDLL(str(path)), time.monotonic() - started
+    except OSError as error:
+        raise EngineError(f"native steps are kept in {folder}, which cannot be used: {error}") from error
+
+
+def cache_folder() -> Path:
+    """Return where libraries are kept on this machine."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "depthrate" / "native"
+
+
+@contextmanager
+def locked(path: Path, should_stop: Callable[[], bool]) -> Iterator[None]:
+    """Hold a lock that ends with this process; waits for whoever holds it.
+
+    Raises:
+        Interrupted: asked to stop while it waited.
+    """
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if should_stop():
+                    raise Interrupted from None
+                time.sleep(POLL_S)
+        yield
+
+
+def processor() -> str:
+    """Return what a compiled program needs of a processor, and what decides how it rounds: model and instructions."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    values = dict(re.split(r"\s*:\s*", line, maxsplit=1) for line in reversed(lines) if ":" in line)
+    return f"{values.get('model name')} {values.get('flags', values.get('Features'))}"
+
+
+def _name(family: str, constants: Mapping[str, object], flags: tuple[str, ...]) -> str:
+    """Return what a library's file name begins with, whichever compiler built it."""
+    sources = [path.read_text(encoding="utf-8") for path in (*sorted(SOURCES.glob("*.h")), SOURCES / f"{family}.cpp")]
+    parts = [*sources, repr(sorted(constants.items())), repr(flags), processor()]
+    return f"{family}-{_digest(chr(0).join(parts).encode())}"
+
+
+def _kept(folder: Path, name: str) -> Path | None:
+    """Return a library that is whole: of the compiler that is here, or of any where there is none."""
+    with suppress(EngineError):
+        name = f"{name}-{_compiler_digest()}"
+    for path in sorted(folder.glob(f"{name}-*.so")):
+        if path.stem.rpartition("-")[2] == _digest(path.read_bytes()):
+            return path
+        path.unlink(missing_ok=True)
+    return None
+
+
+def _build(
+    folder: Path,
+    name: str,
+    family: str,
+    constants: Mapping[str, object],
+    flags: tuple[str, ...],
+    should_stop: Callable[[], bool],
+) -> Path:
+    with tempfile.TemporaryDirectory(dir=folder, prefix="building-") as work:
+        made = Path(work) / "library.so"
+        defines = [f"-D{constant}={value}" for constant, value in constants.items()]
+        command = [compiler(), *flags, *defines, str(SOURCES / f"{family}.cpp"), "-o", str(made)]
+        with (Path(work) / "output").open("w+b") as printed:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT)
+            try:
+                while process.poll() is None:
+                    if should_stop():
+                        raise Interrupted
+                    time.sleep(POLL_S)
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    process.wait()
+            printed.seek(0)
+            if process.returncode or not made.exists():
+                words = printed.read()[:ERROR_HEAD].decode(errors="replace")
+                raise EngineError(
+                    f"native steps cannot be built (exit code {process.returncode}); train with --engine eager; "
+                    f"the compiler's first words: {words}"
+                )
+        path = folder / f"{name}-{_compiler_digest()}-{_digest(made.read_bytes())}.so"
+        os.replace(made, path)
+        return path
+
+
+def _compiler_digest() -> str:
+    """Return what tells the compiler apart that is here: its version and what it builds for."""
+    asked = subprocess.run([compiler(), "-v"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return _digest(asked.stdout + asked.stderr)[:8]
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:24]

@@ -1,0 +1,42 @@
+"""A library of kernels at work: what a call of it is given, and the call.
+
+Shapes: T trials, S steps, N samples, B batch, I input dimensions, P parameters of one trial.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+
+class Call(ctypes.Structure):
+    """What `run` is given; addresses are of numbers in the library's type, or int64, that lie without gaps."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("num_trials", "num_steps", "num_parameters", "depth", "batch")),
+        *((name, ctypes.c_int64) for name in ("last_bias", "is_mse", "is_adam")),
+        *((name, ctypes.c_double) for name in ("clip_norm", "beta1", "beta2", "adam_eps", "ln_eps")),
+        *((name, ctypes.c_void_p) for name in ("theta_TP", "first_TP", "second_TP", "x_NI", "labels_N", "order")),
+        ("order_row", ctypes.c_int64),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("decay_hidden_T", "decay_last_T", "momentum_T", "rate_ST", "correction_S")
+        ),
+        *((name, ctypes.c_int64) for name in ("first_step", "look_every")),
+        *((name, ctypes.c_void_p) for name in ("loss_T", "diverged_at_T", "scratch")),
+    ]
+
+
+class Library:
+    """The kernels of one family of networks and one set of constants."""
+
+    def __init__(self, library: ctypes.CDLL):
+        self._scratch_bytes, self._run = library.scratch_bytes, library.run
+        self._scratch_bytes.restype, self._run.restype = ctypes.c_int64, None
+
+    def scratch_bytes(self, call: Call) -> int:
+        """Return how many bytes, zeros at first, a call needs at `scratch`."""
+        return int(self._scratch_bytes(ctypes.byref(call)))
+
+    def run(self, call: Call) -> None:
+        """Take `num_steps` steps of every trial, in place; other threads of Python go on meanwhile."""
+        self._run(ctypes.byref(call))

@@ -1,0 +1,143 @@
+"""Native steps at work: many steps of a pack's trials in one call of a library of kernels.
+
+How many steps a call takes decides how soon a worker hears of a wish to stop, and no number depends on it.
+
+Shapes: T trials, S steps, N samples, I input dimensions, P parameters of one trial.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.native.build import loaded_library
+from depthrate.tasks.native.library import Call, Library
+from depthrate.tasks.networks.network import Network
+from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
+from depthrate.tasks.training.plan import TrainingPlan
+
+CALL_S = 0.2
+"""Seconds that a call should take at most."""
+
+
+NUMBERS = {torch.float32: "float", torch.float64: "double"}
+
+
+def native_library(network: Network, plan: TrainingPlan, should_stop: Callable[[], bool]) -> tuple[Library, float]:
+    """Return the kernels that train such a network, and the seconds it took to build them or to wait for that.
+
+    Raises:
+        EngineError, Interrupted: as `loaded_library`.
+    """
+    kernels = network.kernels()
+    assert kernels is not None, "chosen_engine lets no other network through"
+    library, seconds = loaded_library(kernels.family, {"NUMBER": NUMBERS[plan.dtype], **kernels.constants}, should_stop)
+    return Library(library), seconds
+
+
+class StepState(NamedTuple):
+    """What steps change in place, each [T, P]."""
+
+    theta_TP: Tensor
+    moment_TP: Tensor
+    square_TP: Tensor | None
+    """Of Adam."""
+
+
+class NativeSteps:
+    """Runs the steps of a library on tensors that it changes in place."""
+
+    def __init__(self, library: Library):
+        self._library = library
+        self._call = Call()
+        self._held: list[Tensor] = []
+        self.steps_at_once = 1
+        """How many steps fit into a call, as far as is known."""
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it has tensors to work on."""
+        return bool(self._held)
+
+    def bind(
+        self,
+        network: Network,
+        plan: TrainingPlan,
+        batch: int,
+        state: StepState,
+        x_NI: Tensor,
+        labels_N: Tensor,
+        momentum_T1: Tensor,
+        decays: Mapping[str, Tensor],
+    ) -> None:
+        """Work on these tensors from now on, batches of so many samples; `decays` holds a column [T, 1] a decay group."""
+        kernels = network.kernels()
+        assert kernels is not None
+        self.steps_at_once = 1
+        none_T1 = torch.zeros_like(momentum_T1)
+        self._loss_T = momentum_T1.new_empty(len(momentum_T1))
+        given = {
+            "theta_TP": state.theta_TP,
+            "first_TP": state.moment_TP,
+            "second_TP": state.square_TP,
+            "x_NI": x_NI.contiguous(),
+            "labels_N": labels_N.contiguous(),
+            "decay_hidden_T": decays.get("hidden", none_T1),
+            "decay_last_T": decays.get("last", none_T1),
+            "momentum_T": momentum_T1,
+            "loss_T": self._loss_T,
+        }
+        assert all(tensor is None or tensor.is_contiguous() for tensor in given.values())
+        addresses = {name: None if tensor is None else tensor.data_ptr() for name, tensor in given.items()}
+        num_trials, num_parameters = state.theta_TP.shape
+        self._call = Call(
+            num_trials=num_trials,
+            num_parameters=num_parameters,
+            batch=batch,
+            is_mse=plan.loss == "mse",
+            is_adam=plan.optimizer == "adam",
+            clip_norm=plan.clip_norm or 0.0,
+            beta1=plan.adam_betas[0],
+            beta2=plan.adam_betas[1],
+            adam_eps=plan.adam_eps,
+            look_every=CHECK_STEPS,
+            **kernels.arguments,
+            **addresses,
+        )
+        scratch = torch.zeros(self._library.scratch_bytes(self._call), dtype=torch.uint8)
+        self._call.scratch = scratch.data_ptr()
+        self._held = [scratch, *(tensor for tensor in given.values() if tensor is not None)]
+
+    def release(self) -> None:
+        """Forget the tensors."""
+        self._held = []
+
+    def __call__(
+        self,
+        first_step: int,
+        rate_ST1: Tensor,
+        correction_S: Tensor,
+        order_TN: Tensor | None,
+        divergence: Divergence | None,
+    ) -> Tensor:
+        """Take as many steps as there are rates, and return the losses [T] of the last; notes who diverges.
+
+        Batches are the next rows that `order_TN` names, of each trial, or else all samples. The losses are those of this call
+        until the next one.
+        """
+        num_steps, call = len(rate_ST1), self._call
+        diverged_at_T = torch.full((call.num_trials,), NEVER) if divergence is None else divergence.step_T
+        call.num_steps, call.first_step = num_steps, first_step
+        call.rate_ST, call.correction_S = rate_ST1.data_ptr(), correction_S.data_ptr()
+        call.order = None if order_TN is None else order_TN.data_ptr()
+        call.order_row = 0 if order_TN is None else order_TN.stride(0)
+        call.diverged_at_T = diverged_at_T.data_ptr()
+        started = time.perf_counter()
+        self._library.run(call)
+        fitting = num_steps * CALL_S / max(time.perf_counter() - started, 1e-6)
+        self.steps_at_once = max(1, min(2 * self.steps_at_once, int(fitting)))
+        return self._loss_T

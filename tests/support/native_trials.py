@@ -1,0 +1,96 @@
+"""Trainers of random residual networks, eager and native."""
+
+import dataclasses
+import random
+
+import torch
+
+from depthrate.tasks.networks.residual import ResidualNetwork
+from depthrate.tasks.training.native_steps import native_library
+from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
+from depthrate.tasks.training.trainer import FusedTrainer
+
+WIDTHS = (5, 19, 64, 65, 128, 200)
+"""Below a vector, ragged, whole vectors, and wider than what stays in cache."""
+
+
+def network_of(width, *, linear_layers=1, pre_norm=False, depth=3, inputs=12, classes=5, last_bias=True):
+    return ResidualNetwork(
+        linear_layers=linear_layers,
+        pre_norm=pre_norm,
+        depth=depth,
+        width=width,
+        input_dimensions=inputs,
+        num_classes=classes,
+        last_bias=last_bias,
+    )
+
+
+def plan_of(**changes):
+    given = {"loss": "ce", "optimizer": "sgd", "schedule": "cosine", "num_steps": 60, "batch_size": None}
+    return TrainingPlan(**{**given, "init": "uniform", "clip_norm": None, "dtype": torch.float32, **changes})
+
+
+def trials_of(count):
+    return [
+        Hyperparameters(
+            seed, 0.02 / (1 + seed), 0.9 - 0.1 * seed, {"hidden": 0.005 * (1 + seed), "last": 0.01 / (1 + seed)}
+        )
+        for seed in range(count)
+    ]
+
+
+def trainer_of(network, plan, trials, samples):
+    """Train on random samples whose classes are of very different sizes."""
+    generator = torch.Generator().manual_seed(samples)
+    x_NI = torch.randn(samples, network.input_dimensions, generator=generator, dtype=torch.float64).to(plan.dtype)
+    labels_N = (torch.rand(samples, generator=generator) ** 2 * network.num_classes).long()
+    return FusedTrainer(network, plan, trials, x_NI, labels_N)
+
+
+def native_trainer(network, plan, trials, samples):
+    trainer = trainer_of(network, plan, trials, samples)
+    trainer.use_native(native_library(network, plan, lambda: False)[0])
+    return trainer
+
+
+def random_case(seed, family):
+    """A network of a family (linear layers, pre-LN, number type) and a plan for it, and how many samples to train on.
+
+    Shapes come from a few, so that libraries are built once for many cases; all else is any.
+    """
+    rng = random.Random(f"{seed} {family}")
+    linear_layers, pre_norm, dtype = family
+    width = rng.choice(WIDTHS[:4] if rng.random() < 0.8 else WIDTHS)
+    network = network_of(
+        width,
+        linear_layers=linear_layers,
+        pre_norm=pre_norm,
+        depth=rng.choice([1, 2, 3, 5, 9]),
+        inputs={5: 3, 19: 64, 64: 12, 65: 7, 128: 64, 200: 64}[width],
+        classes={5: 2, 19: 17, 64: 10, 65: 3, 128: 10, 200: 10}[width],
+        last_bias=rng.random() < 0.5,
+    )
+    samples = rng.choice([2, 5, 31, 63, 64, 65, 130, 197])
+    plan = plan_of(
+        loss=rng.choice(["ce", "mse"]),
+        optimizer=rng.choice(["sgd", "adam"]),
+        clip_norm=rng.choice([None, None, 0.1, 1e-3]),
+        batch_size=rng.choice([None, max(1, samples // 2), max(1, samples // 3)]),
+        dtype=dtype,
+    )
+    return network, plan, samples
+
+
+def gradient(trainer):
+    """The gradient of the first step that a trainer took [T, P], weight decay included and clipped."""
+    first = 1.0 if trainer.plan.optimizer == "sgd" else 1 - trainer.plan.adam_betas[0]
+    return trainer.moment_TP.double() / first
+
+
+def in_float64(trainer):
+    """A trainer with exactly the parameters and samples of another, in float64."""
+    plan = dataclasses.replace(trainer.plan, dtype=torch.float64)
+    exact = FusedTrainer(trainer.network, plan, trainer.hyperparameters, trainer.x_NI.double(), trainer.labels_N)
+    exact.theta_TP = trainer.theta_TP.double().clone()
+    return exact

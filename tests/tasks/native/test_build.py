@@ -1,0 +1,150 @@
+"""Libraries of kernels on disk: built once whoever needs them, whole or not at all, and said what is missing."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+from native_trials import native_trainer, network_of, plan_of, trainer_of, trials_of
+
+from depthrate.tasks.native import build
+from depthrate.tasks.native.build import FLAGS, loaded_library
+from depthrate.tasks.task import Interrupted
+from depthrate.tasks.training.engine import EngineError, NoCompilerError
+
+CONSTANTS = {"NUMBER": "float", "WIDTH": 3, "INPUTS": 2, "CLASSES": 2, "LINEAR_LAYERS": 1, "PRE_NORM": 0}
+QUICK = (*(flag for flag in FLAGS if flag != "-O3"), "-O0")
+
+
+def never():
+    return False
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "depthrate" / "native"
+
+
+def libraries(folder):
+    return sorted(folder.glob("*.so"))
+
+
+def get(constants=CONSTANTS):
+    return loaded_library("residual", constants, never, QUICK)
+
+
+def test_it_is_built_once_and_then_needs_no_compiler(empty_cache, monkeypatch):
+    get()
+    (made,) = libraries(empty_cache)
+    before = made.stat()
+    monkeypatch.setenv("PATH", "")
+    library, seconds = get()
+    assert library.run is not None and made.stat() == before and seconds < 1
+    get({**CONSTANTS, "WIDTH": 3})
+    with pytest.raises(NoCompilerError, match=r"'g\+\+' is not on PATH.*install g\+\+.*--engine eager"):
+        get({**CONSTANTS, "WIDTH": 4})
+    assert libraries(empty_cache) == [made]
+
+
+def test_a_damaged_file_is_thrown_away_and_built_anew(empty_cache, monkeypatch):
+    get()
+    (made,) = libraries(empty_cache)
+    content = made.read_bytes()
+    for broken in (content[:5000], content[:-1] + b"?", b""):
+        made.write_bytes(broken)
+        with monkeypatch.context() as without_compiler:
+            without_compiler.setenv("PATH", "")
+            with pytest.raises(NoCompilerError):
+                get()
+        assert libraries(empty_cache) == []
+        get()
+        assert [path.read_bytes() for path in libraries(empty_cache)] == [content]
+
+
+def test_who_comes_while_it_is_built_waits_and_takes_it(empty_cache, monkeypatch):
+    built = []
+
+    def counted(*given):
+        built.append(threading.current_thread())
+        return build_it(*given)
+
+    build_it = build._build
+    monkeypatch.setattr(build, "_build", counted)
+    threads = [threading.Thread(target=get) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(built) == 1 and len(libraries(empty_cache)) == 1
+
+
+def test_two_processes_that_build_at_once_get_one_whole_library(empty_cache):
+    code = (
+        f"from depthrate.tasks.native.build import *; loaded_library('residual', {CONSTANTS}, lambda: False, {QUICK})"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert len(libraries(empty_cache)) == 1 and not list(empty_cache.glob("building-*"))
+
+
+def test_another_compiler_builds_its_own(empty_cache, monkeypatch, tmp_path):
+    get()
+    other = tmp_path / "other-compiler"
+    other.write_text('#!/bin/sh\n[ "$1" = -v ] && echo another version\nexec g++ "$@"\n')
+    other.chmod(0o755)
+    monkeypatch.setenv("CXX", str(other))
+    get()
+    assert len(libraries(empty_cache)) == 2
+
+
+def test_a_stop_ends_the_building(empty_cache):
+    with pytest.raises(Interrupted):
+        loaded_library("residual", CONSTANTS, lambda: True, QUICK)
+    assert libraries(empty_cache) == [] and not list(empty_cache.glob("building-*"))
+
+
+def test_what_does_not_build_is_said_with_the_compilers_words(empty_cache):
+    with pytest.raises(EngineError, match=r"(?s)cannot be built \(exit code 1\).*--engine eager.*does not name a type"):
+        get({**CONSTANTS, "NUMBER": "nosuch"})
+    assert libraries(empty_cache) == []
+
+
+def test_a_folder_that_cannot_be_used_is_named(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(EngineError, match=r"native steps are kept in .*/file/depthrate/native, which cannot be used"):
+        get()
+
+
+def test_it_needs_no_torch():
+    code = "import sys; from depthrate.tasks.native import build, library; library.Call(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", ["-mavx2 -mfma", "-march=x86-64", "-march=x86-64-v3"])
+def test_other_instruction_sets_of_this_processor_do_it_too(flags, monkeypatch):
+    """Vectors of other lengths round in another order, and give the same but for that."""
+    from depthrate.tasks.training import native_steps
+
+    if "avx2" not in build.processor():
+        pytest.skip("a processor without AVX2")
+    given = tuple(flag for flag in FLAGS if flag != "-march=native") + tuple(flags.split())
+    monkeypatch.setattr(
+        native_steps, "loaded_library", lambda family, constants, stop: loaded_library(family, constants, stop, given)
+    )
+    network, plan = network_of(19, linear_layers=2, pre_norm=True), plan_of(batch_size=33)
+    eager, native = (make(network, plan, trials_of(2), 67) for make in (trainer_of, native_trainer))
+    for _ in range(10):
+        assert abs(native.step() - eager.step()).max() < 1e-5
+    assert (native.theta_TP - eager.theta_TP).abs().max() < 5e-6
+
+
+def test_instructions_that_this_processor_lacks_can_be_built_for():
+    """AVX-512 is compiled wherever the suite runs, whether or not it can be run there."""
+    for number in ("float", "double"):
+        defines = [f"-D{name}={value}" for name, value in {**CONSTANTS, "NUMBER": number, "WIDTH": 33}.items()]
+        command = ["g++", "-std=c++17", "-O1", "-march=skylake-avx512", "-Wall", "-Werror", "-fsyntax-only", *defines]
+        if build.processor().find("avx") >= 0:  # an x86
+            subprocess.run([*command, str(build.SOURCES / "residual.cpp")], check=True)

@@ -1,0 +1,149 @@
+"""Kernels: their gradient is the eager one, and a trial's numbers do not depend on its pack, on calls or on interruptions."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from native_trials import (
+    gradient,
+    in_float64,
+    native_trainer,
+    network_of,
+    plan_of,
+    random_case,
+    trainer_of,
+    trials_of,
+)
+
+from depthrate.tasks.training.divergence import Divergence
+
+FAMILIES = [(layers, pre_norm, torch.float32) for layers in (1, 2) for pre_norm in (False, True)]
+QUICK, CASES = 3, 17
+"""Random cases of each family, and how many of them are run only when all is."""
+
+
+def families(dtype=torch.float32):
+    """Each family, with a few cases at once and with many for who waits."""
+    for layers, pre_norm, _ in FAMILIES:
+        name = f"rn{layers}-{'pre' if pre_norm else 'post'}"
+        yield pytest.param((layers, pre_norm, dtype), range(QUICK), id=name)
+        yield pytest.param(
+            (layers, pre_norm, dtype), range(QUICK, QUICK + CASES), id=f"{name}-many", marks=pytest.mark.slow
+        )
+
+
+def error(found, exact):
+    return ((found - exact).norm() / exact.norm()).item()
+
+
+@pytest.mark.parametrize(("family", "seeds"), list(families()))
+def test_the_first_gradient_is_as_near_to_float64_as_the_eager_one(family, seeds):
+    for seed in seeds:
+        network, plan, samples = random_case(seed, family)
+        made = [make(network, plan, trials_of(2), samples) for make in (trainer_of, native_trainer)]
+        trainers = [in_float64(made[0]), *made]
+        losses = [trainer.step().double() for trainer in trainers]
+        exact, eager, native = (gradient(trainer) for trainer in trainers)
+        assert error(native, exact) <= 2 * error(eager, exact) + 2e-7, (network, plan, samples)
+        assert error(losses[2], losses[0]) <= 2 * error(losses[1], losses[0]) + 2e-7, (network, plan, samples)
+
+
+@pytest.mark.parametrize(
+    ("family", "seeds"),
+    [pytest.param((2, True, torch.float64), range(3), id="rn2-pre")]
+    + [
+        pytest.param((f[0], f[1], torch.float64), range(9), id=f"many-{f[:2]}", marks=pytest.mark.slow)
+        for f in FAMILIES
+    ],
+)
+def test_so_it_is_in_float64(family, seeds):
+    for seed in seeds:
+        network, plan, samples = random_case(seed, family)
+        eager, native = (make(network, plan, trials_of(2), samples) for make in (trainer_of, native_trainer))
+        assert error(native.step(), eager.step()) < 1e-13, (network, plan, samples)
+        assert error(gradient(native), gradient(eager)) < 1e-12, (network, plan, samples)
+
+
+def taken(trainer, num_steps, most):
+    """The parameters and losses after so many steps, `most` of them in a call."""
+    divergence = Divergence(trainer.num_trials, trainer.device)
+    while trainer.step_count < num_steps:
+        trainer._native.steps_at_once = most
+        trainer.advance(num_steps, divergence)
+    assert divergence.found() == {}
+    return torch.cat([trainer.theta_TP, trainer._native._loss_T.unsqueeze(1)], dim=1)
+
+
+@pytest.mark.parametrize(("family", "seeds"), list(families()))
+def test_a_trial_is_the_same_in_every_pack_with_any_steps_a_call_and_after_an_interruption(family, seeds):
+    for seed in seeds:
+        network, plan, samples = random_case(100 + seed, family)
+        trials = trials_of(5)
+        together = taken(native_trainer(network, plan, trials, samples), 25, most=25)
+        for members, most in (([0], 1), ([4], 7), ([3, 1], 25), ([4, 3, 2, 1, 0], 3)):
+            apart = native_trainer(network, plan, [trials[member] for member in members], samples)
+            assert torch.equal(taken(apart, 25, most), together[members]), (network, plan, samples, members, most)
+        first = native_trainer(network, plan, trials, samples)
+        taken(first, 11, most=4)
+        state = copy.deepcopy(first.state())
+        taken(first, 13, most=1)  # which the one that goes on knows nothing of
+        second = native_trainer(network, plan, [trials[2], trials[0]], samples)
+        second.load_state(state, [2, 0])
+        assert torch.equal(taken(second, 25, most=25), together[[2, 0]]), (network, plan, samples)
+
+
+def test_trials_that_leave_change_nothing_for_the_others():
+    network, plan, trials = network_of(19), plan_of(batch_size=20), trials_of(4)
+    together = taken(native_trainer(network, plan, trials, 70), 30, most=30)
+    trainer = native_trainer(network, plan, trials, 70)
+    taken(trainer, 10, most=30)
+    trainer.keep([0, 3])
+    assert torch.equal(taken(trainer, 30, most=30), together[[0, 3]])
+
+
+def test_a_few_steps_stay_near_the_eager_ones():
+    """The optimiser, the data order, the learning rates: all that a first gradient does not show."""
+    for changes in (
+        {},
+        {"optimizer": "adam", "batch_size": 20, "schedule": "step"},
+        {"clip_norm": 0.05, "loss": "mse"},
+    ):
+        plan = plan_of(dtype=torch.float64, **changes)
+        eager, native = (make(network_of(19), plan, trials_of(3), 70) for make in (trainer_of, native_trainer))
+        for _ in range(40):
+            eager.step(), native.step()
+        assert error(native.theta_TP, eager.theta_TP) < 1e-11, changes
+        assert native._position == eager._position and native.step_count == eager.step_count == 40
+
+
+def test_who_diverges_is_noted_at_the_step_at_which_it_is_eagerly_and_disturbs_nobody():
+    trials = trials_of(4)
+    trials[1] = dataclasses.replace(trials[1], lr=1e30)
+    trials[2] = dataclasses.replace(trials[2], lr=3.0)
+    network, plan = network_of(19), plan_of(schedule="constant", loss="mse")
+    noted = []
+    for make, most in ((trainer_of, None), (native_trainer, 1), (native_trainer, 7), (native_trainer, 60)):
+        trainer = make(network, plan, trials, 70)
+        divergence = Divergence(4, trainer.device)
+        while trainer.step_count < 60:
+            if most is not None:
+                trainer._native.steps_at_once = most
+            trainer.advance(60, divergence)
+        noted.append(divergence.found())
+    assert noted[0][1] == 9 and set(noted[0]) == {1, 2} and noted[0][2] > 9
+    assert all(each == noted[0] for each in noted)
+    calm = native_trainer(network, plan, [trials[0], trials[3]], 70)
+    assert torch.equal(taken(calm, 60, most=60)[:, :-1], trainer.theta_TP[[0, 3]])
+
+
+def test_calls_grow_to_a_fraction_of_a_second_and_end_where_they_are_to():
+    trainer = native_trainer(network_of(5, inputs=3, classes=2), plan_of(num_steps=5000), trials_of(1), 5)
+    divergence = Divergence(1, trainer.device)
+    trainer.advance(5000, divergence)
+    assert trainer.step_count == 1  # nothing is known yet of how long a step takes
+    calls = 0
+    while trainer.step_count < 3001:
+        trainer.advance(3001, divergence)
+        calls += 1
+    assert trainer.step_count == 3001 and calls < 300
