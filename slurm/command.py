@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
 
 TIMEOUT_S = 60.0
+CALLS: Counter[str] = Counter()
+"""How often this process has called each of SLURM's commands."""
 _READ_BY_COMMANDS = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_")
 """Beginnings of the variables that change what SLURM's commands do, or that tell of the job around us."""
 _SAY_WHICH_CLUSTER = frozenset(["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"])
@@ -48,6 +51,7 @@ def run_command(
         raise SlurmError(
             f"{arguments[0]} is not on the PATH; --executor slurm needs SLURM's commands: log in to a node that submits jobs"
         )
+    CALLS[arguments[0]] += 1
     environment = {name: value for name, value in command_environment().items() if name not in withheld}
     try:
         done = subprocess.run(

@@ -104,8 +104,12 @@ class Profile:
 
     def asked(self) -> str:
         """Say what a job gets on each of its nodes."""
-        words = [f"{self.gpus} {self.gpu_type or ''} GPUs".replace("  ", " ")] if self.gpus else []
-        words.append("whole nodes" if self.exclusive else f"{self.cpus} CPUs")
+        words = (
+            [f"{self.gpus} {self.gpu_type or ''} GPU{'s' if self.gpus != 1 else ''}".replace("  ", " ")]
+            if self.gpus
+            else []
+        )
+        words.append("whole nodes" if self.exclusive else f"{self.cpus} CPU{'s' if self.cpus != 1 else ''}")
         return ", ".join(words + ([] if self.job_mem_gb is None else [f"{self.job_mem_gb:g} GB"]))
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 
 from depthrate.orchestrator.cli.find_sweep import sweep_to_launch
 from depthrate.orchestrator.console.errors import next_call
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import ExecutorRequest, Machines
 from depthrate.orchestrator.executors.registry import DEFAULT_EXECUTOR, executor_options, open_machines
 from depthrate.orchestrator.launch.plan import CheckedSweep, Plan, check_data, check_sweep, make_plan
@@ -105,5 +106,5 @@ def plan_on(machines: Machines, checked: CheckedSweep, store: Store) -> Plan:
 def plan_sentence(plan: Plan) -> str:
     """Say how much of a sweep is done and what is to do."""
     checked = plan.checked
-    text = f"{checked.sweep.name}: {len(checked.trials)} trials, {len(plan.done)} done"
-    return text + (f", {plan.num_pending} to run in {len(plan.packs)} packs" if plan.packs else "")
+    text = f"{checked.sweep.name}: {counted(len(checked.trials), 'trial')}, {len(plan.done)} done"
+    return text + (f", {plan.num_pending} to run in {counted(len(plan.packs), 'pack')}" if plan.packs else "")

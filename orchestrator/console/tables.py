@@ -116,6 +116,11 @@ def format_value(value: Any) -> str:
     return printable(str(value))
 
 
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """Return a number of things in words: 1 trial, 2 trials."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
+
+
 def duration(seconds: float) -> str:
     """Return a time in words."""
     minutes, rest = divmod(round(seconds), 60)
@@ -128,7 +133,7 @@ def print_warnings(problems: Sequence[Problem]) -> None:
     for problem in problems[:20]:
         print(f"warning: {printable(str(problem))}", file=sys.stderr)
     if len(problems) > 20:
-        print(f"warning: and {len(problems) - 20} more damaged or foreign files", file=sys.stderr)
+        print(f"warning: and {counted(len(problems) - 20, 'more damaged or foreign file')}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:

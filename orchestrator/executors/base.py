@@ -237,6 +237,10 @@ class Machines(ABC):
 class Executor(Machines):
     """Machines that take packs from the driver. Only the driver's thread calls what follows."""
 
+    def scheduler_calls(self) -> Mapping[str, int]:
+        """Return how often each of a scheduler's commands was called; most have none."""
+        return {}
+
     capacity: int
     """Jobs worth submitting at once."""
     takes_batches: bool = False

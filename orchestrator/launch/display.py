@@ -15,7 +15,7 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as ProgressBars
 
 from depthrate.orchestrator.attempts.record import who
-from depthrate.orchestrator.console.tables import duration, printable
+from depthrate.orchestrator.console.tables import counted, duration, printable
 from depthrate.orchestrator.launch.plan import CheckedSweep, Plan
 from depthrate.orchestrator.launch.progress import Progress as LaunchProgress
 from depthrate.storage.attempts.heartbeats import Beat
@@ -77,6 +77,10 @@ class LaunchWatcher:
             self._last_done, self._last_line = progress.trials_done, now
             self._console.print(self.sentence(progress), highlight=False)
 
+    def say(self, line: str) -> None:
+        """Show a line beside how the launch is getting on."""
+        self._console.print(printable(line), highlight=False, markup=False)
+
     def take(self, progress: LaunchProgress) -> None:
         """Count what a search added, and name whom the launch waits for."""
         self._count_added(progress)
@@ -123,7 +127,7 @@ class LaunchWatcher:
 
     def sentence(self, progress: LaunchProgress) -> str:
         """Return how the launch is getting on in a line."""
-        return f"{progress.trials_done}/{self._total} trials{self._pace(progress)}"
+        return f"{progress.trials_done}/{counted(self._total, 'trial')}{self._pace(progress)}"
 
     @property
     def total(self) -> int:
@@ -137,10 +141,11 @@ class LaunchWatcher:
         waiting = len(progress.packs_submitted)
         parts = [f", {trials / elapsed:.2g} trials/s" if trials and elapsed > 0 else ""]
         parts.append(f", {duration(left)} left" if left is not None else "")
-        parts.append(f", {len(progress.packs_running)} packs running, {waiting} submitted" if waiting else "")
         parts.append(
-            f", {progress.waiting_for_others} packs wait for another launch" if progress.waiting_for_others else ""
+            f", {counted(len(progress.packs_running), 'pack')} running, {waiting} submitted" if waiting else ""
         )
+        others = progress.waiting_for_others
+        parts.append(f", {counted(others, 'pack')} waiting for another launch" if others else "")
         return "".join(parts)
 
     def _seconds_left(self, progress: LaunchProgress, elapsed: float) -> float | None:
@@ -229,7 +234,7 @@ class JobWatcher:
             committed = take_snapshot(self._files, cache=self._cache).trial_ids()
         except (OSError, StoreError):
             return
-        text = f"{state}, {len(self._trial_ids & committed)}/{len(self._trial_ids)} trials"
+        text = f"{state}, {len(self._trial_ids & committed)}/{counted(len(self._trial_ids), 'trial')}"
         if text != self._shown:
             self._console.print(text, highlight=False)
         self._shown = text

@@ -30,6 +30,7 @@ from depthrate.orchestrator.executors.base import (
     SubmitError,
 )
 from depthrate.orchestrator.launch.batching import Batching, blamed, grouped, trials_of
+from depthrate.orchestrator.launch.events import note
 from depthrate.orchestrator.launch.peers import OtherLaunches
 from depthrate.orchestrator.launch.plan import Plan, halved
 from depthrate.orchestrator.launch.progress import Detached, Feed, Outcome, PackEntry, PackFailure, Watcher, progress_of
@@ -294,7 +295,7 @@ class Driver:
             self.executor.submit(jobs)
         except NoRoomError as error:
             self.queue.extendleft(reversed([self.running.pop(job.attempt_id) for job in error.left]))
-            log.info("%d packs wait for room: %s", len(error.left), error)
+            note("pack", f"waiting for room: {error}", count=len(error.left), is_state=True)
             self._no_room.wait()
         except SubmitError as error:
             entries = [self.running.pop(job.attempt_id) for job in error.left]
@@ -344,6 +345,8 @@ class Driver:
             return
         if isinstance(end.kind, NoFailure):
             self._requeue(entry)
+            if end.kind is NoFailure.CUT_OFF:
+                note("pack", "cut off by its job's time limit, to go on in another job")
             if end.kind is NoFailure.CANCELLED_ALL and not self.stopping:
                 self.cancelled = True
                 self.stop()
@@ -353,6 +356,12 @@ class Driver:
             self._note_done(entry, record)
         elif state is AttemptState.INTERRUPTED and end.kind not in (FailureKind.CANCELLED, FailureKind.TIMEOUT):
             self._requeue(entry)
+            if not self.stopping:
+                note(
+                    "pack",
+                    "told to end, its state saved, to go on in another job",
+                    where=record["host"] if record else "",
+                )
         else:
             self._handle_failure(entry, end, end.kind, record)
 
@@ -372,22 +381,27 @@ class Driver:
         guilty, others = blamed(self._uncommitted(entry), kind, record)
         self.queue.extendleft(reversed(others))
         self._batching.note_failure()
+        node = (record or {}).get("host") or ""
         for each in guilty:
-            self._retry(each, attempt_id, kind, error)
+            note("pack", f"{self._retry(each, attempt_id, kind, error, node)}: {error}", where=node)
 
-    def _retry(self, entry: PackEntry, attempt_id: str, kind: FailureKind, error: str | None) -> None:
+    def _retry(self, entry: PackEntry, attempt_id: str, kind: FailureKind, error: str | None, node: str) -> str:
+        """Do what is to be done with a pack that failed, and say what that is."""
         entry.failures[kind] += 1
         match decide(kind, entry.failures, len(entry.pack.trials)):
             case Decision.GIVE_UP:
-                self._give_up(entry, attempt_id, kind, error or "the attempt left no record")
+                self._give_up(entry, attempt_id, kind, error or "the attempt left no record", node)
+                return "given up"
             case Decision.HALVE:
                 with contextlib.suppress(OSError):
                     self.store.delete(checkpoint_folder(entry.pack.pack_id))
                 del entry.failures[kind]
                 self.queue.extendleft(PackEntry(part, entry.failures.copy()) for part in halved(entry.pack))
+                return "halved"
             case Decision.RETRY if entry.pack.trials:
                 not_before = self._clock() + pause_s(kind, entry.failures)
                 self.queue.appendleft(PackEntry(entry.pack, entry.failures, not_before=not_before))
+        return "tried again"
 
     def _requeue(self, entry: PackEntry) -> None:
         self.queue.extendleft(reversed(self._uncommitted(entry)))
@@ -399,9 +413,9 @@ class Driver:
             each.pack = self._without(each.pack, self._committed.since_then())
         return [each for each in entries if each.pack.trials]
 
-    def _give_up(self, entry: PackEntry, attempt_id: str, kind: FailureKind, error: str) -> None:
+    def _give_up(self, entry: PackEntry, attempt_id: str, kind: FailureKind, error: str, node: str) -> None:
         """Report a pack; the same error from several packs stops the launch, since the others would fail alike."""
-        self.failures.append(PackFailure(entry.pack, attempt_id, error))
+        self.failures.append(PackFailure(entry.pack, attempt_id, error, node))
         self._errors[pattern := error_pattern(error)] += 1
         not_started = self.running.keys() - self.executor.running().keys()
         is_enough = self._errors[pattern] >= STOP_AFTER_PACKS or kind is FailureKind.BEGINS_NOWHERE

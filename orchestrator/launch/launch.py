@@ -21,6 +21,7 @@ from depthrate.orchestrator.launch.autocompact import Upkeep
 from depthrate.orchestrator.launch.code_versions import keep_source, other_code
 from depthrate.orchestrator.launch.display import JobWatcher, watcher_for
 from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.events import EventLog
 from depthrate.orchestrator.launch.notify import Notifier
 from depthrate.orchestrator.launch.plan import CheckedSweep, Plan, stale_checkpoints
 from depthrate.orchestrator.launch.progress import Detached, Feed, Outcome
@@ -75,8 +76,12 @@ def launch(
     options = _begin(plan, store, executor, data, checkpoint_s, stall_s)
     executor.start(plan.num_packs_expected)
     upkeep = Upkeep(options.store)
-    with watcher_for(plan, console) as watcher:
-        watch = watcher if notifier is None else notifier.watching(watcher)
+    sweep = plan.checked.sweep.name
+    with (
+        watcher_for(plan, console) as watcher,
+        EventLog(store, sweep, watcher.say, calls=executor.scheduler_calls) as events,
+    ):
+        watch = events.watching(watcher if notifier is None else notifier.watching(watcher))
         driver = Driver(plan, store, executor, options, watch, upkeep=upkeep.look, estimate_s=estimate_s, feed=feed)
         with _Interrupts(driver, console):
             try:

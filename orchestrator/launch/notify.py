@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from depthrate.orchestrator.console.tables import printable
+from depthrate.orchestrator.console.tables import counted, printable
 from depthrate.orchestrator.launch.progress import Progress, Watcher
 
 INTERRUPTED = 130
@@ -36,7 +36,9 @@ class Notifier:
             if progress.failures and not self.has_told_failure:
                 self.has_told_failure = True
                 failure = progress.failures[0]
-                self.tell("failure", f"{len(failure.pack.trials)} trials of {self.sweep} failed: {failure.error}")
+                self.tell(
+                    "failure", f"{counted(len(failure.pack.trials), 'trial')} of {self.sweep} failed: {failure.error}"
+                )
 
         return watch
 

@@ -94,6 +94,8 @@ class PackFailure:
     pack: Pack
     attempt_id: str
     error: str
+    node: str = ""
+    """On which it was last tried, where that is known."""
 
 
 @dataclass

@@ -156,9 +156,11 @@ class Sweep:
         from depthrate.storage.files.store import existing_store
 
         opened = existing_store(store)
+        from depthrate.orchestrator.console.tables import counted
+
         checked, _ = self._checked(store)
         state = sweep_status(self.name, [t.trial_id for t in checked.trials], take_snapshot(opened), opened)
-        said = f"{self.name}: {len(state.states)} trials, {state.trial_hours():.3g} trial-hours"
+        said = f"{self.name}: {counted(len(state.states), 'trial')}, {state.trial_hours():.3g} trial-hours"
         errors = "".join(f"; {count} failed with: {message}" for message, count in state.errors().most_common(3))
         return Table(said + errors, pd.DataFrame([state.counts()]))
 

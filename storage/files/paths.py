@@ -7,6 +7,7 @@ attempts/sweep=<sweep>/<attempt>.json, <attempt>.log                state, heart
 trials|metrics|curves|features|attempts/sweep=<sweep>/compact_<id>[-<part>].parquet   many of these in one
 beats/sweep=<sweep>/<node>.json                                     signs of life of the attempts that run on a node
 live/sweep=<sweep>/<pack>.parquet                                   what a running pack has logged; deleted after the commit
+launches/sweep=<sweep>/<launch>.json, <launch>.log                  what happened in a launch, and what it asked a scheduler
 manifest/sweep=<sweep>/<id>.json                                    makes them count, and says what they replace
 jobs/sweep=<sweep>/<submission>.json                                what a scheduler was given; deleted when it is over
 claims/<launch>-<n>.json                                            which trials a launch is about to run; gone when it ends
@@ -135,6 +136,21 @@ def beats_folder(sweep: str | None = None) -> str:
 def beat_path(sweep: str, node: str) -> str:
     """Return where a node says which attempts run on it and how far they are."""
     return f"{beats_folder(sweep)}/{identity(node)}.json"
+
+
+def launches_folder(sweep: str) -> str:
+    """Return the folder of what happened in a sweep's launches."""
+    return f"launches/sweep={identity(sweep)}"
+
+
+def launch_path(sweep: str, launch_id: str) -> str:
+    """Return where a launch keeps what happened, for programs."""
+    return f"{launches_folder(sweep)}/{identity(launch_id)}.json"
+
+
+def launch_log_path(sweep: str, launch_id: str) -> str:
+    """Return where a launch keeps what happened, line by line."""
+    return f"{launches_folder(sweep)}/{identity(launch_id)}.log"
 
 
 def live_folder(sweep: str | None = None) -> str:

@@ -10,7 +10,14 @@ from depthrate.storage.catalog.requested_trials import asked_for
 from depthrate.storage.catalog.specs import read_specs
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.commits.source import Source
-from depthrate.storage.files.paths import fits_path, live_folder, searches_folder, sweep_folder, sweep_of_path
+from depthrate.storage.files.paths import (
+    fits_path,
+    launches_folder,
+    live_folder,
+    searches_folder,
+    sweep_folder,
+    sweep_of_path,
+)
 from depthrate.storage.files.store import Store
 
 
@@ -47,6 +54,7 @@ def what_goes(store: Store, snapshot: Snapshot, sweep: str) -> Going:
     committed = snapshot.trial_ids()
     own = [*store.list(searches_folder(sweep)), *store.list(fits_path(sweep).rpartition("/")[0])]
     own += store.list(live_folder(sweep))  # of attempts that were killed
+    own += store.list(launches_folder(sweep))
     listed = [path for path in store.list(sweep_folder(sweep)) if path.endswith((".json", ".trials"))]
     ordered = (*own, *sorted(listed, key=lambda path: path.endswith(".json")))
     return Going(sweep, rows, frozenset(kept & committed), ordered)

@@ -9,15 +9,15 @@ from rich.console import Console
 from depthrate.orchestrator.attempts.cancellation import write_cancel_mark
 from depthrate.orchestrator.attempts.record import is_live, who
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.tables import printable
+from depthrate.orchestrator.console.tables import counted, printable
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.storage.attempts.records import Record, read_loose_records
 from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.files.paths import sweep_of_path
 from depthrate.storage.files.store import Store
 
-SHOWN = 10
-"""Running attempts that are named."""
+SHOWN = 5
+"""Machines that are named."""
 
 
 def cancel_launched(store: Store, sweep: str, console: Console, *, force: bool = False) -> None:
@@ -42,17 +42,21 @@ def cancel_sweep(store: Store, sweep: str, console: Console, *, force: bool = Fa
     """
     live = _live_attempts(store, sweep)
     write_cancel_mark(store, sweep, [record["attempt_id"] for record in live] if force else ())
-    for record in live[:SHOWN]:
+    if live:
         how = "ends itself within seconds" if force else "is asked to stop; if it hangs: --force"
-        console.print(printable(f"{who(record)}: {how}"), highlight=False, markup=False)
+        hosts = sorted({record["host"] for record in live})
+        on = ", ".join(hosts[:SHOWN]) + (f" and {len(hosts) - SHOWN} more" if len(hosts) > SHOWN else "")
+        what = who(live[0]) if len(live) == 1 else f"each of {len(live)} running attempts on {on}"
+        console.print(printable(f"{what}: {how}"), highlight=False, markup=False)
     for scheduler in schedulers().values():
         cancelled = scheduler.cancel_jobs(store, sweep)
         if cancelled is None:
             continue
-        for other in cancelled.elsewhere:
-            console.print(f"jobs on cluster {other} are not touched: call this there", highlight=False)
+        if cancelled.elsewhere:
+            others = ", ".join(cancelled.elsewhere)
+            console.print(f"jobs on {others} are not touched: call this there", highlight=False, markup=False)
         if cancelled.count:
-            text = f"{cancelled.count} jobs of {sweep} are cancelled; running ones save their state first"
+            text = f"{counted(cancelled.count, 'job')} of {sweep} cancelled; what runs saves its state first"
             console.print(text, highlight=False)
     console.print(f"launches of {sweep} stop within seconds; go on later with depthrate run", highlight=False)
 

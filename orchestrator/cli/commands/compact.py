@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.progress import Progress
 
+from depthrate.orchestrator.console.tables import counted
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import CompactionResult, compact
 
@@ -22,7 +23,7 @@ def run_compaction(store: Store, grace_s: float, console: Console) -> None:
         text = (
             f"{result.commits} commits and {result.records} records of attempts put together in {result.groups} groups"
         )
-        console.print(f"{text} ({result.trials} trials)", highlight=False)
+        console.print(f"{text} ({counted(result.trials, 'trial')})", highlight=False)
     else:
         console.print("nothing to put together", highlight=False)
     if result.deleted:

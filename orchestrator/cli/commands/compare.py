@@ -13,7 +13,7 @@ from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.find_sweep import find_sweep
-from depthrate.orchestrator.console.tables import print_json, print_rows, print_table, printable
+from depthrate.orchestrator.console.tables import counted, print_json, print_rows, print_table, printable
 from depthrate.orchestrator.launch.plan import CheckedSweep
 from depthrate.orchestrator.search.proposals import fitted_trials
 from depthrate.storage.files.store import Store
@@ -43,7 +43,9 @@ def compare_sweeps(given: tuple[str, str], store: Store, as_json: bool, console:
         print_json({"sweeps": names, "trials": sizes, "shared": len(shared), "parameters": values, "fits": fits})
         return
     for place, each in zip(("first", "second"), checked, strict=True):
-        console.print(f"{place}: {each.sweep.name}, {len(each.trials)} trials", highlight=False, markup=False)
+        console.print(
+            f"{place}: {each.sweep.name}, {counted(len(each.trials), 'trial')}", highlight=False, markup=False
+        )
     console.print(f"{len(shared)} trials are in both", highlight=False)
     rows = [[name, *map(_listed, both)] for name, both in values.items()]
     if rows:

@@ -7,7 +7,7 @@ import time
 from rich.console import Console
 
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.tables import printable
+from depthrate.orchestrator.console.tables import counted, printable
 from depthrate.orchestrator.executors.registry import silent_deaths
 from depthrate.storage.attempts.records import compacted_log, read_records
 from depthrate.storage.catalog.specs import newest_specs
@@ -36,7 +36,7 @@ def print_logs(store: Store, prefix: str, console: Console) -> None:
         head = (
             f"attempt {state['attempt_id']} {state['state']}: started {when} on {state['host']}, pid {state['pid']}, "
         )
-        head += f"{len(state['trial_ids'])} trials, step {state['step']}/{state['num_steps'] or '?'}"
+        head += f"{counted(len(state['trial_ids']), 'trial')}, step {state['step']}/{state['num_steps'] or '?'}"
         console.print(printable(head), highlight=False, markup=False)
         if state.get("error"):
             console.print(printable(state.get("traceback") or state["error"]), highlight=False, markup=False)

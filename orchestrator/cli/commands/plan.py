@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from depthrate.orchestrator.cli.launch_arguments import LaunchArguments, plan_on, plan_sentence
-from depthrate.orchestrator.console.tables import make_console, print_json, print_rows, print_warnings
+from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_warnings
 from depthrate.orchestrator.executors.base import Machines
 from depthrate.orchestrator.launch.code_versions import describe, other_code_of_launch
 from depthrate.orchestrator.launch.estimates import Estimates, make_estimates
@@ -127,7 +127,7 @@ def _print_packs(console: Console, plan: Plan, machines: Machines, estimates: Es
         rows.append([pack.pack_id, len(pack.trials), rough_s, None if peak_gb is None else round(peak_gb, 2), *cells])
     print_rows(console, ["pack", "trials", f"rough {estimates.unit}-s", "peak GB", *varying], rows, wide=wide)
     if len(plan.packs) > SHOWN:
-        console.print(f"and {len(plan.packs) - SHOWN} more packs")
+        console.print(f"and {counted(len(plan.packs) - SHOWN, 'more pack')}")
 
 
 def _print_cost(

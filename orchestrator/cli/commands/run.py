@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from depthrate.orchestrator.attempts.failure_policy import error_pattern
 from depthrate.orchestrator.cli.launch_arguments import LaunchArguments, plan_on, plan_sentence
 from depthrate.orchestrator.console.errors import UsageError, next_call
-from depthrate.orchestrator.console.tables import make_console, print_table, print_warnings, printable
+from depthrate.orchestrator.console.tables import counted, make_console, print_table, print_warnings, printable
 from depthrate.orchestrator.executors.base import Executor, LaunchSite, Machines
 from depthrate.orchestrator.launch.code_versions import describe, other_code, settle, unknown_sentence
 from depthrate.orchestrator.launch.estimates import make_estimates
@@ -35,7 +36,7 @@ from depthrate.storage.files.store import Store, open_store
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.executors.base import Estimate
-    from depthrate.orchestrator.launch.progress import Outcome
+    from depthrate.orchestrator.launch.progress import Outcome, PackFailure
     from depthrate.orchestrator.search.studies import SearchFeed
 
 
@@ -176,14 +177,17 @@ def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchE
         sent = submit(
             run.plan, run.store, executor, estimate_s, data=run.data, checkpoint_s=run.checkpoint_s, stall_s=run.stall_s
         )
-        run.say(f"{sent.on_their_way} packs are on their way; how far: {run.next('status')}")
+        run.say(f"{counted(sent.on_their_way, 'pack is', 'packs are')} on the way; how far: {run.next('status')}")
         if sent.elsewhere:
-            run.say(f"{sent.elsewhere} packs are another launch's, which was there first")
+            run.say(f"{counted(sent.elsewhere, 'pack is', 'packs are')} another launch's, which was there first")
         if sent.job is not None:
             run.say(f"job {sent.job.job_id} submits {sent.not_submitted} more as the cluster takes them")
         elif sent.not_submitted:
             again = run.arguments.again()
-            print(f"depthrate: {sent.not_submitted} packs are not submitted; go on: {again}", file=sys.stderr)
+            print(
+                f"depthrate: {counted(sent.not_submitted, 'pack is', 'packs are')} not submitted; go on: {again}",
+                file=sys.stderr,
+            )
             return 1
         return 0
     try:
@@ -229,7 +233,7 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> int:
     left = len({trial.trial_id for trial in checked.trials} - snapshot.trial_ids())
     is_all = left == 0 and (view is None or view.is_over)
     if is_all:
-        run.say(f"all {len(checked.trials)} trials are committed ({time.monotonic() - run.started:.0f} s)")
+        run.say(f"{_all_trials(len(checked.trials))} committed ({time.monotonic() - run.started:.0f} s)")
         _say_diverged(run, checked, snapshot)
     found = other_code(checked, snapshot)
     if found is not None and found.versions:  # by a launch that began at the same time, say
@@ -250,6 +254,10 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> int:
         shutil.rmtree(end.job.folder, ignore_errors=True)
     run.say(f"picture: {run.next('report')}")
     return 0
+
+
+def _all_trials(count: int) -> str:
+    return "the trial is" if count == 1 else f"all {count} trials are"
 
 
 def _remember(store: Store, checked: CheckedSweep) -> None:
@@ -277,7 +285,7 @@ def _say_what_is_left(run: _Run, end: LaunchEnd | None, left: int) -> int:
     if outcome.interrupted:
         goes_on = run.machines.outlives_driver and not outcome.cancelled
         how = "cancelled" if outcome.cancelled else "left" if goes_on else "interrupted"
-        run.say(f"{how} with {left} trials to do; resume: {again}")
+        run.say(f"{how} with {counted(left, 'trial')} to do; resume: {again}")
         if goes_on:
             run.say(f"the jobs go on; end them: {run.next('cancel')}")
     if outcome.failures or not outcome.interrupted:
@@ -286,17 +294,28 @@ def _say_what_is_left(run: _Run, end: LaunchEnd | None, left: int) -> int:
 
 
 def _print_failures(outcome: Outcome, left: int, unseen: int, arguments: LaunchArguments) -> None:
-    print(f"depthrate: {left} trials are not done", file=sys.stderr)
+    print(f"depthrate: {counted(left, 'trial is', 'trials are')} not done", file=sys.stderr)
     if unseen:
         print(
             f"  {unseen} of them this launch has committed: the store's listing lags and does not show them yet; look again "
             "later, nothing is lost",
             file=sys.stderr,
         )
-    for failure in outcome.failures[:10]:
-        trial_ids = failure.pack.trial_ids
+    alike: dict[str, list[PackFailure]] = {}
+    for failure in outcome.failures:
+        alike.setdefault(error_pattern(failure.error), []).append(failure)
+    for failures in list(alike.values())[:10]:
+        trial_ids = [trial_id for failure in failures for trial_id in failure.pack.trial_ids]
+        nodes = sorted({failure.node for failure in failures if failure.node})
+        where = (
+            f" on {', '.join(nodes[:5])}{' and others' if len(nodes) > 5 else ''}"
+            if len(failures) > 1 and nodes
+            else ""
+        )
+        of_packs = f" in {counted(len(failures), 'pack')}" if len(failures) > 1 else ""
         see = next_call("logs", trial_ids[0] if trial_ids else "?", arguments.store)
-        print(f"  {len(trial_ids)} trials: {printable(failure.error)}; see: {see}", file=sys.stderr)
+        error = printable(failures[0].error)
+        print(f"  {counted(len(trial_ids), 'trial')}{of_packs}{where}: {error}; see: {see}", file=sys.stderr)
     if outcome.stopped_early:
         print("  stopped early: several packs failed with the same error", file=sys.stderr)
     print(f"  try what is left again: {arguments.again()}", file=sys.stderr)

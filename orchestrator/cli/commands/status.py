@@ -15,6 +15,7 @@ from depthrate.orchestrator.cli.find_sweep import planned_trials
 from depthrate.orchestrator.cli.polling import looks
 from depthrate.orchestrator.console.output_file import check_output
 from depthrate.orchestrator.console.tables import (
+    counted,
     make_console,
     print_json,
     print_rows,
@@ -23,6 +24,7 @@ from depthrate.orchestrator.console.tables import (
 )
 from depthrate.orchestrator.executors.base import JobCounts, SeenJobs
 from depthrate.orchestrator.executors.registry import schedulers
+from depthrate.orchestrator.launch.events import last_launch
 from depthrate.orchestrator.monitor.cost import Reckoning, cost_lines, reckon
 from depthrate.orchestrator.monitor.prometheus import write_textfile
 from depthrate.orchestrator.monitor.running_trials import SHOWN_RUNNING, RunningTrial, running_table, running_trials
@@ -34,6 +36,8 @@ from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.store import Store
 
 WATCH_EVERY_S = 2.0
+SHOWN_EVENTS = 6
+"""Of the last launch of a sweep, by `--watch`."""
 ASK_EVERY_S, ASK_SELDOM_S, ASK_LESS = 15.0, 60.0, 1.5
 """Seconds between two questions to a scheduler, at first and at most, and by what they grow while its answer stays the same."""
 _Counts = dict[str, JobCounts | None]
@@ -56,6 +60,8 @@ class _Look:
     costs: dict[str, Reckoning]
     """Of those sweeps whose costs are asked for."""
     running: list[RunningTrial]
+    launches: dict[str, dict[str, Any]]
+    """What happened in the last launch of each sweep."""
 
     @property
     def num_open(self) -> int:
@@ -66,8 +72,10 @@ class _Look:
 class _Watched:
     """The sweeps that are looked at, with what need not be read again."""
 
-    def __init__(self, store: Store, planned: Mapping[str, Sequence[str]], *, with_costs: bool):
-        self._store, self._planned, self._with_costs = store, planned, with_costs
+    def __init__(
+        self, store: Store, planned: Mapping[str, Sequence[str]], *, with_costs: bool, with_events: bool = False
+    ):
+        self._store, self._planned, self._with_costs, self._with_events = store, planned, with_costs, with_events
         self._cache, self._reader = SnapshotCache(), RecordReader(store)
         self._controllers, self._live = Controllers(store), LiveReader(store)
 
@@ -82,7 +90,11 @@ class _Watched:
         costs = {name: _reckon(store, snapshot, name, self._reader) for name in names}
         is_any_running = any(state.counts()["running"] for state in states)
         packs = newest_rows(self._live.look(), snapshot.source_of.keys()) if is_any_running else []
-        return _Look(states, [_counts(seen[state.name]) for state in states], costs, running_trials(states, packs))
+        launches = {name: last_launch(store, name) for name in self._planned} if self._with_events else {}
+        told = {name: launch for name, launch in launches.items() if launch is not None}
+        return _Look(
+            states, [_counts(seen[state.name]) for state in states], costs, running_trials(states, packs), told
+        )
 
 
 def show_status(
@@ -98,14 +110,19 @@ def show_status(
     """
     if textfile is not None:
         check_output(textfile)
-    watched = _Watched(store, planned_trials(given, store), with_costs=given is not None or textfile is not None)
+    watched = _Watched(
+        store,
+        planned_trials(given, store),
+        with_costs=given is not None or textfile is not None,
+        with_events=watch or as_json,
+    )
     console = make_console()
     for found in looks(store, watched.look, WATCH_EVERY_S, time.sleep) if watch else [watched.look()]:
         if textfile is not None:
             write_textfile(textfile, found.states, found.costs)
         if as_json:
             each = zip(found.states, found.jobs, strict=True)
-            print_json([_as_json(state, counts, found.costs, found.running) for state, counts in each])
+            print_json([_as_json(state, counts, found) for state, counts in each])
         else:
             if watch and console.is_terminal:
                 console.clear()
@@ -117,6 +134,10 @@ def show_status(
 def _print_look(console: Console, found: _Look, *, wide: bool, with_costs: bool) -> None:
     _print_states(console, found.states, found.jobs, wide=wide)
     _print_running(console, found.running, wide=wide)
+    for name, launch in found.launches.items():
+        for event in launch["events"][-SHOWN_EVENTS:]:
+            when = time.strftime("%H:%M:%S", time.localtime(event["at"]))
+            console.print(printable(f"{name} {when}: {event['text']}"), highlight=False, markup=False)
     if with_costs:
         for line in (line for name, cost in found.costs.items() for line in cost_lines(name, cost)):
             console.print(printable(line), highlight=False, markup=False)
@@ -161,12 +182,12 @@ def _reckon(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader) 
     return reckon(read_records_of(store, snapshot, sweep, reader), rows, time.time())
 
 
-def _as_json(
-    state: SweepStatus, jobs: _Counts, costs: Mapping[str, Reckoning], running: Sequence[RunningTrial]
-) -> dict[str, Any]:
-    cost = {"cost": costs[state.name].to_json()} if state.name in costs else {}
-    live = {"live": [each.to_json() for each in running if each.sweep == state.name]}
-    return state.to_json() | live | cost | _jobs_json(jobs)
+def _as_json(state: SweepStatus, jobs: _Counts, found: _Look) -> dict[str, Any]:
+    cost = {"cost": found.costs[state.name].to_json()} if state.name in found.costs else {}
+    live = {"live": [each.to_json() for each in found.running if each.sweep == state.name]}
+    launch = found.launches.get(state.name, {})
+    told = {"scheduler_calls": launch.get("scheduler_calls", {}), "events": launch.get("events", [])}
+    return state.to_json() | live | cost | _jobs_json(jobs) | told
 
 
 def _jobs_json(jobs: _Counts) -> dict[str, Any]:
@@ -176,8 +197,8 @@ def _jobs_json(jobs: _Counts) -> dict[str, Any]:
 def _print_states(console: Console, states: Sequence[SweepStatus], jobs: Sequence[_Counts], *, wide: bool) -> None:
     rows = [[s.name, len(s.states), *s.counts().values(), round(s.trial_hours(), 3)] for s in states]
     print_rows(console, ["sweep", "trials", *TrialState, "trial-hours"], rows, wide=wide)
-    for state, counted in zip(states, jobs, strict=True):
-        for executor, counts in counted.items():
+    for state, of_executors in zip(states, jobs, strict=True):
+        for executor, counts in of_executors.items():
             if counts is not None:
                 title = schedulers()[executor].title
                 console.print(f"{state.name}: {_job_words(counts, title)}", highlight=False, markup=False)
@@ -188,7 +209,7 @@ def _print_states(console: Console, states: Sequence[SweepStatus], jobs: Sequenc
             text += f"; end it: depthrate cancel {state.name} --force, or launch with --stall-minutes"
             console.print(printable(text), highlight=False, markup=False)
         for message, count in state.errors().most_common(5):
-            text = printable(f"{state.name}: {count} trials failed with: {message}")
+            text = printable(f"{state.name}: {counted(count, 'trial')} failed with: {message}")
             console.print(text, highlight=False, markup=False)
 
 
@@ -202,4 +223,5 @@ def _print_running(console: Console, running: Sequence[RunningTrial], *, wide: b
 
 def _job_words(counts: JobCounts, title: str) -> str:
     reasons = ", ".join(f"{reason} {count}" for reason, count in counts.reasons.items())
-    return f"{counts.waiting} {title} jobs wait" + (f" ({reasons})" if reasons else "") + f", {counts.running} run"
+    wait = counted(counts.waiting, f"{title} job waits", f"{title} jobs wait")
+    return wait + (f" ({reasons})" if reasons else "") + f", {counts.running} run"

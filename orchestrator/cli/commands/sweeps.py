@@ -11,7 +11,7 @@ from rich.console import Console
 from depthrate.orchestrator.attempts.record import is_live, who
 from depthrate.orchestrator.cli.find_sweep import launched_sweep, write_missing_lists
 from depthrate.orchestrator.console.errors import UsageError, next_call
-from depthrate.orchestrator.console.tables import print_json, print_table, printable
+from depthrate.orchestrator.console.tables import counted, print_json, print_table, printable
 from depthrate.storage.attempts.records import Record, read_records_of
 from depthrate.storage.catalog.fits import rename_fits
 from depthrate.storage.catalog.removals import Removal, RemovalKind, restore
@@ -117,7 +117,7 @@ def say_restored(store: Store, removals: Iterable[Removal], what: str, console: 
     rows = frozenset(row for each in removals for row in each.rows)
     lost = rows & take_snapshot(store).removals.hidden
     back = len({trial_id for trial_id, _ in rows - lost})
-    text = f"{what} is back, {back} trials with it"
+    text = f"{what} is back, {counted(back, 'trial')} with it"
     text += f"; {len({t for t, _ in lost})} more are gone with a compaction: run them again" if lost else ""
     console.print(printable(text), highlight=False, markup=False)
 

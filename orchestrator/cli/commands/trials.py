@@ -9,7 +9,7 @@ from rich.console import Console
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.commands.sweeps import say_restored
 from depthrate.orchestrator.console.errors import UsageError, next_call
-from depthrate.orchestrator.console.tables import print_table
+from depthrate.orchestrator.console.tables import counted, print_table
 from depthrate.storage.catalog.removals import RemovalKind, remove, restore
 from depthrate.storage.catalog.tags import require_tag, write_tag
 from depthrate.storage.commits.snapshot import take_snapshot
@@ -38,7 +38,7 @@ def remove_trials(
     print_table(console, ["trial", "asked for by"], rows)
     if len(chosen) > SHOWN:
         console.print(f"and {len(chosen) - SHOWN} more", highlight=False)
-    said = f"the results of {len(chosen)} trials"
+    said = f"the results of {counted(len(chosen), 'trial')}"
     if not is_sure:
         words = [*prefixes, *(["--where", where] if where else []), "--yes", "--store", store.url]
         again = next_call("trials", "rm", None, *words)
@@ -81,7 +81,7 @@ def tag_trials(
     chosen = chosen_trials(results_of(store), prefixes, where)
     write_tag(store, tag, chosen, is_set=is_set)
     how = "have the tag" if is_set else "do not have the tag"
-    console.print(f"{len(chosen)} trials {how} {tag} now", highlight=False, markup=False)
+    console.print(f"{counted(len(chosen), 'trial')} {how} {tag} now", highlight=False, markup=False)
     ask = f"select * from results where list_contains(tags, '{tag}')"
     console.print(f'find them: depthrate query "{ask}"', highlight=False, markup=False)
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
-from depthrate.orchestrator.console.tables import print_json, print_table
+from depthrate.orchestrator.console.tables import counted, print_json, print_table
 from depthrate.storage.files.json_objects import object_of
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.findings import Verification
@@ -38,7 +38,7 @@ def run_verification(store: Store, with_repair: bool, as_json: bool, console: Co
         print_json(_as_json(found, done))
         return not found.findings or done is not None
     console.print(
-        f"{found.num_trials} trials in {found.num_files} files, {found.num_bytes / 1e6:.1f} MB read: "
+        f"{counted(found.num_trials, 'trial')} in {counted(found.num_files, 'file')}, {found.num_bytes / 1e6:.1f} MB read: "
         + ("all as committed" if not found.findings else f"{len(found.findings)} findings"),
         highlight=False,
     )
@@ -49,7 +49,7 @@ def run_verification(store: Store, with_repair: bool, as_json: bool, console: Co
         kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(f.kind for f in found.findings).most_common())
         console.print(f"and {len(found.findings) - SHOWN} more (in all: {kinds}); --json prints them", highlight=False)
     if done is not None:
-        console.print(f"moved {len(done.moved)} files to {done.quarantine}/", highlight=False)
+        console.print(f"moved {counted(len(done.moved), 'file')} to {done.quarantine}/", highlight=False)
         if done.saved:
             console.print(f"{done.saved} trials beside damaged ones were written anew and count", highlight=False)
         if done.pending:

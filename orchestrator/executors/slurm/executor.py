@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import Executor, JobEnd, LaunchJob, NoRoomError, PackJob, SubmitError
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.slurm.folders import FinishedFolders
@@ -28,7 +29,8 @@ from depthrate.orchestrator.executors.slurm.submitter import (
     bundle,
     share_of_slots_used,
 )
-from depthrate.slurm.command import SlurmError, ignored_variables
+from depthrate.orchestrator.launch.events import note
+from depthrate.slurm.command import CALLS, SlurmError, ignored_variables
 from depthrate.slurm.limits import Limits, count_submitted
 from depthrate.slurm.profile import Profile, expiring_keys
 from depthrate.slurm.script import batch_script
@@ -52,6 +54,8 @@ SHORTEST_MIN = 1.0
 """A job's minutes of packs at least, where the cluster takes fewer jobs than there are packs."""
 REST = 20
 """A look that took a second, at thousands of records, is not done again for so many."""
+ORDINARY_REASONS = ("", "None", "Priority", "Resources", "Dependency", "JobArrayTaskLimit", "BeginTime")
+"""Why jobs wait that need nobody to do anything."""
 PACKS_KEPT = 32
 CLOSING_LOOKS = 8
 """How often, a second apart, the last jobs are looked for before the folders of those that still end are left behind."""
@@ -97,9 +101,15 @@ class SlurmExecutor(Executor):
         """Seconds that packs took which ended, the last of them."""
         self._is_full = False
         """Whether there was no room for all jobs when some were last submitted."""
+        self._refusal = ""
+        """How that was said."""
         self._next_look = float("-inf")
         self._pause_s = SOONEST_S
         self._outbox = Outbox(profile, limits, store, sweep, self.room, self._lanes)
+
+    def scheduler_calls(self) -> dict[str, int]:
+        """Return how often each of SLURM's commands was called."""
+        return dict(CALLS)
 
     def at_once(self, packs: int) -> int:
         """Return how many of so many packs may run at the same moment: without a bound on jobs, all."""
@@ -129,7 +139,7 @@ class SlurmExecutor(Executor):
         asked = f"{profile.asked()}, {profile.walltime_min} min"
         where = profile.partition or partition.name
         text = f"SLURM cluster {self.limits.cluster}, partition {where}; each job: {asked}; packs on {self.device}"
-        text += f"; {len(self._adopted)} packs are already there" if self._adopted else ""
+        text += f"; {counted(len(self._adopted), 'pack is', 'packs are')} already there" if self._adopted else ""
         return "; ".join([text, *filter(None, (ignored_variables(), expiring_keys(profile)))])
 
     def details(self, packs: Sequence[Pack], estimate_s: Estimate) -> dict[str, Any]:
@@ -238,7 +248,7 @@ class SlurmExecutor(Executor):
         self._strike_off_what_is_over()
         requests = self._queue.requests
         if not requests.may_submit(is_full=self._is_full):
-            raise NoRoomError("sbatch is not called that often", jobs)
+            raise NoRoomError(self._refusal or "sbatch is not called that often", jobs)
         requests.note_submission()
         typical_s = median(self._pack_s) if self._pack_s else None
         seconds = [typical_s if job.estimated_s is None else job.estimated_s for job in jobs]
@@ -251,7 +261,7 @@ class SlurmExecutor(Executor):
                     self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(members))
                     sent |= {pack.attempt_id for pack in members}
         except SlurmError as error:
-            self._is_full = isinstance(error, SubmitLimitError)
+            self._is_full, self._refusal = isinstance(error, SubmitLimitError), str(error)
             kind = NoRoomError if self._is_full else SubmitError
             raise kind(str(error), [job for each in bundles for job in each if job.attempt_id not in sent]) from None
         finally:
@@ -306,7 +316,20 @@ class SlurmExecutor(Executor):
             self._keep_away()
         if self._nodes.begins_nowhere({job.state.node for job in self._queue.jobs.values() if job.is_running}):
             ends = [_nowhere(end) for end in ends]
+        self._note_states()
         return self._cancelled.hold(ends, jobs_left=bool(self._alive()))
+
+    def _note_states(self) -> None:
+        """Tell why jobs wait, where that is not only for their turn, and for which there is a wait for what they wrote."""
+        jobs = self._queue.jobs.values()
+        reasons = Counter(job.state.reason for job in jobs if job.is_waiting)
+        for reason, count in reasons.items():
+            if reason not in ORDINARY_REASONS:
+                note("job", f"waiting: {reason}", count=count, is_state=True)
+        silent = Counter((job.state.node, job.state.state) for job in jobs if self._queue.is_over(job) and job.packs)
+        for (node, state), count in silent.items():
+            waits = f"its last words are waited for, up to {self.profile.grace_s:.0f} s"
+            note("job", f"ended as {state}; {waits}", count=count, where=node, is_state=True)
 
     def _keep_away(self) -> None:
         """Keep the jobs that wait away from the nodes that only fail."""

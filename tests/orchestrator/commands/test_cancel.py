@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.cli.commands.cancel import cancel_sweep
 from depthrate.orchestrator.executors.base import LaunchOptions
 from depthrate.orchestrator.executors.local import LocalExecutor
@@ -53,3 +54,16 @@ def test_submissions_are_read_as_written_and_damaged_ones_passed_over(folder: St
     assert made.jobs() == [("7_0", [SubmittedPack("a", "p", ["t"])])]
     made.delete(folder)
     assert read_submissions(folder, ["s"]) == []
+
+
+def test_cancel_prints_a_line_a_kind(folder: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(7):
+        name = f"20260101T000000_{number:012d}"
+        at = {"host": f"n{number % 2 + 1}"}
+        Attempt(attempt_id=name, sweep="s", pack_id="p", trial_ids=["t"], device="cpu", pid=1, **at).beat(folder)
+    cancel_sweep(folder, "s", Console(width=1000))
+    first, last = capsys.readouterr().out.splitlines()
+    assert (
+        first == "each of 7 running attempts on n1, n2: is asked to stop; if it hangs: --force"
+        and "stop within" in last
+    )

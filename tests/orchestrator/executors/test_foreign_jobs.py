@@ -67,7 +67,7 @@ def test_cancel_ends_the_jobs_of_the_sweep_and_no_others(
     shared: Store, queue: Callable[..., None], tmp_path: Path
 ) -> None:
     queue(("7", "RUNNING", OURS), ("8", "RUNNING", "thesis"))
-    assert "1 jobs of s are cancelled" in call("cancel", "s", "--store", shared.root)
+    assert "1 job of s cancelled" in call("cancel", "s", "--store", shared.root)
     assert (tmp_path / "cancelled").read_text().split() == ["--quiet", "7"]
 
 

@@ -34,7 +34,7 @@ def test_a_detached_launch_gives_the_numbers_of_a_local_one(bench: Bench) -> Non
     spec = yaml.safe_load((bench.folder / "sweep.yaml").read_text())
     spec |= {"task": "collapse", "params": params}
     (bench.folder / "sweep.yaml").write_text(yaml.safe_dump(spec))
-    assert "packs are on their way" in bench.run("run", "--detach")
+    assert "packs are on the way" in bench.run("run", "--detach")
     bench.run("status", "--watch", bench.name)
     bench.run("fit", bench.name)
     local = [sys.executable, "-m", "depthrate", "run", str(bench.folder / "sweep.yaml")]

@@ -1,0 +1,191 @@
+"""What happens in a launch, told as a person wants to read it: one line a kind of event, counted.
+
+Whoever notices something calls `note`, or logs a warning; `EventLog` takes both while a launch runs, merges what is alike,
+shows the lines, and keeps them in the store for who looks later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from depthrate.orchestrator.attempts.failure_policy import error_pattern
+from depthrate.orchestrator.attempts.record import heartbeat_s, new_attempt_id
+from depthrate.orchestrator.console.tables import counted, printable
+from depthrate.orchestrator.launch.progress import Progress, Watcher
+from depthrate.storage.files.json_objects import read_object
+from depthrate.storage.files.paths import launch_log_path, launch_path, launches_folder
+from depthrate.storage.files.store import Store
+
+log = logging.getLogger("depthrate")
+AGAIN_AFTER_S = 30.0
+"""Events of a kind that was told are counted for so long before they are told again."""
+LINES_KEPT = 200
+NODES_NAMED = 5
+_NOTICE = "depthrate_notice"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that happened, or that is so now."""
+
+    kind: str
+    """What the line says beside its number and its nodes."""
+    noun: str = ""
+    """Of what there are several: job, pack; empty where nothing is counted."""
+    count: int = 1
+    where: str = ""
+    """The node."""
+    is_state: bool = False
+    """Whether it says how many there are now, not how many more."""
+
+
+def note(noun: str, kind: str, *, count: int = 1, where: str = "", is_state: bool = False) -> None:
+    """Tell whoever follows this launch that something happened to some `noun`s: "2 packs on n1 <kind>"."""
+    notice = Notice(kind, noun, count, where, is_state)
+    log.info("%s", _line(notice.noun, notice.kind, count, [where] if where else []), extra={_NOTICE: notice})
+
+
+@dataclass
+class _Merged:
+    """Events of a kind that were not told yet, and what was."""
+
+    notice: Notice
+    count: int = 0
+    nodes: dict[str, None] = field(default_factory=dict)
+    told_at: float = float("-inf")
+    told: str = ""
+
+
+class EventLog(logging.Handler):
+    """Takes what is noted, and warnings, from its beginning to its end; tells of each kind in one line."""
+
+    def __init__(
+        self,
+        store: Store,
+        sweep: str,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        calls: Callable[[], Mapping[str, int]] = dict,
+    ):
+        super().__init__(logging.INFO)
+        self._store, self._sweep, self._say, self._clock = store, sweep, say, clock
+        self._calls = calls
+        """Returns how often each of a scheduler's commands was called."""
+        self._launch_id = new_attempt_id()
+        self._started_at = time.time()
+        self._kinds: dict[tuple[str, str], _Merged] = {}
+        self._lines: deque[dict[str, Any]] = deque(maxlen=LINES_KEPT)
+        self._written: object = None
+        self._written_at = float("-inf")
+        self._level_before = logging.NOTSET
+
+    def __enter__(self) -> EventLog:
+        self._level_before = log.level
+        if not log.isEnabledFor(logging.INFO):
+            log.setLevel(logging.INFO)
+        log.addHandler(self)
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        log.removeHandler(self)
+        log.setLevel(self._level_before)
+        self.tell(is_last=True)
+
+    def watching(self, watcher: Watcher) -> Watcher:
+        """Return a watcher that also lets this tell what is new."""
+
+        def watch(progress: Progress) -> None:
+            self.tell()
+            watcher(progress)
+
+        return watch
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a notice or a warning; what is logged otherwise is for who debugs us."""
+        notice = getattr(record, _NOTICE, None)
+        if notice is None and record.levelno >= logging.WARNING:
+            notice = Notice(record.getMessage())
+        if notice is not None:
+            self._take(notice)
+
+    def _take(self, notice: Notice) -> None:
+        merged = self._kinds.setdefault((notice.noun, error_pattern(notice.kind)), _Merged(notice))
+        merged.notice = notice
+        merged.count = notice.count if notice.is_state else merged.count + notice.count
+        if notice.where:
+            merged.nodes[notice.where] = None
+
+    def tell(self, *, is_last: bool = False) -> None:
+        """Tell what is new, and put it into the store if it is time."""
+        with self.lock or contextlib.nullcontext():  # others log too
+            self._tell(is_last)
+
+    def _tell(self, is_last: bool) -> None:
+        now = self._clock()
+        for merged in list(self._kinds.values()):
+            if not merged.count or (now - merged.told_at < AGAIN_AFTER_S and not is_last):
+                continue
+            line = _line(merged.notice.noun, merged.notice.kind, merged.count, list(merged.nodes))
+            if not (merged.notice.is_state and line == merged.told):
+                self._lines.append({"at": time.time(), "text": line})
+                self._show(line, is_warning=not merged.notice.noun)
+            merged.told, merged.told_at, merged.count = line, now, 0
+            merged.nodes.clear()
+        if is_last or now - self._written_at >= heartbeat_s(self._store):
+            self._write(now)
+
+    def _show(self, line: str, *, is_warning: bool) -> None:
+        """Show a line where launches show things; a warning where Python would, which it has not since it was taken here."""
+        if not is_warning:
+            self._say(line)
+        elif not logging.getLogger().handlers:
+            print(printable(line), file=sys.stderr)
+
+    def _write(self, now: float) -> None:
+        """Keep it in the store, if there is anything new; a store that refuses it stops nothing."""
+        calls = dict(self._calls())
+        content = {"launch_id": self._launch_id, "started_at": self._started_at, "host": socket.gethostname()}
+        content |= {"pid": os.getpid(), "scheduler_calls": calls, "events": list(self._lines)}
+        if not (calls or self._lines) or content == self._written:
+            return
+        lines = [f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(e['at']))} {e['text']}" for e in self._lines]
+        try:
+            self._store.write(launch_path(self._sweep, self._launch_id), json.dumps(content).encode())
+            self._store.write(launch_log_path(self._sweep, self._launch_id), "\n".join([*lines, ""]).encode())
+        except OSError as error:
+            log.debug("events not written: %s", error)
+        self._written, self._written_at = content, now
+
+
+def _line(noun: str, kind: str, count: int, nodes: list[str]) -> str:
+    if not noun:
+        return f"{kind} ({count} times)" if count > 1 else kind
+    named = ", ".join(nodes[:NODES_NAMED]) + (
+        f" and {len(nodes) - NODES_NAMED} more" if len(nodes) > NODES_NAMED else ""
+    )
+    return f"{counted(count, noun)} {f'on {named} ' if named else ''}{kind}"
+
+
+def last_launch(store: Store, sweep: str) -> dict[str, Any] | None:
+    """Return what the last launch of a sweep that had anything to tell wrote down; None where there is none."""
+    paths = sorted(path for path in store.list(launches_folder(sweep)) if path.endswith(".json"))
+    for path in reversed(paths):
+        try:
+            found = read_object(store.read(path))
+            events = [{"at": float(e["at"]), "text": str(e["text"])} for e in found["events"]]
+            calls = {str(name): int(count) for name, count in found["scheduler_calls"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+        return {"started_at": found.get("started_at"), "events": events, "scheduler_calls": calls}
+    return None

@@ -1,0 +1,108 @@
+"""What a launch tells of what happens: a line a kind, counted, in `run`, in the store and in `status`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.console.tables import counted
+from depthrate.orchestrator.launch.events import AGAIN_AFTER_S, EventLog, last_launch, note
+from depthrate.storage.files.store import Store
+
+log = logging.getLogger("depthrate")
+BROKEN = """
+import depthrate
+
+@depthrate.task(version=1)
+def broken(*, depth: int, context):
+    raise ValueError(f"no such depth")
+"""
+
+
+class Follower:
+    """Keeps the lines that it is told."""
+
+    def __init__(self, store: Store) -> None:
+        self.now, self.lines = 0.0, list[str]()
+        self.calls = {"squeue": 3}
+        self.log = EventLog(store, "s", self.lines.append, clock=lambda: self.now, calls=lambda: self.calls)
+
+    def after(self, seconds: float) -> list[str]:
+        """Return what is told after so many seconds."""
+        before, self.now = len(self.lines), self.now + seconds
+        self.log.tell()
+        return self.lines[before:]
+
+
+def test_events_of_a_kind_are_one_line_with_their_number_and_nodes(folder: Store) -> None:
+    told = Follower(folder)
+    with told.log:
+        for job, node in (("17_0", "n1"), ("17_4", "n1"), ("18_1", "n2")):
+            note("pack", f"halved: job {job} out of memory at 3.8 of 4 GB", where=node)
+        note("pack", "tried again: ValueError: boom", where="n1")
+        assert told.after(0) == [
+            "3 packs on n1, n2 halved: job 18_1 out of memory at 3.8 of 4 GB",
+            "1 pack on n1 tried again: ValueError: boom",
+        ]
+        note("pack", "halved: job 19_0 out of memory at 3.8 of 4 GB", where="n1")
+        assert told.after(1) == [], "counted until its kind may be told again"
+        note("pack", "halved: job 19_1 out of memory at 3.8 of 4 GB", where="n1")
+        assert told.after(AGAIN_AFTER_S) == ["2 packs on n1 halved: job 19_1 out of memory at 3.8 of 4 GB"]
+        assert told.after(AGAIN_AFTER_S) == []
+
+
+def test_what_is_so_is_told_when_it_changes(folder: Store) -> None:
+    told = Follower(folder)
+    with told.log:
+        lines = []
+        for count in (8, 8, 8, 7):
+            note("job", "waiting: PartitionDown", count=count, is_state=True)
+            lines.append(told.after(AGAIN_AFTER_S))
+    assert lines == [["8 jobs waiting: PartitionDown"], [], [], ["7 jobs waiting: PartitionDown"]]
+
+
+def test_warnings_are_events_too_and_what_is_left_is_told_at_the_end(
+    folder: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    told = Follower(folder)
+    with told.log:
+        for tried in range(3):
+            log.warning("store not read: error %d", 100 + tried)
+        told.after(0)
+        log.warning("store not read: error 200")
+    assert capsys.readouterr().err == "store not read: error 102 (3 times)\nstore not read: error 200\n"
+    assert log.level == logging.NOTSET or not log.handlers, "nothing is left of it"
+    found = last_launch(folder, "s")
+    assert found is not None and found["scheduler_calls"] == {"squeue": 3}
+    assert [event["text"] for event in found["events"]][-1] == "store not read: error 200"
+    (path,) = [path for path in folder.list("launches/sweep=s") if path.endswith(".log")]
+    assert folder.read(path).decode().count("\n") == 2
+    folder.write("launches/sweep=s/99990101T000000_000000000000.json", b'{"events": 3}')
+    assert last_launch(folder, "s") == found, "a damaged file is passed over"
+
+
+def test_equal_errors_are_listed_once_and_status_has_what_happened(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    (tmp_path / "s.yaml").write_text(f"name: s\ntask: {tmp_path}/broken.py:broken\ngrid: {{depth: [1, 2]}}\n")
+    runner, store = CliRunner(), str(tmp_path / "store")
+    ran = runner.invoke(app, ["run", str(tmp_path / "s.yaml"), "--store", store, "--workers", "1"])
+    assert ran.exit_code == 1 and "2 trials in 2 packs" in ran.output, ran.output
+    assert ran.output.count("see: depthrate logs") == 1
+    assert "1 packs" not in ran.output and "tried again: ValueError: no such depth" in ran.output
+    (state,) = json.loads(runner.invoke(app, ["status", "--store", store, "--json"]).output)
+    assert any("given up: ValueError: no such depth" in event["text"] for event in state["events"])
+    assert state["scheduler_calls"] == {}
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 trials are"), (1, "1 trial is"), (2, "2 trials are"), (1234, "1,234 trials are")]
+)
+def test_nouns_are_counted(count: int, text: str) -> None:
+    assert counted(count, "trial is", "trials are") == text
+    assert counted(1, "node") == "1 node" and counted(3, "node") == "3 nodes"
