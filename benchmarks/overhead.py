@@ -25,8 +25,8 @@ from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.plan import Plan, check_sweep, make_plan
 from depthrate.storage.files.store import Store
+from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.packing import make_pack
-from depthrate.sweeps.sweep_file import sweep_of_spec
 
 NOOP = """
 import depthrate

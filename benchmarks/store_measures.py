@@ -20,7 +20,7 @@ from depthrate.orchestrator.launch.plan import check_sweep, make_plan
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
-from depthrate.sweeps.sweep_file import load_sweep
+from depthrate.sweeps.load import load_sweep
 
 QUERIES = {
     "group by, results": "select weight_decay, avg(nc1) as nc1 from results group by 1 order by 1",

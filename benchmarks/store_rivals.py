@@ -25,6 +25,7 @@ import pandas as pd
 
 from benchmarks.store_measures import Clock
 from benchmarks.store_synthetic import CURVE_STEPS, DEPTH, STEPS, pack_values, synthetic_packs, synthetic_sweep
+from depthrate.sweeps.expand import expand
 from depthrate.sweeps.trial import Trial
 
 ARRAYS = ("singular_values", "class_gram")
@@ -44,7 +45,7 @@ class TrialValues:
 def all_values(num_trials: int) -> Iterator[TrialValues]:
     """Yield what the synthetic store of this size holds, trial by trial."""
     sweep = synthetic_sweep(num_trials)
-    for pack in synthetic_packs(sweep, sweep.expand()):
+    for pack in synthetic_packs(sweep, expand(sweep)):
         metrics, curves = pack_values(pack)
         for index, trial in enumerate(pack.trials):
             scalars = {name: values[index] for name, values in metrics.items() if name not in ARRAYS}
@@ -251,7 +252,7 @@ def expected_means(num_trials: int) -> dict[float, float]:
 
 def ask(rival: Rival, question: str, folder: Path, num_trials: int) -> list[float]:
     """Ask twice and return both times: the second has the imports behind it. A wrong answer stops the benchmark."""
-    trials = synthetic_sweep(num_trials).expand()
+    trials = expand(synthetic_sweep(num_trials))
     expected = expected_means(num_trials) if question == "group_by" else {}
     times = []
     for _ in range(2):

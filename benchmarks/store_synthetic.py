@@ -26,8 +26,9 @@ from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.states import AttemptState
+from depthrate.sweeps.expand import expand
 from depthrate.sweeps.packing import Pack, pack_trials
-from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.spec import SweepSpec
 from depthrate.sweeps.trial import Trial
 
 DEPTH, CLASSES, STEPS = 34, 10, 8000
@@ -42,10 +43,10 @@ VERSIONS = json.dumps(
 )
 
 
-def synthetic_sweep(num_trials: int) -> Sweep:
+def synthetic_sweep(num_trials: int) -> SweepSpec:
     """Return a sweep of `num_trials` trials, rounded up to whole seeds."""
     shapes = len(WIDTHS) * len(WEIGHT_DECAYS)
-    return Sweep(
+    return SweepSpec(
         name=f"synthetic-{num_trials}",
         task="collapse",
         # one measured step a trial: its last
@@ -55,7 +56,7 @@ def synthetic_sweep(num_trials: int) -> Sweep:
     )
 
 
-def synthetic_packs(sweep: Sweep, trials: Sequence[Trial]) -> list[Pack]:
+def synthetic_packs(sweep: SweepSpec, trials: Sequence[Trial]) -> list[Pack]:
     """Return the packs that a launch on two cores would form: 16 trials of one shape each, or a few less."""
     return pack_trials(trials, sweep.load_task(), workers=2)
 
@@ -186,7 +187,7 @@ def write_packs(url: str, sweep_name: str, first: int, packs: Sequence[Pack]) ->
 def write_store(url: str, num_trials: int, processes: int = 2) -> dict[str, Any]:
     """Write the whole store and return what it took."""
     sweep = synthetic_sweep(num_trials)
-    trials = sweep.expand()
+    trials = expand(sweep)
     packs = synthetic_packs(sweep, trials)
     store = Store(url)
     started = time.perf_counter()

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from depthrate.storage.query.results import Results
     from depthrate.storage.query.sql_checks import QueryError
     from depthrate.sweeps.errors import SweepError
-    from depthrate.sweeps.fit_requests import FitRequest
-    from depthrate.sweeps.search import Measure, Prune, Search
-    from depthrate.sweeps.sweep_file import load_sweep
+    from depthrate.sweeps.load import load_sweep
+    from depthrate.sweeps.spec import FitRequest, Measure, Prune, Search
     from depthrate.tasks.fits.common_exponent import common_exponent
     from depthrate.tasks.fits.cutoffs import cutoff
     from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
@@ -68,9 +67,8 @@ _HOMES = {
     "storage.query.results": ("Results",),
     "storage.files.store": ("StoreError",),
     "sweeps.errors": ("SweepError",),
-    "sweeps.fit_requests": ("FitRequest",),
-    "sweeps.search": ("Measure", "Prune", "Search"),
-    "sweeps.sweep_file": ("load_sweep",),
+    "sweeps.load": ("load_sweep",),
+    "sweeps.spec": ("FitRequest", "Measure", "Prune", "Search"),
     "tasks.fits.common_exponent": ("common_exponent",),
     "tasks.fits.cutoffs": ("cutoff",),
     "tasks.fits.rates": ("fit_many", "fit_rates", "predict"),

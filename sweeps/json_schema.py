@@ -1,145 +1,162 @@
-"""The JSON schema of sweep files, for editors: made from what sweeps, fits, figures and tasks declare."""
+"""The JSON schema of sweep files, for editors: from the typed parts of a sweep, and the parameters that tasks declare."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+import ast
+import inspect
+import itertools
+import json
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from depthrate.sweeps.figure_requests import ALLOWED, NEEDED
-from depthrate.sweeps.fit_requests import WORDS, FitRequest
-from depthrate.sweeps.search import DIRECTIONS, SAMPLERS
-from depthrate.sweeps.search import KEYS as SEARCH_KEYS
-from depthrate.sweeps.sweep_file import KEYS
+from msgspec.json import schema_components
+
+from depthrate.sweeps.part import Part
+from depthrate.sweeps.search_space import SearchedParameter
+from depthrate.sweeps.spec import FIGURE_KEYS, FigureRequest, FitRequest, Grid, Measure, Prune, Search, SweepSpec
 from depthrate.tasks.measurement import scalars
+from depthrate.tasks.own.references import HOSTS, NAMED, OWN, OWN_PATTERNS, OwnReferences
+from depthrate.tasks.own.schema import OF_TEXTS, own_schema
 from depthrate.tasks.schema import Parameter
-from depthrate.tasks.task import Engine, Task
+from depthrate.tasks.task import Task
 
 Schema = dict[str, Any]
+_PARTS: tuple[type[Part], ...] = (
+    *(SweepSpec, Grid, Search, SearchedParameter, Prune, Measure, FitRequest, FigureRequest),
+)
 _TYPES = {"int": "integer", "float": "number", "str": "string", "bool": "boolean"}
-_DOCS = {
-    "name": "names the sweep: letters, digits, '_', '-', '.'",
-    "task": "a task's name, or ./file.py:function of your own",
-    "params": "fixed parameters",
-    "grid": "axes: every combination of their values is run",
-    "zip": "axes that move together, all of one length",
-    "grids": "several grids, one after the other",
-    "include": "combinations to add",
-    "exclude": "combinations to drop: those that match",
-    "derive": "parameters computed from others, by arithmetic",
-    "seeds": "a count n for seeds 0 to n - 1, or a list",
-    "search": "parameters that Optuna searches, beside or instead of a grid",
-    "fit": "which rates are fitted",
-    "figures": "figures of your own in the report",
-    "max_trials": "more trials are refused",
-    "engine": "how steps are run; no parameter",
-}
-"""Key of a sweep file -> what it is, which an editor shows."""
 
 
 def sweep_schema(tasks: Mapping[str, Task]) -> Schema:
     """Return the JSON schema (2020-12) of a sweep file; the parameters of these tasks are checked by their own schemas."""
-    anything: Schema = {"type": "object"}
-    listed: Schema = {"type": "array", "items": {"type": "object"}}
-    parts: dict[str, Schema] = dict.fromkeys(("params", "grid", "zip"), anything) | dict.fromkeys(
-        ("grids", "include", "exclude"), listed
+    _, parts = schema_components(_PARTS, ref_template="#/$defs/{name}")
+    for part in _PARTS:
+        _describe(parts[part.__name__], part)
+    parts["Prune"]["required"] = ["metric"]
+    sweep = parts.pop("SweepSpec")
+    sweep["properties"]["task"]["anyOf"] = [{"enum": sorted({*tasks, OWN})}, {"pattern": ":"}]
+    sweep["properties"]["grids"]["items"] = {"$ref": "#/$defs/Grid"}
+    sweep["properties"]["figures"]["items"] = {"anyOf": [_figure(kind) for kind in FIGURE_KEYS]}
+    definitions: dict[str, Schema] = {f"names own {name}": _names_own(name) for name in NAMED}
+    rules = []
+    for task in tasks.values():
+        definitions[f"{task.name}.names"] = {"enum": sorted(task.schema)}
+        definitions[f"{task.name}.metrics"] = {"examples": sorted(scalars(task.measurements))}
+        definitions |= _parameters(task.name, {name: _value(parameter) for name, parameter in task.schema.items()})
+        rules.append(_rule(task.name, task.name, None if task.name not in HOSTS else ()))
+    host = HOSTS[0]
+    of_host = definitions[f"{host}.params"]["properties"]
+    for name in NAMED:
+        of_host[name] = {"anyOf": [of_host[name], _own_value(name)], "description": of_host[name].pop("description")}
+    network = own_schema(OwnReferences(arch=":", dataset=":"), (), ())
+    definitions |= _parameters(
+        f"{OWN} network",
+        {
+            name: {"$ref": f"#/$defs/{host}.params/properties/{name}"} if name in of_host else _value(parameter)
+            for name, parameter in network.items()
+            if name not in OF_TEXTS  # an argument of the network may have these names
+        },
     )
-    parts |= {
-        "name": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"},
-        "task": {"anyOf": [{"enum": sorted(tasks)}, {"type": "string", "pattern": ":"}]},
-        "derive": {"type": "object", "additionalProperties": {"type": ["string", "number"]}},
-        "seeds": {"anyOf": [{"type": "integer", "minimum": 1}, _list_of({"type": "integer"}), anything]},
-        "search": {**anything, "properties": _search(), "additionalProperties": False},
-        "fit": _list_of(_fit()),
-        "figures": _list_of({"anyOf": [_figure(kind) for kind in NEEDED]}),
-        "max_trials": {"type": "integer", "minimum": 1},
-        "engine": {"enum": [engine.value for engine in Engine]},
-    }
-    properties = {key: parts[key] | {"description": _DOCS[key]} for key in KEYS}
-    return {
+    rules += [_rule(host, f"{OWN} network", NAMED[:1]), _rule(host, host, NAMED[1:])]
+    schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **sweep,
         "title": "a sweep of depthrate",
-        "type": "object",
-        "properties": properties,
-        "required": ["name", "task"],
+        "allOf": rules,
+        "$defs": parts | definitions,
+    }
+    return json.loads(json.dumps(schema))  # lists where Python has tuples
+
+
+def _describe(schema: Schema, part: type[Part]) -> None:
+    """Give each key as description what stands below it in the code; where a part may be null, describe the part."""
+    for value in schema["properties"].values():
+        inner = [kind for kind in value.get("anyOf", ()) if "$ref" in kind]
+        if inner:
+            value.clear()
+            value |= inner[0]
+    (definition,) = ast.parse(inspect.getsource(part)).body
+    assert isinstance(definition, ast.ClassDef)
+    for field, text in itertools.pairwise(definition.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                if name in schema["properties"]:
+                    schema["properties"][name]["description"] = " ".join(words.split())
+
+
+def _figure(kind: str) -> Schema:
+    needed, more = FIGURE_KEYS[kind]
+    keys = {name: {"$ref": f"#/$defs/FigureRequest/properties/{name}"} for name in (*needed, *more)}
+    return {
+        "properties": {"kind": {"const": kind}, **keys},
+        "required": ["kind", *needed],
         "additionalProperties": False,
-        "allOf": [_of_task(task) for task in tasks.values()],
-        "$defs": {name: schema for task in tasks.values() for name, schema in _parameters_of(task).items()},
     }
 
 
-def _parameters_of(task: Task) -> dict[str, Schema]:
-    """Return a task's parameters as fixed ones and as axes, once each: a sweep file has them in seven places."""
-    values = {name: _value(parameter) for name, parameter in task.schema.items()}
-    ranges: Schema = {"type": "object", "description": "range, linspace or logspace"}
-    of = {name: {"$ref": f"#/$defs/{task.name}.params/properties/{name}"} for name in values}
-    axes = {name: {"anyOf": [_list_of(value), ranges]} for name, value in of.items()}
-    return {f"{task.name}.params": _only(values), f"{task.name}.axes": _only(axes)}
+def _own_value(parameter: str) -> Schema:
+    return {"type": "string", "pattern": OWN_PATTERNS[parameter]}
 
 
-def _of_task(task: Task) -> Schema:
-    """Return what holds for the sweeps of a task: which parameters there are, and which metrics can be fitted."""
-    values, axes = ({"$ref": f"#/$defs/{task.name}.{what}"} for what in ("params", "axes"))
-    metrics = sorted(scalars(task.measurements))
-    metric: Schema = {"examples": metrics} if metrics else {}
+def _names_own(parameter: str) -> Schema:
+    """Return what holds for a sweep in which a parameter names something of the user's, wherever it stands."""
+    fixed = _has(parameter, _own_value(parameter))
+    axis = _has(parameter, {"type": "array", "contains": _own_value(parameter)})
+    in_grid = [_has("params", fixed), _has("grid", axis), _has("zip", axis)]
+    several = {"grids": {"anyOf": in_grid}, "include": fixed}
+    return {"anyOf": in_grid + [_has(key, {"type": "array", "contains": value}) for key, value in several.items()]}
+
+
+def _has(key: str, value: Schema) -> Schema:
+    return {"type": "object", "properties": {key: value}, "required": [key]}
+
+
+def _rule(task: str, parameters: str, own: Collection[str] | None) -> Schema:
+    """Return what holds for the sweeps of a task that name just this of the user's own; null for a task that takes none.
+
+    Where something is the user's there are parameters that no schema knows: the arguments of their callable.
+    """
+    conditions = [_has("task", {"const": task} if own is None else {"enum": list(HOSTS)})]
+    if own is not None:
+        first = next(iter(own), NAMED[-1])
+        for parameter in NAMED[: NAMED.index(first) + 1]:  # with a network of the user's, data are anyone's
+            names_own = {"$ref": f"#/$defs/names own {parameter}"}
+            conditions.append(names_own if parameter in own else {"not": names_own})
+    names: Schema = {} if own else {"propertyNames": {"$ref": f"#/$defs/{task}.names"}}
+    values, axes = ({"$ref": f"#/$defs/{parameters}.{what}", **names} for what in ("params", "axes"))
     grid = {"params": values, "grid": axes, "zip": axes}
-    then = {
+    holds = {
         **grid,
-        "grids": _list_of(_only(grid)),
-        "include": _list_of(values),
-        "derive": {"propertyNames": {"enum": sorted(task.schema)}},
-        "fit": _list_of({"properties": {"metric": metric}}),
+        "grids": _list_of({"properties": grid}),
+        **dict.fromkeys(("include", "exclude"), _list_of(values)),
+        "derive": names,
+        "search": {"properties": {"params": names, "measure": {"properties": {"params": values}}}},
+        "fit": _list_of({"properties": {"metric": {"$ref": f"#/$defs/{task}.metrics"}}}),
     }
-    is_it: Schema = {"properties": {"task": {"const": task.name}}, "required": ["task"]}
-    return {"if": is_it, "then": {"properties": then}}
+    return {"if": {"allOf": conditions}, "then": {"properties": holds}}
+
+
+def _parameters(name: str, values: Mapping[str, Schema]) -> dict[str, Schema]:
+    """Return parameters as fixed ones and as axes, once each: a sweep file has them in seven places."""
+    axes = {key: {"items": {"$ref": f"#/$defs/{name}.params/properties/{key}"}} for key in values}
+    return {f"{name}.params": {"properties": dict(values)}, f"{name}.axes": {"properties": axes}}
 
 
 def _value(parameter: Parameter) -> Schema:
     kind, is_list = parameter.kind, parameter.kind.startswith("list")
-    found: Schema = {"type": _TYPES[kind[5:-1] if is_list else kind]}
+    value: Schema = {"type": _TYPES[kind[5:-1] if is_list else kind]}
     if parameter.choices is not None:
-        found = {"enum": list(parameter.choices)}
+        value = {"enum": list(parameter.choices)}
     if parameter.minimum is not None:
-        found["exclusiveMinimum" if parameter.exclusive_minimum else "minimum"] = parameter.minimum
+        value["exclusiveMinimum" if parameter.exclusive_minimum else "minimum"] = parameter.minimum
     if parameter.maximum is not None:
-        found["maximum"] = parameter.maximum
+        value["maximum"] = parameter.maximum
     if parameter.pattern is not None and parameter.choices is None:
-        found["pattern"] = f"^(?:{parameter.pattern})$"
-    found = _list_of(found) if is_list else found
+        value["pattern"] = f"^(?:{parameter.pattern})$"
+    value = _list_of(value) if is_list else value
     if parameter.nullable:
-        found = {"anyOf": [found, {"type": "null"}]}
-    return found | {"description": f"{parameter.doc} ({parameter.allowed})"}
-
-
-def _fit() -> Schema:
-    kinds: dict[str, Schema] = {
-        "by": _list_of({"type": "string"}),
-        "layer": {"type": "integer"},
-        "x_min": {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "auto"}]},
-        "target": {"type": "number", "exclusiveMinimum": 0},
-    }
-    kinds |= {name: {"enum": list(words)} for name, words in WORDS.items()}
-    return _only({each.name: kinds.get(each.name, {"type": "string"}) for each in fields(FitRequest)}) | {
-        "required": ["metric"]
-    }
-
-
-def _figure(kind: str) -> Schema:
-    names: dict[str, Schema] = {name: {} for name in (*NEEDED[kind], *ALLOWED[kind])}
-    return _only({"kind": {"const": kind}, **names}) | {"required": ["kind", *NEEDED[kind]]}
-
-
-def _search() -> dict[str, Schema]:
-    known: dict[str, Schema] = {
-        "sampler": {"enum": list(SAMPLERS)},
-        "trials": {"type": "integer", "minimum": 1},
-        "direction": {"anyOf": [{"enum": list(DIRECTIONS)}, _list_of({"enum": list(DIRECTIONS)})]},
-    }
-    return {key: known.get(key, {}) for key in SEARCH_KEYS}
-
-
-def _only(properties: Mapping[str, Schema]) -> Schema:
-    return {"type": "object", "properties": dict(properties), "additionalProperties": False}
+        value = {"anyOf": [value, {"type": "null"}]}
+    return value | {"description": f"{parameter.doc} ({parameter.allowed})"}
 
 
 def _list_of(items: Schema) -> Schema:

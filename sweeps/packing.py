@@ -1,15 +1,23 @@
-"""Packs: trials of one shape that run together in one process."""
+"""Packs: trials of one shape that run together in one process, and the memory that their task predicts for them."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from depthrate.sweeps.trial import CanonicalWriter, Trial
+from depthrate.tasks.schema import Parameter
 from depthrate.tasks.task import Task
+
+TOLERANCE = 1.25
+"""Predictions are good to a quarter: a trial that needs more than it may use by less than that is tried."""
+
+
+class MemoryLimitError(ValueError):
+    """A trial needs more memory than a worker has, even alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,7 @@ def pack_trials(
 
     A fused task's packs hold one shape each, cut evenly at the size the task advises, no larger than leaves every
     worker one, and no larger than fits into the `memory_bytes` that a worker has (but at least one trial: see
-    `sweeps.memory.check_memory`). A task that runs its trials in turn gets packs small enough that every worker has several.
+    `check_memory`). A task that runs its trials in turn gets packs small enough that every worker has several.
     """
     trials = list(trials)
     if not trials:
@@ -68,10 +76,10 @@ def chains(trials: Sequence[Trial], task: Task) -> list[list[Trial]]:
     if along is None:
         return [[trial] for trial in trials]
     others = CanonicalWriter(task.schema.keys() - {along})
-    found: dict[str, list[Trial]] = {}
+    by_others: dict[str, list[Trial]] = {}
     for trial in sorted(trials, key=lambda trial: trial.params[along]):
-        found.setdefault(others.write(trial.params), []).append(trial)
-    return list(found.values())
+        by_others.setdefault(others.write(trial.params), []).append(trial)
+    return list(by_others.values())
 
 
 def largest(group: Sequence[list[Trial]], task: Task) -> Trial:
@@ -118,3 +126,76 @@ def _cut_evenly(chains: list[list[Trial]], most: int) -> list[list[list[Trial]]]
     count = math.ceil(len(chains) / most)
     bounds = [round(part * len(chains) / count) for part in range(count + 1)]
     return [chains[low:high] for low, high in itertools.pairwise(bounds)]
+
+
+def predicted_bytes(pack: Pack, task: Task, device: str) -> float | None:
+    """Return the predicted peak memory of a pack; null where the task predicts none."""
+    if task.memory_bytes is None or not pack.trials:
+        return None
+    group = chains(pack.trials, task)
+    together = len(group) if task.fused else 1
+    return max(task.memory_bytes(trial.params, together, device) for trial in _asked(pack, task))
+
+
+def _asked(pack: Pack, task: Task) -> Sequence[Trial]:
+    """Return the trials whose predictions stand for the pack's: one of a fused pack's one shape, its largest."""
+    return [largest(chains(pack.trials, task), task)] if task.fused and pack.trials else pack.trials
+
+
+def check_memory(packs: Sequence[Pack], task: Task, device: str, memory_bytes: float | None) -> None:
+    """Refuse trials that do not fit into the `memory_bytes` of a worker even alone.
+
+    Raises:
+        MemoryLimitError: saying what was predicted, what there is, and which parameters would make it fit.
+    """
+    if task.memory_bytes is None or memory_bytes is None:
+        return
+    needs: dict[str, tuple[float, Trial]] = {}
+    for pack in packs:
+        for trial in _asked(pack, task):
+            needed = task.memory_bytes(trial.params, 1, device)
+            if needed > TOLERANCE * memory_bytes:
+                needs[trial.trial_id] = needed, trial
+    if not needs:
+        return
+    needed, trial = max(needs.values(), key=lambda need: need[0])
+    others = f" (the largest of {len(needs)} such packs)" if len(needs) > 1 else ""
+    ways = []
+    for parameter in task.schema.values():
+        most = _largest_that_fits(trial, parameter, task.memory_bytes, device, memory_bytes)
+        if most is not None:
+            given = trial.params[parameter.name]
+            ways.append(f"{parameter.name} at most {most} (it is {'null' if given is None else given})")
+    alone = f"{', or '.join(ways)}; or " if ways else ""
+    raise MemoryLimitError(
+        f"trial {trial.trial_id} needs about {gigabytes(needed)} of memory on {device}{others}, but a worker may use "
+        f"{gigabytes(memory_bytes)}; give {alone}each worker more memory (here by fewer --workers, on SLURM by mem_gb or "
+        "gpu_mem_gb in the cluster file)"
+    )
+
+
+def gigabytes(number: float) -> str:
+    """Return a number of bytes in GB, for people."""
+    return f"{number / 1e9:.3g} GB"
+
+
+def _largest_that_fits(
+    trial: Trial, parameter: Parameter, predict: Callable[..., float], device: str, memory_bytes: float
+) -> int | None:
+    """Return the largest value of a whole-number parameter with which the trial fits; null if it alone cannot do it."""
+    if parameter.kind != "int" or parameter.fusible:
+        return None
+
+    def fits(value: int) -> bool:
+        return predict({**trial.params, parameter.name: value}, 1, device) <= memory_bytes
+
+    low, given = int(parameter.minimum or 1), trial.params[parameter.name]
+    if given == low or not fits(low):
+        return None
+    high = 2 * low if given is None else int(given)
+    while given is None and high < 2**40 and fits(high):
+        high *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from depthrate.sweeps.content import keyed_mapping
-from depthrate.sweeps.errors import SweepError
+from msgspec import Meta
+
+from depthrate.sweeps.errors import MAX_TRIALS, SweepError, counted
+from depthrate.sweeps.part import Part
+from depthrate.sweeps.spec import Search
 from depthrate.tasks.schema import Parameter, ParameterSchema, shown
 
-_RANGE_KEYS = ("low", "high", "log", "step", "values", "when")
 _MOST_POINTS = 10**15
 """Of a range with a step: more cannot be told apart as floats."""
+_GIVE_VALUES = "give a list of values, or low and high"
+
+
+class SearchedParameter(Part, frozen=True):
+    """What is searched of a parameter: a range, or values, and under which condition."""
+
+    ALLOWED = {"values": _GIVE_VALUES, "when": "give parameter: value, as in {optimizer: sgd}"}
+    low: Any = None
+    """The smallest value."""
+    high: Any = None
+    """The largest value."""
+    log: bool = False
+    """Whether values are even in their logarithm."""
+    step: Any = None
+    """Between two values; without it any number is one."""
+    values: list[Any] | None = None
+    """Values, in place of a range."""
+    when: Annotated[Mapping[str, Any], Meta(min_length=1)] | None = None
+    """Other parameter -> its value, or a list of values, for which this one is searched; otherwise it is as outside of the
+    search."""
 
 
 @dataclass(frozen=True)
@@ -58,57 +80,93 @@ class Dimension:
         return [float(f"{self.low + index * self.step:.12g}") for index in range(int(self.num_points or 0))]
 
 
-def dimension_of(name: str, given: Any, schema: ParameterSchema) -> Dimension:
-    """Read an entry of `search.params`, checked against the task's schema.
+def dimensions_of(search: Search, schema: ParameterSchema) -> list[Dimension]:
+    """Return the searched parameters, checked against the task's schema, in an order in which conditions are known.
 
     Raises:
-        SweepError, ParameterError: it is not understood, or is beyond what the parameter allows.
+        SweepError, ParameterError: a range is empty, of the wrong type or beyond what the parameter allows.
     """
+    dimensions = [_dimension(name, given, schema) for name, given in search.params.items()]
+    names = [dimension.name for dimension in dimensions]
+    for place, dimension in enumerate(dimensions):
+        for name in dimension.when:
+            if name in names[place:]:
+                raise SweepError(f"search.params.{dimension.name}: `when` refers to {name!r}; give {name!r} further up")
+    if search.sampler == "grid":
+        _check_grid(dimensions)
+    return dimensions
+
+
+def _check_grid(dimensions: Sequence[Dimension]) -> None:
+    count: float = 1
+    for dimension in dimensions:
+        if dimension.when:
+            raise SweepError(
+                f"search.params.{dimension.name} has `when`, which sampler grid does not know; use tpe or random"
+            )
+        if dimension.num_points is None:
+            raise SweepError(
+                f"search.params.{dimension.name}: sampler grid needs a list of values, or a step in its range"
+            )
+        count *= dimension.num_points
+    if count > MAX_TRIALS:
+        raise SweepError(
+            f"search.params has {counted(count)} combinations for sampler grid, which forms them all; at most "
+            f"{MAX_TRIALS:,} are allowed: give larger steps, or use tpe or random"
+        )
+
+
+def _dimension(name: str, given: Any, schema: ParameterSchema) -> Dimension:
     parameter = schema.require_known(name, "search.params")
     where = f"search.params.{name}"
     if isinstance(given, list | tuple):
         return Dimension(name, values=_values(given, parameter, where))
-    content = keyed_mapping(given, where, _RANGE_KEYS)
-    when = _when(content.get("when"), name, schema)
-    if "values" in content:
-        if len(content.keys() - {"when"}) > 1:
-            raise SweepError(f"{where} has values and a range; keep one")
-        return Dimension(name, values=_values(content["values"], parameter, where), when=when)
-    return _range(content, parameter, when, where)
+    searched = SearchedParameter.read(given, where, f"{where}.")
+    when = {}
+    for other, wanted in (searched.when or {}).items():
+        check = schema.require_known(other, f"{where}.when").check
+        when[other] = tuple(map(check, wanted if isinstance(wanted, list | tuple) else [wanted]))
+    if "values" not in given:
+        return _range(given, searched, parameter, when, where)
+    if given.keys() - {"values", "when"}:
+        raise SweepError(f"{where} has values and a range; keep one")
+    return Dimension(name, values=_values(searched.values, parameter, where), when=when)
 
 
 def _range(
-    content: Mapping[str, Any], parameter: Parameter, when: Mapping[str, tuple[Any, ...]], where: str
+    given: Mapping[str, Any],
+    searched: SearchedParameter,
+    parameter: Parameter,
+    when: Mapping[str, tuple[Any, ...]],
+    where: str,
 ) -> Dimension:
     if parameter.kind not in ("int", "float") or parameter.choices is not None:
         raise SweepError(f"{where} is a range, but {parameter.name!r} is {parameter.allowed}; give a list of values")
-    if "low" not in content or "high" not in content:
-        raise SweepError(f"{where} has the keys {sorted(content)}; give low and high, or a list of values")
-    low, high = parameter.check(content["low"]), parameter.check(content["high"])
+    if "low" not in given or "high" not in given:
+        raise SweepError(f"{where} has the keys {sorted(given)}; give low and high, or a list of values")
+    low, high, step = parameter.check(searched.low), parameter.check(searched.high), searched.step
     if low is None or high is None or not low < high:
         raise SweepError(f"{where}: low is {low} and high is {high}; low must be the smaller number")
-    is_log, step, is_int = content.get("log", False), content.get("step"), parameter.kind == "int"
-    if not isinstance(is_log, bool):
-        raise SweepError(f"{where}.log is {shown(is_log)}; allowed: true or false")
-    if is_log and low <= 0:
+    if searched.log and low <= 0:
         raise SweepError(f"{where}: a log range needs a low above 0; given {low}")
-    if is_log and step is not None:
+    if searched.log and step is not None:
         raise SweepError(f"{where} has log and step; keep one")
+    is_int = parameter.kind == "int"
     if step is not None:
         wrong = isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step <= high - low
         if wrong or (is_int and step != int(step)):
             raise SweepError(
                 f"{where}.step is {shown(step)}; give a {'whole ' if is_int else ''}number up to {high - low:g}"
             )
-    dimension = Dimension(parameter.name, None, low, high, is_log, step, is_int, when)
+    dimension = Dimension(parameter.name, None, low, high, searched.log, step, is_int, when)
     if step is not None and (dimension.num_points or 0) > _MOST_POINTS:
         raise SweepError(f"{where}.step is {step!r}, which makes more than 10^15 values; give a larger step, or none")
     return dimension
 
 
 def _values(given: Any, parameter: Parameter, where: str) -> tuple[Any, ...]:
-    if not isinstance(given, list | tuple) or not given:
-        raise SweepError(f"{where} is {shown(given)}; give a list of values, or low and high")
+    if not given:
+        raise SweepError(f"{where} is {shown(given)}; {_GIVE_VALUES}")
     values = tuple(parameter.check(value) for value in given)
     if any(isinstance(value, list) for value in values):
         raise SweepError(
@@ -117,17 +175,3 @@ def _values(given: Any, parameter: Parameter, where: str) -> tuple[Any, ...]:
     if len(set(values)) < len(values):
         raise SweepError(f"{where} has a value twice: {shown(list(values))}; keep one")
     return values
-
-
-def _when(given: Any, name: str, schema: ParameterSchema) -> dict[str, tuple[Any, ...]]:
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping) or not given:
-        raise SweepError(
-            f"search.params.{name}.when is {shown(given)}; give parameter: value, as in {{optimizer: sgd}}"
-        )
-    conditions = {}
-    for other, wanted in given.items():
-        parameter = schema.require_known(other, f"search.params.{name}.when")
-        conditions[other] = tuple(map(parameter.check, wanted if isinstance(wanted, list | tuple) else [wanted]))
-    return conditions

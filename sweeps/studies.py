@@ -7,14 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from depthrate.sweeps.axes import Combination, Combinations, seed_values, with_seed
-from depthrate.sweeps.errors import SweepError
-from depthrate.sweeps.expansion import TrialBuilder
+from depthrate.sweeps.errors import SweepError, check_count
+from depthrate.sweeps.expand import Combination, Combinations, TrialBuilder, seed_values, with_seed
 from depthrate.sweeps.expression import ExpressionError
-from depthrate.sweeps.limits import check_count
-from depthrate.sweeps.search import Search
-from depthrate.sweeps.search_space import Dimension
-from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.search_space import Dimension, dimensions_of
+from depthrate.sweeps.spec import Search, SweepSpec
 from depthrate.sweeps.trial import Trial, canonical_json, identifying
 from depthrate.tasks.schema import ParameterError
 from depthrate.tasks.task import Task
@@ -65,7 +62,7 @@ class Study:
         return [trial for seed in seeds if (trial := self.builder.build(with_seed(given, seed))) is not None]
 
 
-def make_studies(sweep: Sweep, task: Task) -> list[Study]:
+def make_studies(sweep: SweepSpec, task: Task) -> list[Study]:
     """Return the studies of a sweep's search, in the order of its axes; none without a search.
 
     Raises:
@@ -79,17 +76,17 @@ def make_studies(sweep: Sweep, task: Task) -> list[Study]:
         raise SweepError(str(error)) from None
 
 
-def _make_studies(sweep: Sweep, search: Search, task: Task) -> list[Study]:
+def _make_studies(sweep: SweepSpec, search: Search, task: Task) -> list[Study]:
     builder = TrialBuilder(sweep, task)
-    dimensions = tuple(search.dimensions(task.schema))
+    dimensions = tuple(dimensions_of(search, task.schema))
     _refuse_given_twice(sweep, dimensions, builder)
     measure_seeds = _measure_seeds(search, task, sweep.max_trials)
     combinations = Combinations(sweep, task)
     check_count(combinations.count * len(builder.seeds) * search.trials, sweep.max_trials)
-    everything = list(combinations)
-    names = [name for name in everything[0] if len({canonical_json([each.get(name)]) for each in everything}) > 1]
+    every_given = list(combinations)
+    names = [name for name in every_given[0] if len({canonical_json([given.get(name)]) for given in every_given}) > 1]
     studies = []
-    for given in everything:
+    for given in every_given:
         checked = {name: task.schema[name].check(value) for name, value in given.items()}
         _refuse_searched(dimensions, given, sweep)
         identity = {
@@ -110,7 +107,7 @@ def _make_studies(sweep: Sweep, search: Search, task: Task) -> list[Study]:
     return list({study.study_id: study for study in studies}.values())
 
 
-def _refuse_given_twice(sweep: Sweep, dimensions: tuple[Dimension, ...], builder: TrialBuilder) -> None:
+def _refuse_given_twice(sweep: SweepSpec, dimensions: tuple[Dimension, ...], builder: TrialBuilder) -> None:
     for dimension in dimensions:
         name = dimension.name
         places = [place for place in ("grid", "zip", "derive") if name in getattr(sweep, place)]
@@ -121,7 +118,7 @@ def _refuse_given_twice(sweep: Sweep, dimensions: tuple[Dimension, ...], builder
             raise SweepError(f"parameter {name!r} is given in search.params and in {places[0]}; keep one")
 
 
-def _refuse_searched(dimensions: tuple[Dimension, ...], given: Combination, sweep: Sweep) -> None:
+def _refuse_searched(dimensions: tuple[Dimension, ...], given: Combination, sweep: SweepSpec) -> None:
     for dimension in dimensions:
         if dimension.name in given and dimension.name not in sweep.params:
             raise SweepError(

@@ -29,8 +29,8 @@ def trial_id_of(
     These are all parameters but those that the task gained later and that stand at the value which `added` has for them
     (`ParameterSchema.added`): there the trial is what it was before the task knew them.
     """
-    own = identifying(params, added)
-    return _short_hash(canonical_json({"task": task, "task_version": task_version, "params": own}))
+    content = {"task": task, "task_version": task_version, "params": identifying(params, added)}
+    return _short_hash(canonical_json(content))
 
 
 def identifying(params: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:

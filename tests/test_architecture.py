@@ -26,6 +26,7 @@ HOMES = {
     "duckdb": "storage",
     "submitit": "slurm",
     "ray": "orchestrator/executors/ray/",
+    "msgspec": "sweeps",
     "optuna": ("orchestrator/search/", "orchestrator/export/optuna.py"),
     "pooch": "orchestrator/cli/commands/data.py",
     "matplotlib": "orchestrator/report/drawing/",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.replicates import draws_of
-from depthrate.sweeps.fit_requests import FitRequest
+from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.common_exponent import CommonFit, common_exponent
 from depthrate.tasks.fits.points import FitError
 
@@ -43,7 +43,7 @@ def _asked(curve: FittedCurve) -> tuple[Any, ...]:
 
 
 def _options(curve: FittedCurve) -> FitRequest:
-    return replace(curve.asked, by=())
+    return curve.asked.replace(by=())
 
 
 def common_fit(curves: Sequence[FittedCurve]) -> CommonFit | None:

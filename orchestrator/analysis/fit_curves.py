@@ -17,7 +17,7 @@ from depthrate.orchestrator.analysis.observations import FittedValues
 from depthrate.orchestrator.analysis.replicates import draw_of, draws_of, draws_text
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.expression import Expression, ExpressionError
-from depthrate.sweeps.fit_requests import FitRequest
+from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.fits.bounds import check_bound
 from depthrate.tasks.fits.cutoffs import Cutoff, cutoff, lack_of_fit, sensitivity

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.analysis.convergence import Drift
-from depthrate.sweeps.fit_requests import FitRequest
+from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.bounds import BoundCheck
 from depthrate.tasks.fits.common_exponent import CommonFit
 from depthrate.tasks.fits.cutoffs import Cutoff

@@ -8,7 +8,7 @@ from typing import Any
 
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.own_columns import quoted
-from depthrate.sweeps.fit_requests import FitRequest
+from depthrate.sweeps.spec import FitRequest
 
 Past = Mapping[str, Sequence[tuple[float, float]]]
 """Trial -> (step, value) at each step the metric was measured at, rising."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from depthrate.sweeps.fit_requests import FitRequest
+from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.schema import OncePerObject
 
@@ -18,7 +18,7 @@ CHAIN = "continuation"
 def draw_of(request: FitRequest, params: Mapping[str, Any]) -> Any:
     """Return the draw that a trial belongs to; null where each trial is one of its own."""
     # of a chain of depths each begins where the one before ended: one draw, whatever its scope
-    if request.over == FitRequest.over and params.get(SCOPE) == "trial" and not params.get(CHAIN):
+    if request.over == FitRequest.SEED and params.get(SCOPE) == "trial" and not params.get(CHAIN):
         return None
     return params.get(request.over)
 
@@ -64,7 +64,7 @@ def _mixed(request: FitRequest, trials: Sequence[Mapping[str, Any]]) -> list[str
         for name in first
         if other.get(name) != first[name]
     }
-    return sorted(differing - {FitRequest.over})
+    return sorted(differing - {FitRequest.SEED})
 
 
 def _counted(name: str, count: int) -> str:

@@ -16,7 +16,7 @@ from depthrate.storage.files.store import Store, StoreError, existing_store
 if TYPE_CHECKING:
     from depthrate.orchestrator.launch.plan import CheckedSweep
     from depthrate.orchestrator.search.proposals import SearchView
-    from depthrate.sweeps.sweep import Sweep
+    from depthrate.sweeps.spec import SweepSpec
 
 
 LISTED = 20
@@ -34,14 +34,14 @@ def find_sweep(given: str, store: Store) -> tuple[CheckedSweep, SearchView | Non
     return _checked(launched_sweep(launched[given], store) if is_launch else _load(given, launched, store), store)
 
 
-def sweep_to_launch(given: str, overrides: Mapping[str, object], url: str | None) -> Sweep:
+def sweep_to_launch(given: str, overrides: Mapping[str, object], url: str | None) -> SweepSpec:
     """Return the sweep of a file, a shipped one, or else that of the newest launch under a name.
 
     Raises:
         ValueError: there is no such sweep, or it cannot be read.
     """
     from depthrate.sweeps.errors import NoSweepFileError
-    from depthrate.sweeps.sweep_file import changed_sweep, load_sweep
+    from depthrate.sweeps.load import changed_sweep, load_sweep
 
     try:
         return load_sweep(given, overrides)
@@ -101,21 +101,21 @@ def write_missing_lists(store: Store) -> None:
             write_spec(store, spec.sweep, spec.spec_hash, spec.spec, wanted)
 
 
-def _expanded(sweep: Sweep, store: Store) -> list[str]:
+def _expanded(sweep: SweepSpec, store: Store) -> list[str]:
     checked, _ = _checked(sweep, store)
     return [trial.trial_id for trial in checked.trials]
 
 
-def _checked(sweep: Sweep, store: Store) -> tuple[CheckedSweep, SearchView | None]:
+def _checked(sweep: SweepSpec, store: Store) -> tuple[CheckedSweep, SearchView | None]:
     from depthrate.orchestrator.launch.plan import check_sweep
     from depthrate.orchestrator.search.proposals import with_search
 
     return with_search(check_sweep(sweep), store)
 
 
-def _load(given: str, launched: Iterable[str], store: Store) -> Sweep:
+def _load(given: str, launched: Iterable[str], store: Store) -> SweepSpec:
     from depthrate.sweeps.errors import NoSweepFileError
-    from depthrate.sweeps.sweep_file import load_sweep
+    from depthrate.sweeps.load import load_sweep
 
     try:
         return load_sweep(given)
@@ -125,14 +125,14 @@ def _load(given: str, launched: Iterable[str], store: Store) -> Sweep:
         raise NoSweepFileError(f"{error}; sweeps of {store.url}: {there or 'none yet'}") from None
 
 
-def launched_sweep(launched: LaunchedSpec, store: Store) -> Sweep:
+def launched_sweep(launched: LaunchedSpec, store: Store) -> SweepSpec:
     """Return the sweep of a launch that a store has written down.
 
     Raises:
         ValueError: it is no sweep, or its code is not to be executed because a store says so.
     """
     from depthrate.orchestrator.launch.stored_code import check_stored_sweep
-    from depthrate.sweeps.sweep_file import sweep_of_spec
+    from depthrate.sweeps.load import sweep_of_spec
 
     sweep = sweep_of_spec(launched.spec)
     check_stored_sweep(sweep, spec_path(launched.sweep, launched.spec_hash), store)

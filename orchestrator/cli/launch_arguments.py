@@ -19,8 +19,8 @@ from depthrate.storage.files.data_folder import DataFolder
 from depthrate.storage.files.paths import code_index_path
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.sweeps.errors import SweepError
-from depthrate.sweeps.sweep import Sweep
-from depthrate.sweeps.sweep_file import parse_yaml
+from depthrate.sweeps.load import parse_yaml
+from depthrate.sweeps.spec import SweepSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class LaunchArguments:
     """Of all executors' options (`executors.builtin.executor_options`), the value or the default."""
     code: str | None = None
     """A version of the task's code that the store keeps, to be used in place of its file: its hash or the hash's beginning."""
-    loaded: Sweep | None = None
+    loaded: SweepSpec | None = None
     """The sweep itself, where it is no file's."""
 
     def check(self, data: DataFolder) -> CheckedSweep:
@@ -59,7 +59,7 @@ class LaunchArguments:
         check_kept_code(given, code_hash, code_index_path(code_hash), store)
         return files
 
-    def open_machines(self, sweep: Sweep, store: Store, *, detach: bool = False) -> Machines:
+    def open_machines(self, sweep: SweepSpec, store: Store, *, detach: bool = False) -> Machines:
         """Return the machines where its packs run.
 
         Raises:

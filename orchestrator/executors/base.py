@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from depthrate.storage.attempts.records import Record
     from depthrate.storage.files.store import Store
     from depthrate.sweeps.packing import Pack
-    from depthrate.sweeps.sweep import Sweep
+    from depthrate.sweeps.spec import SweepSpec
 
     Estimate = Callable[[Pack], float | None]
     """Gives the rough seconds of a pack on one core."""
@@ -346,7 +346,7 @@ class Option:
 class ExecutorRequest:
     """What a launch asks an executor for."""
 
-    sweep: Sweep
+    sweep: SweepSpec
     store: Store
     device: str
     """auto, cpu or cuda."""

@@ -11,11 +11,9 @@ from depthrate.storage.files.json_objects import read_sealed
 from depthrate.storage.files.paths import checkpoint_trials_path, identity, is_identity
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.errors import SweepError
-from depthrate.sweeps.figure_requests import check_figures
-from depthrate.sweeps.fit_requests import check_fits
-from depthrate.sweeps.memory import check_memory
-from depthrate.sweeps.packing import Pack, estimated_wall_s, make_pack, pack_trials
-from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.expand import expand
+from depthrate.sweeps.packing import Pack, check_memory, estimated_wall_s, make_pack, pack_trials
+from depthrate.sweeps.spec import SweepSpec, check_figures, check_fits
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.task import Task
@@ -25,7 +23,7 @@ from depthrate.tasks.task import Task
 class CheckedSweep:
     """A sweep whose task is loaded and whose trials passed every check that needs no store."""
 
-    sweep: Sweep
+    sweep: SweepSpec
     task: Task
     trials: list[Trial]
 
@@ -55,14 +53,14 @@ class Plan:
         return sum(len(pack.trials) for pack in self.packs)
 
 
-def check_sweep(sweep: Sweep, files: Mapping[str, bytes] | None = None) -> CheckedSweep:
+def check_sweep(sweep: SweepSpec, files: Mapping[str, bytes] | None = None) -> CheckedSweep:
     """Load the sweep's task, as these files of its code have it or as it is now, and expand it.
 
     Raises:
         ValueError: `SweepError`, `TaskError`, `ParameterError` or `TableError` for what cannot run.
     """
     task = sweep.load_task(files)
-    trials = sweep.expand(task)
+    trials = expand(sweep, task)
     check_fits(sweep, task)
     check_figures(sweep, task)
     columns_of(task)  # refuses columns that the store cannot keep
@@ -70,7 +68,7 @@ def check_sweep(sweep: Sweep, files: Mapping[str, bytes] | None = None) -> Check
     return CheckedSweep(sweep, task, trials)
 
 
-def check_filters(sweep: Sweep, task: Task) -> None:
+def check_filters(sweep: SweepSpec, task: Task) -> None:
     """Check that each `where` of the sweep's fits is SQL over what its trials will have.
 
     Raises:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.storage.files.store import Store
-from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.spec import SweepSpec
 from depthrate.tasks.code_trust import distrust, distrust_of_paths, is_accepted, is_hash
 from depthrate.tasks.loading import code_of_task, names_user_code
 from depthrate.tasks.user_code import how_to_accept
 
 
-def check_stored_sweep(sweep: Sweep, path: str, store: Store) -> None:
+def check_stored_sweep(sweep: SweepSpec, path: str, store: Store) -> None:
     """Check that a sweep, which the store has at `path`, may have its code executed.
 
     Raises:

@@ -11,7 +11,7 @@ from depthrate.storage.files.json_objects import object_of
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError
-from depthrate.sweeps.fit_requests import fit_request
+from depthrate.sweeps.spec import fit_request
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.schema import nearest

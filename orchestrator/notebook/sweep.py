@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
+from depthrate.sweeps.load import load_sweep, sweep_of_spec
 
 if TYPE_CHECKING:
     import pandas as pd

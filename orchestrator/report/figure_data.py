@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError
-from depthrate.sweeps.figure_requests import FigureRequest
+from depthrate.sweeps.spec import FigureRequest
 
 if TYPE_CHECKING:
     import pandas as pd

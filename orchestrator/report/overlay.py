@@ -105,6 +105,6 @@ def _figures(first: ReportData, second: ReportData) -> list[FigureContent]:
             figures.append(each)
             continue
         theirs.remove(same)
-        request = replace(each.request, by=(SWEEP, *each.request.by))
+        request = each.request.replace(by=(SWEEP, *each.request.by))
         figures.append(FigureContent(request, pd.concat([each.rows, same.rows], ignore_index=True)))
     return figures + theirs

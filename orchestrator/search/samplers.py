@@ -11,8 +11,8 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from depthrate.orchestrator.search.proposals import ProposalState, Told
-from depthrate.sweeps.search import Search
 from depthrate.sweeps.search_space import Dimension
+from depthrate.sweeps.spec import Search
 
 MAX_TRIES = 50
 """Proposals in a row that were made before or that the task refuses, until a study counts as exhausted."""

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from depthrate.orchestrator.search.proposals import ProposalState, Told
-from depthrate.sweeps.search import Search
+from depthrate.sweeps.spec import Search
 
 
 def thresholds(search: Search, told: Sequence[Told]) -> dict[str, float]:

@@ -6,6 +6,7 @@ trial's identity has the names without their folders: what is in the files is to
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,8 @@ HOSTS = ("collapse", OWN)
 """Tasks that take a network or data of the user's."""
 NAMED = ("arch", "dataset")
 DATA_FILES = (".npz", ".parquet")
+OWN_PATTERNS = {"arch": ":", "dataset": rf"[:/]|({'|'.join(map(re.escape, DATA_FILES))})$"}
+"""What the name of something of the user's has in it, as a regular expression."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,7 @@ def references_of_text(text: str) -> OwnReferences:
 
 def is_own(name: str, value: Any) -> bool:
     """Whether a value of `arch` or `dataset` names something of the user's, not one of ours."""
-    if not isinstance(value, str):
-        return False
-    return ":" in value or (name == "dataset" and ("/" in value or value.endswith(DATA_FILES)))
+    return isinstance(value, str) and re.search(OWN_PATTERNS[name], value) is not None
 
 
 def absolute_reference(value: str, folder: Path) -> str:

@@ -20,7 +20,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import FITS
-from depthrate.sweeps.fit_requests import FitRequest
+from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.collapse.task import COLLAPSE
 

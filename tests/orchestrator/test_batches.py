@@ -26,8 +26,8 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.verify import verify
 from depthrate.storage.tables.states import AttemptState, FailureKind
+from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.packing import Pack, make_pack
-from depthrate.sweeps.sweep_file import sweep_of_spec
 
 SHORT_TASKS = Path(__file__).parents[1] / "support/short_tasks.py"
 

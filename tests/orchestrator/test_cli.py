@@ -315,7 +315,7 @@ def test_a_report_is_watched_until_the_sweep_is_done(
     from depthrate.orchestrator.cli.commands.report import ReportFiles, write_reports
     from depthrate.orchestrator.launch.plan import check_sweep
     from depthrate.storage.files.store import Store
-    from depthrate.sweeps.sweep_file import load_sweep
+    from depthrate.sweeps.load import load_sweep
 
     path = tmp_path / "report.html"
     wider = check_sweep(load_sweep(str(done[0]), {"depth": [2, 3, 17]}))

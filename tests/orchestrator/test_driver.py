@@ -22,7 +22,7 @@ from depthrate.orchestrator.launch.plan import check_sweep, make_plan
 from depthrate.orchestrator.launch.progress import Outcome
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
-from depthrate.sweeps.sweep_file import sweep_of_spec
+from depthrate.sweeps.load import sweep_of_spec
 
 OWN_TASKS = Path(__file__).parents[1] / "support/own_tasks.py"
 STEADY = OWN_TASKS.with_name("steady_task.py")

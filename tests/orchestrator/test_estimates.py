@@ -16,11 +16,11 @@ from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.sweeps.packing import estimated_wall_s, pack_trials
-from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.spec import SweepSpec
 
 
-def sweep_of(seeds: int) -> Sweep:
-    return Sweep(
+def sweep_of(seeds: int) -> SweepSpec:
+    return SweepSpec(
         name="measured",
         task="collapse",
         params={"arch": "rn1", "depth": 34, "samples_per_class": 20, "steps": 100, "measure_steps": []},

@@ -26,7 +26,7 @@ from depthrate.storage.files.data_cache import worker_data_folder
 from depthrate.storage.files.json_objects import read_sealed
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.sweeps.errors import SweepError
-from depthrate.sweeps.sweep_file import sweep_of_spec
+from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.task import TaskError
 
 OWN_TASKS = Path(__file__).parents[1] / "support/own_tasks.py"

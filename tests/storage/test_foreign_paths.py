@@ -27,7 +27,7 @@ from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
-from depthrate.sweeps.sweep_file import load_sweep
+from depthrate.sweeps.load import load_sweep
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 ELSEWHERE = ("../x", "..", ".", "", "/etc", "a/b", ".hidden", "a\x00b", "a\nb", "x" * 300, 7, None)

@@ -9,9 +9,8 @@ from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.orchestrator.report.read_store import hold_numbers
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.sql_checks import QueryError
-from depthrate.sweeps.fit_requests import FitRequest
 from depthrate.sweeps.packing import pack_trials
-from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.spec import FitRequest, SweepSpec
 
 FITS = (
     FitRequest(metric="nc1", x="width"),
@@ -22,13 +21,13 @@ FITS = (
 
 
 @pytest.fixture(scope="module")
-def sweep() -> Sweep:
+def sweep() -> SweepSpec:
     params = {"arch": "rn1", "depth": 34, "samples_per_class": 20, "steps": 8000, "measure_steps": []}
-    return Sweep(name="held", task="collapse", params=params, grid={"width": [32, 64, 96]}, seeds=3, fit=FITS)
+    return SweepSpec(name="held", task="collapse", params=params, grid={"width": [32, 64, 96]}, seeds=3, fit=FITS)
 
 
 @pytest.fixture(scope="module")
-def store(sweep: Sweep, tmp_path_factory: pytest.TempPathFactory) -> Store:
+def store(sweep: SweepSpec, tmp_path_factory: pytest.TempPathFactory) -> Store:
     store, checked = Store(str(tmp_path_factory.mktemp("store"))), check_sweep(sweep)
     for number, pack in enumerate(pack_trials(checked.trials, checked.task)):
         write_pack(store, "held", number, pack)
@@ -44,14 +43,14 @@ def store(sweep: Sweep, tmp_path_factory: pytest.TempPathFactory) -> Store:
         "select * from trials order by trial_id",
     ],
 )
-def test_a_query_gives_the_same_rows(sweep: Sweep, store: Store, query: str) -> None:
+def test_a_query_gives_the_same_rows(sweep: SweepSpec, store: Store, query: str) -> None:
     results = results_of(store, check_sweep(sweep).task)
     ids = results.snapshot.trials["trial_id"].to_pylist()
     held = results.in_memory(ids, ["singular_values", "class_gram"])
     assert held.sql(query).fetchall() == results.sql(query).fetchall() != []
 
 
-def test_a_column_left_out_is_not_known_and_other_trials_have_no_rows(sweep: Sweep, store: Store) -> None:
+def test_a_column_left_out_is_not_known_and_other_trials_have_no_rows(sweep: SweepSpec, store: Store) -> None:
     results = results_of(store, check_sweep(sweep).task)
     first = results.snapshot.trials["trial_id"].to_pylist()[:1]
     held = results.in_memory(first, ["class_gram"])
@@ -60,7 +59,7 @@ def test_a_column_left_out_is_not_known_and_other_trials_have_no_rows(sweep: Swe
         held.sql("select class_gram from metrics")
 
 
-def test_fits_are_the_same_to_the_last_bit(sweep: Sweep, store: Store) -> None:
+def test_fits_are_the_same_to_the_last_bit(sweep: SweepSpec, store: Store) -> None:
     checked = check_sweep(sweep)
     results = results_of(store, checked.task)
     plain = fit_curves(results, sweep.fit, checked.trials, checked.task)

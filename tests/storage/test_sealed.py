@@ -12,7 +12,7 @@ from depthrate.storage.attempts.searches import SearchRecords
 from depthrate.storage.files.json_objects import read_sealed, sealed
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.verify import verify
-from depthrate.sweeps.sweep_file import sweep_of_spec
+from depthrate.sweeps.load import sweep_of_spec
 
 A = "20260101T000000_aaaaaaaaaaaa"
 REPORTS = {"sweep": "s", "reports": {"t1": {"values": {"5": 0.25, "10": math.nan}, "pruned_at": 10}}}

@@ -38,7 +38,7 @@ from depthrate.storage.files.paths import is_compacted
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance import verify
 from depthrate.storage.maintenance.compact import compact
-from depthrate.sweeps.sweep_file import sweep_of_spec
+from depthrate.sweeps.load import sweep_of_spec
 
 SPEC = {
     "name": "tiny",

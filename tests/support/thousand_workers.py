@@ -36,8 +36,8 @@ from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import log_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
+from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.packing import make_pack
-from depthrate.sweeps.sweep_file import sweep_of_spec
 from depthrate.tasks.task import Task
 
 TASK = """

@@ -3,7 +3,8 @@
 import pytest
 
 from depthrate.sweeps.errors import SweepError
-from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
+from depthrate.sweeps.expand import expand
+from depthrate.sweeps.load import load_sweep, sweep_of_spec
 from depthrate.tasks.task import Engine
 
 BODY = "name: s\ntask: collapse\nparams: {arch: rn1, depth: 2}\n"
@@ -16,7 +17,7 @@ def test_it_changes_no_trial(engine, tmp_path):
     path.write_text(BODY + f"engine: {engine.value}\n")
     sweep = load_sweep(str(path))
     assert sweep.engine is engine and sweep_of_spec(sweep.spec()) == sweep
-    assert sweep.expand() == load_sweep(str(plain)).expand()
+    assert expand(sweep) == expand(load_sweep(str(plain)))
     assert load_sweep(str(plain), {"engine": engine.value}) == sweep
 
 

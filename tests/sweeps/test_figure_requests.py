@@ -4,7 +4,7 @@ import pytest
 
 from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.sweeps.errors import SweepError
-from depthrate.sweeps.sweep_file import sweep_of_spec
+from depthrate.sweeps.load import sweep_of_spec
 
 CURVE = {"kind": "curve", "metric": "nc1", "x": "depth", "by": ["lr"], "layer": -2, "lines": {"theory": "1 / depth"}}
 MATRIX = {"kind": "matrix", "metric": "class_gram", "order": "singular_values", "lowest": "objective"}

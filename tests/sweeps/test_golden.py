@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from depthrate.sweeps.expand import expand
+from depthrate.sweeps.load import SHIPPED, load_sweep
 from depthrate.sweeps.studies import make_studies
-from depthrate.sweeps.sweep_file import SHIPPED, load_sweep
 
 GOLDEN_FILE = Path(__file__).with_name("golden.json")
 GOLDEN = json.loads(GOLDEN_FILE.read_text())
@@ -27,7 +28,7 @@ def found(name):
     """What identifies a shipped sweep, its trials and its studies."""
     sweep = load_sweep(name)
     task = sweep.load_task()
-    trials, studies = sweep.expand(task), make_studies(sweep, task)
+    trials, studies = expand(sweep, task), make_studies(sweep, task)
     content = {"spec_hash": sweep.spec_hash(), "num_trials": len(trials), "trial_ids_sha256": digest(trials)}
     if studies:
         content["study_ids"] = [study.study_id for study in studies]

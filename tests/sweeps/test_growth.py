@@ -7,9 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
+from depthrate.sweeps.expand import expand
+from depthrate.sweeps.load import load_sweep, sweep_of_spec
 from depthrate.sweeps.packing import pack_trials
 from depthrate.sweeps.studies import make_studies
-from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
 from depthrate.sweeps.trial import TrialMaker, trial_id_of
 from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.loading import load_task
@@ -27,7 +28,7 @@ def grown(*parameters, task=COLLAPSE):
 
 
 def ids(task, **spec):
-    return [trial.trial_id for trial in sweep_of_spec({"name": "x", "task": "collapse", **spec}).expand(task)]
+    return [trial.trial_id for trial in expand(sweep_of_spec({"name": "x", "task": "collapse", **spec}), task)]
 
 
 def fixed(**params):
@@ -37,10 +38,10 @@ def fixed(**params):
 @pytest.mark.parametrize("name", ["quickstart", "papers/mnist-rn1"])
 def test_a_parameter_that_collapse_gains_leaves_every_trial_what_it_was(name):
     sweep = load_sweep(name)
-    before, after = sweep.expand(COLLAPSE), sweep.expand(grown(TEMPERATURE, PHASES))
+    before, after = expand(sweep, COLLAPSE), expand(sweep, grown(TEMPERATURE, PHASES))
     assert [trial.trial_id for trial in after] == [trial.trial_id for trial in before]
     assert all(trial.params["temperature"] == 1e-5 and trial.params["phases"] is None for trial in after)
-    assert [trial.trial_id for trial in sweep.expand(COLLAPSE)] == [trial.trial_id for trial in before]
+    assert [trial.trial_id for trial in expand(sweep, COLLAPSE)] == [trial.trial_id for trial in before]
 
 
 def test_golden_ids_of_a_grown_task():
@@ -94,7 +95,7 @@ def test_packs_hold_one_value_unless_the_parameter_is_fusible():
     fusible = dataclasses.replace(TEMPERATURE, fusible=True)
     for parameter, sizes in ((TEMPERATURE, [2, 2]), (fusible, [4])):
         task = grown(parameter)
-        trials = sweep_of_spec({"name": "x", "task": "collapse", **spec}).expand(task)
+        trials = expand(sweep_of_spec({"name": "x", "task": "collapse", **spec}), task)
         assert [len(pack.trials) for pack in pack_trials(trials, task)] == sizes
 
 
@@ -129,13 +130,13 @@ def law(tmp_path):
 
 def test_a_users_task_declares_what_it_gained(law):
     before = {"name": "x", "task": law(False), "grid": {"depth": [2, 3]}}
-    old = [trial.trial_id for trial in sweep_of_spec(before).expand()]
+    old = [trial.trial_id for trial in expand(sweep_of_spec(before))]
     law(True)
-    assert [trial.trial_id for trial in sweep_of_spec(before).expand()] == old
-    both = sweep_of_spec(before | {"grid": {"depth": [2, 3], "eps": [0, 0.5]}}).expand()
+    assert [trial.trial_id for trial in expand(sweep_of_spec(before))] == old
+    both = expand(sweep_of_spec(before | {"grid": {"depth": [2, 3], "eps": [0, 0.5]}}))
     assert [t.trial_id for t in both if t.params["eps"] == 0] == old and len({t.trial_id for t in both}) == 4
     law(True, added="")
-    assert not set(old) & {trial.trial_id for trial in sweep_of_spec(before).expand()}, "undeclared, it is another task"
+    assert not set(old) & {trial.trial_id for trial in expand(sweep_of_spec(before))}, "undeclared, it is another task"
 
 
 @pytest.mark.parametrize(

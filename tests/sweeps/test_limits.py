@@ -7,8 +7,9 @@ import time
 import pytest
 
 from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.expand import expand
+from depthrate.sweeps.load import load_sweep, sweep_of_spec
 from depthrate.sweeps.studies import make_studies
-from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
 
 LAUGHS = "\n".join(f"  - &a{n} [{', '.join(f'*a{n - 1}' for _ in range(9))}]" for n in range(1, 12))
 BILLION = "fit:\n  - &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n" + LAUGHS + "\n"
@@ -92,7 +93,7 @@ def test_a_file_that_asks_for_too_much_is_refused_at_once(tmp_path, text, messag
     with pytest.raises(SweepError, match=message) as refused:
         sweep = load_sweep(str(path))
         task = sweep.load_task()
-        sweep.expand(task)
+        expand(sweep, task)
         make_studies(sweep, task)
     assert time.process_time() - started < 1.0 and len(str(refused.value)) < 1000
 
@@ -104,15 +105,15 @@ def test_refusals_take_little_memory(tmp_path):
         (tmp_path / f"{number}.yaml").write_text(text)
     code = (
         "import resource, sys\n"
-        "from depthrate.sweeps import strict_yaml, studies, sweep_file\n"
+        "from depthrate.sweeps import expand, load, studies, yaml_file\n"
         "pages = int(open('/proc/self/statm').read().split()[0])\n"
         "resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 200_000_000,) * 2)\n"
         "for path in sys.argv[1:]:\n"
         "    try:\n"
-        "        sweep = sweep_file.load_sweep(path)\n"
+        "        sweep = load.load_sweep(path)\n"
         "        task = sweep.load_task()\n"
-        "        sweep.expand(task), studies.make_studies(sweep, task)\n"
-        "    except sweep_file.SweepError:\n"
+        "        expand.expand(sweep, task), studies.make_studies(sweep, task)\n"
+        "    except load.SweepError:\n"
         "        print('refused')\n"
     )
     files = sorted(str(path) for path in tmp_path.glob("*.yaml"))
@@ -124,9 +125,9 @@ def test_more_is_allowed_where_it_is_asked_for(tmp_path):
     path = tmp_path / "many.yaml"
     path.write_text(BODY + "seeds: [0, 1, 2]\ngrid: {width: {range: [2, 6]}}\nmax_trials: 11\n")
     with pytest.raises(SweepError, match="more than 11 trials; split the sweep, or allow more with max_trials"):
-        load_sweep(str(path)).expand()
+        expand(load_sweep(str(path)))
     sweep = load_sweep(str(path), {"max_trials": 12})
-    assert len(sweep.expand()) == 12 and sweep_of_spec(sweep.spec()) == sweep
+    assert len(expand(sweep)) == 12 and sweep_of_spec(sweep.spec()) == sweep
     with pytest.raises(SweepError, match="max_trials is the value 0; give a whole number from 1 on"):
         load_sweep(str(path), {"max_trials": 0})
 
@@ -136,15 +137,15 @@ def test_aliases_of_ordinary_size_are_understood(tmp_path):
     path.write_text(
         "name: x\ntask: collapse\ngrids:\n  - {params: &p {arch: rn1, depth: 2}}\n  - {params: {<<: *p, width: 8}}\n"
     )
-    assert [trial.params["width"] for trial in load_sweep(str(path)).expand()] == [64, 8]
+    assert [trial.params["width"] for trial in expand(load_sweep(str(path)))] == [64, 8]
 
 
 def test_a_number_that_python_does_not_print_is_refused_in_words():
     with pytest.raises(SweepError, match="seeds is a value with a whole number of thousands of digits"):
-        sweep_of_spec(
-            {"name": "x", "task": "collapse", "params": {"arch": "rn1", "depth": 2}, "seeds": 10**5000}
-        ).expand()
+        expand(
+            sweep_of_spec({"name": "x", "task": "collapse", "params": {"arch": "rn1", "depth": 2}, "seeds": 10**5000})
+        )
     with pytest.raises(SweepError, match="'width' is a value with a whole number of thousands of digits; allowed"):
-        sweep_of_spec(
-            {"name": "x", "task": "collapse", "params": {"arch": "rn1", "depth": 2, "width": 10**5000}}
-        ).expand()
+        expand(
+            sweep_of_spec({"name": "x", "task": "collapse", "params": {"arch": "rn1", "depth": 2, "width": 10**5000}})
+        )

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from depthrate.sweeps.memory import MemoryLimitError, check_memory, predicted_bytes
-from depthrate.sweeps.packing import estimated_wall_s, make_pack, pack_trials
+from depthrate.sweeps.packing import (
+    MemoryLimitError,
+    check_memory,
+    estimated_wall_s,
+    make_pack,
+    pack_trials,
+    predicted_bytes,
+)
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.schema import Parameter, ParameterSchema

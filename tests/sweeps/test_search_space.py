@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from depthrate.sweeps.errors import SweepError
-from depthrate.sweeps.search import Measure, Search
+from depthrate.sweeps.load import load_sweep, sweep_of_spec
+from depthrate.sweeps.spec import Measure, Search, SweepSpec
 from depthrate.sweeps.studies import Study, make_studies
-from depthrate.sweeps.sweep import Sweep
-from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
 
 LR = {"lr": {"low": 0.01, "high": 1, "log": True}}
 
@@ -127,7 +126,7 @@ def test_what_cannot_run_is_refused(search: Any, message: str) -> None:
 
 
 def test_a_sweep_with_a_search_survives_its_spec_and_overrides(tmp_path: Any) -> None:
-    written = Sweep(
+    written = SweepSpec(
         name="s",
         task="collapse",
         params={"arch": "rn1"},

@@ -3,7 +3,8 @@
 import pytest
 
 from depthrate.orchestrator.analysis.replicates import draws_text
-from depthrate.sweeps.sweep_file import SHIPPED, find_sweep_file, load_sweep
+from depthrate.sweeps.expand import expand
+from depthrate.sweeps.load import SHIPPED, find_sweep_file, load_sweep
 
 NAMES = sorted(file.relative_to(SHIPPED).with_suffix("").as_posix() for file in SHIPPED.rglob("*.yaml"))
 PAPERS = [name for name in NAMES if name.startswith("papers/")]
@@ -17,7 +18,7 @@ QUICK = ("papers/lowrank/figure2-top",)
 def test_a_shipped_sweep_expands(name):
     sweep = load_sweep(name)
     assert find_sweep_file(name).stem == sweep.name
-    trials = sweep.expand()
+    trials = expand(sweep)
     assert len({trial.trial_id for trial in trials}) == len(trials)
     assert sweep.fit or sweep.figures or not sweep.grids, "a sweep over something asks how it depends on that"
     assert len(trials) > 2 or sweep.search or sweep.figures, "a search proposes its trials as it goes"
@@ -30,7 +31,7 @@ def test_a_sweep_of_a_paper_has_a_small_variant(name):
 
 @pytest.mark.parametrize("name", [name for name in RATES if not name.endswith("-small")])
 def test_a_row_of_the_paper_has_its_settings(name):
-    trials = load_sweep(name).expand()
+    trials = expand(load_sweep(name))
     assert sorted({t.params["depth"] for t in trials}) == [2, 3, 5, 8, 13, 21, 34]
     assert {t.params["seed"] for t in trials} == set(range(5))
     for params in (t.params for t in trials):
@@ -46,7 +47,7 @@ def test_a_row_of_the_paper_has_its_settings(name):
 
 def test_the_literal_scaling_takes_the_last_layer_along_and_the_theorem_s_does_not():
     for name, last in (("papers/mnist-rn2-scaled", {None}), ("papers/mnist-rn2-theorem", {0.005})):
-        assert {trial.params["weight_decay_last"] for trial in load_sweep(name).expand()} == last
+        assert {trial.params["weight_decay_last"] for trial in expand(load_sweep(name))} == last
 
 
 def test_only_transformers_leave_out_what_is_unconverged_as_the_paper_does():
@@ -65,7 +66,7 @@ def test_residual_networks_are_fitted_over_the_number_of_blocks_too(name):
 def test_no_fit_of_a_shipped_sweep_averages_over_settings(name):
     """Over draws it may: of the data, where the sweep has several."""
     sweep = load_sweep(name)
-    trials = [trial.params for trial in sweep.expand()]
+    trials = [trial.params for trial in expand(sweep)]
     for request in sweep.fit:
         groups = {}
         for params in trials:

@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.expand import expand
 from depthrate.sweeps.expression import Expression
-from depthrate.sweeps.fit_requests import check_fits
-from depthrate.sweeps.sweep_file import sweep_of_spec
+from depthrate.sweeps.load import sweep_of_spec
+from depthrate.sweeps.spec import check_fits
 from depthrate.sweeps.trial import Trial, trial_id_of
 from depthrate.tasks.measurement import Measurement
 from depthrate.tasks.schema import Parameter, ParameterError, ParameterSchema
@@ -45,7 +46,7 @@ def sweep_of(**spec):
 
 def values(names, **spec):
     """The values of some parameters, trial by trial."""
-    trials = sweep_of(**spec).expand(TASK)
+    trials = expand(sweep_of(**spec), TASK)
     return [tuple(trial.params[name] for name in names.split()) for trial in trials]
 
 
@@ -136,12 +137,12 @@ def test_expansion_is_each_trial_by_the_plain_definition(clips):
                     params["width"] = TASK.schema["width"].check(Expression(derive["width"]).evaluate(params))
                     trial_id = trial_id_of("law", 1, params)
                     expected.setdefault(trial_id, Trial(trial_id, "law", 1, params))
-    assert repr(sweep.expand(TASK)) == repr(list(expected.values()))
+    assert repr(expand(sweep, TASK)) == repr(list(expected.values()))
 
 
 def test_equal_values_of_another_type_are_checked_on_their_own():
     with pytest.raises(SweepError, match="'width' is True; allowed: a whole number"):
-        sweep_of(params=D2, grid={"width": [1, 1.0, True]}).expand(TASK)
+        expand(sweep_of(params=D2, grid={"width": [1, 1.0, True]}), TASK)
 
 
 def test_every_value_is_checked_and_derived_once(monkeypatch):
@@ -240,7 +241,7 @@ def test_an_excluded_combination_need_not_be_possible():
 )
 def test_bad_input_is_refused_with_its_place(spec, message):
     with pytest.raises(SweepError, match=message):
-        sweep_of(**spec).expand(TASK)
+        expand(sweep_of(**spec), TASK)
 
 
 def test_a_sweep_is_a_mapping():
@@ -250,11 +251,11 @@ def test_a_sweep_is_a_mapping():
 
 def test_too_many_trials_are_refused_before_they_fill_the_memory():
     with pytest.raises(SweepError, match="more than 10 trials; split the sweep"):
-        sweep_of(grid={"depth": [1, 2, 3, 4]}, seeds=3, max_trials=10).expand(TASK)
+        expand(sweep_of(grid={"depth": [1, 2, 3, 4]}, seeds=3, max_trials=10), TASK)
     with pytest.raises(SweepError, match="axis 'depth' in grid has 99 values; at most 10"):
-        sweep_of(grid={"depth": {"range": [1, 100]}}, max_trials=10).expand(TASK)
+        expand(sweep_of(grid={"depth": {"range": [1, 100]}}, max_trials=10), TASK)
     with pytest.raises(SweepError, match="grid has 12 combinations; at most 10"):
-        sweep_of(grid={"depth": [1, 2, 3, 4], "width": [8, 16, 32]}, max_trials=10).expand(TASK)
+        expand(sweep_of(grid={"depth": [1, 2, 3, 4], "width": [8, 16, 32]}, max_trials=10), TASK)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from depthrate.sweeps.errors import SweepError
-from depthrate.sweeps.fit_requests import check_fits
-from depthrate.sweeps.sweep_file import load_sweep, parse_yaml, sweep_of_spec
+from depthrate.sweeps.expand import expand
+from depthrate.sweeps.load import load_sweep, parse_yaml, sweep_of_spec
+from depthrate.sweeps.spec import check_fits
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,9 @@ def test_yaml_that_is_not_understood_is_refused(text, message):
 
 
 def test_a_command_that_reads_no_file_does_without_yaml_and_numpy():
-    code = "from depthrate.sweeps import packing, sweep_file; import sys; print({'yaml', 'numpy', 'torch'} & set(sys.modules))"
+    code = (
+        "from depthrate.sweeps import packing, load; import sys; print({'yaml', 'numpy', 'torch'} & set(sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
 
@@ -84,7 +87,7 @@ def file(tmp_path):
     ],
 )
 def test_set_replaces_what_the_file_says(file, overrides, expected):
-    trials = load_sweep(file, overrides).expand()
+    trials = expand(load_sweep(file, overrides))
     assert {tuple(t.params[name] for name in ("depth", "width", "lr")) for t in trials} == expected
     assert {t.params["seed"] for t in trials} == ({5} if "seeds" in overrides else {0, 1})
 
@@ -96,7 +99,7 @@ def test_set_is_never_silently_overruled(tmp_path, part):
     path = tmp_path / "grids.yaml"
     path.write_text("name: mine\ntask: collapse\nparams: {arch: rn1}\ngrid: {depth: [2]}\n" + part)
     try:
-        trials = load_sweep(str(path), {"width": 32}).expand()
+        trials = expand(load_sweep(str(path), {"width": 32}))
     except SweepError as error:
         assert "'width' is given in" in str(error)
     else:
@@ -116,7 +119,7 @@ def test_what_is_wrong_in_a_file_is_said_with_its_path(tmp_path, content, overri
     path = tmp_path / "bad.yaml"
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(SweepError, match=message):
-        load_sweep(str(path), overrides).expand()
+        expand(load_sweep(str(path), overrides))
 
 
 def test_a_missing_file_lists_the_shipped_sweeps(tmp_path):
@@ -133,7 +136,7 @@ def test_a_missing_file_lists_the_shipped_sweeps(tmp_path):
 
 def test_the_quickstart_is_what_the_design_page_shows():
     sweep = load_sweep("quickstart")
-    trials = sweep.expand()
+    trials = expand(sweep)
     check_fits(sweep, sweep.load_task())
     assert len(trials) == len({trial.trial_id for trial in trials}) == 15
     assert {(t.params["depth"], t.params["seed"]) for t in trials} == {
@@ -151,7 +154,7 @@ def test_a_task_file_is_looked_up_beside_the_sweep(tmp_path, monkeypatch):
     (tmp_path / "law.py").write_text("from depthrate import task\n\n@task()\ndef law(*, depth: int):\n    return {}\n")
     (tmp_path / "s.yaml").write_text("name: s\ntask: ./law.py:law\ngrid: {depth: [1, 2]}\n")
     monkeypatch.chdir("/")
-    assert [trial.task for trial in load_sweep(str(tmp_path / "s.yaml")).expand()] == ["law:law", "law:law"]
+    assert [trial.task for trial in expand(load_sweep(str(tmp_path / "s.yaml")))] == ["law:law", "law:law"]
 
 
 def test_a_python_file_without_a_function_is_answered_with_its_functions(tmp_path: Path) -> None:

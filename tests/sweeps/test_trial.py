@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depthrate.sweeps.sweep_file import load_sweep, sweep_of_spec
+from depthrate.sweeps.expand import expand
+from depthrate.sweeps.load import load_sweep, sweep_of_spec
 from depthrate.sweeps.trial import CanonicalWriter, Trial, TrialMaker, canonical_json, trial_id_of, varying_parameters
 
 PARAMS = {"depth": 4, "exponent": 0.5, "seed": 0}
@@ -18,12 +19,12 @@ GOLDEN_LAW = "88a29750c8bb7a3e"
 
 
 def trials_of(**params):
-    return sweep_of_spec({"name": "x", "task": "collapse", "params": params}).expand()
+    return expand(sweep_of_spec({"name": "x", "task": "collapse", "params": params}))
 
 
 def test_golden_ids():
     """If this fails, results in every store lose their trials: raise the task's version instead."""
-    first = load_sweep("quickstart", {"steps": 12_000}).expand()[0]  # fixed here: the file may be made shorter
+    first = expand(load_sweep("quickstart", {"steps": 12_000}))[0]  # fixed here: the file may be made shorter
     assert first.trial_id == GOLDEN_QUICKSTART
     assert trials_of(arch="rn2", depth=3)[0].trial_id == GOLDEN_DEFAULTS
     assert trial_id_of("my_laws:power_law", 3, PARAMS) == GOLDEN_LAW

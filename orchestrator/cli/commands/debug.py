@@ -19,7 +19,7 @@ from depthrate.storage.files.data_folder import DataFolder, open_data_folder
 from depthrate.storage.files.store import StoreError, existing_store, open_store
 from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import TRIALS
-from depthrate.sweeps.sweep_file import load_sweep
+from depthrate.sweeps.load import load_sweep
 from depthrate.tasks.own.loop_context import TrainsByHand
 from depthrate.tasks.task import Engine
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -23,9 +22,8 @@ from depthrate.storage.commits.source import Problem
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.errors import SweepError
-from depthrate.sweeps.fit_requests import check_fits, fit_request
-from depthrate.sweeps.sweep import Sweep
-from depthrate.sweeps.sweep_file import parse_yaml
+from depthrate.sweeps.load import parse_yaml
+from depthrate.sweeps.spec import SweepSpec, check_fits, fit_request
 
 
 def fit_sweep(given: str, store: Store, options: Mapping[str, Any], as_json: bool, *, wide: bool = False) -> None:
@@ -94,7 +92,7 @@ def fit_otherwise(
         SweepError: a metric or parameter is unknown, an option is not allowed.
     """
     requests = changed_requests(checked.sweep, changes)
-    otherwise = replace(checked.sweep, fit=requests)
+    otherwise = checked.sweep.replace(fit=requests)
     check_fits(otherwise, checked.task)
     check_filters(otherwise, checked.task)
     results = results_of(store, checked.task)
@@ -116,7 +114,7 @@ def _warn_of_mixed_code(checked: CheckedSweep, results: Results) -> None:
         print(f"warning: {sentence}", file=sys.stderr)
 
 
-def changed_requests(sweep: Sweep, changes: Mapping[str, Any]) -> tuple[Any, ...]:
+def changed_requests(sweep: SweepSpec, changes: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return one new request if a metric is given, else those of the sweep with these options."""
     if "metric" in changes:
         return (fit_request(changes),)

@@ -17,8 +17,7 @@ from depthrate.orchestrator.launch.plan import Plan, check_contents
 from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.storage.files.data_folder import open_data_folder
 from depthrate.storage.files.store import open_store
-from depthrate.sweeps.memory import gigabytes, predicted_bytes
-from depthrate.sweeps.packing import Pack
+from depthrate.sweeps.packing import Pack, gigabytes, predicted_bytes
 from depthrate.sweeps.trial import varying_parameters
 from depthrate.tasks.task import Engine
 

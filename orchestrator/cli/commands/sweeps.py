@@ -142,7 +142,7 @@ def rename(store: Store, old: str, new: str, console: Console) -> None:
         raise UsageError(f"sweep {old!r} has a search, whose proposals bear its name; it cannot be renamed")
     write_missing_lists(store)
     for spec in specs:
-        sweep = replace(launched_sweep(spec, store), name=new)
+        sweep = launched_sweep(spec, store).replace(name=new)
         write_spec(store, new, sweep.spec_hash(), sweep.spec(), spec.trial_ids(store))
     rename_fits(store, old, new)
     remove_sweep(store, replace(what_goes(store, take_snapshot(store), old), rows=frozenset()))

@@ -16,7 +16,7 @@ from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.plan import check_sweep, make_plan
 from depthrate.orchestrator.launch.progress import Outcome, Progress
 from depthrate.storage.files.store import Store
-from depthrate.sweeps.sweep_file import sweep_of_spec
+from depthrate.sweeps.load import sweep_of_spec
 
 SLOW = {"name": "s", "task": f"{Path(__file__).parents[2] / 'support/own_tasks.py'}:slow", "grid": {"depth": [2, 3]}}
 

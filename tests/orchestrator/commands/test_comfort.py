@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.console.tables import print_rows
 from depthrate.sweeps.json_schema import sweep_schema
-from depthrate.sweeps.sweep_file import SHIPPED, load_sweep
+from depthrate.sweeps.load import SHIPPED, load_sweep
 from depthrate.tasks.builtin import builtin_tasks
 
 

@@ -24,7 +24,7 @@ from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
-from depthrate.sweeps.sweep_file import sweep_of_spec
+from depthrate.sweeps.load import sweep_of_spec
 
 
 def invoke(*arguments: str) -> tuple[int, str]:

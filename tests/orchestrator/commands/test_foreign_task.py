@@ -18,7 +18,7 @@ from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.storage.catalog.code import keep_code
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.store import Store
-from depthrate.sweeps.sweep_file import load_sweep
+from depthrate.sweeps.load import load_sweep
 from depthrate.tasks import user_code
 
 LAW = """

@@ -19,7 +19,7 @@ from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.parquet import trials_bytes
 from depthrate.storage.files.store import Store
-from depthrate.sweeps.sweep_file import sweep_of_spec
+from depthrate.sweeps.load import sweep_of_spec
 
 A = "20260101T000000_aaaaaaaaaaaa"
 FORGED: list[tuple[str, str | None]] = [

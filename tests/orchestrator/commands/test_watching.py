@@ -16,7 +16,7 @@ from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.cli.commands import report, status
 from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.storage.files.store import Store
-from depthrate.sweeps.sweep_file import load_sweep
+from depthrate.sweeps.load import load_sweep
 
 
 def break_off(monkeypatch: pytest.MonkeyPatch, module: str, name: str, looks: set[int]) -> None:

@@ -26,8 +26,8 @@ from depthrate.orchestrator.launch.plan import Plan, check_sweep, make_plan
 from depthrate.orchestrator.launch.progress import Outcome
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
-from depthrate.sweeps.sweep import Sweep
-from depthrate.sweeps.sweep_file import sweep_of_spec
+from depthrate.sweeps.load import sweep_of_spec
+from depthrate.sweeps.spec import SweepSpec
 
 OWN_TASKS = Path(__file__).parents[2] / "support/own_tasks.py"
 KINDS = (
@@ -51,7 +51,7 @@ class Machines:
     goes_on = False
     """Whether packs go on when their driver has left."""
 
-    def plan(self, sweep: Sweep, store: Store) -> Plan:
+    def plan(self, sweep: SweepSpec, store: Store) -> Plan:
         """Return what is to be done of a sweep."""
         return make_plan(check_sweep(sweep), store, workers=2)
 
@@ -139,7 +139,7 @@ class SlurmMachines(Machines):
         profile.write_text("mem_gb = 0.8\nwalltime_min = 10\narray_parallelism = 2\njob_min = 0\n")
         self.options = ["--executor", "slurm", "--cluster", str(profile)]
 
-    def plan(self, sweep: Sweep, store: Store) -> Plan:
+    def plan(self, sweep: SweepSpec, store: Store) -> Plan:
         options = {"cluster": self.options[-1]}
         request = ExecutorRequest(sweep=sweep, store=store, device="cpu", workers=None, options=options)
         opened = open_machines("slurm", request)

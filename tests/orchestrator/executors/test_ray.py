@@ -23,8 +23,8 @@ from depthrate.orchestrator.launch.plan import check_sweep, make_plan
 from depthrate.orchestrator.launch.progress import Outcome
 from depthrate.storage.attempts.searches import SearchRecords
 from depthrate.storage.files.store import Store
-from depthrate.sweeps.sweep import Sweep
-from depthrate.sweeps.sweep_file import sweep_of_spec
+from depthrate.sweeps.load import sweep_of_spec
+from depthrate.sweeps.spec import SweepSpec
 
 ray = pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
@@ -144,7 +144,7 @@ def test_kinds_of_failures() -> None:
 
 
 def test_what_does_not_fit_is_refused(folder: Store) -> None:
-    sweep = Sweep(name="s", task="collapse")
+    sweep = SweepSpec(name="s", task="collapse")
 
     def refuse(executor: str, message: str, **options: Any) -> None:
         request = ExecutorRequest(sweep=sweep, store=folder, device="cpu", workers=1, options=options)

@@ -17,7 +17,7 @@ from depthrate.slurm.limits import Limits, Partition
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.script import batch_script, begun_marker
 from depthrate.storage.files.store import Store
-from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.spec import SweepSpec
 
 LIMITS = Limits("lab", 101, 2000, {"main": Partition("main", True, True, 120.0, 8, 16.0, 2, nodes=4)})
 
@@ -33,7 +33,7 @@ def test_it_is_told_all_that_the_launch_was(folder: Store, monkeypatch: pytest.M
     monkeypatch.setattr(remote_launch, "jobs_of_sweep", lambda *_: ([], {}))
     (tmp_path / "c.toml").write_text("gpus = 2")
     request = ExecutorRequest(
-        sweep=Sweep(name="s", task="collapse"), store=folder, device="auto", workers=3, options={"packs_per_gpu": 4}
+        sweep=SweepSpec(name="s", task="collapse"), store=folder, device="auto", workers=3, options={"packs_per_gpu": 4}
     )
     asked = Profile(
         gpus=2, packs_per_gpu=4, credentials="/keys", supervisor_partition="main", container="x.sif", python="p"

@@ -37,7 +37,7 @@ from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentenc
 from depthrate.orchestrator.report.library import library
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.theme import Theme
-from depthrate.sweeps.fit_requests import FitRequest
+from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.bounds import BoundCheck
 from depthrate.tasks.fits.common_exponent import CommonFit
 from depthrate.tasks.fits.cutoffs import Cutoff

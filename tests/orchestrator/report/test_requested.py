@@ -16,7 +16,7 @@ from depthrate.orchestrator.report.figures.requested import REQUESTED, requested
 from depthrate.orchestrator.report.page import render_report
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
-from depthrate.sweeps.figure_requests import figure_request
+from depthrate.sweeps.spec import figure_request
 from depthrate.tasks.fits.proportions import wilson_interval
 
 TRIALS = pd.DataFrame(

@@ -26,9 +26,9 @@ from depthrate.orchestrator.cli.find_sweep import find_sweep
 from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.storage.attempts.searches import Batch, Report, SearchRecords
 from depthrate.storage.files.store import Store
-from depthrate.sweeps.search import Prune, Search, search_of_spec
+from depthrate.sweeps.load import sweep_of_spec
+from depthrate.sweeps.spec import Prune, Search
 from depthrate.sweeps.studies import make_studies
-from depthrate.sweeps.sweep_file import sweep_of_spec
 
 optuna = pytest.importorskip("optuna", reason="needs pip install 'depthrate[search]'")
 from depthrate.orchestrator.report.read_store import read_report  # noqa: E402
@@ -469,5 +469,5 @@ def test_the_reports_results_are_those_that_were_chosen(bowl: tuple[Path, Store,
     assert set(data.results["trial_id"]) == chosen and 0 < len(chosen) < len(data.trials)
 
 
-def test_search_of_spec_needs_a_mapping() -> None:
-    assert search_of_spec(None) is None
+def test_a_search_of_nothing_is_none() -> None:
+    assert sweep_of_spec({"name": "s", "task": "collapse", "search": None}).search is None

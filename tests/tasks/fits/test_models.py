@@ -22,7 +22,7 @@ from depthrate.storage.catalog.fits import write_fits
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.from_task import task_table
-from depthrate.sweeps.sweep import FitRequest
+from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.model import CurveFamily, LinearModel, Mask, Model, Parameter, last_above, never_unless

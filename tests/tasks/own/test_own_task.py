@@ -11,7 +11,8 @@ from own_data import Folder
 from training_context import Context, ids_of
 
 from depthrate.sweeps.errors import SweepError
-from depthrate.sweeps.sweep_file import sweep_of_spec
+from depthrate.sweeps.expand import expand
+from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.schema import ParameterError
 from depthrate.tasks.task import TaskError
 
@@ -35,7 +36,7 @@ def sweep_in(folder, arch="./model.py:MLP", grid=None, **params):
 
 def run(sweep, folder=".", engine=None):
     task = sweep.load_task()
-    trials = [trial.params for trial in sweep.expand(task)]
+    trials = [trial.params for trial in expand(sweep, task)]
     found = []
     for shape in {repr([trial["depth"]]): trial["depth"] for trial in trials}.values():
         pack = [trial for trial in trials if trial["depth"] == shape]
@@ -46,7 +47,7 @@ def run(sweep, folder=".", engine=None):
 def test_arguments_of_the_callable_are_parameters_of_the_sweep(folder):
     sweep = sweep_in(folder, grid={"depth": [1, 2], "width": [8, 16]}, dropout=0.1)
     task = sweep.load_task()
-    trials = sweep.expand(task)
+    trials = expand(sweep, task)
     assert len(trials) == 8 and task.name == "own" and "norm" not in task.schema
     params = trials[0].params
     assert (params["arch"], params["depth"], params["dropout"]) == ("model:MLP", 1, 0.1)
@@ -57,7 +58,7 @@ def test_arguments_of_the_callable_are_parameters_of_the_sweep(folder):
         ({"width": 0.5}, "a whole number"),
     ):
         with pytest.raises(SweepError, match=words):
-            sweep_in(folder, **wrong).expand()
+            expand(sweep_in(folder, **wrong))
 
 
 def test_an_identity_has_no_path_and_follows_the_content_of_the_data(folder, tmp_path):
@@ -65,12 +66,12 @@ def test_an_identity_has_no_path_and_follows_the_content_of_the_data(folder, tmp
     elsewhere.mkdir()
     for name in ("model.py", "mine.npz"):
         shutil.copy(folder / name, elsewhere / name)
-    ids = [trial.trial_id for trial in sweep_in(folder, dataset="mine.npz").expand()]
-    assert [trial.trial_id for trial in sweep_in(elsewhere, dataset="./mine.npz").expand()] == ids
+    ids = [trial.trial_id for trial in expand(sweep_in(folder, dataset="mine.npz"))]
+    assert [trial.trial_id for trial in expand(sweep_in(elsewhere, dataset="./mine.npz"))] == ids
     changed = X[:60].copy()
     changed[0, 0, 0, 0] += 1
     np.savez(elsewhere / "mine.npz", x=changed, y=Y[:60], x_test=X[60:], y_test=Y[60:])
-    others = sweep_in(elsewhere, dataset="./mine.npz").expand()
+    others = expand(sweep_in(elsewhere, dataset="./mine.npz"))
     assert not {trial.trial_id for trial in others} & set(ids)
     assert others[0].params["dataset"] == "mine.npz" and len(others[0].params["dataset_hash"]) == 16
 
@@ -89,12 +90,12 @@ def test_the_code_of_the_files_is_that_of_the_task(folder):
     )
     task = sweep.load_task()
     assert set(task.code.contents) == {"model.py", "data.py", "helper.py"}
-    trials = sweep.expand(task)
+    trials = expand(sweep, task)
     assert len({trial.params["dataset_hash"] for trial in trials}) == 2
     kept = dict(task.code.contents)
     (folder / "data.py").write_text("raise RuntimeError('edited')\n")
     again = sweep.load_task(kept)
-    assert [trial.trial_id for trial in sweep.expand(again)] == [trial.trial_id for trial in trials]
+    assert [trial.trial_id for trial in expand(sweep, again)] == [trial.trial_id for trial in trials]
     with pytest.raises(TaskError, match=r"data\.py, line 1.*edited"):
         sweep.load_task()
 
@@ -150,20 +151,20 @@ def test_what_cannot_run_is_said_before_anything_trains(folder):
         ({"dataset": "./sub/data.py:make"}, ["two folders"]),
     ):
         with pytest.raises((SweepError, TaskError, ParameterError)) as refused:
-            sweep_in(folder, **given).expand()
+            expand(sweep_in(folder, **given))
         assert all(word in str(refused.value) for word in words), refused.value
 
 
 def test_data_larger_than_memory_is_refused_before_it_is_read(folder, monkeypatch):
     monkeypatch.setattr(os, "sysconf", lambda name: 10)
     with pytest.raises(SweepError, match="of memory"):
-        sweep_in(folder, dataset="mine.npz").expand()
+        expand(sweep_in(folder, dataset="mine.npz"))
 
 
 def test_data_that_changed_since_the_plan_is_refused_by_the_worker(folder):
     sweep = sweep_in(folder, dataset="mine.npz")
     task = sweep.load_task()
-    trials = [trial.params for trial in sweep.expand(task)][:1]
+    trials = [trial.params for trial in expand(sweep, task)][:1]
     np.savez(folder / "mine.npz", x=X[:60] + 1, y=Y[:60])
     with pytest.raises(ValueError, match="has changed since the trial was planned"):
         list(task.run(trials, Context(ids_of(trials), data=Folder("."))))

@@ -10,7 +10,8 @@ from own_data import Folder
 from training_context import Context, ids_of
 
 from depthrate.sweeps.errors import SweepError
-from depthrate.sweeps.sweep_file import sweep_of_spec
+from depthrate.sweeps.expand import expand
+from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.collapse.schema import DEFAULT_CONTEXT_LENGTH, DEFAULT_VOCABULARY_SIZE
 from depthrate.tasks.data import reviews
 from depthrate.tasks.data.published import PUBLISHED
@@ -86,14 +87,14 @@ def sweep_in(folder, name, **params):
 
 def run(sweep, folder, only=None):
     task = sweep.load_task()
-    trials = [trial.params for trial in sweep.expand(task)][only or slice(None)]
+    trials = [trial.params for trial in expand(sweep, task)][only or slice(None)]
     return list(task.run(trials, Context(ids_of(trials), data=Folder(str(folder)))))
 
 
 def test_the_network_is_told_how_texts_are_read_and_trains_fused_as_alone(folder):
     sweep = sweep_in(folder, "Told", depth=2, context_length=5, vocabulary_size=12)
     task = sweep.load_task()
-    params = sweep.expand(task)[0].params
+    params = expand(sweep, task)[0].params
     assert (params["context_length"], params["vocabulary_size"], params["num_classes"]) == (5, 12, 2)
     assert "trains fused" in " ".join(task.remarks([params]))
     together, alone = run(sweep, folder), run(sweep, folder, slice(1, 2))
@@ -108,11 +109,11 @@ def test_a_network_without_such_arguments_reads_what_the_sweep_says(folder):
     sweep = sweep_in(folder, "Fixed", depth=1, context_length=5, vocabulary_size=12)
     assert run(sweep, folder)[0].tables["metrics"]
     with pytest.raises(SweepError, match=r"does not take samples of shape \[64\] \(tokens"):
-        sweep_in(folder, "Fixed", depth=1).expand()
+        expand(sweep_in(folder, "Fixed", depth=1))
 
 
 def test_where_nothing_is_said_texts_are_read_as_for_our_networks(folder):
-    params = sweep_in(folder, "Told", depth=1).expand()[0].params
+    params = expand(sweep_in(folder, "Told", depth=1))[0].params
     assert (params["context_length"], params["vocabulary_size"]) == (DEFAULT_CONTEXT_LENGTH, DEFAULT_VOCABULARY_SIZE)
 
 
@@ -130,16 +131,16 @@ def test_where_nothing_is_said_texts_are_read_as_for_our_networks(folder):
 )
 def test_what_cannot_be_is_said_before_anything_starts(folder, name, params, words):
     with pytest.raises(SweepError, match=words):
-        sweep_in(folder, name, **params).expand()
+        expand(sweep_in(folder, name, **params))
 
 
 def test_on_images_such_an_argument_is_the_networks_own(folder):
     sweep = sweep_in(folder, "Image", dataset="digits")
-    params = sweep.expand()[0].params
+    params = expand(sweep)[0].params
     assert params["context_length"] == 3 and "vocabulary_size" in params
     assert len(sweep.load_task().remarks([params])) == 2
 
 
 def test_trials_of_before_keep_their_names(folder):
-    names = [trial.trial_id for trial in sweep_in(folder, "Plain", dataset="digits", num_inputs=64).expand()]
+    names = [trial.trial_id for trial in expand(sweep_in(folder, "Plain", dataset="digits", num_inputs=64))]
     assert names == ["28e69ee257fdc4e4", "be67396abd1e058b"]  # as of 2026-11-22, before such networks read texts

@@ -2,7 +2,8 @@
 
 import pytest
 
-from depthrate.sweeps.sweep_file import load_sweep
+from depthrate.sweeps.expand import expand
+from depthrate.sweeps.load import load_sweep
 
 FIGURES = {
     "figure3": {"zipf": 0.0, "samples_per_sequence": 5, "epochs": 1200, "layer_norm": False},
@@ -16,7 +17,7 @@ SHARED |= {"lr": 0.1, "batch_size": 100, "weight_decay": 0.001, "init_scale": 0.
 
 @pytest.mark.parametrize("figure", FIGURES)
 def test_a_figure_has_the_papers_settings(figure):
-    trials = load_sweep(f"papers/words/words-{figure}").expand()
+    trials = expand(load_sweep(f"papers/words/words-{figure}"))
     assert [trial.params["seed"] for trial in trials] == [0, 1, 2]
     expected = SHARED | FIGURES[figure]
     assert all({name: trial.params[name] for name in expected} == expected for trial in trials)

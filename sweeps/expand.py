@@ -1,4 +1,4 @@
-"""The axes of a sweep: which combinations of parameters it names, counted before any is formed, and which seeds."""
+"""From a sweep to its trials: axes, counted before any is formed; seeds, defaults, derived parameters, exclusions, checks."""
 
 from __future__ import annotations
 
@@ -6,26 +6,165 @@ import itertools
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from depthrate.sweeps.content import kind_of, mapping_of, require_keys
-from depthrate.sweeps.errors import SweepError
-from depthrate.sweeps.limits import counted
-from depthrate.tasks.schema import shown
+from depthrate.sweeps.errors import SweepError, check_count, counted, kind_of
+from depthrate.sweeps.expression import Expression, ExpressionError
+from depthrate.sweeps.spec import Grid, SweepSpec
+from depthrate.sweeps.trial import Trial, TrialMaker
+from depthrate.tasks.schema import Filler, Parameter, ParameterError, nearest, shown
 from depthrate.tasks.task import Task
 
-if TYPE_CHECKING:
-    from depthrate.sweeps.sweep import Sweep
-
 Combination = dict[str, Any]
-_GRID_KEYS = ("params", "grid", "zip")
 _RANGES = ("range", "linspace", "logspace")
+
+
+def expand(sweep: SweepSpec, task: Task | None = None) -> list[Trial]:
+    """Return the sweep's trials in the order of its axes, each once; none for a search, whose trials come as it goes.
+
+    Raises:
+        SweepError: a parameter is unknown, of the wrong type, given twice, or a derived value cannot be formed.
+    """
+    if sweep.search is not None:
+        return []
+    try:
+        return _expand(sweep, task or sweep.load_task())
+    except (ParameterError, ExpressionError) as error:
+        raise SweepError(str(error)) from None
+
+
+def _expand(sweep: SweepSpec, task: Task) -> list[Trial]:
+    builder = TrialBuilder(sweep, task)
+    trials: dict[str, Trial] = {}
+    for given in _given(sweep, task, builder):
+        trial = builder.build(given)
+        if trial is not None:
+            trials.setdefault(trial.trial_id, trial)
+    if not trials:
+        raise SweepError("the sweep has no trials: exclude drops every combination")
+    return list(trials.values())
+
+
+def _given(sweep: SweepSpec, task: Task, builder: TrialBuilder) -> Iterator[Combination]:
+    """Yield what the sweep says of each trial; the values it repeats are the very same objects."""
+    combinations = Combinations(sweep, task)
+    check_count(combinations.count * len(builder.seeds), sweep.max_trials)
+    for shared in combinations:
+        for seed in builder.seeds:
+            yield with_seed(shared, seed)
+
+
+class TrialBuilder:
+    """Makes a sweep's trials from what it says of each: defaults, derived parameters, and the task's checks."""
+
+    def __init__(self, sweep: SweepSpec, task: Task):
+        """Check what all trials share.
+
+        Raises:
+            SweepError, ParameterError, ExpressionError: a name is unknown, or a derived parameter cannot be formed.
+        """
+        check_names(sweep.params, "params", task)
+        self.seeds = _seeds(sweep, task)
+        derived = {name: Expression(_arithmetic(value, name)) for name, value in sweep.derive.items()}
+        _check_derived(derived, sweep, task)
+        self.derived = {name: derived[name] for name in _derivation_order(derived)}
+        self._task = task
+        self._filters = [_checked_filter(part, task) for part in sweep.exclude]
+        self._filler = Filler(task.schema, later=self.derived.keys())
+        self._formulas = {name: _Formula(expression, task.schema[name]) for name, expression in self.derived.items()}
+        self._maker = TrialMaker(task.name, task.version, task.schema, added=task.schema.added)
+
+    def build(self, given: Combination) -> Trial | None:
+        """Return the trial with these parameters, or None if the sweep excludes it.
+
+        Raises:
+            SweepError, ParameterError, ExpressionError: there cannot be such a trial.
+        """
+        params = self._filler.fill(given)
+        for name, formula in self._formulas.items():
+            params[name] = formula.value(params)
+        if any(all(params[name] == value for name, value in part.items()) for part in self._filters):
+            return None
+        self._task.complete(params)
+        self._task.check_trial(params)
+        return self._maker.make(params)
+
+
+class _Formula:
+    """An entry of `derive:`, computed once for the very same operands, which a grid repeats in many trials."""
+
+    def __init__(self, expression: Expression, parameter: Parameter):
+        self._expression, self._parameter = expression, parameter
+        self._names = sorted(expression.names)
+        self._computed: dict[tuple[int, ...], tuple[list[Any], Any]] = {}
+
+    def value(self, params: Mapping[str, Any]) -> Any:
+        """Return the derived parameter's value, checked."""
+        operands = [params[name] for name in self._names]
+        key = tuple(map(id, operands))
+        if key not in self._computed:
+            self._computed[key] = operands, self._compute(params)  # kept: a freed operand's id is used again
+        return self._computed[key][1]
+
+    def _compute(self, params: Mapping[str, Any]) -> Any:
+        value = self._expression.evaluate(params)
+        try:
+            return self._parameter.check(value)
+        except ParameterError as error:
+            raise SweepError(f"derive: {self._parameter.name} = {self._expression.text}: {error}") from None
+
+
+def _derivation_order(derived: dict[str, Expression]) -> list[str]:
+    order: list[str] = []
+    while len(order) < len(derived):
+        ready = [n for n in derived if n not in order and not (derived[n].names & derived.keys()) - set(order)]
+        if not ready:
+            circle = sorted(set(derived) - set(order))
+            raise SweepError(f"derive goes in a circle: {', '.join(circle)} refer to each other")
+        order += ready
+    return order
+
+
+def _check_derived(derived: dict[str, Expression], sweep: SweepSpec, task: Task) -> None:
+    check_names(derived, "derive", task)
+    for place, taken in (("params", sweep.params), ("grid", sweep.grid), ("zip", sweep.zip)):
+        refuse_twice(derived, taken, "derive", place)
+    if sweep.seeds is not None and "seed" in derived:
+        raise SweepError("'seed' is given in derive and by seeds; keep one")
+    for name, expression in derived.items():
+        for used in sorted(expression.names - set(task.schema)):
+            raise SweepError(
+                f"derive: {name} = {expression.text}: {used!r} is not a parameter{nearest(used, task.schema)} "
+                f"(known: {', '.join(task.schema)})"
+            )
+
+
+def _arithmetic(value: Any, name: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise SweepError(f"derive: {name} is {kind_of(value)}; give arithmetic such as 0.05 / depth")
+    return str(value)
+
+
+def _seeds(sweep: SweepSpec, task: Task) -> list[int | None]:
+    if sweep.seeds is None:
+        return [None]
+    if "seed" not in task.schema:
+        raise SweepError(f"seeds is given, but task {task.name!r} has no parameter 'seed'")
+    for place, taken in (("params", sweep.params), ("grid", sweep.grid), ("zip", sweep.zip)):
+        if "seed" in taken:
+            raise SweepError(f"'seed' is given in {place} and by seeds; keep one")
+    return seed_values(sweep.seeds, "seeds", sweep.max_trials)
+
+
+def _checked_filter(part: Mapping[str, Any], task: Task) -> Combination:
+    check_names(part, "exclude", task)
+    return {name: task.schema[name].check(value) for name, value in part.items()}
 
 
 class Combinations:
     """What a sweep says of its trials, one mapping for each combination of its axes, seeds left out."""
 
-    def __init__(self, sweep: Sweep, task: Task):
+    def __init__(self, sweep: SweepSpec, task: Task):
         """Read the axes, and check them as far as their names and lengths go.
 
         Raises:
@@ -37,13 +176,13 @@ class Combinations:
         if not sweep.grids and not (sweep.include and not outer.names):
             self._parts.append((outer, {}, None))
         for number, part in enumerate(sweep.grids):
-            inner, own = _read_part(part, number, task, sweep.max_trials)
-            refuse_twice(outer.names, inner.names | own.keys(), "grid", f"grids[{number}]")
-            self._parts.append((outer, own, inner))
+            inner, fixed = _read_part(part, number, task, sweep.max_trials)
+            refuse_twice(outer.names, inner.names | fixed.keys(), "grid", f"grids[{number}]")
+            self._parts.append((outer, fixed, inner))
         for number, part in enumerate(sweep.include):
             check_names(part, f"include[{number}]", task)
         self._include = sweep.include
-        named = [outer.names | own.keys() | (inner.names if inner else set()) for outer, own, inner in self._parts]
+        named = [outer.names | fixed.keys() | (inner.names if inner else set()) for outer, fixed, inner in self._parts]
         for names in (*named, *(part.keys() for part in sweep.include)):
             refuse_twice(sweep.derive, names, "derive", "grids or include")
             if sweep.seeds is not None:
@@ -56,9 +195,9 @@ class Combinations:
 
     def __iter__(self) -> Iterator[Combination]:
         """Yield the fixed parameters with each combination of the axes; the values that come again are the same objects."""
-        for outer, own, inner in self._parts:
+        for outer, fixed, inner in self._parts:
             for first, second in itertools.product(outer.combinations, inner.combinations if inner else [{}]):
-                yield self._base | first | own | second
+                yield self._base | first | fixed | second
         for part in self._include:
             yield {**self._base, **part}
 
@@ -67,7 +206,13 @@ class _Grid:
     """The axes of a `grid:` and of the `zip:` beside it."""
 
     def __init__(
-        self, grid: Mapping[str, Any], zipped: Mapping[str, Any], fixed: Combination, where: str, task: Task, most: int
+        self,
+        grid: Mapping[str, Any],
+        zipped: Mapping[str, Any],
+        fixed: Mapping[str, Any],
+        where: str,
+        task: Task,
+        most: int,
     ):
         check_names(grid, where + "grid", task)
         check_names(zipped, where + "zip", task)
@@ -102,11 +247,10 @@ class _Grid:
 def _read_part(part: Mapping[str, Any], number: int, task: Task, most: int) -> tuple[_Grid, Combination]:
     """Return the axes and the fixed parameters of an entry of `grids:`."""
     where = f"grids[{number}]."
-    require_keys(part, _GRID_KEYS, f"grids[{number}]")
-    own = mapping_of(part.get("params"), where + "params")
-    check_names(own, where + "params", task)
-    grid, zipped = (mapping_of(part.get(key), where + key) for key in ("grid", "zip"))
-    return _Grid(grid, zipped, own, where, task, most), own
+    given = {key: value for key, value in part.items() if value is not None}
+    grid = Grid.read(given, f"grids[{number}]", where)
+    check_names(grid.params, where + "params", task)
+    return _Grid(grid.grid, grid.zip, grid.params, where, task, most), dict(grid.params)
 
 
 def _axis(name: str, values: Any, where: str, most: int) -> Sequence[Any]:

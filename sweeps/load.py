@@ -7,26 +7,20 @@ import hashlib
 import re
 import runpy
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from depthrate.sweeps.content import kind_of, mapping_of, mappings_of, require_keys
-from depthrate.sweeps.errors import NoSweepFileError, SweepError
-from depthrate.sweeps.figure_requests import figure_request
-from depthrate.sweeps.fit_requests import fit_request
-from depthrate.sweeps.limits import MAX_TRIALS
-from depthrate.sweeps.search import search_of_spec
-from depthrate.sweeps.sweep import Sweep
+from depthrate.sweeps.errors import NoSweepFileError, SweepError, kind_of, require_keys
+from depthrate.sweeps.spec import KEYS, NAME, Search, SweepSpec, figure_request, fit_request
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.loading import absolute_task_name
 from depthrate.tasks.own.references import HOSTS, NAMED, absolute_reference, is_own
 from depthrate.tasks.schema import nearest, shown
-from depthrate.tasks.task import Engine
 
 SHIPPED = Path(__file__).parent
-_PARTS = ("params", "grid", "zip", "grids", "include", "exclude", "derive")
-KEYS = ("name", "task", *_PARTS, "seeds", "search", "fit", "figures", "max_trials", "engine")
+_OF_TRIALS = ("params", "grid", "zip", "grids", "include", "exclude")
+"""Where a sweep gives parameters their values."""
 _OVERRIDDEN = ("params", "grid", "zip", "grids", "include", "derive")
 """Where --set takes out what the file says of a parameter."""
 _SAME_TRIALS = ("name", "max_trials", "engine")
@@ -41,9 +35,7 @@ def parse_yaml(text: str) -> Any:
     Raises:
         SweepError: the text is not YAML, a key stands twice, or its aliases stand for more than memory should hold.
     """
-    from depthrate.sweeps.strict_yaml import (
-        read_yaml,  # here: half of this module's start-up, and most commands read no YAML
-    )
+    from depthrate.sweeps.yaml_file import read_yaml  # half of this module's start-up, and most commands read no YAML
 
     return read_yaml(text)
 
@@ -75,7 +67,7 @@ def find_sweep_file(given: str) -> Path:
     )
 
 
-def load_sweep(given: str, overrides: Mapping[str, Any] | None = None) -> Sweep:
+def load_sweep(given: str, overrides: Mapping[str, Any] | None = None) -> SweepSpec:
     """Read a sweep file, or call `file.py:function` for a Sweep, and apply `--set` overrides.
 
     Raises:
@@ -92,7 +84,7 @@ def load_sweep(given: str, overrides: Mapping[str, Any] | None = None) -> Sweep:
         raise SweepError(f"{path}: {error}") from None
 
 
-def changed_sweep(sweep: Sweep, overrides: Mapping[str, Any]) -> Sweep:
+def changed_sweep(sweep: SweepSpec, overrides: Mapping[str, Any]) -> SweepSpec:
     """Return a sweep with `--set` overrides.
 
     Raises:
@@ -113,7 +105,7 @@ def _which_function(path: Path) -> str:
     return f"{path} is Python; name the function in it that returns a depthrate.Sweep, as in {call} ({there})"
 
 
-def sweep_of_spec(content: Any, folder: Path | None = None) -> Sweep:
+def sweep_of_spec(content: Any, folder: Path | None = None) -> SweepSpec:
     """Build a sweep from the mapping a sweep file holds; a task file is looked up in `folder`.
 
     Raises:
@@ -125,58 +117,39 @@ def sweep_of_spec(content: Any, folder: Path | None = None) -> Sweep:
     for key in ("name", "task"):
         if not isinstance(content.get(key), str):
             raise SweepError(f"key {key!r} is {kind_of(content.get(key))}; a sweep needs a text there")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", content["name"]):
+    if not re.fullmatch(NAME, content["name"]):
         raise SweepError(
             f"name {shown(content['name'])} cannot name a folder; allowed: letters, digits, '_', '-', '.', at most 100"
         )
-    max_trials = MAX_TRIALS if content.get("max_trials") is None else content["max_trials"]
-    if isinstance(max_trials, bool) or not isinstance(max_trials, int) or max_trials < 1:
-        raise SweepError(f"max_trials is {kind_of(max_trials)}; give a whole number from 1 on")
-    content = {**content, **_with_absolute_references(content, folder or Path.cwd())}
-    return Sweep(
-        name=content["name"],
-        task=absolute_task_name(content["task"], folder or Path.cwd()),
-        params=mapping_of(content.get("params"), "params"),
-        grid=mapping_of(content.get("grid"), "grid"),
-        zip=mapping_of(content.get("zip"), "zip"),
-        grids=mappings_of(content.get("grids"), "grids"),
-        include=mappings_of(content.get("include"), "include"),
-        exclude=mappings_of(content.get("exclude"), "exclude"),
-        derive=mapping_of(content.get("derive"), "derive"),
-        seeds=content.get("seeds"),
-        search=search_of_spec(content.get("search"), most=max_trials),
-        fit=tuple(fit_request(part) for part in mappings_of(content.get("fit"), "fit")),
-        figures=tuple(figure_request(part) for part in mappings_of(content.get("figures"), "figures")),
-        max_trials=max_trials,
-        engine=_engine(content.get("engine")),
-    )
+    given = {key: value for key, value in content.items() if value is not None}
+    entries: dict[str, Callable[[Mapping[str, Any]], Any]] = {"fit": fit_request, "figures": figure_request}
+    for key, read in entries.items():
+        if isinstance(given.get(key), list | tuple):
+            given[key] = [read(entry) if isinstance(entry, Mapping) else entry for entry in given[key]]
+    if "search" in given:
+        given["search"] = Search.read(given["search"], "search", "search.")
+    folder = folder or Path.cwd()
+    sweep = SweepSpec.read(given, "the sweep")
+    changes = _absolute_references(sweep, folder) if sweep.task in HOSTS else {}
+    return sweep.replace(task=absolute_task_name(sweep.task, folder), **changes)
 
 
-def _with_absolute_references(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def _absolute_references(sweep: SweepSpec, folder: Path) -> dict[str, Any]:
     """Return the parts of a sweep in which the paths of the user's network and data are absolute."""
-    if content["task"] not in HOSTS:
-        return {}
 
     def absolute(name: str, value: Any) -> Any:
         if isinstance(value, list):
-            return [absolute(name, each) for each in value]
+            return [absolute(name, item) for item in value]
         return absolute_reference(value, folder) if is_own(name, value) else value
 
     def changed(part: Any) -> Any:
-        if isinstance(part, list):
-            return [changed(each) for each in part]
+        if isinstance(part, list | tuple):
+            return type(part)(map(changed, part))
         if not isinstance(part, Mapping):
             return part
         return {name: absolute(name, value) if name in NAMED else value for name, value in part.items()}
 
-    return {key: changed(content[key]) for key in _PARTS if key != "derive" and key in content}
-
-
-def _engine(given: Any) -> Engine:
-    known = [engine.value for engine in Engine]
-    if given is not None and given not in known:
-        raise SweepError(f"engine is {shown(given)}; allowed: {', '.join(known)}")
-    return Engine.AUTO if given is None else Engine(given)
+    return {key: changed(getattr(sweep, key)) for key in _OF_TRIALS}
 
 
 def _spec_of_function(path: Path, name: str) -> dict[str, Any]:
@@ -190,7 +163,7 @@ def _spec_of_function(path: Path, name: str) -> dict[str, Any]:
         raise
     except Exception as error:
         raise SweepError(f"{type(error).__name__}: {error}") from error
-    if not (isinstance(made, Sweep) or type(made).__module__.startswith("depthrate.")):
+    if not (isinstance(made, SweepSpec) or type(made).__module__.startswith("depthrate.")):
         raise SweepError(f"{name!r} is not a function that returns a depthrate.Sweep")
     return made.spec()
 

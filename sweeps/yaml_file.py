@@ -7,9 +7,12 @@ from typing import Any
 
 import yaml
 
-from depthrate.sweeps.errors import SweepError
-from depthrate.sweeps.limits import MAX_DIGITS, MAX_REPEATED, counted
+from depthrate.sweeps.errors import SweepError, counted
 
+MAX_DIGITS = 300
+"""Of a whole number in a sweep file; no parameter takes one of more (`tasks.schema.LARGEST`)."""
+MAX_REPEATED = 100_000
+"""Values that the aliases of a sweep file may stand for."""
 _FLOAT_TAG, _INT_TAG = "tag:yaml.org,2002:float", "tag:yaml.org,2002:int"
 
 
@@ -28,8 +31,6 @@ _Loader.add_implicit_resolver(
     ),
     list("-+0123456789."),
 )
-
-
 _Loader.add_implicit_resolver(_INT_TAG, re.compile(r"[-+]?(?:0|[1-9][0-9_]*)$"), list("-+0123456789"))
 
 
@@ -71,9 +72,6 @@ def read_yaml(text: str) -> Any:
     """
     try:
         loader = _Loader(text)
-    except yaml.YAMLError as error:  # a NUL, or half of a surrogate pair
-        raise SweepError(f"not YAML: {' '.join(str(error).split())}") from None
-    try:
         node = loader.get_single_node()
         if node is None:
             return None
@@ -83,24 +81,22 @@ def read_yaml(text: str) -> Any:
         raise SweepError(f"not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise SweepError("not YAML: nested too deeply") from None
-    finally:
-        loader.dispose()
 
 
 def _check_aliases(root: yaml.Node) -> None:
     """Count what the document stands for with every alias written out, without writing it out."""
     sizes: dict[int, int] = {}
-    own = 0
+    written = 0
 
     def size(node: yaml.Node) -> int:
-        nonlocal own
+        nonlocal written
         if id(node) in sizes:
             if not sizes[id(node)]:
                 raise SweepError(f"{_line(node)}: an alias refers to what it stands in")
             return sizes[id(node)]
         sizes[id(node)] = 0  # being counted
         here = 1 if not isinstance(node, yaml.ScalarNode) else 1 + len(node.value) // 64
-        own += here
+        written += here
         if isinstance(node, yaml.SequenceNode):
             here += sum(map(size, node.value))
         elif isinstance(node, yaml.MappingNode):
@@ -108,7 +104,7 @@ def _check_aliases(root: yaml.Node) -> None:
         sizes[id(node)] = here
         return here
 
-    if size(root) - own > MAX_REPEATED:
+    if size(root) - written > MAX_REPEATED:
         raise SweepError(
             f"{_line(root)}: with its aliases written out it has {counted(sizes[id(root)])} values, {MAX_REPEATED:,} "
             "more than stand there are allowed; write fewer aliases (*name), or the sweep in Python"

@@ -1,0 +1,123 @@
+"""Parts of a sweep file as typed models: how one is read and written back, and what is said of one that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin
+
+import msgspec
+from msgspec import structs
+from msgspec.structs import FieldInfo, fields
+
+from depthrate.sweeps.errors import SweepError, kind_of, require_keys
+from depthrate.tasks.schema import nearest, shown
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A mapping of a sweep file whose keys are typed fields; what stands below a field is what editors show of it."""
+
+    ALWAYS: ClassVar[tuple[str, ...]] = ()
+    """Keys that a spec has also at their defaults: the hashes of specs rest on it."""
+    ALLOWED: ClassVar[Mapping[str, str]] = {}
+    """Key -> what it takes, where its type does not say that well."""
+
+    @classmethod
+    def read(cls, content: Any, place: str, prefix: str = "") -> Self:
+        """Return the part that a mapping describes; a message names the place of the mapping, and its values by a prefix.
+
+        Raises:
+            SweepError: a key is unknown or missing, or a value does not fit; the message says what may be given.
+        """
+        try:
+            return msgspec.convert(content, cls)
+        except msgspec.ValidationError as error:
+            if not isinstance(error.__cause__, SweepError):
+                _refuse(cls, content, place, prefix)
+            raise SweepError(str(error.__cause__ or error)) from None
+
+    def replace(self, **changes: Any) -> Self:
+        """Return the part with other values for some of its keys."""
+        return structs.replace(self, **changes)
+
+    def spec(self) -> dict[str, Any]:
+        """Return what a sweep file would hold: what differs from the defaults, and what it holds always."""
+        return {
+            field.name: _plain(value)
+            for field in fields(type(self))
+            if not _is_default(value := getattr(self, field.name), field) or field.name in self.ALWAYS
+        }
+
+
+def _is_default(value: Any, field: FieldInfo) -> bool:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return not value
+    return value is None if field.default is None else bool(value == field.default)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Part):
+        return value.spec()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Enum):
+        return value.value
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _refuse(part: type[Part], content: Any, place: str, prefix: str) -> None:
+    """Raise what a mapping has that its part does not take; return if that is nothing.
+
+    The library says which type was expected and where; a user is told what was given, and what may be.
+    """
+    names, said = part.__struct_fields__, shown if place.startswith("search") else kind_of
+    if not isinstance(content, Mapping):
+        raise SweepError(f"{place} is {said(content)}; give a mapping with some of the keys {', '.join(names)}")
+    require_keys(content, names, place)
+    for field in fields(part):
+        value, name = content.get(field.name), prefix + field.name
+        if _fits(value, field.type) or (field.name not in content and not field.required):
+            continue
+        items = [get_args(kind)[0] for kind in _within(field.type) if get_origin(kind) is tuple]
+        if _parts(field.type) and not items:
+            _refuse(_parts(field.type)[0], value, name, f"{name}.")
+        allowed = part.ALLOWED.get(field.name) or _allowed(field.type, value)
+        for index, item in enumerate(value if items and isinstance(value, list | tuple) else ()):
+            if not _fits(item, items[0]):
+                allowed = part.ALLOWED.get(field.name) or _allowed(items[0], item)
+                raise SweepError(f"{name}[{index}] is {said(item)}; {allowed}")
+        raise SweepError(f"{name} is {said(value)}; {allowed}")
+
+
+def _allowed(annotation: Any, value: Any) -> str:
+    """Say what a type takes."""
+    inside = list(_within(annotation))
+    choices = [choice for kind in inside if get_origin(kind) is Literal for choice in get_args(kind)]
+    choices += [choice.value for kind in inside if isinstance(kind, type) and issubclass(kind, Enum) for choice in kind]
+    if choices:
+        return f"allowed: {', '.join(choices)}{nearest(value, choices) if isinstance(value, str) else ''}"
+    least = [kind.ge for kind in inside if isinstance(kind, msgspec.Meta) and kind.ge is not None]
+    if least:
+        return f"give a whole number from {least[0]} on"
+    if any(get_origin(kind) is Mapping or kind in _parts(annotation) for kind in inside):
+        return "give a list of mappings" if any(get_origin(kind) is tuple for kind in inside) else "give a mapping"
+    return "allowed: true or false" if bool in inside else "allowed: a text"
+
+
+def _parts(annotation: Any) -> list[type[Part]]:
+    return [kind for kind in _within(annotation) if isinstance(kind, type) and issubclass(kind, Part)]
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    try:
+        msgspec.convert(value, annotation)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _within(annotation: Any) -> Iterator[Any]:
+    """Yield a type and all that it is made of, with what it is annotated by."""
+    yield annotation
+    for inner in get_args(annotation):
+        yield from _within(inner)
