@@ -1,11 +1,15 @@
-"""Plotly's part of the report: traces, axes, colours, the figure in the page and the library that draws it."""
+"""A figure as it is described once: the page draws it with plotly, files are drawn of it by matplotlib (`report.drawing`).
+
+A description is plotly's, in what both understand: colours are `#rrggbb` with an opacity beside them, dashes and markers are
+those named here.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -18,6 +22,11 @@ Trace: TypeAlias = dict[str, Any]
 GREY = "#777777"
 """Of reference lines."""
 DASHES = ("solid", "dash", "dot", "dashdot")
+"""Of lines that are told apart by them, in this order."""
+LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdashdot": (0, (8, 2, 1, 2))}
+"""Every dash that a figure may have: plotly's name -> matplotlib's pattern."""
+MARKERS = {"circle": "o", "circle-open": "o", "triangle-up": "^"}
+"""Every marker that a figure may have: plotly's name -> matplotlib's."""
 MAX_GROUPS = 12
 MAX_POINTS = 20_000
 """Of one figure."""
@@ -53,8 +62,21 @@ class Plot:
 
 def make_trace(x: Iterable[Any], y: Iterable[Any], group: str, *, name: str | None = None, **style: Any) -> Trace:
     """Return a line unless the style says otherwise; it is in the legend if it has a name."""
+    _check_look(style)
     shared = {"type": "scatter", "x": _json_numbers(x), "y": _json_numbers(y), "mode": "lines", "hoverinfo": "skip"}
     return shared | {"legendgroup": group, "showlegend": name is not None, "name": name or ""} | style
+
+
+def _check_look(style: Mapping[str, Any]) -> None:
+    """Check that both renderers understand how something is drawn."""
+    for name, value in style.items():
+        if isinstance(value, Mapping):
+            _check_look(value)
+        elif name.endswith("color"):
+            assert re.fullmatch("#[0-9a-f]{6}", value), f"{name} {value!r} is not #rrggbb"
+        else:
+            assert name != "dash" or value in LINE_STYLES, value
+            assert name != "symbol" or value in MARKERS, value
 
 
 def _json_numbers(values: Iterable[Any]) -> list[float | None]:
@@ -122,11 +144,6 @@ def viridis(num: int) -> list[str]:
     places = np.linspace(0, len(stops) - 1, num)
     channels = [np.interp(places, np.arange(len(stops)), stops[:, channel]) for channel in range(3)]
     return ["#" + "".join(f"{round(value):02x}" for value in rgb) for rgb in zip(*channels, strict=True)]
-
-
-def faded(colour: str, alpha: float) -> str:
-    """Return the colour with this opacity."""
-    return f"rgba({','.join(str(channel) for channel in _rgb(colour))},{alpha})"
 
 
 def _rgb(colour: str) -> list[int]:

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 from depthrate.orchestrator.report.drawing.labels import label
 from depthrate.orchestrator.report.drawing.style import SCREEN, FigureStyle
 from depthrate.orchestrator.report.drawing.svg_text import with_words
-from depthrate.orchestrator.report.plot import Plot, Trace
+from depthrate.orchestrator.report.plot import LINE_STYLES, MARKERS, Plot, Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdashdot": (0, (8, 2, 1, 2))}
-MARKERS = {"circle": "o", "circle-open": "o", "triangle-up": "^", "square": "s", "diamond": "D"}
 MAX_LEGEND = 60
 """Characters of a line; a legend wider than the figure would leave its axes no room."""
 INSIDE_HEIGHT, INSIDE_WIDTH = 0.45, 0.8
@@ -71,8 +69,7 @@ def _draw_trace(figure: Figure, axes: Axes, trace: Trace, style: FigureStyle) ->
     x, y = (_with_gaps(trace[name]) for name in ("x", "y"))
     name = label(trace["name"], style) if trace["showlegend"] else None
     if trace.get("fill"):
-        colour, alpha = _colour(trace["fillcolor"])
-        axes.fill(x, y, facecolor=colour, alpha=alpha, linewidth=0, label=name)
+        axes.fill(x, y, facecolor=trace["fillcolor"], alpha=trace["opacity"], linewidth=0, label=name)
         return
     axes.plot(x, y, **_line_style(trace, style), label=name, clip_on=trace.get("cliponaxis", True))
     if "text" in trace["mode"]:
@@ -86,7 +83,7 @@ def _line_style(trace: Trace, style: FigureStyle) -> dict[str, Any]:
     line, marker, mode = trace.get("line", {}), trace.get("marker", {}), trace["mode"]
     colour = line.get("color") or marker.get("color")
     look: dict[str, Any] = {"color": colour, "alpha": trace.get("opacity", marker.get("opacity"))}
-    look["linestyle"] = DASHES[line.get("dash", "solid")] if "lines" in mode else "none"
+    look["linestyle"] = LINE_STYLES[line.get("dash", "solid")] if "lines" in mode else "none"
     look["linewidth"] = line.get("width", 2) * style.points_per_pixel
     if "markers" in mode:
         symbol = marker.get("symbol", "circle")
@@ -144,11 +141,6 @@ def _with_gaps(values: Sequence[float | None]) -> list[float]:
     return [float("nan") if value is None else float(value) for value in values]
 
 
-def _colour(rgba: str) -> tuple[tuple[float, ...], float]:
-    *rgb, alpha = (float(part) for part in rgba.removeprefix("rgba(").removesuffix(")").split(","))
-    return tuple(channel / 255 for channel in rgb), alpha
-
-
 def _turned_round(value: Any) -> Any:
     """Return a trace, or a part of it, whose colours keep their hue and have dark for light."""
     if isinstance(value, dict):
@@ -156,9 +148,6 @@ def _turned_round(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch("#[0-9a-f]{6}", value):
         rgb = _with_lightness_turned([int(value[start : start + 2], 16) / 255 for start in (1, 3, 5)])
         return "#" + "".join(f"{round(255 * channel):02x}" for channel in rgb)
-    if isinstance(value, str) and value.startswith("rgba("):
-        rgb, alpha = _colour(value)
-        return f"rgba({','.join(f'{255 * channel:.0f}' for channel in _with_lightness_turned(rgb))},{alpha})"
     return value
 
 

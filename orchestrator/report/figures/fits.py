@@ -22,7 +22,6 @@ from depthrate.orchestrator.report.plot import (
     Plot,
     Trace,
     drawn_notes,
-    faded,
     log_range,
     make_layout,
     make_trace,
@@ -103,7 +102,7 @@ def _point_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: 
     pairs = zip(thin["seed"], thin["trial_id"], strict=True)
     hover = [f"seed {escape_for_plotly(seed)}, trial {escape_for_plotly(trial)}" for seed, trial in pairs]
     dots = {"color": colour, "size": 5, "opacity": 0.5}
-    line, ring = {"color": colour, "width": 1}, {"size": 8, "line": {"color": "white", "width": 1}}
+    line, ring = {"color": colour, "width": 1}, {"size": 8, "line": {"color": "#ffffff", "width": 1}}
     falling = points[points["trial_id"].isin(list(curve.unconverged))]
     open_dots = {"color": colour, "size": 9, "symbol": "circle-open", "line": {"width": 1.2}}
     traces = [
@@ -114,7 +113,8 @@ def _point_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: 
         traces.append(make_trace(falling["x"], falling["y"], group, mode="markers", marker=open_dots))
     if (means["count"] > 1).any():
         x, y = [*means["x"], *means["x"][::-1]], [*means["high"], *means["low"][::-1]]
-        traces.insert(0, make_trace(x, y, group, line={"width": 0}, fill="toself", fillcolor=faded(colour, 0.15)))
+        band = {"fill": "toself", "fillcolor": colour, "opacity": 0.15, "line": {"width": 0}}
+        traces.insert(0, make_trace(x, y, group, **band))
     return traces
 
 

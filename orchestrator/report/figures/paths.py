@@ -17,7 +17,6 @@ from depthrate.orchestrator.report.plot import (
     Axes,
     Plot,
     Trace,
-    faded,
     make_layout,
     make_trace,
     viridis,
@@ -71,7 +70,7 @@ def _path_traces(part: pd.DataFrame, panel: PathPanel, name: str, colour: str, *
     by_layer = part.groupby("layer")
     x = by_layer[panel.x].mean().tolist()
     low, high = by_layer[panel.measurement].min().tolist(), by_layer[panel.measurement].max().tolist()
-    band: dict[str, Any] = {"fill": "toself", "fillcolor": faded(colour, 0.2), "line": {"width": 0}}
+    band: dict[str, Any] = {"fill": "toself", "fillcolor": colour, "opacity": 0.2, "line": {"width": 0}}
     line = {"color": colour, "width": 2}
     return [
         make_trace([*x, *reversed(x)], [*high, *reversed(low)], name, **band),

@@ -18,7 +18,6 @@ from depthrate.orchestrator.report.plot import (
     Plot,
     Trace,
     drawn_notes,
-    faded,
     make_layout,
     make_trace,
     value_ticks,
@@ -165,7 +164,7 @@ def _line_values(rows: pd.DataFrame, lines: Iterable[str]) -> list[float]:
 
 
 def _dot(colour: str, opacity: float) -> dict[str, object]:
-    return {"size": 6, "color": faded(colour, opacity)}
+    return {"size": 6, "color": colour, "opacity": opacity}
 
 
 def _line_names(names: list[str]) -> list[Trace]:

@@ -60,7 +60,7 @@ def _group_traces(curve: FittedCurve, colour: str, group: str, budget: int) -> l
              zip(thin["seed"], thin["trial_id"], strict=True)]  # fmt: skip
     dots = {"color": colour, "size": 5, "opacity": 0.5}
     name = escape_for_plotly(group_text(curve.by)) or None
-    ring = {"size": 8, "color": colour, "line": {"color": "white", "width": 1}}
+    ring = {"size": 8, "color": colour, "line": {"color": "#ffffff", "width": 1}}
     return [
         make_trace(thin["x"], thin["residual"], group, mode="markers", marker=dots, text=hover, hoverinfo="x+y+text"),
         make_trace(

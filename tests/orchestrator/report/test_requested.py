@@ -1,15 +1,20 @@
 """Figures that a sweep asks for: their values read from a store by SQL, and drawn."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects
 import pytest
+import yaml
 from tests_rows import commit
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.report.data import STATE_COLUMNS, ReportData
 from depthrate.orchestrator.report.drawing.draw import draw
+from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, PaperWidth, paper_style
 from depthrate.orchestrator.report.figure_data import FigureContent, read_figures
 from depthrate.orchestrator.report.figure_files import plot_csv
 from depthrate.orchestrator.report.figures.requested import REQUESTED, requested_plots
@@ -156,3 +161,26 @@ def test_the_page_has_the_section_only_where_it_is_asked_for(monkeypatch):
     asked = FigureContent(figure_request({"kind": "curve", "metric": "<b>", "x": "width"}), rows)
     page = render_report(replace(EMPTY, figures=[asked]))
     assert REQUESTED.section in page and "<b> over" not in page
+
+
+PAGE = (Path(__file__).parents[3] / "docs/report.md").read_text()
+DOCUMENTED = yaml.safe_load(re.search(r"```yaml\n(figures:.*?)```", PAGE, re.DOTALL)[1])["figures"]
+
+
+@pytest.mark.parametrize("asked", DOCUMENTED, ids=[asked["kind"] for asked in DOCUMENTED])
+def test_each_figure_of_the_docs_is_drawn_on_the_page_and_in_files(asked):
+    parameters = {"weight_decay": TRIALS["lr"] / 100, "depth": TRIALS["width"] // 8}
+    values = {
+        "matrix": [[2.0, 0, 1, 0, 2, 0, 1, 0, 2]] * 12,
+        "spectrum": [[2.0, 1.0]] * 12,
+        "share": TRIALS["seed"] > 0,
+    }
+    rows = {"trial_id": TRIALS["trial_id"], "height": 0.0, "value": values.get(asked["kind"], 1.0 + TRIALS["seed"])}
+    rows |= {"layer": 1, "places": [[2.0, 0, 1]] * 12, "line_0": 2.0}
+    content = FigureContent(figure_request(asked), pd.DataFrame(rows))
+    plots = requested_plots(replace(EMPTY, trials=TRIALS.assign(**parameters), figures=[content]))
+    assert len(plots) == (2 if asked["kind"] == "matrix" else 1)
+    for plot in plots:
+        plotly.graph_objects.Figure({"data": plot.traces, "layout": plot.layout})
+        for style in (SCREEN, DARK, paper_style(PaperWidth.column)):
+            assert b"<svg" in draw(plot, style)["svg"], "refused by matplotlib"
