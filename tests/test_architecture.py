@@ -30,6 +30,8 @@ HOMES = {
     "optuna": ("orchestrator/search/", "orchestrator/export/optuna.py"),
     "pooch": "orchestrator/cli/commands/data.py",
     "matplotlib": "orchestrator/report/drawing/",
+    "tensorboardX": "orchestrator/export/tensorboard.py",
+    "prometheus_client": "orchestrator/monitor/prometheus.py",
 }
 NEEDS_TORCH = {
     "tasks/collapse/pack.py",

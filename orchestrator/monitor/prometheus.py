@@ -1,17 +1,35 @@
-"""A sweep's state and cost as Prometheus' node exporter reads them from a textfile."""
+"""A sweep's state and cost as Prometheus' node exporter reads them from a textfile, through Prometheus' client library."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.output_file import output_file
 from depthrate.orchestrator.monitor.cost import Reckoning
 from depthrate.orchestrator.monitor.status import SweepStatus
 
-Sample = tuple[Mapping[str, str], float]
+if TYPE_CHECKING:
+    from prometheus_client.core import GaugeMetricFamily
+
 KINDS_OF_HOURS = ("committed", "failed", "repeated", "around", "idle")
+
+
+def check_library() -> None:
+    """Check that the client library is there.
+
+    Raises:
+        UsageError: it is not.
+    """
+    try:
+        import prometheus_client  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"--prometheus needs Prometheus' library ({error}); install it: pip install 'depthrate[prometheus]'"
+        ) from None
 
 
 def write_textfile(path: Path, states: Sequence[SweepStatus], costs: Mapping[str, Reckoning]) -> None:
@@ -26,54 +44,51 @@ def write_textfile(path: Path, states: Sequence[SweepStatus], costs: Mapping[str
 
 def textfile(states: Sequence[SweepStatus], costs: Mapping[str, Reckoning], now: float) -> str:
     """Return the text in Prometheus' exposition format; `costs` are those of the same sweeps."""
-    metrics: dict[str, tuple[str, list[Sample]]] = {
-        "trials": (
-            "Trials of a sweep by state.",
-            [({"sweep": each.name, "state": state}, n) for each in states for state, n in each.counts().items()],
-        ),
-        "attempts_stalled": (
-            "Attempts that run and come no further.",
-            [({"sweep": each.name}, len(each.stalled)) for each in states],
-        ),
-        "device_hours": ("Hours for which slots were held, by device and by what for.", _hours(costs)),
-        "failed_attempts": ("Attempts that failed, by node and kind.", _failures(costs)),
-        "wait_seconds": (
-            "Median time from a pack's submission to its start.",
-            [({"sweep": sweep}, cost.waited_s) for sweep, cost in costs.items() if cost.waited_s is not None],
-        ),
-        "written_timestamp_seconds": ("When this was written.", [({}, now)]),
-    }
-    return "".join(_lines(name, what, samples) for name, (what, samples) in metrics.items() if samples)
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.registry import Collector
+
+    class Families(Collector):
+        """All that is told, at once."""
+
+        def collect(self) -> Iterator[GaugeMetricFamily]:
+            """Yield what has samples."""
+            return (family for family in _families(states, costs, now) if family.samples)
+
+    registry = CollectorRegistry()
+    registry.register(Families())
+    return generate_latest(registry).decode()
 
 
-def _hours(costs: Mapping[str, Reckoning]) -> list[Sample]:
-    return [
-        ({"sweep": sweep, "device": device, "for": kind}, float(getattr(hours, kind)))
-        for sweep, cost in costs.items()
-        for device, hours in sorted(cost.devices.items())
-        for kind in KINDS_OF_HOURS
-    ]
+def _families(states: Sequence[SweepStatus], costs: Mapping[str, Reckoning], now: float) -> Iterator[GaugeMetricFamily]:
+    from prometheus_client.core import GaugeMetricFamily
 
-
-def _failures(costs: Mapping[str, Reckoning]) -> list[Sample]:
-    return [
-        ({"sweep": sweep, "node": node.node, "kind": kind}, float(number))
-        for sweep, cost in costs.items()
-        for node in cost.nodes.values()
-        for kind, number in sorted(node.failures.items())
-    ]
-
-
-def _lines(name: str, what: str, samples: Iterable[Sample]) -> str:
-    def lines() -> Iterator[str]:
-        yield f"# HELP depthrate_{name} {what}"
-        yield f"# TYPE depthrate_{name} gauge"
-        for labels, value in samples:
-            words = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-            yield f"depthrate_{name}{{{words}}} {value:.10g}" if words else f"depthrate_{name} {value:.10g}"
-
-    return "".join(f"{line}\n" for line in lines())
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    trials = GaugeMetricFamily("depthrate_trials", "Trials of a sweep by state.", labels=["sweep", "state"])
+    stalled = GaugeMetricFamily(
+        "depthrate_attempts_stalled", "Attempts that run and come no further.", labels=["sweep"]
+    )
+    for state in states:
+        for name, number in state.counts().items():
+            trials.add_metric([state.name, name], number)
+        stalled.add_metric([state.name], len(state.stalled))
+    hours = GaugeMetricFamily(
+        "depthrate_device_hours",
+        "Hours for which slots were held, by device and by what for.",
+        labels=["sweep", "device", "for"],
+    )
+    failures = GaugeMetricFamily(
+        "depthrate_failed_attempts", "Attempts that failed, by node and kind.", labels=["sweep", "node", "kind"]
+    )
+    waits = GaugeMetricFamily(
+        "depthrate_wait_seconds", "Median time from a pack's submission to its start.", labels=["sweep"]
+    )
+    for sweep, cost in costs.items():
+        for device, of_device in sorted(cost.devices.items()):
+            for kind in KINDS_OF_HOURS:
+                hours.add_metric([sweep, device, kind], getattr(of_device, kind))
+        for node in cost.nodes.values():
+            for failure, number in sorted(node.failures.items()):
+                failures.add_metric([sweep, node.node, failure], number)
+        if cost.waited_s is not None:
+            waits.add_metric([sweep], cost.waited_s)
+    yield from (trials, stalled, hours, failures, waits)
+    yield GaugeMetricFamily("depthrate_written_timestamp_seconds", "When this was written.", value=now)

@@ -1,17 +1,20 @@
-"""What is written for TensorBoard is read by another implementation as what the store holds."""
+"""What is written for TensorBoard is what the store holds."""
 
 from __future__ import annotations
 
 import struct
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.record_writer import masked_crc32c
 from typer.testing import CliRunner
 
 import depthrate
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.export.tensorboard import crc32c, event_file
+from depthrate.orchestrator.export.tensorboard import write_events
 
 TASK = """
 import depthrate
@@ -23,29 +26,41 @@ def falling(*, depth: int, seed: int = 0, context):
 """
 
 
-def test_the_checksum_is_that_of_rfc_3720() -> None:
-    assert crc32c(b"123456789") == 0xE3069283 and crc32c(bytes(32)) == 0x8A9136AA
-
-
-def read(content: bytes) -> list[tuple[int, dict[str, float]]]:
-    """Read an event file with the protocol buffers of tensorboardX."""
-    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2", reason="comes with ray[tune] of depthrate[dev]")
-    found = []
+def read(path: Path) -> list[tuple[int, dict[str, float]]]:
+    """Read an event file: records of protocol buffers, with their lengths and checksums around them."""
+    steps, content = [], path.read_bytes()
     while content:
         (length,) = struct.unpack("<Q", content[:8])
-        event = event_pb2.Event.FromString(content[12 : 12 + length])
+        assert struct.unpack("<I", content[8:12])[0] == masked_crc32c(content[:8])
+        event = Event.FromString(content[12 : 12 + length])
+        assert struct.unpack("<I", content[12 + length : 16 + length])[0] == masked_crc32c(content[12 : 12 + length])
         if event.HasField("summary"):
-            found.append((event.step, {value.tag: value.simple_value for value in event.summary.value}))
+            steps.append((event.step, {value.tag: value.simple_value for value in event.summary.value}))
         else:
             assert event.file_version == "brain.Event:2"
         content = content[16 + length :]
-    return found
+    return steps
 
 
-def test_another_implementation_reads_it() -> None:
+def test_what_was_written_is_read(tmp_path: Path) -> None:
     steps = [(0, {"curves/loss": 0.5}), (300, {"curves/loss": 0.25, "metrics/nc1": 3e-9})]
-    found = read(event_file(1.8e9, steps))
-    assert [step for step, _ in found] == [0, 300] and found[1][1] == pytest.approx(steps[1][1])
+    write_events(tmp_path / "events", 1.8e9, steps)
+    events = read(tmp_path / "events")
+    assert [step for step, _ in events] == [0, 300] and events[1][1] == pytest.approx(steps[1][1])
+
+
+def test_without_the_library_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(TASK)
+    Path("s.yaml").write_text("name: s\ntask: ./own.py:falling\ngrid: {depth: [2]}\n")
+    call = CliRunner().invoke
+    assert call(app, ["run", "s.yaml", "--workers", "1"]).exit_code == 0
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    refused = call(app, ["export", "s", "runs"])
+    assert refused.exit_code == 2 and "pip install 'depthrate[tensorboard]'" in refused.stderr
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    refused = call(app, ["status", "s", "--prometheus", "s.prom"])
+    assert refused.exit_code == 2 and "pip install 'depthrate[prometheus]'" in refused.stderr
 
 
 def test_a_sweep_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +74,8 @@ def test_a_sweep_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert "wrote 2 runs to runs" in call(app, ["export", "s", "runs"]).output
     (path,) = Path("runs/s/depth=3").iterdir()
     last = {"curves/loss": 1 / 7, "metrics/nc1": 1 / 4}
-    found = read(path.read_bytes())
-    assert [step for step, _ in found] == [0, 1, 2] and found[2][1] == pytest.approx(last)
+    events = read(path)
+    assert [step for step, _ in events] == [0, 1, 2] and events[2][1] == pytest.approx(last)
     refused = call(app, ["export", "s", "sqlite:///x.db"])
     assert refused.exit_code == 2 and "has no search to copy" in refused.stderr
     assert depthrate.open().sql("select count(*) from trials").fetchall() == [(2,)]

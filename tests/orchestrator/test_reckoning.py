@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
@@ -122,14 +123,17 @@ def test_the_textfile_is_as_prometheus_reads_it() -> None:
     states = SweepStatus("s", {"t": TrialState.OK, "u": TrialState.FAILED}, {}, 0.0, [])
     lost = record("a", "lost", 0, 1, error_kind=FailureKind.NODE_LOST, host='n"1\\')
     text = textfile([states], {"s": reckon([lost], [], NOW)}, 12.0)
-    lines = text.splitlines()
-    assert text.endswith("\n") and "# TYPE depthrate_trials gauge" in lines
-    assert 'depthrate_trials{sweep="s",state="failed"} 1' in lines
-    assert 'depthrate_device_hours{sweep="s",device="cpu",for="repeated"} 1' in lines
-    assert 'depthrate_failed_attempts{sweep="s",node="n\\"1\\\\",kind="node_lost"} 1' in lines
-    assert "depthrate_written_timestamp_seconds 12" in lines and not textfile([], {}, 1.0).count(
-        "HELP depthrate_trials"
-    )
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    values = {(s.name, frozenset(s.labels.items())): s.value for family in families.values() for s in family.samples}
+
+    def value(name: str, **labels: str) -> float:
+        return values[f"depthrate_{name}", frozenset(labels.items())]
+
+    assert families["depthrate_trials"].type == "gauge" and value("trials", sweep="s", state="failed") == 1
+    assert value("device_hours", sweep="s", device="cpu", **{"for": "repeated"}) == 1
+    assert value("failed_attempts", sweep="s", node='n"1\\', kind="node_lost") == 1
+    assert value("written_timestamp_seconds") == 12 and value("attempts_stalled", sweep="s") == 0
+    assert "depthrate_trials" not in textfile([], {}, 1.0), "what has no samples is left out"
 
 
 def test_nothing_has_cost_nothing() -> None:
@@ -147,7 +151,7 @@ def test_a_sweep_that_was_run(tiny_sweep: Path, tmp_path: Path) -> None:
     shown = runner.invoke(app, ["status", "tiny", "--store", store, "--prometheus", str(prom)])
     assert shown.exit_code == 0, shown.output
     assert "core-hours held" in shown.output and "failures: task 1 (1 h)" in shown.output
-    assert 'depthrate_failed_attempts{sweep="tiny",node="bad",kind="task"} 1' in prom.read_text()
+    assert 'depthrate_failed_attempts{kind="task",node="bad",sweep="tiny"} 1.0' in prom.read_text()
     cost = json.loads(runner.invoke(app, ["status", "tiny", "--store", store, "--json"]).output)[0]["cost"]
     hours = cost["hours"]["cpu"]
     assert hours["failed"] == 1.0 and 0 < hours["committed"] < hours["used"] - 1 and cost["cpu_share"] > 0

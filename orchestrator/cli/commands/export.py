@@ -13,7 +13,7 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.find_sweep import find_sweep
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.mlflow import ExportedTrial, write_runs
-from depthrate.orchestrator.export.tensorboard import Scalars, event_file
+from depthrate.orchestrator.export.tensorboard import Scalars, write_events
 from depthrate.orchestrator.launch.plan import CheckedSweep
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
@@ -65,7 +65,7 @@ def export_events(given: str, store: Store, folder: Path) -> None:
     Written again it replaces what it wrote before.
 
     Raises:
-        UsageError: no trial of it is committed, or the folder cannot be written.
+        UsageError: no trial of it is committed, tensorboardX is not installed, or the folder cannot be written.
     """
     checked, results = _sweep_results(given, store)
     names, count = run_names(checked.trials), 0
@@ -75,11 +75,15 @@ def export_events(given: str, store: Store, folder: Path) -> None:
             run = folder / checked.sweep.name / names.get(trial_id, trial_id)
             run.mkdir(parents=True, exist_ok=True)
             path = run / f"events.out.tfevents.{int(times[trial_id])}.{trial_id}"
-            path.write_bytes(event_file(times[trial_id], steps))
+            write_events(path, times[trial_id], steps)
             for other in run.glob(f"events.out.tfevents.*.{trial_id}"):
                 if other != path:  # of a commit that was removed since: both would be drawn as one curve
                     other.unlink()
             count += 1
+    except ImportError as error:
+        raise UsageError(
+            f"export to TensorBoard needs tensorboardX ({error}); install it: pip install 'depthrate[tensorboard]'"
+        ) from None
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error}") from None
     if not count:

@@ -26,7 +26,7 @@ from depthrate.orchestrator.executors.base import JobCounts, SeenJobs
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.orchestrator.launch.events import last_launch
 from depthrate.orchestrator.monitor.cost import Reckoning, cost_lines, reckon
-from depthrate.orchestrator.monitor.prometheus import write_textfile
+from depthrate.orchestrator.monitor.prometheus import check_library, write_textfile
 from depthrate.orchestrator.monitor.running_trials import SHOWN_RUNNING, RunningTrial, running_table, running_trials
 from depthrate.orchestrator.monitor.status import SweepStatus, TrialState, sweep_status
 from depthrate.storage.attempts.live_curves import LiveReader, newest_rows
@@ -109,6 +109,7 @@ def show_status(
         ValueError: there is no such sweep, or none at all, or the file cannot be written.
     """
     if textfile is not None:
+        check_library()
         check_output(textfile)
     watched = _Watched(
         store,

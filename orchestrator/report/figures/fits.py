@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -113,7 +114,7 @@ def _point_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: 
         traces.append(make_trace(falling["x"], falling["y"], group, mode="markers", marker=open_dots))
     if (means["count"] > 1).any():
         x, y = [*means["x"], *means["x"][::-1]], [*means["high"], *means["low"][::-1]]
-        band = {"fill": "toself", "fillcolor": colour, "opacity": 0.15, "line": {"width": 0}}
+        band: dict[str, Any] = {"fill": "toself", "fillcolor": colour, "opacity": 0.15, "line": {"width": 0}}
         traces.insert(0, make_trace(x, y, group, **band))
     return traces
 
