@@ -21,7 +21,8 @@ from unittest import mock
 
 import depthrate
 from depthrate.orchestrator.attempts.record import new_attempt_id
-from depthrate.orchestrator.executors.base import LaunchOptions, PackJob
+from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.worker import live_curves
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
@@ -107,8 +108,13 @@ def _run(task: str, trials: list[dict[str, Any]], *, shows: bool) -> tuple[float
 
     loaded = load_task(task)
     with tempfile.TemporaryDirectory() as folder:
-        options = LaunchOptions(
-            store=folder, data=open_data_folder().url, device="cpu", checkpoint_s=1e9, git_sha=None, git_dirty=None
+        options = JobOptions(
+            store=folder,
+            data=open_data_folder().url,
+            device="cpu",
+            checkpoint_seconds=1e9,
+            git_sha=None,
+            git_dirty=None,
         )
         options = replace(options, engine=Engine.EAGER)
         job = PackJob(

@@ -20,8 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from depthrate.orchestrator.executors.base import Executor, LaunchOptions
+from depthrate.orchestrator.executors.base import Executor
 from depthrate.orchestrator.executors.local import LocalExecutor
+from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.plan import Plan, check_sweep, make_plan
 from depthrate.storage.files.store import Store
@@ -53,8 +54,8 @@ def run_ours(executor: Executor, packs: int) -> float:
         folder = Path(name)
         for count, first in ((2 * executor.capacity, 0), (packs, 2 * executor.capacity)):  # the first warms up
             plan, store = our_plan(folder, count, first)
-            options = LaunchOptions(
-                store=store.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None
+            options = JobOptions(
+                store=store.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None
             )
             started = time.perf_counter()
             outcome = Driver(plan, store, executor, options, lambda progress: None).run()

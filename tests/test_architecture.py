@@ -94,6 +94,7 @@ ROOMS = (  # of the two folders that have no flat module; from the bottom up: a 
     "storage/attempts",
     "storage/query",
     "storage/maintenance",
+    "orchestrator/executors/options",
     "orchestrator/executors/base",
     "orchestrator/attempts",
     "orchestrator/analysis",

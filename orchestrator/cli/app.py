@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from depthrate.orchestrator.cli.command_groups import data_app, init, schema, sweeps_app, trials_app
-from depthrate.orchestrator.cli.command_options import takes
+from depthrate.orchestrator.cli.command_options import takes_launch
 from depthrate.orchestrator.cli.exit_codes import exits
 from depthrate.orchestrator.cli.options import (
     JsonOption,
@@ -17,9 +17,9 @@ from depthrate.orchestrator.cli.options import (
     SweepArgument,
     TrialArgument,
     WideOption,
-    launch_arguments,
     print_version,
 )
+from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.report.drawing.style import PaperWidth, StyleName
 
 app = typer.Typer(
@@ -51,44 +51,18 @@ def main() -> None:
 
 @app.command()
 @exits
-@takes(launch_arguments)
-def run(
-    launch: Any,
-    detach: Annotated[bool, typer.Option("--detach", help="Submit and exit; the jobs go on.")] = False,
-    checkpoint_seconds: Annotated[
-        float, typer.Option(min=0.0, help="Training time between two checkpoints of a pack.")
-    ] = 30.0,
-    stall_minutes: Annotated[
-        float | None, typer.Option(min=0.0, help="End a pack that makes no progress for so long; default: never.")
-    ] = None,
-    rerun: Annotated[
-        bool, typer.Option("--rerun", help="The task's code has changed: run what the old code ran again.")
-    ] = False,
-    accept_code: Annotated[
-        bool, typer.Option("--accept-code", help="The task's code has changed: what the old code gave counts.")
-    ] = False,
-    notify: Annotated[
-        str | None, typer.Option("--notify", help="A command or a URL to tell at the end and at the first failure.")
-    ] = None,
-) -> int:
+@takes_launch(of_plan=False)
+def run(launch: LaunchOptions) -> int:
     """Run what is pending of a sweep, then fit its rates. Run it again to resume: what is committed is never redone."""
     from depthrate.orchestrator.cli.commands.run import run_sweep
 
-    return run_sweep(
-        launch,
-        detach=detach,
-        checkpoint_s=checkpoint_seconds,
-        stall_minutes=stall_minutes,
-        rerun=rerun,
-        accept_code=accept_code,
-        notify=notify,
-    )
+    return run_sweep(launch)
 
 
 @app.command()
 @exits
-@takes(launch_arguments)
-def plan(launch: Any, json: JsonOption = False, wide: WideOption = False) -> None:
+@takes_launch(of_plan=True)
+def plan(launch: LaunchOptions, json: JsonOption = False, wide: WideOption = False) -> None:
     """Show what would run and what is done; starts nothing."""
     from depthrate.orchestrator.cli.commands.plan import show_plan
 

@@ -1,66 +1,46 @@
-"""Options that several commands share, and those that executors declare, given to commands as parameters that typer reads."""
+"""The options of a launch as parameters that typer reads."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ParamSpec, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from depthrate.orchestrator.executors.base import Option
+from depthrate.orchestrator.cli.options import SweepArgument
+from depthrate.orchestrator.executors.options import Option
+from depthrate.orchestrator.executors.registry import launch_options, make_launch_options
 
-P = ParamSpec("P")
 T = TypeVar("T")
 _KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 
 
-def takes(make: Callable[..., Any]) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Give a command the parameters of `make`, and in the place of its own first parameter what `make` returns for them."""
-    shared = _parameters(make)
+def takes_launch(*, of_plan: bool) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Give a command the options of a launch, and as its first parameter the `LaunchOptions` made of them."""
 
     def decorate(command: Callable[..., T]) -> Callable[..., T]:
+        options = [option for option in launch_options() if option.of_plan or not of_plan]
+
         @functools.wraps(command)
-        def call(**given: Any) -> T:
-            made = make(**{parameter.name: given.pop(parameter.name) for parameter in shared})
-            return command(made, **given)
+        def call(sweep: str, **given: Any) -> T:
+            launch = make_launch_options(sweep, {option.name: given.pop(option.name) for option in options})
+            return command(launch, **given)
 
-        return _with_parameters(call, [*shared, *_parameters(command)[1:]])
-
-    return decorate
-
-
-def with_options(declared: Sequence[Option]) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Give a function declared options as parameters, in the place of its parameter `options`, which gets their values."""
-
-    def decorate(function: Callable[..., T]) -> Callable[..., T]:
-        @functools.wraps(function)
-        def call(**given: Any) -> T:
-            options = {option.name: given.pop(option.name) for option in declared}
-            return function(**given, options=options)
-
-        parameters: list[inspect.Parameter] = []
-        for parameter in _parameters(function):
-            own = [parameter]
-            parameters += [_parameter_of(option) for option in declared] if parameter.name == "options" else own
-        return _with_parameters(call, parameters)
+        sweep = inspect.Parameter("sweep", _KEYWORD_ONLY, annotation=SweepArgument)
+        own = [*inspect.signature(command, eval_str=True).parameters.values()][1:]
+        parameters = [sweep, *map(_parameter_of, options), *(each.replace(kind=_KEYWORD_ONLY) for each in own)]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # both are what typer reads
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return call
 
     return decorate
-
-
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    return [*inspect.signature(function, eval_str=True).parameters.values()]
-
-
-def _with_parameters(function: Callable[..., T], parameters: Sequence[inspect.Parameter]) -> Callable[..., T]:
-    keywords = [parameter.replace(kind=_KEYWORD_ONLY) for parameter in parameters]
-    function.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]  # both are what typer reads
-    function.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
-    return function
 
 
 def _parameter_of(option: Option) -> inspect.Parameter:
-    kind = option.type if option.default is not None else option.type | None
-    annotation: Any = Annotated[kind, typer.Option(option.flag, min=option.minimum, help=option.doc)]
-    return inspect.Parameter(option.name, _KEYWORD_ONLY, default=option.default, annotation=annotation)
+    kind: Any = list[str] if option.is_list else option.type
+    kind = kind if option.default not in (None, ()) else kind | None
+    given = typer.Option(option.flag, min=option.minimum, help=option.doc, metavar=option.metavar)
+    default = option.default if option.default != () else None
+    return inspect.Parameter(option.name, _KEYWORD_ONLY, default=default, annotation=Annotated[kind, given])

@@ -20,13 +20,14 @@ def exits(command: Callable[P, int | None]) -> Callable[P, None]:
 
     @functools.wraps(command)
     def call(*args: P.args, **kwargs: P.kwargs) -> None:
-        if code := _code_of(functools.partial(command, *args, **kwargs)):
+        if code := exit_code(functools.partial(command, *args, **kwargs)):
             raise typer.Exit(code)
 
     return call
 
 
-def _code_of(command: Callable[[], int | None]) -> int:
+def exit_code(command: Callable[[], int | None]) -> int:
+    """Return the code that a command returns (None: 0), or that its error stands for, which is printed."""
     try:
         return command() or 0
     except ValueError as error:

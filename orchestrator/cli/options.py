@@ -1,14 +1,10 @@
-"""Arguments that several commands share, and what `run` and `plan` are both given."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-
-from depthrate.orchestrator.cli.command_options import with_options
-from depthrate.orchestrator.executors.registry import DEFAULT_EXECUTOR, executor_names, executor_options
 
 SweepArgument = Annotated[str, typer.Argument(help="A sweep file, or the name of a shipped or launched sweep.")]
 TrialArgument = Annotated[str, typer.Argument(help="A trial_id, or its beginning.")]
@@ -26,42 +22,3 @@ def print_version(wanted: bool) -> None:
 
         print(version("depthrate"))
         raise typer.Exit
-
-
-@with_options(executor_options())
-def launch_arguments(
-    sweep: SweepArgument,
-    store: StoreOption = None,
-    executor: Annotated[
-        str, typer.Option("--executor", help=f"Where packs run: {executor_names()}.")
-    ] = DEFAULT_EXECUTOR,
-    options: Mapping[str, Any] = {},
-    workers: Annotated[
-        int | None, typer.Option("--workers", help="Worker processes; default: one a GPU, else one a core.")
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto (GPUs if there are any), cpu or cuda.")] = "auto",
-    engine: Annotated[
-        str | None,
-        typer.Option("--engine", help="How trials train: auto, native, compiled or eager; else as the sweep says."),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Replace a parameter; a list makes it an axis of the grid."),
-    ] = None,
-    code: Annotated[
-        str | None, typer.Option("--code", help="Run this kept version of the task's code (its hash), not its file.")
-    ] = None,
-) -> Any:
-    """Return what `run` and `plan` are both given."""
-    from depthrate.orchestrator.cli.launch_arguments import LaunchArguments
-
-    return LaunchArguments(
-        sweep=sweep,
-        store=store,
-        overrides=(*(set_ or ()), *([] if engine is None else [f"engine={engine}"])),
-        executor=executor,
-        workers=workers,
-        device=device,
-        options=options,
-        code=code,
-    )

@@ -1,6 +1,6 @@
 """The contract of an executor: machines that run packs. Results never come back through it, only through the store.
 
-`ExecutorEntry` declares one (its name, its options, how it is opened; `executors/builtin.py` lists them). To open one gives
+`ExecutorEntry` declares one (its name, its options, how it is opened; `executors/registry.py` lists them). To open one gives
 `Machines`: looked at and checked, nothing started, so that a plan can be cut for them. They are of two kinds: an `Executor`
 takes packs from the driver in this process; a `LaunchSite` takes the whole launch.
 """
@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions, Option
 from depthrate.storage.tables.states import FailureKind
-from depthrate.tasks.task import Engine
 
 if TYPE_CHECKING:
     from depthrate.storage.attempts.records import Record
@@ -73,31 +73,6 @@ work is repeated at most when a worker is killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchOptions:
-    """What all jobs of a launch share."""
-
-    store: str
-    data: str
-    device: str
-    checkpoint_s: float
-    """Seconds of training between two checkpoints."""
-    git_sha: str | None
-    git_dirty: bool | None
-    code_hash: str | None = None
-    """The version of the task's source that workers run, as the store keeps it; null for a task that comes with depthrate."""
-    accepted_codes: Sequence[str] = ()
-    """Other versions that count as this one, so that their checkpoints are gone on from."""
-    stall_s: float | None = None
-    """An attempt that comes no further for so long is ended; null: never."""
-    gpu_share: float = 1.0
-    """Part of a GPU that a pack has, where it computes on one."""
-    beat_s: float | None = None
-    """Seconds between two signs of life of an attempt, the longer the more of them run; null: as for one alone."""
-    engine: str = Engine.AUTO
-    """How trials train (`tasks.task.Engine`)."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class PackTrials:
     """A pack, as a worker needs to know it."""
 
@@ -114,7 +89,7 @@ class PackJob(PackTrials):
     sweep: str
     task: str
     """A task's name; a file's path is absolute."""
-    options: LaunchOptions
+    options: JobOptions
     pruning: list[Mapping[str, Any] | None] | None = None
     """Of each trial of a search: metric, maximize, and thresholds (step -> value) below which it leaves its pack; for rule
     asha, with which whoever sees all trials of the study decides, from_step and factor."""
@@ -143,7 +118,17 @@ class PackJob(PackTrials):
         """Read what `to_json` wrote."""
         fields = json.loads(text)
         then = [PackTrials(**each) for each in fields.get("then", ())]
-        return PackJob(**{**fields, "options": LaunchOptions(**fields["options"]), "then": then})
+        return PackJob(**{**fields, "options": _job_options(fields["options"]), "then": then})
+
+
+def _job_options(options: dict[str, Any]) -> JobOptions:
+    """Return the options of a job, also of one that an earlier version submitted and that begins now."""
+    if "checkpoint_s" in options:
+        options["checkpoint_seconds"] = options.pop("checkpoint_s")
+        stall_s = options.pop("stall_s", None)
+        options["stall_minutes"] = None if stall_s is None else stall_s / 60
+        options["code"] = options.pop("code_hash", None)
+    return JobOptions(**options)
 
 
 class NoFailure(StrEnum):
@@ -262,7 +247,7 @@ class Executor(Machines):
             SubmitError: a scheduler refused some of them or is away.
         """
 
-    def supervise(self, packs: Sequence[Pack], estimate_s: Estimate, options: LaunchOptions) -> LaunchJob | None:
+    def supervise(self, packs: Sequence[Pack], estimate_s: Estimate, options: JobOptions) -> LaunchJob | None:
         """Send the launch away, or find it on its way, if it must stay to submit what there is no room for now.
 
         None where everything fits, or nothing can be left behind that would drive the rest.
@@ -312,10 +297,8 @@ class LaunchSite(Machines):
     outlives_driver = True
 
     @abstractmethod
-    def send_launch(
-        self, *, data: str, checkpoint_s: float, code_hash: str | None, stall_s: float | None = None
-    ) -> LaunchJob:
-        """Return the job in which a launch of this sweep is on its way already, or submit one that runs this code.
+    def send_launch(self, options: LaunchOptions) -> LaunchJob:
+        """Return the job in which a launch of this sweep is on its way already, or submit one with these options.
 
         Raises:
             ValueError: the scheduler refused, or does not answer.
@@ -326,33 +309,14 @@ class LaunchSite(Machines):
         """Wait for the job's end, show its state on the way, and say how it ended."""
 
 
-@dataclass(frozen=True)
-class Option:
-    """An option of `depthrate run` and `depthrate plan` that belongs to executors: `packs_per_gpu` is --packs-per-gpu."""
-
-    name: str
-    type: type
-    doc: str
-    default: Any = None
-    minimum: int | None = None
-
-    @property
-    def flag(self) -> str:
-        """How it is written on the command line."""
-        return f"--{self.name.replace('_', '-')}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class ExecutorRequest:
     """What a launch asks an executor for."""
 
     sweep: SweepSpec
     store: Store
-    device: str
-    """auto, cpu or cuda."""
-    workers: int | None
-    options: Mapping[str, Any]
-    """Of those that the executor declares, each with its value or its default."""
+    options: LaunchOptions
+    """With those of the executor alone in `executor_options`, each with its value or its default."""
 
 
 @dataclass(frozen=True, kw_only=True)

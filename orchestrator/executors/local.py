@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from depthrate.orchestrator.executors.base import Executor, ExecutorEntry, ExecutorRequest, JobEnd, Machines, PackJob
+from depthrate.orchestrator.executors.options import Option
 
 WORKER_ENVIRONMENT = {
     # One thread a worker: bitwise results, and more threads in one process buy nothing.
@@ -30,6 +31,7 @@ WORKER_ENVIRONMENT = {
     # A user's own tasks.py in the working folder must not shadow ours.
     "PYTHONSAFEPATH": "1",
 }
+NICE = Option("nice", int, "How much workers leave to other processes: 0 (default) to 19, as nice -n.", 0, minimum=0)
 LAST_WORDS_S = 2.0
 """How long what a worker has said may be on its way when it is gone."""
 
@@ -49,10 +51,16 @@ class LocalExecutor(Executor):
     takes_batches = True
 
     def __init__(
-        self, workers: int, gpus: Sequence[str] = (), *, device: str = "cpu", memory_bytes: float | None = None
+        self,
+        workers: int,
+        gpus: Sequence[str] = (),
+        *,
+        device: str = "cpu",
+        memory_bytes: float | None = None,
+        nice: int = 0,
     ):
         self.workers = self.capacity = workers
-        self.device, self.memory_bytes = device, memory_bytes
+        self.device, self.memory_bytes, self._nice = device, memory_bytes, nice
         self._gpus = gpus
         self.gpu_share = min(1.0, len(gpus) / workers) if gpus else 1.0
         self._workers: dict[int, _Worker] = {}
@@ -143,6 +151,9 @@ class LocalExecutor(Executor):
             env=environment,
             start_new_session=True,  # Ctrl-C in the terminal reaches the driver alone, which then asks the workers to stop
         )
+        if self._nice:  # at once, while it has one thread: those that it starts are as nice
+            with contextlib.suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + self._nice)
         self._workers[slot] = _Worker(process, errors)
         threading.Thread(target=self._listen, args=(slot, process), daemon=True).start()
         return self._workers[slot]
@@ -193,8 +204,14 @@ def _open(request: ExecutorRequest) -> Machines:
     """
     from depthrate.orchestrator.executors.machine import choose_machine
 
-    machine = choose_machine(request.device, request.workers)
-    return LocalExecutor(machine.workers, machine.gpus, device=machine.device, memory_bytes=machine.memory_bytes)
+    machine = choose_machine(request.options.device, request.options.workers)
+    return LocalExecutor(
+        machine.workers,
+        machine.gpus,
+        device=machine.device,
+        memory_bytes=machine.memory_bytes,
+        nice=request.options.executor_options[NICE.name],
+    )
 
 
-LOCAL = ExecutorEntry(name="local", open=_open)
+LOCAL = ExecutorEntry(name="local", open=_open, options=(NICE,))

@@ -11,10 +11,10 @@ from depthrate.orchestrator.executors.base import (
     ExecutorError,
     ExecutorRequest,
     Machines,
-    Option,
     Scheduler,
 )
 from depthrate.orchestrator.executors.local import LOCAL
+from depthrate.orchestrator.executors.options import LaunchOptions, Option
 from depthrate.orchestrator.executors.ray.entry import RAY
 from depthrate.orchestrator.executors.slurm.entry import SLURM
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # --help imports this module
 
 EXECUTORS: dict[str, ExecutorEntry] = {entry.name: entry for entry in (LOCAL, RAY, SLURM)}
 """By name, as --executor gives it."""
-DEFAULT_EXECUTOR = LOCAL.name
 
 
 def executor_names() -> str:
@@ -38,6 +37,27 @@ def executor_options() -> list[Option]:
     return list({option.name: option for entry in EXECUTORS.values() for option in entry.options}.values())
 
 
+def launch_options() -> list[Option]:
+    """Return all options of a launch, in the order of --help."""
+    options = LaunchOptions.declared(executor_options())
+    return [replace(option, doc=option.doc.format(executors=executor_names())) for option in options]
+
+
+def make_launch_options(sweep: str, given: Mapping[str, Any], **more: Any) -> LaunchOptions:
+    """Return the options of a launch: what was given of those that are declared, the others at their default.
+
+    Raises:
+        OptionError: a value is not allowed.
+    """
+    values = {}
+    for option in launch_options():
+        value = given.get(option.name, option.default)
+        option.check(value)
+        values[option.name] = tuple(value or ()) if option.is_list else value
+    of_executors = {option.name: values.pop(option.name) for option in executor_options()}
+    return LaunchOptions(sweep=sweep, executor_options=of_executors, **values, **more)
+
+
 def schedulers() -> dict[str, Scheduler]:
     """Return executor -> what keeps its jobs, of those whose jobs go on without a launch."""
     return {entry.name: entry.scheduler for entry in EXECUTORS.values() if entry.scheduler is not None}
@@ -49,16 +69,17 @@ def silent_deaths(store: Store, sweep: str) -> list[Record]:
     return [record for each in seen if each is not None for record in each.deaths]
 
 
-def open_machines(executor: str, request: ExecutorRequest, *, detach: bool = False) -> Machines:
+def open_machines(request: ExecutorRequest) -> Machines:
     """Return what `--executor` and its options mean, of which all may be given; nothing is started.
 
     Raises:
         ValueError: `ExecutorError`, `MachineError` or `SlurmError` for what is unknown, not there, or does not fit.
     """
+    executor = request.options.executor
     entry = EXECUTORS.get(executor)
     if entry is None:
         raise ExecutorError(f"executor {executor!r} is not available in this version; allowed: {', '.join(EXECUTORS)}")
-    options = _own_options(entry, request.options)
+    options = replace(request.options, executor_options=_own_options(entry, request.options.executor_options))
     prune = None if request.sweep.search is None else request.sweep.search.prune
     if prune is not None and prune.rule == "asha" and not entry.compares_running_trials:
         able = " or ".join(each.name for each in EXECUTORS.values() if each.compares_running_trials)
@@ -67,7 +88,7 @@ def open_machines(executor: str, request: ExecutorRequest, *, detach: bool = Fal
             f"--executor {executor}; rule halving does nearly the same everywhere"
         )
     machines = entry.open(replace(request, options=options))
-    if detach and not machines.outlives_driver:
+    if options.detach and not machines.outlives_driver:
         able = " or ".join(f"--executor {each.detach}" for each in EXECUTORS.values() if each.detach)
         raise ExecutorError(f"--detach goes with {able}; {executor} workers end with their launch")
     return machines

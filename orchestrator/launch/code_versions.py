@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from depthrate.orchestrator.attempts.record import is_live
+from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_diff import changed_files, short_diff
 from depthrate.orchestrator.launch.plan import CheckedSweep, Plan
 from depthrate.storage.attempts.records import read_loose_records
@@ -181,7 +182,7 @@ def _checkpoints(store: Store) -> list[dict[str, object]]:
 
 
 def settle(
-    plan: Plan, store: Store, submitted: Mapping[str, str | None], *, rerun: bool, accept: bool, again: str
+    plan: Plan, store: Store, submitted: Mapping[str, str | None], options: LaunchOptions, *, again: str
 ) -> bool:
     """Let a launch begin whose code is that of what is there, or about which it is decided what counts.
 
@@ -191,12 +192,12 @@ def settle(
         CodeChangedError: it is another one, and nothing is decided: what changed, and the ways to go on.
         OSError: the decision could not be written.
     """
-    found = other_code_of_launch(plan, store, submitted)
+    found, rerun = other_code_of_launch(plan, store, submitted), options.rerun
     if found is None:
         return False
     if not found.versions and not (rerun and (found.num_unknown or found.accepted)):
         return False
-    if not (rerun or accept) or (rerun and found.underway):
+    if not (rerun or options.accept_code) or (rerun and found.underway):
         raise CodeChangedError(describe(found, plan.checked, store, again, NOTHING_STARTED))
     planned = [trial.trial_id for trial in plan.checked.trials]
     others: set[str | None] = {*found.versions, *found.accepted, *([None] if found.num_unknown else [])}

@@ -23,12 +23,12 @@ from depthrate.orchestrator.attempts.record import failure_of, heartbeat_s, new_
 from depthrate.orchestrator.executors.base import (
     Executor,
     JobEnd,
-    LaunchOptions,
     NoFailure,
     NoRoomError,
     PackJob,
     SubmitError,
 )
+from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.batching import Batching, blamed, grouped, trials_of
 from depthrate.orchestrator.launch.events import note
 from depthrate.orchestrator.launch.peers import OtherLaunches
@@ -172,7 +172,7 @@ class Driver:
         plan: Plan,
         store: Store,
         executor: Executor,
-        options: LaunchOptions,
+        options: JobOptions,
         watch: Watcher,
         clock: Callable[[], float] = time.monotonic,
         upkeep: Callable[[Snapshot], object] = lambda snapshot: None,

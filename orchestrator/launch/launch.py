@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from depthrate.orchestrator.attempts.record import heartbeat_s
-from depthrate.orchestrator.executors.base import Executor, LaunchJob, LaunchOptions, LaunchSite, SubmitError
+from depthrate.orchestrator.executors.base import Executor, LaunchJob, LaunchSite, SubmitError
+from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.launch.autocompact import Upkeep
 from depthrate.orchestrator.launch.code_versions import keep_source, other_code
 from depthrate.orchestrator.launch.display import JobWatcher, watcher_for
@@ -29,6 +30,7 @@ from depthrate.storage.attempts.live_curves import delete_ended_live
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.commits.await_commits import await_commits
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
+from depthrate.storage.files.data_folder import open_data_folder
 from depthrate.storage.files.paths import checkpoint_folder
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.tasks.task import Task
@@ -59,10 +61,8 @@ def launch(
     store: Store,
     executor: Executor,
     estimate_s: Estimate,
+    options: LaunchOptions,
     *,
-    data: str,
-    checkpoint_s: float,
-    stall_s: float | None = None,
     console: Console,
     feed: Feed | None = None,
     notifier: Notifier | None = None,
@@ -73,16 +73,16 @@ def launch(
         StoreError: the store cannot be written, or other processes would not see it.
         ValueError: the executor cannot be started.
     """
-    options = _begin(plan, store, executor, data, checkpoint_s, stall_s)
+    of_jobs = _begin(plan, store, executor, options)
     executor.start(plan.num_packs_expected)
-    upkeep = Upkeep(options.store)
+    upkeep = Upkeep(of_jobs.store)
     sweep = plan.checked.sweep.name
     with (
         watcher_for(plan, console) as watcher,
         EventLog(store, sweep, watcher.say, calls=executor.scheduler_calls) as events,
     ):
         watch = events.watching(watcher if notifier is None else notifier.watching(watcher))
-        driver = Driver(plan, store, executor, options, watch, upkeep=upkeep.look, estimate_s=estimate_s, feed=feed)
+        driver = Driver(plan, store, executor, of_jobs, watch, upkeep=upkeep.look, estimate_s=estimate_s, feed=feed)
         with _Interrupts(driver, console):
             try:
                 outcome = driver.run()
@@ -113,30 +113,21 @@ def _done(plan: Plan, outcome: Outcome) -> set[str]:
     return {trial_id for pack in packs for trial_id in pack.trial_ids} - given_up
 
 
-def submit(
-    plan: Plan,
-    store: Store,
-    executor: Executor,
-    estimate_s: Estimate,
-    *,
-    data: str,
-    checkpoint_s: float,
-    stall_s: float | None = None,
-) -> Detached:
+def submit(plan: Plan, store: Store, executor: Executor, estimate_s: Estimate, options: LaunchOptions) -> Detached:
     """Submit a plan's packs to machines that go on without us.
 
     Raises:
         StoreError: the store cannot be written.
     """
-    options = _begin(plan, store, executor, data, checkpoint_s, stall_s)
-    supervise = partial(executor.supervise, plan.packs, estimate_s, options)
+    of_jobs = _begin(plan, store, executor, options)
+    supervise = partial(executor.supervise, plan.packs, estimate_s, of_jobs)
     try:
         if job := supervise():
             return Detached(len(plan.underway), 0, len(plan.packs), job)
     except SubmitError as error:
         log.warning("%s", error)
     executor.start(plan.num_packs_expected)
-    sent = Driver(plan, store, executor, options, lambda progress: None, estimate_s=estimate_s).detach()
+    sent = Driver(plan, store, executor, of_jobs, lambda progress: None, estimate_s=estimate_s).detach()
     try:
         return replace(sent, job=supervise()) if sent.not_submitted else sent  # the limit was learnt on the way
     except SubmitError as error:
@@ -144,9 +135,7 @@ def submit(
         return sent
 
 
-def send_launch(
-    plan: Plan, store: Store, site: LaunchSite, *, data: str, checkpoint_s: float, stall_s: float | None = None
-) -> LaunchJob:
+def send_launch(plan: Plan, store: Store, site: LaunchSite, options: LaunchOptions) -> LaunchJob:
     """Send the whole launch away, or find the one that is on its way already; it goes on without us.
 
     Raises:
@@ -155,8 +144,7 @@ def send_launch(
     """
     store.check_writable()
     write_launch(store, plan.checked)
-    version = keep_source(store, plan.checked.task)
-    return site.send_launch(data=data, checkpoint_s=checkpoint_s, code_hash=version, stall_s=stall_s)
+    return site.send_launch(replace(options, code=keep_source(store, plan.checked.task)))
 
 
 def follow_launch(plan: Plan, store: Store, site: LaunchSite, job: LaunchJob, console: Console) -> LaunchEnd:
@@ -171,9 +159,7 @@ def write_launch(store: Store, checked: CheckedSweep) -> None:
     write_spec(store, sweep.name, sweep.spec_hash(), sweep.spec(), [trial.trial_id for trial in checked.trials])
 
 
-def _begin(
-    plan: Plan, store: Store, executor: Executor, data: str, checkpoint_s: float, stall_s: float | None
-) -> LaunchOptions:
+def _begin(plan: Plan, store: Store, executor: Executor, options: LaunchOptions) -> JobOptions:
     """Check the store, note the launch in it, and return what all its jobs share."""
     if not store.is_shared:
         raise StoreError(
@@ -185,19 +171,22 @@ def _begin(
     _check_still_there(store, plan)
     found = other_code(plan.checked, plan.snapshot)
     git_sha, git_dirty = _git_state(_task_folder(plan.checked.task))
-    return LaunchOptions(
-        store=_absolute(store),
-        data=data,
-        device=executor.device,
-        checkpoint_s=checkpoint_s,
+    num_at_once = executor.at_once(executor.workers if plan.checked.sweep.search else len(plan.packs))
+    decided = {
+        "store": store.address,
+        "data": options.data or open_data_folder().url,
+        "device": executor.device,
+        "engine": plan.checked.sweep.engine,
+        "code": keep_source(store, plan.checked.task),
+        "notify": None,  # may be an address with a key in it
+    }
+    return JobOptions(
+        **(vars(options) | decided),
         git_sha=git_sha,
         git_dirty=git_dirty,
-        code_hash=keep_source(store, plan.checked.task),
-        stall_s=stall_s,
         accepted_codes=() if found is None else sorted(found.accepted),
         gpu_share=executor.gpu_share,
-        beat_s=heartbeat_s(store, executor.at_once(executor.workers if plan.checked.sweep.search else len(plan.packs))),
-        engine=plan.checked.sweep.engine,
+        beat_s=heartbeat_s(store, num_at_once),
     )
 
 
@@ -233,10 +222,6 @@ class _Interrupts:
         stops = "stopping: each worker saves a checkpoint after its current step (Ctrl-C again to stop at once)"
         self._console.print(goes_on if self._driver.executor.outlives_driver else stops)
         self._driver.stop()
-
-
-def _absolute(store: Store) -> str:
-    return store.root if store.is_local else store.url
 
 
 def _task_folder(task: Task) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from depthrate.sweeps.load import load_sweep, sweep_of_spec
 if TYPE_CHECKING:
     import pandas as pd
 
-    from depthrate.orchestrator.cli.launch_arguments import LaunchArguments
+    from depthrate.orchestrator.executors.options import LaunchOptions, Option
     from depthrate.orchestrator.launch.plan import CheckedSweep
     from depthrate.orchestrator.notebook.results import StoreResults
     from depthrate.orchestrator.search.proposals import SearchView
@@ -80,25 +81,24 @@ class Sweep:
     def __repr__(self) -> str:
         return f"Sweep({', '.join(f'{key}={part!r}' for key, part in self.spec().items())})"
 
-    def plan(self, store: StoreUrl = None, *, workers: int | None = None, executor: str = "local") -> Table:
-        """Return what would run, in packs, and how much is done; nothing starts.
+    def plan(self, store: StoreUrl = None, **options: Any) -> Table:
+        """Return what would run, in packs, and how much is done; nothing starts. Options are those of `run`.
 
         Raises:
             ValueError: the sweep cannot run: a parameter, its task, its data.
         """
         import pandas as pd
 
-        from depthrate.orchestrator.cli.launch_arguments import plan_on, plan_sentence
+        from depthrate.orchestrator.cli.planning import check_launch, machines_of, plan_on, plan_sentence
         from depthrate.orchestrator.launch.estimates import make_estimates
         from depthrate.orchestrator.search.proposals import with_search
         from depthrate.storage.files.data_folder import open_data_folder
         from depthrate.storage.files.store import open_store
         from depthrate.sweeps.trial import varying_parameters
 
-        arguments = self._arguments(store, workers, executor, "auto", {})
-        opened = open_store(store)
-        checked, _ = with_search(arguments.check(open_data_folder()), opened)
-        machines = arguments.open_machines(self._spec, opened)
+        launch, opened = self._options(store, options), open_store(store)
+        checked, _ = with_search(check_launch(launch, open_data_folder(), self._spec), opened)
+        machines = machines_of(launch, checked.sweep, opened)
         plan = plan_on(machines, checked, opened)
         estimates = make_estimates(plan, opened, machines.device)
         names = varying_parameters(checked.trials) if checked.trials else []
@@ -115,37 +115,33 @@ class Sweep:
             )
         return Table(plan_sentence(plan), pd.DataFrame(rows))
 
-    def run(
-        self,
-        store: StoreUrl = None,
-        *,
-        workers: int | None = None,
-        executor: str = "local",
-        device: str = "auto",
-        checkpoint_s: float = 30.0,
-        **options: Any,
-    ) -> Table:
+    def run(self, store: StoreUrl = None, **options: Any) -> Table:
         """Run what is pending with a live bar, fit its rates, and return them; what is committed is never redone.
 
         Interrupting the cell stops it: each worker saves a checkpoint after its current step, and calling `run` again
-        goes on from there. `options` are those of the executor, as in partition="gpu".
+        goes on from there. `options` are those of `depthrate run` with the same words, as in workers=4, rerun=True,
+        cluster="gpu.toml"; with detach=True the jobs go on by themselves, and what is returned is the status.
 
         Raises:
             KeyboardInterrupt: it was interrupted, and has stopped.
             RunError: trials are left that failed.
+            TypeError: there is no such option.
             ValueError: the sweep cannot run; nothing was started.
         """
         from depthrate.orchestrator.cli.commands.run import run_sweep
 
-        arguments = self._arguments(store, workers, executor, device, options)
-        code = run_sweep(arguments, detach=False, checkpoint_s=checkpoint_s)
+        if "checkpoint_s" in options:
+            warnings.warn("checkpoint_s is checkpoint_seconds now", DeprecationWarning, stacklevel=2)
+            options["checkpoint_seconds"] = options.pop("checkpoint_s")
+        launch = self._options(store, options)
+        code = run_sweep(launch, self._spec)
         if code == INTERRUPTED:
             raise KeyboardInterrupt("stopped; run the cell again to go on")
         if code:
             raise RunError(
                 f"sweep {self.name!r} is not done; the reasons stand above; run it again to try what is left"
             )
-        return self.fit(store)
+        return self.status(store) if launch.detach else self.fit(store)
 
     def status(self, store: StoreUrl = None) -> Table:
         """Return how many of its trials are in which state."""
@@ -216,25 +212,21 @@ class Sweep:
 
         return with_search(check_sweep(self._spec), existing_store(store))
 
-    def _arguments(
-        self, store: StoreUrl, workers: int | None, executor: str, device: str, options: Mapping[str, Any]
-    ) -> LaunchArguments:
-        from depthrate.orchestrator.cli.launch_arguments import LaunchArguments
-        from depthrate.orchestrator.executors.registry import executor_options
+    def _options(self, store: StoreUrl, given: Mapping[str, Any]) -> LaunchOptions:
+        from depthrate.orchestrator.executors.registry import make_launch_options
 
-        defaults = {option.name: option.default for option in executor_options()}
-        if unknown := options.keys() - defaults.keys():
-            raise TypeError(f"{', '.join(sorted(unknown))}: no option of run; there are {', '.join(sorted(defaults))}")
-        return LaunchArguments(
-            sweep=self.name,
-            store=None if store is None else os.fspath(store),
-            overrides=(),
-            executor=executor,
-            workers=workers,
-            device=device,
-            options={**defaults, **options},
-            loaded=self._spec,
-        )
+        known = [option.name for option in run_options()]
+        if unknown := given.keys() - known:
+            raise TypeError(f"{', '.join(sorted(unknown))}: no option of run; there are {', '.join(known)}")
+        url = None if store is None else os.fspath(store)
+        return make_launch_options(self.name, {**given, "store": url})
+
+
+def run_options() -> list[Option]:
+    """Return the options that `Sweep.run` takes: those of `depthrate run` but for what a sweep in Python says itself."""
+    from depthrate.orchestrator.executors.registry import launch_options
+
+    return [option for option in launch_options() if option.name not in ("store", "set_")]
 
 
 def load(given: str | os.PathLike[str], **parameters: Any) -> Sweep:

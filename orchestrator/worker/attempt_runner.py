@@ -161,7 +161,8 @@ class PackRun:
     @property
     def stall_s(self) -> float | None:
         """After how many seconds without progress it is ended; null: never."""
-        return self.job.options.stall_s
+        minutes = self.job.options.stall_minutes
+        return None if minutes is None else 60 * minutes
 
     def commit_finished(self) -> None:
         """Commit the finished trials of packs that run in turn, or whose trials do, unless what hangs is at them."""
@@ -281,7 +282,7 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
         pack_id=job.pack_id,
         trial_ids=job.all_trial_ids,
         device=job.options.device,
-        code_hash=job.options.code_hash,
+        code_hash=job.options.code,
         beat_s=job.options.beat_s,
         gpu_share=job.options.gpu_share if job.options.device == "cuda" else None,
     )
@@ -313,7 +314,7 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
 
 def _load_task(job: PackJob, store: Store) -> Task:
     try:
-        return load_kept_task(job.task, store, job.options.code_hash)
+        return load_kept_task(job.task, store, job.options.code)
     except OSError as error:
         raise CommitError(f"{type(error).__name__}: {error}") from error
 

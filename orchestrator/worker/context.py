@@ -100,7 +100,7 @@ class WorkerContext(TrainsByHand):
 
     def checkpoint_due(self) -> bool:
         """Whether the last checkpoint is old enough."""
-        return time.monotonic() - self.last_checkpoint >= self.job.options.checkpoint_s
+        return time.monotonic() - self.last_checkpoint >= self.job.options.checkpoint_seconds
 
     def save_checkpoint(self, content: bytes) -> None:
         """Keep `content` until the commit; a store that refuses it costs time after a crash, not results."""

@@ -93,6 +93,11 @@ class Store:
             self.fs.retries = 2  # s3fs's own rounds, each of all the attempts that botocore makes
 
     @property
+    def address(self) -> str:
+        """Its URL as processes in other folders need it."""
+        return self.root if self.is_local else self.url
+
+    @property
     def is_shared(self) -> bool:
         """Whether other processes see what is written here."""
         return "memory" not in self.fs.protocol

@@ -14,8 +14,9 @@ from outcomes import committed, raw_rows, states
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id, read_attempt
-from depthrate.orchestrator.executors.base import BATCH_S, LaunchOptions, PackJob
+from depthrate.orchestrator.executors.base import BATCH_S, PackJob
 from depthrate.orchestrator.executors.local import LocalExecutor
+from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.batching import Batching, blamed, grouped, trials_of
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.plan import Plan, check_sweep, make_plan
@@ -42,8 +43,8 @@ def plan_of(store: Store, task: str, **spec: Any) -> Plan:
     return make_plan(check_sweep(sweep_of_spec({"name": "s", "task": f"{SHORT_TASKS}:{task}", **spec})), store)
 
 
-def options_of(store: Store) -> LaunchOptions:
-    return LaunchOptions(store=store.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+def options_of(store: Store) -> JobOptions:
+    return JobOptions(store=store.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
 
 
 def drive(store: Store, task: str, workers: int = 1, **spec: Any) -> Outcome:

@@ -15,8 +15,9 @@ from outcomes import committed, raw_rows, states
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import Attempt
-from depthrate.orchestrator.executors.base import JobEnd, LaunchOptions, PackJob
+from depthrate.orchestrator.executors.base import JobEnd, PackJob
 from depthrate.orchestrator.executors.local import LocalExecutor
+from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.plan import check_sweep, make_plan
 from depthrate.orchestrator.launch.progress import Outcome
@@ -33,7 +34,7 @@ def drive(store: Store, task: str, workers: int = 1, **spec: Any) -> Outcome:
     checked = check_sweep(sweep_of_spec({"name": "s", "task": where, **spec}))
     plan = make_plan(checked, store, workers=workers)
     executor = LocalExecutor(workers)
-    options = LaunchOptions(store=store.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    options = JobOptions(store=store.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
     try:
         return Driver(plan, store, executor, options, lambda progress: None).run()
     finally:
@@ -169,7 +170,7 @@ def test_a_worker_that_leaves_no_trace_is_the_stores_doing(folder: Store) -> Non
     """So there is a pause before each new try, and the message names what to look at."""
     spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}}
     plan, executor, now = make_plan(check_sweep(sweep_of_spec(spec)), folder), Mute(), [0.0]
-    options = LaunchOptions(store=folder.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    options = JobOptions(store=folder.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
 
     def clock() -> float:
         now[0] += 0.5
@@ -189,7 +190,7 @@ def test_what_ends_but_is_not_of_the_plan_is_nobodys_business(folder: Store) -> 
 
     spec = {"name": "s", "task": f"{OWN_TASKS}:wrong", "params": {"depth": 2}}
     plan, now = make_plan(check_sweep(sweep_of_spec(spec)), folder), iter(range(0, 10_000, 100))
-    options = LaunchOptions(store=folder.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    options = JobOptions(store=folder.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
     driver = Driver(plan, folder, Talkative(), options, lambda progress: None, clock=lambda: next(now))
     assert len(driver.run().failures) == 1
 
@@ -211,6 +212,6 @@ def test_each_of_many_failures_is_compared_once(folder: Store, monkeypatch: pyte
     )
     spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": list(range(2, 42))}}
     plan = make_plan(check_sweep(sweep_of_spec(spec)), folder, workers=40)
-    options = LaunchOptions(store=folder.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    options = JobOptions(store=folder.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
     outcome = Driver(plan, folder, Odd(), options, lambda progress: None).run()
     assert len(outcome.failures) == len(plan.packs) == len(compared) == 40 and not outcome.stopped_early

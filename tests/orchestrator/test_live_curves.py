@@ -21,7 +21,8 @@ from kill_rounds import children
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
-from depthrate.orchestrator.executors.base import LaunchOptions, PackJob
+from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.worker import live_curves
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
@@ -43,7 +44,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job_of(store: Store, *trial_ids: str) -> PackJob:
-    options = LaunchOptions(store=store.url, data="", device="cpu", checkpoint_s=60.0, git_sha=None, git_dirty=None)
+    options = JobOptions(store=store.url, data="", device="cpu", checkpoint_seconds=60.0, git_sha=None, git_dirty=None)
     params = [{"depth": number} for number in range(len(trial_ids))]
     return PackJob(
         attempt_id=ATTEMPT,

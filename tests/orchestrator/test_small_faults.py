@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import JobEnd, LaunchOptions, PackJob
+from depthrate.orchestrator.executors.base import JobEnd, PackJob
+from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.launch import delete_checkpoints
 from depthrate.orchestrator.launch.plan import check_sweep, make_plan
@@ -104,7 +105,7 @@ def test_a_full_disk_is_called_one(folder: Store, monkeypatch: pytest.MonkeyPatc
     plan = make_plan(
         check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}})), folder
     )
-    options = LaunchOptions(store=folder.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    options = JobOptions(store=folder.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
 
     def full(self: Store) -> None:
         raise StoreError(f"store {self.url!r} cannot be written: [Errno 28] No space left on device")
@@ -181,7 +182,7 @@ def test_only_checkpoints_that_are_there_are_deleted(folder: Store, monkeypatch:
 @pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
 def test_training_time_in_a_checkpoint_is_the_packs_own(folder: Store, ahead_s: float) -> None:
     """Whatever became of the clock since the attempt began, and whatever else it ran before this pack."""
-    options = LaunchOptions(store=folder.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    options = JobOptions(store=folder.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
     job = PackJob(attempt_id="a", sweep="s", task="t", pack_id="p", trial_ids=["t1"], params=[{}], options=options)
     attempt = Attempt(attempt_id="a", sweep="s", pack_id="p", trial_ids=["t1"], device="cpu")
     attempt.started_at = time.time() + ahead_s

@@ -11,7 +11,8 @@ from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id
-from depthrate.orchestrator.executors.base import LaunchOptions, PackJob
+from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.worker.__main__ import StopFlag, run_job
 from depthrate.orchestrator.worker.attempt_runner import CommitError, PackRun
 from depthrate.storage.files.paths import is_compacted
@@ -22,7 +23,7 @@ A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 
 
 def job(store: Store, depths: list[int]) -> PackJob:
-    options = LaunchOptions(store=store.url, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    options = JobOptions(store=store.url, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
     return PackJob(
         attempt_id=new_attempt_id(),
         sweep="s",

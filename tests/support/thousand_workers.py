@@ -22,7 +22,8 @@ from unittest import mock
 import counted_files  # noqa: F401 - registers the filesystem
 
 from depthrate.orchestrator.attempts.record import Attempt, heartbeat_s
-from depthrate.orchestrator.executors.base import Executor, JobEnd, LaunchOptions, PackJob
+from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob
+from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm.outcomes import NodeCounts, PackEnds
 from depthrate.orchestrator.executors.slurm.queue import WatchedJob
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
@@ -313,11 +314,11 @@ def simulate(
     how = {"workers": workers, "per_node": per_node, "pack_s": pack_s, "seed": seed}
     executor = kind(store, checked.task, clock, **how)
     at_once = executor.at_once(packs)
-    options = LaunchOptions(
+    options = JobOptions(
         store=store.url,
         data="",
         device="cpu",
-        checkpoint_s=30,
+        checkpoint_seconds=30,
         git_sha=None,
         git_dirty=None,
         beat_s=heartbeat_s(store, at_once),

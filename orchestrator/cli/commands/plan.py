@@ -8,9 +8,10 @@ from typing import Any
 
 from rich.console import Console
 
-from depthrate.orchestrator.cli.launch_arguments import LaunchArguments, plan_on, plan_sentence
+from depthrate.orchestrator.cli.planning import again, check_launch, machines_of, plan_on, plan_sentence
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_warnings
 from depthrate.orchestrator.executors.base import Machines
+from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_versions import describe, other_code_of_launch
 from depthrate.orchestrator.launch.estimates import Estimates, make_estimates
 from depthrate.orchestrator.launch.plan import Plan, check_contents
@@ -30,17 +31,17 @@ _HOW = {
 """Packs printed; --json prints all."""
 
 
-def show_plan(arguments: LaunchArguments, as_json: bool, *, wide: bool = False) -> None:
+def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> None:
     """Print what would run and what is done.
 
     Raises:
         ValueError: one of our packages' errors for what a user gave.
     """
     data = open_data_folder()
-    checked = arguments.check(data)
-    store = open_store(arguments.store)
+    checked = check_launch(options, data)
+    store = open_store(options.store)
     checked, view = with_search(checked, store)
-    machines = arguments.open_machines(checked.sweep, store)
+    machines = machines_of(options, checked.sweep, store)
     plan = plan_on(machines, checked, store)
     check_contents(plan, data)
     estimates = make_estimates(plan, store, machines.device)
@@ -52,7 +53,7 @@ def show_plan(arguments: LaunchArguments, as_json: bool, *, wide: bool = False) 
     print_warnings(plan.snapshot.problems)
     found = other_code_of_launch(plan, store, machines.submitted_codes)
     if found is not None and found.versions:
-        print(f"warning: {describe(found, plan.checked, store, arguments.again(), 'run would stop')}", file=sys.stderr)
+        print(f"warning: {describe(found, plan.checked, store, again(options), 'run would stop')}", file=sys.stderr)
     console = make_console()
     console.print(plan_sentence(plan), highlight=False)
     if view is not None:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from depthrate.orchestrator.attempts.failure_policy import error_pattern
-from depthrate.orchestrator.cli.launch_arguments import LaunchArguments, plan_on, plan_sentence
+from depthrate.orchestrator.cli.planning import again, check_launch, machines_of, plan_on, plan_sentence
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_table, print_warnings, printable
 from depthrate.orchestrator.executors.base import Executor, LaunchSite, Machines
+from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_versions import describe, other_code, settle, unknown_sentence
 from depthrate.orchestrator.launch.estimates import make_estimates
 from depthrate.orchestrator.launch.launch import (
@@ -38,17 +39,14 @@ if TYPE_CHECKING:
     from depthrate.orchestrator.executors.base import Estimate
     from depthrate.orchestrator.launch.progress import Outcome, PackFailure
     from depthrate.orchestrator.search.studies import SearchFeed
+    from depthrate.sweeps.spec import SweepSpec
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Run:
     """A call of `depthrate run`, its plan made."""
 
-    arguments: LaunchArguments
-    detach: bool
-    checkpoint_s: float
-    stall_s: float | None
-    data: str
+    options: LaunchOptions
     console: Console
     store: Store
     machines: Machines
@@ -61,51 +59,38 @@ class _Run:
 
     def next(self, verb: str) -> str:
         """Return a line to call next about this sweep."""
-        return next_call(verb, self.plan.checked.sweep.name, self.arguments.store)
+        return next_call(verb, self.plan.checked.sweep.name, self.options.store)
 
     def say(self, text: str) -> None:
         """Print a line as it is."""
         self.console.print(text, highlight=False)
 
 
-def run_sweep(
-    arguments: LaunchArguments,
-    *,
-    detach: bool,
-    checkpoint_s: float,
-    stall_minutes: float | None = None,
-    rerun: bool = False,
-    accept_code: bool = False,
-    notify: str | None = None,
-) -> int:
+def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> int:
     """Run what is pending of a sweep, fit its rates, and return the exit code: 0 all done, 1 not all, 130 interrupted.
 
-    Where the task's code has changed, `rerun` and `accept_code` say what of the old code counts.
+    `loaded` is the sweep where it is no file's nor a launch's.
 
     Raises:
         ValueError: one of our packages' errors for what a user gave; nothing was started then.
     """
-    if rerun and accept_code:
+    if options.rerun and options.accept_code:
         raise UsageError("--rerun and --accept-code contradict each other; give one of them")
-    if notify is not None and detach:
+    if options.notify is not None and options.detach:
         raise UsageError("--notify is done by the launch, which has to stay: leave out --detach")
     started = time.monotonic()
     console, data = make_console(), open_data_folder()
-    checked = arguments.check(data)
-    store = open_store(arguments.store)
-    machines = arguments.open_machines(checked.sweep, store, detach=detach)
-    with_all, view, feed = _see_search(checked, store, machines, detach=detach)
+    checked = check_launch(options, data, loaded)
+    store = open_store(options.store)
+    machines = machines_of(options, checked.sweep, store)
+    with_all, view, feed = _see_search(checked, store, machines, options)
     plan = plan_on(machines, with_all, store)
-    if settle(plan, store, machines.submitted_codes, rerun=rerun, accept=accept_code, again=arguments.again()):
-        with_all, view, feed = _see_search(checked, store, machines, detach=detach)
+    if settle(plan, store, machines.submitted_codes, options, again=again(options)):
+        with_all, view, feed = _see_search(checked, store, machines, options)
         plan = plan_on(machines, with_all, store)
     check_contents(plan, data)
     run = _Run(
-        arguments=arguments,
-        detach=detach,
-        checkpoint_s=checkpoint_s,
-        stall_s=None if stall_minutes is None else 60 * stall_minutes,
-        data=data.url,
+        options=replace(options, data=data.url),
         console=console,
         store=store,
         machines=machines,
@@ -113,7 +98,7 @@ def run_sweep(
         view=view,
         feed=feed,
         started=started,
-        notifier=None if notify is None else Notifier(notify, checked.sweep.name),
+        notifier=None if options.notify is None else Notifier(options.notify, checked.sweep.name),
     )
     print_warnings(plan.snapshot.problems)
     run.say(plan_sentence(plan))
@@ -149,7 +134,7 @@ def _say_unknown_code(run: _Run) -> None:
 
 
 def _see_search(
-    checked: CheckedSweep, store: Store, machines: Machines, *, detach: bool
+    checked: CheckedSweep, store: Store, machines: Machines, options: LaunchOptions
 ) -> tuple[CheckedSweep, SearchView | None, SearchFeed | None]:
     """Return the sweep with all trials so far, its search, and what proposes more; as it is without a search.
 
@@ -158,7 +143,7 @@ def _see_search(
     checked, view = with_search(checked, store)
     if view is None or isinstance(machines, LaunchSite):
         return checked, view, None
-    if detach:
+    if options.detach:
         raise UsageError("a search needs its launch to stay and propose; leave out --detach")
     if view.is_over:
         return checked, view, None
@@ -173,19 +158,17 @@ def _see_search(
 
 def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchEnd | int:
     """Drive the packs from here; return how that ended, or the exit code of who leaves before its end."""
-    if run.detach:
-        sent = submit(
-            run.plan, run.store, executor, estimate_s, data=run.data, checkpoint_s=run.checkpoint_s, stall_s=run.stall_s
-        )
+    if run.options.detach:
+        sent = submit(run.plan, run.store, executor, estimate_s, run.options)
         run.say(f"{counted(sent.on_their_way, 'pack is', 'packs are')} on the way; how far: {run.next('status')}")
         if sent.elsewhere:
             run.say(f"{counted(sent.elsewhere, 'pack is', 'packs are')} another launch's, which was there first")
         if sent.job is not None:
             run.say(f"job {sent.job.job_id} submits {sent.not_submitted} more as the cluster takes them")
         elif sent.not_submitted:
-            again = run.arguments.again()
+            left = counted(sent.not_submitted, "pack is", "packs are")
             print(
-                f"depthrate: {counted(sent.not_submitted, 'pack is', 'packs are')} not submitted; go on: {again}",
+                f"depthrate: {left} not submitted; go on: {again(run.options)}",
                 file=sys.stderr,
             )
             return 1
@@ -196,29 +179,26 @@ def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchE
             run.store,
             executor,
             estimate_s,
-            data=run.data,
-            checkpoint_s=run.checkpoint_s,
-            stall_s=run.stall_s,
+            run.options,
             console=run.console,
             feed=run.feed,
             notifier=run.notifier,
         )
     except KeyboardInterrupt:
-        run.say(f"stopped; resume: {run.arguments.again()}")
+        run.say(f"stopped; resume: {again(run.options)}")
         return 130
 
 
 def _launch_there(run: _Run, site: LaunchSite) -> LaunchEnd | int:
     """Send the whole launch away and follow it; return how it ended, or the exit code of who leaves before its end."""
-    job = send_launch(run.plan, run.store, site, data=run.data, checkpoint_s=run.checkpoint_s, stall_s=run.stall_s)
+    job = send_launch(run.plan, run.store, site, run.options)
     run.say(f"job {job.job_id}; how far: {run.next('status')}")
-    if run.detach:
+    if run.options.detach:
         return 0
     try:
         return follow_launch(run.plan, run.store, site, job, run.console)
     except KeyboardInterrupt:
-        cancel, again = run.next("cancel"), run.arguments.again()
-        run.say(f"left; the job goes on; end it: {cancel}; look again: {again}")
+        run.say(f"left; the job goes on; end it: {run.next('cancel')}; look again: {again(run.options)}")
         return 130
 
 
@@ -237,7 +217,7 @@ def _conclude(run: _Run, end: LaunchEnd | None) -> int:
         _say_diverged(run, checked, snapshot)
     found = other_code(checked, snapshot)
     if found is not None and found.versions:  # by a launch that began at the same time, say
-        text = describe(found, checked, run.store, run.arguments.again(), "nothing was fitted")
+        text = describe(found, checked, run.store, again(run.options), "nothing was fitted")
         print(f"depthrate: {text}", file=sys.stderr)
         return 1
     if view is not None:
@@ -276,24 +256,24 @@ def _say_diverged(run: _Run, checked: CheckedSweep, snapshot: Snapshot) -> None:
 
 def _say_what_is_left(run: _Run, end: LaunchEnd | None, left: int) -> int:
     """Say why not everything is done and how to go on, and return the exit code."""
-    again = run.arguments.again()
+    go_on = again(run.options)
     if end is not None and end.job is not None:
-        print(f"depthrate: {end.job_end}\n  try what is left again: {again}", file=sys.stderr)
+        print(f"depthrate: {end.job_end}\n  try what is left again: {go_on}", file=sys.stderr)
     outcome = None if end is None else end.outcome
     if outcome is None:
         return 1
     if outcome.interrupted:
         goes_on = run.machines.outlives_driver and not outcome.cancelled
         how = "cancelled" if outcome.cancelled else "left" if goes_on else "interrupted"
-        run.say(f"{how} with {counted(left, 'trial')} to do; resume: {again}")
+        run.say(f"{how} with {counted(left, 'trial')} to do; resume: {go_on}")
         if goes_on:
             run.say(f"the jobs go on; end them: {run.next('cancel')}")
     if outcome.failures or not outcome.interrupted:
-        _print_failures(outcome, left, end.unseen if end else 0, run.arguments)
+        _print_failures(outcome, left, end.unseen if end else 0, run.options)
     return 130 if outcome.interrupted else 1
 
 
-def _print_failures(outcome: Outcome, left: int, unseen: int, arguments: LaunchArguments) -> None:
+def _print_failures(outcome: Outcome, left: int, unseen: int, options: LaunchOptions) -> None:
     print(f"depthrate: {counted(left, 'trial is', 'trials are')} not done", file=sys.stderr)
     if unseen:
         print(
@@ -313,9 +293,9 @@ def _print_failures(outcome: Outcome, left: int, unseen: int, arguments: LaunchA
             else ""
         )
         of_packs = f" in {counted(len(failures), 'pack')}" if len(failures) > 1 else ""
-        see = next_call("logs", trial_ids[0] if trial_ids else "?", arguments.store)
+        see = next_call("logs", trial_ids[0] if trial_ids else "?", options.store)
         error = printable(failures[0].error)
         print(f"  {counted(len(trial_ids), 'trial')}{of_packs}{where}: {error}; see: {see}", file=sys.stderr)
     if outcome.stopped_early:
         print("  stopped early: several packs failed with the same error", file=sys.stderr)
-    print(f"  try what is left again: {arguments.again()}", file=sys.stderr)
+    print(f"  try what is left again: {again(options)}", file=sys.stderr)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.executors.base import ExecutorRequest, LaunchJob, LaunchSite
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.ray.node import RAY_ITSELF_GB, run_ray_node
 from depthrate.orchestrator.executors.slurm.entry import chosen_profile
 from depthrate.orchestrator.executors.slurm.queue import UNKNOWN_S, accounted_states
-from depthrate.orchestrator.executors.slurm.submissions import (
-    Submission,
-    is_alive,
-    jobs_folder,
-    jobs_of_sweep,
-    read_submissions,
-)
+from depthrate.orchestrator.executors.slurm.remote_launch import RemoteLaunch
+from depthrate.orchestrator.executors.slurm.submissions import jobs_folder, read_submissions
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.limits import Limits, read_limits
 from depthrate.slurm.profile import Profile
@@ -34,12 +28,11 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 3.0
 
 
-class Allocation(LaunchSite):
+class Allocation(RemoteLaunch, LaunchSite):
     """The nodes of one SLURM job, on which a Ray cluster lives as long as the job."""
 
     def __init__(self, request: ExecutorRequest, profile: Profile, limits: Limits, device: str):
-        self._request, self._profile, self._limits = request, profile, limits
-        self._sweep, self._store = request.sweep, request.store
+        super().__init__(request, profile, limits)
         slots = profile.gpus * profile.packs_per_gpu if device == "cuda" else profile.cpus
         self.device = device
         self.workers = profile.nodes * slots
@@ -69,17 +62,6 @@ class Allocation(LaunchSite):
         name = f"depthrate-{self._sweep.name}"
         return {"batch_script": batch_script(self._profile, name, 1, folder, nodes=self._profile.nodes)}
 
-    def send_launch(
-        self, *, data: str, checkpoint_s: float, code_hash: str | None, stall_s: float | None = None
-    ) -> LaunchJob:
-        """Return the job in which a launch of this sweep waits or runs already, or submit one.
-
-        Raises:
-            SlurmError: sbatch refused, or the controller does not answer.
-        """
-        submission = self._underway() or self._submit(data, checkpoint_s, code_hash, stall_s)
-        return LaunchJob(submission.job_ids[0], submission.folder)
-
     def follow(self, job: LaunchJob, show: Callable[[str], None]) -> str:
         """Wait for the job's end, show its state on the way, and say how it ended."""
         state, unknown_since = JobState("PENDING"), None
@@ -103,53 +85,13 @@ class Allocation(LaunchSite):
         words = " / ".join(printed.strip().splitlines()[-3:])
         return f"job {job.job_id} ended as {state.state}: {words}; see {job.folder}"
 
-    def _underway(self) -> Submission | None:
-        """Return the allocation that is there already, if there is one; forget those that are over."""
-        submissions, states = jobs_of_sweep(self._store, self._sweep.name, self._limits.cluster)
-        found = None
-        for each in submissions:
-            if not each.is_launch:
-                continue
-            if any(is_alive(states.get(job_id)) for job_id in each.job_ids):
-                found = each
-            elif each.job_ids:
-                each.delete(self._store)
-        return found
+    def _options_inside(self, folder: Path) -> tuple[str, dict[str, Any]]:
+        """Return those of the launch inside; `run_ray_node` adds the address."""
+        return "ray", {"packs_per_gpu": self._profile.packs_per_gpu}
 
-    def _submit(self, data: str, checkpoint_s: float, code_hash: str | None, stall_s: float | None) -> Submission:
-        name = f"depthrate-{self._sweep.name}-{new_attempt_id()}"
-        folder = jobs_folder(self._profile, self._store, self._sweep.name) / name
-        folder.mkdir(parents=True, exist_ok=True)
-        spec = folder / "sweep.yaml"  # the sweep as it is now, whatever becomes of its file
-        spec.write_text(json.dumps(self._sweep.spec(), indent=1))
-        store = self._store.root if self._store.is_local else self._store.url
-        words = ["run", str(spec), "--store", store, *self._options_inside(checkpoint_s)]
-        words += [] if stall_s is None else ["--stall-minutes", str(stall_s / 60)]
-        words += [] if code_hash is None else ["--code", code_hash]  # the task as it is now, as well
-        arguments = [str(folder), store, data, self._sweep.name, *words]
-        submission = Submission(name, self._sweep.name, self._limits.cluster, str(folder), [[]])
-        submission.write(self._store)
-        try:
-            nodes = self._profile.nodes
-            submission.job_ids = submit_array(self._profile, name, folder, run_ray_node, [arguments], nodes=nodes)
-        except SlurmError:
-            submission.delete(self._store)
-            raise
-        submission.write(self._store)
-        return submission
-
-    def _options_inside(self, checkpoint_s: float) -> list[str]:
-        """Return the options of the launch inside; `run_ray_node` adds the address."""
-        words = [
-            "--executor",
-            "ray",
-            "--device",
-            self._request.device,
-            "--packs-per-gpu",
-            str(self._profile.packs_per_gpu),
-        ]
-        words += ["--checkpoint-seconds", str(checkpoint_s)]
-        return words + (["--workers", str(self._request.workers)] if self._request.workers is not None else [])
+    def _submit_job(self, name: str, folder: Path) -> list[str]:
+        nodes = self._profile.nodes
+        return submit_array(self._profile, name, folder, run_ray_node, [[str(folder)]], nodes=nodes)
 
 
 def open_allocation(request: ExecutorRequest, cluster: str) -> Allocation:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from depthrate.orchestrator.executors.base import ExecutorEntry, ExecutorError, ExecutorRequest, Machines, Option
+from depthrate.orchestrator.executors.base import ExecutorEntry, ExecutorError, ExecutorRequest, Machines
+from depthrate.orchestrator.executors.options import Option
 from depthrate.orchestrator.executors.slurm.entry import CLUSTER, PACKS_PER_GPU
 
 ADDRESS = Option("address", str, "A Ray cluster, as in host:6379 or auto; default: a Ray of our own.")
@@ -14,7 +15,8 @@ def _open(request: ExecutorRequest) -> Machines:
     Raises:
         ValueError: `ExecutorError`, `RayError`, `MachineError` or `SlurmError` for what is not there or does not fit.
     """
-    address, cluster = request.options[ADDRESS.name], request.options[CLUSTER.name]
+    options = request.options
+    address, cluster = options.executor_options[ADDRESS.name], options.executor_options[CLUSTER.name]
     if address is not None and address.startswith("ray://"):
         raise ExecutorError(
             f"address {address!r} is Ray's client, which Ray Tune cannot feed; run on a node, with auto"
@@ -31,10 +33,10 @@ def _open(request: ExecutorRequest) -> Machines:
         from depthrate.orchestrator.executors.ray.allocation import open_allocation
 
         return open_allocation(request, cluster)
-    packs_per_gpu = request.options[PACKS_PER_GPU.name] or 1
+    packs_per_gpu = options.executor_options[PACKS_PER_GPU.name] or 1
     if address is not None:
-        return open_cluster(address, request.device, request.workers, packs_per_gpu)
-    return open_own(request.device, request.workers, packs_per_gpu)
+        return open_cluster(address, options.device, options.workers, packs_per_gpu)
+    return open_own(options.device, options.workers, packs_per_gpu)
 
 
 RAY = ExecutorEntry(

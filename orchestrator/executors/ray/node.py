@@ -16,11 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.slurm.job import go_back_into_queue
+from depthrate.orchestrator.executors.slurm.remote_launch import OPTIONS_FILE, launch_process
 from depthrate.slurm import in_job
 from depthrate.storage.attempts.records import read_loose_records
 from depthrate.storage.files.paths import attempts_folder
@@ -38,19 +40,21 @@ OBJECT_STORE_BYTES = 100 * 2**20
 
 
 def run_ray_node(arguments: list[str]) -> None:
-    """Run this node's part; `arguments` are the job's folder, store, data folder and sweep, then `depthrate run`'s words."""
+    """Run this node's part of the launch whose options lie in the job's folder, the only argument."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    folder, store, data, sweep, *words = arguments
+    folder = Path(arguments[0])
+    options = LaunchOptions.from_json((folder / OPTIONS_FILE).read_text())
     # a worker that aborts when Ray ends would leave gigabytes in the user's folder
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     # SLURM sends its warning to every process: what is started from here on must not die of it
     for number in (signal.SIGUSR2, signal.SIGCONT):
         signal.signal(number, signal.SIG_IGN)
-    os.environ["DEPTHRATE_DATA"] = data
+    if options.data is not None:
+        os.environ["DEPTHRATE_DATA"] = options.data  # Ray's workers have this environment
     os.environ["DEPTHRATE_JOB_ID"] = in_job.job_id()
-    meeting = _Meeting(Path(folder))
+    meeting = _Meeting(folder)
     if int(os.environ["SLURM_PROCID"]) == 0:
-        _run_first(meeting, Store(store), sweep, words)
+        _run_first(meeting, folder, options)
     else:
         _run_other(meeting)
 
@@ -146,7 +150,7 @@ def _run_other(meeting: _Meeting) -> None:
     node.stop()
 
 
-def _run_first(meeting: _Meeting, store: Store, sweep: str, words: Sequence[str]) -> None:
+def _run_first(meeting: _Meeting, job_folder: Path, options: LaunchOptions) -> None:
     address, token = f"{_own_address()}:{_free_port()}", secrets.token_hex(32)
     os.environ |= ray_environment(token)
     host, _, port = address.rpartition(":")
@@ -166,7 +170,10 @@ def _run_first(meeting: _Meeting, store: Store, sweep: str, words: Sequence[str]
         node.await_port(host, int(port))
         meeting.call(address, token, node.folder)
         _await_nodes(address)
-        _Launch(store, sweep, [*words, "--address", address]).run()
+        inside = replace(options, executor_options={**options.executor_options, "address": address})
+        file = job_folder / f"launch-{in_job.job_id()}-{in_job.restarts()}.json"
+        file.write_text(inside.to_json())
+        _Launch(file, inside).run()
     finally:
         meeting.end()
         node.stop()
@@ -184,10 +191,11 @@ def _await_nodes(address: str) -> None:
 class _Launch:
     """`depthrate run` on the first node."""
 
-    def __init__(self, store: Store, sweep: str, words: Sequence[str]):
-        self._files, self._sweep, self._started_at = store, sweep, time.time()
+    def __init__(self, file: Path, options: LaunchOptions):
+        self._files, self._started_at = Store(str(options.store)), time.time()
+        self._sweep = str(json.loads(Path(options.sweep).read_text())["name"])
         self._asked: signal.Signals | None = None
-        self._process = subprocess.Popen([sys.executable, "-m", "depthrate", *words], stdin=subprocess.DEVNULL)
+        self._process = launch_process(file)
         for number in (signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, self._on_signal)
 

@@ -14,10 +14,10 @@ from depthrate.orchestrator.executors.base import (
     ExecutorRequest,
     JobCounts,
     Machines,
-    Option,
     Scheduler,
     SeenJobs,
 )
+from depthrate.orchestrator.executors.options import Option
 
 if TYPE_CHECKING:
     from depthrate.slurm.profile import Profile
@@ -41,16 +41,16 @@ def chosen_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Profi
     from depthrate.orchestrator.executors.machine import MachineError
     from depthrate.slurm.profile import load_profile
 
-    profile = load_profile(cluster)
-    if (packs_per_gpu := request.options[PACKS_PER_GPU.name]) is not None:
+    options, profile = request.options, load_profile(cluster)
+    if (packs_per_gpu := options.executor_options[PACKS_PER_GPU.name]) is not None:
         profile = replace(profile, packs_per_gpu=packs_per_gpu)
-    if request.workers is not None:
-        if request.workers < 1:
-            raise MachineError(f"workers is {request.workers}; give at least 1")
-        profile = replace(profile, array_parallelism=request.workers)
-    if request.device not in ("auto", "cpu", "cuda"):
-        raise MachineError(f"device {request.device!r} is unknown; allowed: auto, cpu, cuda")
-    if request.device == "cuda" and not profile.gpus:
+    if options.workers is not None:
+        if options.workers < 1:
+            raise MachineError(f"workers is {options.workers}; give at least 1")
+        profile = replace(profile, array_parallelism=options.workers)
+    if options.device not in ("auto", "cpu", "cuda"):
+        raise MachineError(f"device {options.device!r} is unknown; allowed: auto, cpu, cuda")
+    if options.device == "cuda" and not profile.gpus:
         raise ExecutorError("device is cuda, but the cluster file asks for no GPU; set gpus = 1 in it")
     if profile.packs_per_gpu > 1 and not profile.gpus:
         raise ExecutorError(
@@ -58,7 +58,7 @@ def chosen_profile(request: ExecutorRequest, cluster: str | None) -> tuple[Profi
         )
     if profile.container is not None:
         profile = _contained(profile, request.store)
-    return profile, "cuda" if profile.gpus and request.device != "cpu" else "cpu"
+    return profile, "cuda" if profile.gpus and options.device != "cpu" else "cpu"
 
 
 def _contained(profile: Profile, store: Store) -> Profile:
@@ -98,11 +98,10 @@ def _open(request: ExecutorRequest) -> Machines:
     from depthrate.orchestrator.executors.slurm.submissions import jobs_of_sweep
     from depthrate.slurm.limits import read_limits, read_max_submitted
 
-    cluster = request.options[CLUSTER.name]
-    profile, device = chosen_profile(request, cluster)
+    profile, device = chosen_profile(request, request.options.executor_options[CLUSTER.name])
     limits = read_limits()
     limits.check(profile, 0)
-    supervisor = Supervisor(request, cluster, profile, limits) if profile.supervisor else None
+    supervisor = Supervisor(request, profile, limits) if profile.supervisor else None
     executor = SlurmExecutor(
         profile,
         limits,

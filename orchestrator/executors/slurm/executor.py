@@ -42,7 +42,8 @@ from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.states import FailureKind
 
 if TYPE_CHECKING:
-    from depthrate.orchestrator.executors.base import Estimate, LaunchOptions
+    from depthrate.orchestrator.executors.base import Estimate
+    from depthrate.orchestrator.executors.options import JobOptions
     from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
     from depthrate.storage.attempts.records import Record
     from depthrate.sweeps.packing import Pack
@@ -199,7 +200,7 @@ class SlurmExecutor(Executor):
         except (OSError, StoreError):
             return set()
 
-    def supervise(self, packs: Sequence[Pack], estimate_s: Estimate, options: LaunchOptions) -> LaunchJob | None:
+    def supervise(self, packs: Sequence[Pack], estimate_s: Estimate, options: JobOptions) -> LaunchJob | None:
         """Send the launch away as a small job, if there are more jobs to submit than the cluster takes now.
 
         Raises:
@@ -210,10 +211,10 @@ class SlurmExecutor(Executor):
             if self._supervisor is None or room is None or len(self._bundles(packs, estimate_s)) <= room:
                 return None
             try:
-                return self._supervisor.send(options)
+                return self._supervisor.send_launch(options)
             except SubmitLimitError:
                 self._make_room_for_one()
-                return self._supervisor.send(options)
+                return self._supervisor.send_launch(options)
         except SlurmError as error:
             raise SubmitError(f"the job that would submit the others cannot be submitted: {error}", []) from None
 

@@ -1,6 +1,7 @@
-"""A launch on a SLURM cluster that goes on without a login node: one small job that drives the others to their end.
+"""A launch on a SLURM cluster that goes on without a login node, inside a job of its own.
 
-It is left where there is no room to submit everything at once: it submits the rest as room comes.
+The supervisor is one small job that drives the others to their end. It is left where there is no room to submit everything
+at once: it submits the rest as room comes. `ray/allocation.py` sends a launch away together with the nodes that it runs on.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from depthrate.orchestrator.attempts.record import new_attempt_id
-from depthrate.orchestrator.executors.base import ExecutorRequest, LaunchJob, LaunchOptions
+from depthrate.orchestrator.executors.base import ExecutorRequest, LaunchJob
+from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.slurm.job import go_back_into_queue
 from depthrate.orchestrator.executors.slurm.submissions import Submission, is_alive, jobs_folder, jobs_of_sweep
 from depthrate.slurm import in_job
@@ -30,6 +33,13 @@ from depthrate.slurm.script import begun_marker
 from depthrate.slurm.submit import UnclearSubmissionError, submit_array
 
 log = logging.getLogger("depthrate")
+OPTIONS_FILE = "launch.json"
+"""In a job's folder: the options of the launch that runs inside."""
+SETTLED_HERE: dict[str, Any] = {
+    **{"set_": (), "engine": None, "detach": False, "rerun": False, "accept_code": False},
+    "notify": None,  # may be an address with a key in it
+}
+"""What the launch that sends another one away has done, or the sweep beside the options says."""
 LONGEST_MIN = 7 * 24 * 60
 """Of one start; near its end the job queues again."""
 MEM_GB = 2.0
@@ -41,15 +51,23 @@ AGAIN_AFTER_S = (20.0, 60.0, 180.0, 600.0)
 """Before a launch that ended so, or was killed, begins anew."""
 
 
-class Supervisor:
-    """Sends a launch away as a job of one CPU."""
+class RemoteLaunch(ABC):
+    """Sends a launch away to run inside a job of its own, which reads its options from a file beside its sweep."""
 
-    def __init__(self, request: ExecutorRequest, cluster_file: str | None, profile: Profile, limits: Limits):
-        self._request, self._cluster_file = request, cluster_file
-        self._profile, self._limits = profile, limits
+    def __init__(self, request: ExecutorRequest, profile: Profile, limits: Limits):
+        self._request, self._profile, self._limits = request, profile, limits
+        self._sweep, self._store = request.sweep, request.store
 
-    def send(self, options: LaunchOptions) -> LaunchJob:
-        """Return the job that drives this sweep already, or submit one.
+    @abstractmethod
+    def _options_inside(self, folder: Path) -> tuple[str, dict[str, Any]]:
+        """Return the executor of the launch inside, and its options; `folder` is the job's."""
+
+    @abstractmethod
+    def _submit_job(self, name: str, folder: Path) -> list[str]:
+        """Submit the job, whose function is given its folder, and return its identity."""
+
+    def send_launch(self, options: LaunchOptions) -> LaunchJob:
+        """Return the job in which a launch of this sweep is on its way already, or submit one.
 
         Raises:
             SlurmError: sbatch refused, or the controller does not answer.
@@ -58,41 +76,64 @@ class Supervisor:
         return LaunchJob(submission.job_ids[0], submission.folder)
 
     def _underway(self) -> Submission | None:
-        submissions, states = jobs_of_sweep(self._request.store, self._request.sweep.name, self._limits.cluster)
-        launches = [each for each in submissions if each.is_launch]
-        return next((each for each in launches if any(is_alive(states.get(job)) for job in each.job_ids)), None)
+        """Return the launch that is there already, if there is one; forget those that are over."""
+        submissions, states = jobs_of_sweep(self._store, self._sweep.name, self._limits.cluster)
+        alive = None
+        for submission in submissions:
+            if not submission.is_launch:
+                continue
+            if any(is_alive(states.get(job_id)) for job_id in submission.job_ids):
+                alive = alive or submission
+            elif submission.job_ids:
+                submission.delete(self._store)
+        return alive
 
     def _submit(self, options: LaunchOptions) -> Submission:
-        store, sweep = self._request.store, self._request.sweep
-        name = f"depthrate-{sweep.name}-{new_attempt_id()}"
-        folder = jobs_folder(self._profile, store, sweep.name) / name
+        name = f"depthrate-{self._sweep.name}-{new_attempt_id()}"
+        folder = jobs_folder(self._profile, self._store, self._sweep.name) / name
         folder.mkdir(parents=True, exist_ok=True)
-        spec = folder / "sweep.yaml"  # the sweep and the cluster file as they are now, whatever becomes of them
-        spec.write_text(json.dumps(sweep.spec(), indent=1))
-        words = ["run", str(spec), "--store", store.root if store.is_local else store.url, "--executor", "slurm"]
-        words += ["--device", self._request.device, "--checkpoint-seconds", str(options.checkpoint_s)]
-        words += [] if options.stall_s is None else ["--stall-minutes", str(options.stall_s / 60)]
-        words += [] if options.code_hash is None else ["--code", options.code_hash]  # the task as it is now, as well
-        if self._cluster_file is not None:
-            words += ["--cluster", str(shutil.copy(self._cluster_file, folder / "cluster.toml"))]
-        if self._request.workers is not None:
-            words += ["--workers", str(self._request.workers)]
-        if (packs_per_gpu := self._request.options.get("packs_per_gpu")) is not None:
-            words += ["--packs-per-gpu", str(packs_per_gpu)]
-        submission = Submission(name, sweep.name, self._limits.cluster, str(folder), [[]])
-        submission.write(store)
+        spec = (
+            folder / "sweep.yaml"
+        )  # the sweep, its task's code and the options as they are now, whatever becomes of them
+        spec.write_text(json.dumps(self._sweep.spec(), indent=1))
+        executor, executor_options = self._options_inside(folder)
+        inside = replace(
+            self._request.options,
+            sweep=str(spec),
+            store=self._store.address,
+            executor=executor,
+            executor_options=executor_options,
+            code=options.code,
+            data=options.data,
+            **SETTLED_HERE,
+        )
+        (folder / OPTIONS_FILE).write_text(inside.to_json())
+        submission = Submission(name, self._sweep.name, self._limits.cluster, str(folder), [[]])
+        submission.write(self._store)
         try:
-            own = self._own_profile()
-            elsewhere = min(MOST_ELSEWHERE, self._limits.partition_of(own).nodes - 1)
-            arguments = [str(folder), options.data, *words]
-            submission.job_ids = submit_array(own, name, folder, run_supervisor, [arguments], elsewhere=elsewhere)
+            submission.job_ids = self._submit_job(name, folder)
         except UnclearSubmissionError:
             raise
         except SlurmError:
-            submission.delete(store)
+            submission.delete(self._store)
             raise
-        submission.write(store)
+        submission.write(self._store)
         return submission
+
+
+class Supervisor(RemoteLaunch):
+    """Sends a launch away as a job of one CPU."""
+
+    def _options_inside(self, folder: Path) -> tuple[str, dict[str, Any]]:
+        options = dict(self._request.options.executor_options)
+        if options.get("cluster") is not None:
+            options["cluster"] = str(shutil.copy(options["cluster"], folder / "cluster.toml"))
+        return "slurm", options
+
+    def _submit_job(self, name: str, folder: Path) -> list[str]:
+        own = self._own_profile()
+        elsewhere = min(MOST_ELSEWHERE, self._limits.partition_of(own).nodes - 1)
+        return submit_array(own, name, folder, run_supervisor, [[str(folder)]], elsewhere=elsewhere)
 
     def _own_profile(self) -> Profile:
         """Return what the job itself asks for: where the others run unless the cluster file says otherwise."""
@@ -114,20 +155,27 @@ class Supervisor:
         return replace(asked, walltime_min=int(min(LONGEST_MIN, longest or LONGEST_MIN)))
 
 
+def launch_process(file: Path) -> subprocess.Popen[bytes]:
+    """Start `depthrate run` with the options in a file, where it finds its data sets as they say."""
+    data = LaunchOptions.from_json(file.read_text()).data
+    environment = os.environ if data is None else os.environ | {"DEPTHRATE_DATA": data}
+    command = [sys.executable, "-m", "depthrate.orchestrator.cli.launch_file", str(file)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
+
+
 def run_supervisor(arguments: list[str]) -> None:
-    """Run `depthrate run` inside the job: `arguments` are the job's folder, the data folder and its words."""
+    """Run `depthrate run` inside the job, whose folder is the only argument."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    folder, data, *words = arguments
+    (folder,) = arguments
     begun_marker(Path(folder), os.environ["SLURM_JOB_ID"], in_job.restarts()).touch()
-    os.environ["DEPTHRATE_DATA"] = data
-    _Launch(words).run()
+    _Launch(Path(folder) / OPTIONS_FILE).run()
 
 
 class _Launch:
     """`depthrate run` inside the job; it queues again when time is up."""
 
-    def __init__(self, words: Sequence[str]):
-        self._words = words
+    def __init__(self, file: Path):
+        self._file = file
         self._asked: signal.Signals | None = None
         self._process: subprocess.Popen[bytes] | None = None
         # SLURM sends its warning to every process: what is started from here on must not die of it
@@ -155,7 +203,7 @@ class _Launch:
         if self._asked is not None:
             return BAD_INPUT
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a handler would not be inherited
-        self._process = subprocess.Popen([sys.executable, "-m", "depthrate", *self._words], stdin=subprocess.DEVNULL)
+        self._process = launch_process(self._file)
         for number in (signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, self._on_signal)
         return self._process.wait()

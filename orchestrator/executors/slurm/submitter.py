@@ -229,7 +229,7 @@ class Outbox:
         name = f"depthrate-{self._sweep}-{new_attempt_id()}"
         folder = jobs_folder(self._profile, self._store, self._sweep) / name
         packs = [
-            [SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids, job.options.code_hash) for job in each]
+            [SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids, job.options.code) for job in each]
             for each in bundles
         ]
         submission = Submission(name, self._sweep, self._limits.cluster, str(folder), packs)

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.cli.commands.cancel import cancel_sweep
-from depthrate.orchestrator.executors.base import LaunchOptions
 from depthrate.orchestrator.executors.local import LocalExecutor
+from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack, read_submissions
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.plan import check_sweep, make_plan
@@ -24,7 +24,7 @@ SLOW = {"name": "s", "task": f"{Path(__file__).parents[2] / 'support/own_tasks.p
 def drive(store: Store, cancel_at_once: bool) -> Outcome:
     plan = make_plan(check_sweep(sweep_of_spec(SLOW)), store, workers=2)
     executor = LocalExecutor(2)
-    options = LaunchOptions(store=store.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    options = JobOptions(store=store.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
 
     def watch(progress: Progress) -> None:
         if cancel_at_once and progress.packs_running:

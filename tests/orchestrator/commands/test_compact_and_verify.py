@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import LaunchOptions, PackJob
+from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.autocompact import Upkeep
 from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.orchestrator.worker.attempt_runner import run_job
@@ -151,8 +152,8 @@ def test_a_trial_costs_less_than_one_request(remote: tuple[S3Server, str, Path])
     server, url, _ = remote
     checked = check_sweep(sweep_of_spec({**TINY, "grid": {"depth": [2]}, "seeds": 16}))
     # no beat and no live curves, which come by the clock: on a busy machine the attempt takes longer than they wait
-    options = LaunchOptions(
-        store=url, data="", device="cpu", checkpoint_s=3600, beat_s=3600, git_sha=None, git_dirty=None
+    options = JobOptions(
+        store=url, data="", device="cpu", checkpoint_seconds=3600, beat_s=3600, git_sha=None, git_dirty=None
     )
     job = PackJob(
         attempt_id=new_attempt_id(),

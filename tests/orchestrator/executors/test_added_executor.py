@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import sys
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +18,11 @@ from depthrate.orchestrator.executors.base import (
     ExecutorRequest,
     JobCounts,
     JobEnd,
-    Option,
     PackJob,
     Scheduler,
     SeenJobs,
 )
+from depthrate.orchestrator.executors.options import Option
 from depthrate.orchestrator.worker.__main__ import StopFlag, run_job
 from depthrate.storage.files.store import Store
 
@@ -59,7 +58,7 @@ class OneByOne(Executor):
 
 
 def open_one_by_one(request: ExecutorRequest) -> OneByOne:
-    return OneByOne(request.options["nice_level"])
+    return OneByOne(request.options.executor_options["nice_level"])
 
 
 TOY = ExecutorEntry(
@@ -75,7 +74,6 @@ TOY = ExecutorEntry(
 def test_it_runs_a_sweep_from_the_command_line(folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cli_file = Path(registry.__file__).parents[1] / "cli" / "app.py"
     monkeypatch.setitem(registry.EXECUTORS, "toy", TOY)
-    monkeypatch.delitem(sys.modules, "depthrate.orchestrator.cli.options", raising=False)
     app = runpy.run_path(str(cli_file))["app"]  # its options are declared when it is imported
 
     def call(*words: str, code: int = 0) -> str:

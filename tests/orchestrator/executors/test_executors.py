@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 from depthrate.orchestrator.analysis.open_results import open_results
 from depthrate.orchestrator.attempts.record import read_attempts
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import Executor, ExecutorRequest, LaunchOptions
+from depthrate.orchestrator.executors.base import Executor, ExecutorRequest
 from depthrate.orchestrator.executors.local import LocalExecutor
+from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.executors.registry import open_machines
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.plan import Plan, check_sweep, make_plan
@@ -140,9 +141,8 @@ class SlurmMachines(Machines):
         self.options = ["--executor", "slurm", "--cluster", str(profile)]
 
     def plan(self, sweep: SweepSpec, store: Store) -> Plan:
-        options = {"cluster": self.options[-1]}
-        request = ExecutorRequest(sweep=sweep, store=store, device="cpu", workers=None, options=options)
-        opened = open_machines("slurm", request)
+        options = LaunchOptions(executor="slurm", device="cpu", executor_options={"cluster": self.options[-1]})
+        opened = open_machines(ExecutorRequest(sweep=sweep, store=store, options=options))
         assert isinstance(opened, Executor)
         self._executor = opened
         return make_plan(check_sweep(sweep), store, workers=2, submitted=opened.submitted)
@@ -179,7 +179,7 @@ def drive(
 ) -> Outcome:
     plan = machines.plan(sweep_of_spec({"name": "s", "task": f"{path}:{task}", **spec}), store)
     executor = machines.executor(plan)
-    options = LaunchOptions(store=store.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    options = JobOptions(store=store.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
     driver = Driver(plan, store, executor, options, lambda progress: watch(driver, progress))
     try:
         return driver.run()

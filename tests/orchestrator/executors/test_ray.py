@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.executors.base import ExecutorError, ExecutorRequest, LaunchOptions
+from depthrate.orchestrator.executors.base import ExecutorError, ExecutorRequest
+from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.executors.registry import open_machines
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.plan import check_sweep, make_plan
@@ -46,7 +47,7 @@ pytestmark = [
 def drive(store: Store, session: Session, task: str, *, gpu_share: float = 0.0, **spec: Any) -> Outcome:
     checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{SUPPORT}/own_tasks.py:{task}", **spec}))
     executor = RayExecutor(session, workers=2, gpu_share=gpu_share)
-    options = LaunchOptions(store=store.root, data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    options = JobOptions(store=store.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
     try:
         return Driver(make_plan(checked, store, workers=2), store, executor, options, lambda progress: None).run()
     finally:
@@ -147,9 +148,9 @@ def test_what_does_not_fit_is_refused(folder: Store) -> None:
     sweep = SweepSpec(name="s", task="collapse")
 
     def refuse(executor: str, message: str, **options: Any) -> None:
-        request = ExecutorRequest(sweep=sweep, store=folder, device="cpu", workers=1, options=options)
+        given = LaunchOptions(executor=executor, device="cpu", workers=1, executor_options=options)
         with pytest.raises(ExecutorError, match=message):
-            open_machines(executor, request)
+            open_machines(ExecutorRequest(sweep=sweep, store=folder, options=given))
 
     refuse("local", "--address goes with --executor ray; given: --executor local", address="auto")
     refuse("local", "--packs-per-gpu goes with --executor ray or slurm; given: --executor local", packs_per_gpu=2)

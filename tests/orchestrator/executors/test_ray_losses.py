@@ -25,7 +25,8 @@ from depthrate.storage.tables.states import FailureKind
 pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 
-from depthrate.orchestrator.executors.base import LaunchOptions, PackJob
+from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.ray.dispatcher import Dispatcher
 from depthrate.orchestrator.executors.ray.errors import RayError
 from depthrate.orchestrator.executors.ray.session import Session
@@ -209,7 +210,7 @@ def test_a_worker_that_never_started_charges_no_pack_unless_none_starts_for_long
 ) -> None:
     ends: queue.SimpleQueue[Any] = queue.SimpleQueue()
     dispatcher = Dispatcher(ends, "test", workers=3)
-    options = LaunchOptions(store="", data="", device="cpu", checkpoint_s=30, git_sha=None, git_dirty=None)
+    options = JobOptions(store="", data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
 
     def fails_to_start(trial_id: str) -> FailureKind:
         job = PackJob(

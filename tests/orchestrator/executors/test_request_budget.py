@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from depthrate.orchestrator.attempts.record import Attempt
-from depthrate.orchestrator.executors.base import JobEnd, LaunchOptions, NoRoomError, PackJob
+from depthrate.orchestrator.executors.base import JobEnd, NoRoomError, PackJob
+from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import queue, submitter
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
@@ -127,7 +128,7 @@ def test_two_hundred_short_packs_where_six_jobs_are_taken(
     monkeypatch.setattr(executor_module.time, "sleep", lambda seconds: None)
     profile = Profile(job_min=0, grace_s=0)
     executor = SlurmExecutor(profile, LIMITS, folder, "s", clock=clock, max_submitted=6)
-    options = LaunchOptions(store="", data="", device="cpu", checkpoint_s=1, git_sha=None, git_dirty=None)
+    options = JobOptions(store="", data="", device="cpu", checkpoint_seconds=1, git_sha=None, git_dirty=None)
     common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": options, "estimated_s": estimated_s}
     names = [f"20260101T000000_{number:012d}" for number in range(200)]
     left = [PackJob(attempt_id=name, pack_id=name, trial_ids=[name], **common) for name in names]

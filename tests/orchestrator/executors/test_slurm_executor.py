@@ -14,7 +14,8 @@ from tests_rows import commit
 
 from depthrate.orchestrator.attempts.failure_policy import RETRIES
 from depthrate.orchestrator.attempts.record import Attempt, nth_attempt_id, read_attempt, write_lost
-from depthrate.orchestrator.executors.base import JobEnd, LaunchOptions, PackJob, SubmitError
+from depthrate.orchestrator.executors.base import JobEnd, PackJob, SubmitError
+from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import executor as executor_module
 from depthrate.orchestrator.executors.slurm import queue, submitter
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
@@ -132,7 +133,7 @@ class LaggingStore(Store):
 
 
 def jobs(*names: str) -> list[PackJob]:
-    options = LaunchOptions(store="", data="", device="cpu", checkpoint_s=1, git_sha=None, git_dirty=None)
+    options = JobOptions(store="", data="", device="cpu", checkpoint_seconds=1, git_sha=None, git_dirty=None)
     common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": options}
     return [
         PackJob(attempt_id=f"20260101T000000_{name * 12}", pack_id=name, trial_ids=[f"t{name}"], **common)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from depthrate.orchestrator.executors.base import LaunchOptions, PackJob
+from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import submitter
 from depthrate.orchestrator.executors.slurm.submissions import Submission
 from depthrate.orchestrator.executors.slurm.submitter import COUNT_EVERY_S, FORGET_S, Lanes, Outbox, Room
@@ -60,7 +61,7 @@ def outbox_of(cluster: Cluster, store: Store, said: int | None) -> tuple[Outbox,
 
 
 def bundles(count: int) -> list[list[PackJob]]:
-    options = LaunchOptions(store="", data="", device="cpu", checkpoint_s=1, git_sha=None, git_dirty=None)
+    options = JobOptions(store="", data="", device="cpu", checkpoint_seconds=1, git_sha=None, git_dirty=None)
     common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": options}
     ids = [f"20260101T000000_{number:012d}" for number in range(2 * count)]
     jobs = [PackJob(attempt_id=each, pack_id=each, trial_ids=[each], **common) for each in ids]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from depthrate.orchestrator.executors.base import ExecutorRequest, LaunchOptions
+from depthrate.orchestrator.executors.base import ExecutorRequest
+from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.slurm import remote_launch
-from depthrate.orchestrator.executors.slurm.remote_launch import AGAIN_AFTER_S, Supervisor, run_supervisor
+from depthrate.orchestrator.executors.slurm.remote_launch import AGAIN_AFTER_S, OPTIONS_FILE, Supervisor, run_supervisor
 from depthrate.slurm.limits import Limits, Partition
 from depthrate.slurm.profile import Profile
 from depthrate.slurm.script import batch_script, begun_marker
@@ -32,31 +35,46 @@ def test_it_is_told_all_that_the_launch_was(folder: Store, monkeypatch: pytest.M
     monkeypatch.setattr(remote_launch, "submit_array", submit)
     monkeypatch.setattr(remote_launch, "jobs_of_sweep", lambda *_: ([], {}))
     (tmp_path / "c.toml").write_text("gpus = 2")
-    request = ExecutorRequest(
-        sweep=SweepSpec(name="s", task="collapse"), store=folder, device="auto", workers=3, options={"packs_per_gpu": 4}
+    given = LaunchOptions(
+        sweep="s.yaml",
+        executor="slurm",
+        executor_options={"cluster": str(tmp_path / "c.toml"), "packs_per_gpu": 4},
+        device="auto",
+        workers=3,
+        checkpoint_seconds=7.0,
+        stall_minutes=1.5,
+        set_=("depth=2",),
+        engine="eager",
+        notify="https://key",
+        detach=True,
+        rerun=True,
     )
+    request = ExecutorRequest(sweep=SweepSpec(name="s", task="collapse"), store=folder, options=given)
     asked = Profile(
         gpus=2, packs_per_gpu=4, credentials="/keys", supervisor_partition="main", container="x.sif", python="p"
     )
-    options = LaunchOptions(
-        store="x",
+    sent_on = replace(given, device="cuda", code="c0de", data="/data")
+    assert Supervisor(request, asked, LIMITS).send_launch(sent_on).job_id == "7"
+    ((where,),) = sent["arguments"]
+    inside = LaunchOptions.from_json((Path(where) / OPTIONS_FILE).read_text())
+    spec, cluster = Path(where) / "sweep.yaml", Path(where) / "cluster.toml"
+    assert json.loads(spec.read_text())["name"] == "s" and cluster.read_text() == "gpus = 2"
+    assert inside == LaunchOptions(
+        sweep=str(spec),
+        store=folder.address,
+        executor="slurm",
+        executor_options={"cluster": str(cluster), "packs_per_gpu": 4},
+        device="auto",
+        workers=3,
+        checkpoint_seconds=7.0,
+        stall_minutes=1.5,
+        set_=[],
+        code="c0de",
         data="/data",
-        device="cuda",
-        checkpoint_s=7.0,
-        git_sha=None,
-        git_dirty=None,
-        code_hash="c0de",
-        stall_s=90,
-    )
-    assert Supervisor(request, str(tmp_path / "c.toml"), asked, LIMITS).send(options).job_id == "7"
-    ((where, data, *words),) = sent["arguments"]
-    given = dict(zip(words[2::2], words[3::2], strict=True))
-    assert data == "/data" and given["--code"] == "c0de" and given["--stall-minutes"] == "1.5"
-    assert given["--checkpoint-seconds"] == "7.0" and given["--workers"] == "3" and given["--device"] == "auto"
-    assert Path(given["--cluster"]).read_text() == "gpus = 2" and Path(given["--cluster"]).parent == Path(where)
+    ), "as asked, but for what is settled here or stands in the spec beside it"
     profile = sent["profile"]
     assert (profile.slots, profile.gpus, profile.credentials, profile.walltime_min) == (1, 0, "/keys", 120)
-    assert (profile.container, profile.python) == (None, None) and given["--packs-per-gpu"] == "4"
+    assert (profile.container, profile.python) == (None, None)
     assert sent["elsewhere"] == 3, "each node but one may be bad"
 
 
@@ -78,7 +96,8 @@ def codes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
 
         monkeypatch.setattr(remote_launch.subprocess, "Popen", Launch)
         monkeypatch.setattr(remote_launch._Launch, "_pause", lambda self, seconds: pauses.append(seconds))
-        run_supervisor([str(tmp_path), "/data", "run"])
+        (tmp_path / OPTIONS_FILE).write_text(LaunchOptions(data="/data").to_json())
+        run_supervisor([str(tmp_path)])
         assert not left and begun_marker(tmp_path, "7", 0).exists()
         return pauses
 

@@ -1,0 +1,14 @@
+"""`python -m depthrate.orchestrator.cli.launch_file FILE`: `depthrate run` with options that another launch left in a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from depthrate.orchestrator.cli.commands.run import run_sweep
+from depthrate.orchestrator.cli.exit_codes import exit_code
+from depthrate.orchestrator.executors.options import LaunchOptions
+
+if __name__ == "__main__":
+    options = LaunchOptions.from_json(Path(sys.argv[1]).read_text())
+    sys.exit(exit_code(lambda: run_sweep(options)))

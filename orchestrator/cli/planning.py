@@ -1,0 +1,99 @@
+"""From the options of a launch to its plan: what `depthrate run`, `depthrate plan` and a notebook do first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from depthrate.orchestrator.cli.find_sweep import sweep_to_launch
+from depthrate.orchestrator.console.errors import next_call
+from depthrate.orchestrator.console.tables import counted
+from depthrate.orchestrator.executors.base import ExecutorRequest, Machines
+from depthrate.orchestrator.executors.options import LaunchOptions
+from depthrate.orchestrator.executors.registry import executor_options, open_machines
+from depthrate.orchestrator.launch.plan import CheckedSweep, Plan, check_data, check_sweep, make_plan
+from depthrate.orchestrator.launch.stored_code import check_kept_code
+from depthrate.orchestrator.search.checks import check_search
+from depthrate.storage.catalog.code import find_code
+from depthrate.storage.files.data_folder import DataFolder
+from depthrate.storage.files.paths import code_index_path
+from depthrate.storage.files.store import Store, existing_store
+from depthrate.sweeps.errors import SweepError
+from depthrate.sweeps.load import changed_sweep, parse_yaml
+from depthrate.sweeps.spec import SweepSpec
+
+
+def check_launch(options: LaunchOptions, data: DataFolder, loaded: SweepSpec | None = None) -> CheckedSweep:
+    """Load the sweep, where it is not `loaded`, and check all that needs no store.
+
+    Raises:
+        ValueError: `SweepError`, `TaskError`, `ParameterError` or `DatasetError` for what cannot run.
+    """
+    overrides = _parsed(_overrides(options))
+    sweep = (
+        sweep_to_launch(options.sweep, overrides, options.store) if loaded is None else changed_sweep(loaded, overrides)
+    )
+    checked = check_sweep(
+        sweep, None if options.code is None else _kept_code(options.code, existing_store(options.store))
+    )
+    check_data(checked, data)
+    check_search(checked, data)
+    return checked
+
+
+def _kept_code(given: str, store: Store) -> Mapping[str, bytes]:
+    code_hash, files = find_code(store, given)
+    check_kept_code(given, code_hash, code_index_path(code_hash), store)
+    return files
+
+
+def machines_of(options: LaunchOptions, sweep: SweepSpec, store: Store) -> Machines:
+    """Return the machines where a sweep's packs run.
+
+    Raises:
+        ValueError: see `orchestrator.executors.registry.open_machines`.
+    """
+    return open_machines(ExecutorRequest(sweep=sweep, store=store, options=options))
+
+
+def again(options: LaunchOptions) -> str:
+    """Return the command line that goes on from here."""
+    words = ["--executor", options.executor] if options.executor != LaunchOptions.executor else []
+    for option in executor_options():
+        if (value := options.executor_options.get(option.name, option.default)) != option.default:
+            words += [option.flag, str(value)]
+    words += [part for text in _overrides(options) for part in ("--set", text)]
+    words += [] if options.code is None else ["--code", options.code]
+    return next_call("run", options.sweep, options.store, *words)
+
+
+def _overrides(options: LaunchOptions) -> list[str]:
+    return [*options.set_, *([] if options.engine is None else [f"engine={options.engine}"])]
+
+
+def _parsed(texts: Sequence[str]) -> dict[str, object]:
+    overrides = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            raise SweepError(f"--set {text!r}: give KEY=VALUE, as in --set depth=[2,3] or --set width=32")
+        overrides[key.strip()] = parse_yaml(value)
+    return overrides
+
+
+def plan_on(machines: Machines, checked: CheckedSweep, store: Store) -> Plan:
+    """Compare the sweep with the store, its packs cut for these machines."""
+    return make_plan(
+        checked,
+        store,
+        device=machines.device,
+        workers=machines.workers,
+        submitted=machines.submitted,
+        memory_bytes=machines.memory_bytes,
+    )
+
+
+def plan_sentence(plan: Plan) -> str:
+    """Say how much of a sweep is done and what is to do."""
+    checked = plan.checked
+    text = f"{checked.sweep.name}: {counted(len(checked.trials), 'trial')}, {len(plan.done)} done"
+    return text + (f", {plan.num_pending} to run in {counted(len(plan.packs), 'pack')}" if plan.packs else "")

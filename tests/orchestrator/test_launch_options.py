@@ -1,0 +1,106 @@
+"""One launch, one object: an option is declared once and is on the command line, in notebooks, and in the file of a job."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import depthrate
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions, OptionError
+from depthrate.orchestrator.executors.registry import launch_options, make_launch_options
+from depthrate.storage.files.store import Store
+
+ROOT = Path(__file__).parents[2]
+RUN_FILES = [*(ROOT / "orchestrator").rglob("*.py")]
+TASK = """
+import os, depthrate
+
+@depthrate.task(version=1)
+def niceness(*, seed: int = 0, context):
+    return {"metrics": [{"step": 0, "layer": 0, "niceness": float(os.getpriority(os.PRIO_PROCESS, 0))}]}
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    (tmp_path / "nice_task.py").write_text(TASK)
+    path = tmp_path / "nice.yaml"
+    path.write_text("name: nice\ntask: ./nice_task.py:niceness\nseeds: 1\n")
+    return path
+
+
+def niceness(store: str) -> list[float]:
+    return [row[0] for row in depthrate.open(store).sql("select niceness from metrics order by 1").fetchall()]
+
+
+def test_workers_are_as_nice_as_asked_from_both_sides(sweep: Path, tmp_path: Path) -> None:
+    ours, (here, there) = os.getpriority(os.PRIO_PROCESS, 0), (str(tmp_path / "a"), str(tmp_path / "b"))
+    words = ["run", str(sweep), "--workers", "1", "--store", here, "--nice", "3"]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    depthrate.load(sweep).run(there, workers=1, nice=2)
+    assert (niceness(here), niceness(there)) == ([ours + 3.0], [ours + 2.0])
+    refused = CliRunner().invoke(app, [*words, "--executor", "slurm"])
+    assert refused.exit_code == 2 and "--nice goes with --executor local; given: --executor slurm" in refused.output
+
+
+def test_the_command_line_and_a_notebook_take_the_same_options(sweep: Path) -> None:
+    helped = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).output
+    planned = CliRunner().invoke(app, ["plan", "--help"], env={"COLUMNS": "200"}).output
+    for option in launch_options():
+        assert option.flag in helped and (option.flag in planned) == option.of_plan, option.name
+    with pytest.raises(TypeError, match="chekpoint: no option of run; there are executor, .* notify"):
+        depthrate.load(sweep).run(chekpoint=3)
+    for given, message in (
+        ({"stall_minutes": -1}, "stall_minutes is -1; allowed: a number >= 0"),
+        ({"workers": "two"}, "workers is 'two'; allowed: a whole number"),
+        ({"rerun": 1}, "rerun is 1; allowed: true or false"),
+        ({"nice": -3}, "nice is -3; allowed: a whole number >= 0"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            depthrate.load(sweep).run(**given)
+    with pytest.raises(ValueError, match="--rerun and --accept-code contradict each other"):
+        depthrate.load(sweep).run(rerun=True, accept_code=True)
+
+
+def test_options_travel_as_json(folder: Store) -> None:
+    asked = make_launch_options("s", {"workers": 3, "nice": 4, "set_": ["depth=2"], "store": folder.url})
+    again = LaunchOptions.from_json(asked.to_json())
+    assert again == LaunchOptions(**vars(asked) | {"set_": ["depth=2"]}) and again.executor_options["nice"] == 4
+    of_jobs = JobOptions(
+        **vars(asked) | {"store": folder.address, "data": "", "device": "cpu"}, git_sha="g", git_dirty=False
+    )
+    job = PackJob(pack_id="p", trial_ids=["t"], params=[{}], attempt_id="a", sweep="s", task="t", options=of_jobs)
+    assert vars(PackJob.from_json(job.to_json()).options) == vars(of_jobs) | {"set_": ["depth=2"], "accepted_codes": []}
+
+
+def test_a_job_that_an_earlier_version_submitted_begins() -> None:
+    before = """{"pack_id": "p", "trial_ids": ["t"], "params": [{}], "attempt_id": "a", "sweep": "s", "task": "t",
+    "options": {"store": "/s", "data": "/d", "device": "cpu", "checkpoint_s": 7, "git_sha": null, "git_dirty": null,
+    "code_hash": "c", "accepted_codes": [], "stall_s": 90, "gpu_share": 1.0, "beat_s": null, "engine": "eager"}}"""
+    options = PackJob.from_json(before).options
+    assert (options.checkpoint_seconds, options.stall_minutes, options.code) == (7, 1.5, "c")
+
+
+@pytest.mark.parametrize(
+    ("use", "file"),
+    [
+        (r"\boptions\.checkpoint_seconds\b", "worker/context.py"),
+        (r"\boptions\.stall_minutes\b", "worker/attempt_runner.py"),
+        (r"\boptions\.accept_code\b", "launch/code_versions.py"),
+        (r"\boptions\.notify\b", "cli/commands/run.py"),
+        (r"\bNICE\b", "executors/local.py"),
+    ],
+)
+def test_an_option_of_run_is_its_declaration_and_its_use(use: str, file: str) -> None:
+    """Two files: `executors/options.py`, or an executor's own, and where it does something; nobody hands it on by name."""
+    files = {
+        path.relative_to(ROOT / "orchestrator").as_posix() for path in RUN_FILES if re.search(use, path.read_text())
+    }
+    assert file in files and files <= {file, "cli/commands/run.py"}, "run.py refuses options that contradict each other"
