@@ -78,6 +78,8 @@ class Attempt:
     """Seconds of all cores that it computed for, at its end."""
     gpu_share: float | None = None
     """Part of a GPU that is its own, where it computes on one."""
+    needs_bytes: int | None = None
+    """For which the store has no room, while it holds what has finished."""
     error_kind: FailureKind | None = None
     error: str | None = None
     traceback: str | None = None

@@ -20,6 +20,7 @@ from depthrate.orchestrator.attempts.failure_policy import (
     pause_s,
 )
 from depthrate.orchestrator.attempts.record import failure_of, heartbeat_s, new_attempt_id, read_attempts, write_lost
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import (
     Executor,
     JobEnd,
@@ -38,6 +39,7 @@ from depthrate.storage.attempts.heartbeats import Beat, Beats
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
+from depthrate.storage.files.full import free_bytes, size_text
 from depthrate.storage.files.paths import checkpoint_folder
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.states import AttemptState, FailureKind
@@ -160,6 +162,8 @@ SUBMIT_PAUSE_S = 30.0
 LOOK_AT_OTHERS_S, LOOK_ALONE_S = 5.0, 60.0
 """Seconds between two looks at what other launches run and have committed: while there are any, and while none has shown
 itself, which costs one request to see."""
+ROOM_A_PACK = 16_000
+"""Bytes that a pack writes at least: its record, its log, its rows."""
 REST = 20
 """Looks take at most this part of a launch's time: what took a second is not done again for so many seconds."""
 
@@ -196,6 +200,7 @@ class Driver:
         self._batching = Batching(is_possible=executor.takes_batches and feed is None)
         self._others.note_own(self.sweep.name, *self.running)
         self._no_room = GrowingPause(clock)
+        self._is_store_full = False
         self._next_look = self._next_full_look = self._next_tick = float("-inf")
         self._nothing_before = float("-inf")
         """Until when no pack in the queue can become ready by itself."""
@@ -228,6 +233,7 @@ class Driver:
         self._stop_if_cancelled()
         self._others.renew(self._own_trials())
         self._read_progress()
+        self._look_for_room()
         self._tell()
         self._next_tick = now + max(heartbeat_s(self.store) / 2, REST * (self._clock() - now))
 
@@ -258,6 +264,8 @@ class Driver:
         """Fill the executor; packs that another launch runs wait, and are dropped when it has committed them."""
         if not self.queue or len(self.running) >= self.executor.capacity or self._no_room.is_on:
             return
+        if self._is_store_full:
+            return
         if now >= self._next_look:
             self._look_for_others(now)
         if now < self._nothing_before:
@@ -273,6 +281,20 @@ class Driver:
             self._nothing_before = min((e.not_before for e in self.queue if e.not_before > now), default=float("inf"))
         if self.stopping:  # asked to while these were on their way
             self.executor.stop()
+
+    def _look_for_room(self) -> None:
+        """See whether the store's file system is full, so that nothing more should begin, and say so."""
+        holding = [
+            entry.beat["needs_bytes"] for entry in self.running.values() if entry.beat and "needs_bytes" in entry.beat
+        ]
+        free = free_bytes(self.store.root) if self.store.is_local else None
+        needed = max(sum(holding), ROOM_A_PACK * (len(self.running) + 1))
+        self._is_store_full = bool(holding) or (free is not None and free < needed)
+        if self._is_store_full:
+            there = "" if free is None else f"{size_text(free)} free, "
+            full = f"no room in store {self.store.url}: {there}about {size_text(needed)} needed now"
+            kept = f"{counted(len(holding), 'running pack holds', 'running packs hold')} what has finished, "
+            note("", f"{full}; {kept if holding else ''}nothing is lost: make room there and it goes on", is_state=True)
 
     def _claimed(self, ready: list[PackEntry], count: int) -> list[PackEntry]:
         """Return those of the first `count` entries that are this launch's to run, taken from the queue."""

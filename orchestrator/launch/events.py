@@ -139,7 +139,7 @@ class EventLog(logging.Handler):
             line = _line(merged.notice.noun, merged.notice.kind, merged.count, list(merged.nodes))
             if not (merged.notice.is_state and line == merged.told):
                 self._lines.append({"at": time.time(), "text": line})
-                self._show(line, is_warning=not merged.notice.noun)
+                self._show(line, is_warning=not (merged.notice.noun or merged.notice.is_state))
             merged.told, merged.told_at, merged.count = line, now, 0
             merged.nodes.clear()
         if is_last or now - self._written_at >= heartbeat_s(self._store):

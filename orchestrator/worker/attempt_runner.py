@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import json
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,14 @@ from depthrate.orchestrator.analysis.columns import columns_of
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.executors.base import BATCH_S, PackJob
 from depthrate.orchestrator.launch.code_versions import code_hash, load_kept_task
-from depthrate.orchestrator.worker.context import StopFlag, WorkerContext
+from depthrate.orchestrator.worker.context import StopFlag, WorkerContext, disk_of_node
 from depthrate.orchestrator.worker.heartbeat import Heartbeat, captured_output
 from depthrate.orchestrator.worker.live_curves import LiveCurves
 from depthrate.orchestrator.worker.pruning import Judge, Pruning
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.data_cache import worker_data_folder
-from depthrate.storage.files.paths import DATA_TABLES, checkpoint_folder
+from depthrate.storage.files.full import is_full, needed_bytes
+from depthrate.storage.files.paths import DATA_TABLES, checkpoint_folder, data_path, table_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.feature_file import FeatureFile
 from depthrate.storage.tables.from_task import layer_parts, task_table
@@ -41,6 +43,8 @@ COMMIT_EVERY_S = 20.0
 """Longest a finished trial of a pack that runs in turn waits for its commit."""
 HANGING_S = 10.0
 """Longest wait for who is at the finished trials, where the attempt is to end because it hangs."""
+ROOM_EVERY_S = 10.0
+"""Between two looks whether a full store has room again."""
 log = logging.getLogger("depthrate")
 
 
@@ -76,6 +80,8 @@ class PackRun:
         self._oldest_finished = 0.0
         self._features = FeatureFile()
         self._part = -1
+        self._not_before = float("-inf")
+        """Until when a store that was full is left alone."""
         self._lock = threading.Lock()  # the heartbeat commits finished trials while the next one trains
 
     def run(self) -> None:
@@ -103,11 +109,11 @@ class PackRun:
                 if self._run_pack():
                     checkpointed.append(pack.pack_id)
                 if self._features.num_rows:  # those of the next pack go into a file of their own
-                    self._commit()
+                    self._commit_when_there_is_room()
         finally:
             if self._commits_in_parts:
-                self._commit()
-        self._commit()
+                self._commit_when_there_is_room()
+        self._commit_when_there_is_room()
         self._delete_checkpoints(checkpointed)
 
     def _take_up(self, pack: PackJob) -> None:
@@ -157,6 +163,9 @@ class PackRun:
                 self.store.delete(checkpoint_folder(pack_id))
             except OSError as error:  # all is committed
                 log.warning("checkpoint not deleted: %s", error)
+            if (kept := disk_of_node()) is not None:
+                with contextlib.suppress(OSError):
+                    kept.delete(checkpoint_folder(pack_id))
 
     @property
     def stall_s(self) -> float | None:
@@ -175,9 +184,22 @@ class PackRun:
 
     def commit_if_due(self) -> None:
         """Commit the finished trials of packs that run in turn, or whose trials do, if they waited long enough."""
-        is_due = self._finished and time.monotonic() - self._oldest_finished >= self._longest_wait_s
+        is_due = (
+            self._finished
+            and time.monotonic() >= self._not_before
+            and time.monotonic() - self._oldest_finished >= self._longest_wait_s
+        )
         if is_due and self._commits_in_parts:
             self._commit(0.0)  # the next look will do: a heartbeat that waited would be missed
+
+    def _commit_when_there_is_room(self) -> None:
+        """Commit what has finished; where the store is full hold it until there is room.
+
+        Raises:
+            Interrupted: asked to stop before that.
+            CommitError: the store refuses for another reason.
+        """
+        wait_for_room(self._commit, self.stop, self.attempt)
 
     def _commit(self, wait_s: float = -1.0) -> None:
         """Commit what has finished, unless somebody is at it for longer than that; less than 0: for ever."""
@@ -225,7 +247,20 @@ class PackRun:
                 self.attempt.pack_id = ""  # whose rows do not fit those of the others is found out when each goes alone
             raise
         except Exception as error:
+            if is_full(error) and self._is_visible_or_gone():
+                return
             raise CommitError(f"{type(error).__name__}: {error}") from error
+
+    def _is_visible_or_gone(self) -> bool:
+        """Whether what a full store has refused is committed all the same; else what it took of it is taken away."""
+        self._not_before = time.monotonic() + ROOM_EVERY_S
+        part = self._part if self._commits_in_parts else None
+        commit = table_path("trials", self.job.sweep, self.job.attempt_id, part)
+        with contextlib.suppress(OSError):
+            if self.store.size(commit) is not None:
+                return True
+            self.store.delete_many([data_path(commit, table) for table in DATA_TABLES])
+        return False
 
     def _arrow_tables(self, result: TrialResult) -> dict[str, pa.Table]:
         if not isinstance(result.tables, Mapping):
@@ -289,7 +324,7 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
     computed_before_s = sum(os.times()[:4])
     with captured_output() as output:
         try:
-            _begin(attempt, store)
+            _begin(attempt, store, stop)
             task = _load_task(job, store)
             attempt.code_hash = code_hash(task)
             run = PackRun(job, task, store, attempt, stop, judge)
@@ -319,11 +354,35 @@ def _load_task(job: PackJob, store: Store) -> Task:
         raise CommitError(f"{type(error).__name__}: {error}") from error
 
 
-def _begin(attempt: Attempt, store: Store) -> None:
+def _begin(attempt: Attempt, store: Store, stop: StopFlag) -> None:
     try:
-        attempt.beat(store)
+        wait_for_room(lambda: attempt.beat(store), stop, attempt)
     except OSError as error:
         raise CommitError(f"{type(error).__name__}: {error}") from error
+
+
+def wait_for_room(write: Callable[[], None], stop: StopFlag, attempt: Attempt) -> None:
+    """Write, again and again where the store is full, until it has room; `attempt` then says what it needs.
+
+    Raises:
+        Interrupted: asked to stop before that.
+        Exception: what `write` raises for another reason.
+    """
+    while True:
+        try:
+            write()
+            attempt.needs_bytes = None
+            return
+        except Exception as error:
+            if not is_full(error):
+                raise
+            attempt.needs_bytes = needed_bytes(error)
+            log.warning("what has finished is kept until there is room: %s", error)
+        until = time.monotonic() + ROOM_EVERY_S
+        while time.monotonic() < until:
+            if stop.is_set:
+                raise Interrupted
+            time.sleep(min(0.2, ROOM_EVERY_S))
 
 
 def failure_kind(error: BaseException) -> FailureKind:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import stat
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from depthrate.orchestrator.attempts.record import Attempt
@@ -13,6 +18,7 @@ from depthrate.orchestrator.executors.base import PackJob
 from depthrate.orchestrator.worker.live_curves import LiveCurves
 from depthrate.orchestrator.worker.pruning import Pruning
 from depthrate.storage.files.data_folder import DataFolder
+from depthrate.storage.files.full import is_full
 from depthrate.storage.files.json_objects import read_sealed, sealed
 from depthrate.storage.files.paths import checkpoint_path, checkpoint_trials_path
 from depthrate.storage.files.store import Store
@@ -32,6 +38,19 @@ class StopFlag:
     def set(self, reason: str) -> None:
         """Ask whatever runs to save a checkpoint and end."""
         self.is_set, self.reason = True, reason
+
+
+def disk_of_node() -> Store | None:
+    """Return a place of this user's own on the node's disk, for what the store has no room for; None where there is none."""
+    folder = Path(tempfile.gettempdir()) / f"depthrate-kept-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        there = folder.lstat()
+    except OSError:
+        return None
+    if there.st_uid != os.getuid() or not stat.S_ISDIR(there.st_mode) or there.st_mode & 0o077:
+        return None  # somebody else's
+    return Store(str(folder))
 
 
 @dataclass
@@ -107,32 +126,46 @@ class WorkerContext(TrainsByHand):
         self.last_checkpoint = time.monotonic()
         pack_id = self.job.pack_id
         wall_s = self.wall_s_before + self.last_checkpoint - self.began
+        members = {"trial_ids": self.job.trial_ids, "wall_s": wall_s, "code_hash": self.attempt.code_hash}
+
+        def write(store: Store) -> None:
+            store.write(checkpoint_path(pack_id, self._checkpoint(self.attempt.code_hash)), content)
+            store.write(checkpoint_trials_path(pack_id), sealed(members))
+
         try:
             self.pruning.write(self.store)
-            self.store.write(checkpoint_path(pack_id, self._checkpoint(self.attempt.code_hash)), content)
-            members = {"trial_ids": self.job.trial_ids, "wall_s": wall_s, "code_hash": self.attempt.code_hash}
-            self.store.write(checkpoint_trials_path(pack_id), sealed(members))
+            write(self.store)
             self.attempt.checkpoints += 1
         except OSError as error:
             log.warning("checkpoint not written: %s", error)
+            if is_full(error) and (kept := disk_of_node()) is not None:
+                with contextlib.suppress(OSError):
+                    write(kept)
+                    self.attempt.checkpoints += 1
+                    log.warning("it is kept on this node, in %s", kept.root)
 
     def load_checkpoint(self) -> bytes | None:
         """Return what an earlier attempt saved, with this code or one that counts as this, or None."""
         if not self.may_have_checkpoint:
             return None
-        try:
-            members = read_sealed(self.store.read(checkpoint_trials_path(self.job.pack_id)))
-            wall_s_before = float(members["wall_s"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            self.found.nothing = isinstance(error, FileNotFoundError)
-            return None
-        for version in dict.fromkeys((self.attempt.code_hash, *self.job.options.accepted_codes, None)):
+        saved: list[tuple[float, Store]] = []
+        kept = disk_of_node()
+        for store in (self.store, *([] if kept is None else [kept])):
             try:
-                content = self.store.read(checkpoint_path(self.job.pack_id, self._checkpoint(version)))
-            except OSError:
-                continue
-            self.wall_s_before = wall_s_before
-            return content
+                members = read_sealed(store.read(checkpoint_trials_path(self.job.pack_id)))
+                saved.append((float(members["wall_s"]), store))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                if store is self.store:
+                    self.found.nothing = isinstance(error, FileNotFoundError)
+        self.found.nothing &= not saved
+        for wall_s_before, store in sorted(saved, key=lambda each: each[0], reverse=True):
+            for version in dict.fromkeys((self.attempt.code_hash, *self.job.options.accepted_codes, None)):
+                try:
+                    content = store.read(checkpoint_path(self.job.pack_id, self._checkpoint(version)))
+                except OSError:
+                    continue
+                self.wall_s_before = wall_s_before
+                return content
         return None
 
     @property

@@ -123,7 +123,7 @@ class Heartbeat:
         """Note when the attempt came further, and end it where it has not for too long."""
         attempt, limit_s = self._run.attempt, self._run.stall_s
         progress = (attempt.step, attempt.num_steps, attempt.trials_done, attempt.checkpoints, attempt.compile_s)
-        if progress != self._progress:
+        if progress != self._progress or attempt.needs_bytes is not None:
             self._progress, self._came_further = progress, time.monotonic()
             attempt.progress_at = time.time()
         waited_s = time.monotonic() - self._came_further

@@ -20,7 +20,7 @@ from depthrate.storage.files.paths import beat_path, beats_folder
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
 
-BEAT_FIELDS = ("heartbeat_at", "step", "num_steps", "trials_done", "checkpoints", "progress_at")
+BEAT_FIELDS = ("heartbeat_at", "step", "num_steps", "trials_done", "checkpoints", "progress_at", "needs_bytes")
 """What a beat says of an attempt: those values of its record that change while it runs."""
 FORGOTTEN_S = 3600.0
 """A node that was silent for so long has left its file behind."""
@@ -115,7 +115,9 @@ def with_beat(record: dict[str, Any], beats: Mapping[str, Beat]) -> dict[str, An
     beat = beats.get(record["attempt_id"])
     if beat is None or record["state"] is not AttemptState.RUNNING:
         return record
-    return record | beat if beat["heartbeat_at"] > (record["heartbeat_at"] or 0.0) else record
+    if beat["heartbeat_at"] <= (record["heartbeat_at"] or 0.0):
+        return record
+    return record | {name: value for name, value in beat.items() if name in record}
 
 
 def _is_time(value: object) -> bool:
@@ -129,7 +131,7 @@ def _typed(said: object, ahead_s: float) -> Beat | None:
     beat: Beat = {"heartbeat_at": said["heartbeat_at"] - ahead_s}
     if _is_time(said.get("progress_at")):
         beat["progress_at"] = said["progress_at"] - ahead_s
-    for name in ("step", "num_steps", "trials_done", "checkpoints"):
+    for name in ("step", "num_steps", "trials_done", "checkpoints", "needs_bytes"):
         if isinstance(value := said.get(name), int) and not isinstance(value, bool) and 0 <= value < 2**63:
             beat[name] = value
     return beat

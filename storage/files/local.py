@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from depthrate.storage.files.full import FULL, StoreFullError
+
 Stamp = tuple[Any, ...]
 """By which it is seen that a file was written anew; of no other use."""
 
@@ -18,8 +20,19 @@ def write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
     """Write a file, of bytes or of another: a reader sees the old content or the new, a killed writer leaves the old.
 
     Raises:
+        StoreFullError: there is no room for it.
         OSError: it could not be written; the old content is still there.
     """
+    try:
+        _write_whole(path, content, durable=durable)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        needed = content.stat().st_size if isinstance(content, Path) else len(content)
+        raise StoreFullError(error.errno or 0, path, needed) from None
+
+
+def _write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
     folder, name = os.path.split(path)
     os.makedirs(folder, exist_ok=True)
     aside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import time
@@ -17,6 +16,7 @@ from typing import IO, Any
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
+from depthrate.storage.files.full import is_full
 from depthrate.storage.files.local import Stamp, is_hidden, walk, walk_stamps, write_whole
 from depthrate.storage.files.paths import is_safe
 
@@ -46,8 +46,6 @@ def as_os_error(url: str) -> Iterator[None]:
 
 IN_FLIGHT = 24
 """Requests that are under way at once when many files of a remote store are read."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""How a file system says that it takes no more."""
 _TELLING = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created")
 """What filesystems say of a file by which it is seen that it was written anew."""
 _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss")
@@ -285,11 +283,7 @@ class Store:
             self._compare_clocks(probe)
             self.delete_many([probe])
         except Exception as error:
-            way = (
-                "make room there, or give another place"
-                if getattr(error, "errno", 0) in FULL
-                else "give a place you may write to"
-            )
+            way = "make room there, or give another place" if is_full(error) else "give a place you may write to"
             what = f"store {self.url!r} cannot be written: {error}"
             raise StoreError(f"{what}; {way} with --store or DEPTHRATE_STORE") from error
 

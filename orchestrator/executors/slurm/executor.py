@@ -261,6 +261,9 @@ class SlurmExecutor(Executor):
                 for job_id, members in submission.jobs():
                     self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(members))
                     sent |= {pack.attempt_id for pack in members}
+        except OSError as error:  # a full store: what is not on the books is not submitted
+            left = [job for job in jobs if job.attempt_id not in sent]
+            raise NoRoomError(f"the store takes nothing: {error}", left) from None
         except SlurmError as error:
             self._is_full, self._refusal = isinstance(error, SubmitLimitError), str(error)
             kind = NoRoomError if self._is_full else SubmitError

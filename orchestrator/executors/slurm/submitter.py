@@ -244,7 +244,10 @@ class Outbox:
         except SlurmError:
             submission.delete(self._store)
             raise
-        submission.write(self._store)
+        try:
+            submission.write(self._store)
+        except OSError as error:  # its jobs are found by their name
+            log.warning("the ids of its jobs are not written down: %s", error)
         self._lanes.take(submission.job_ids)
         return submission
 

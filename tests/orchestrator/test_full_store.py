@@ -1,0 +1,158 @@
+"""A store that is full for a while: nothing trained is thrown away, what is missing is said, and it goes on by itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.attempts.record import read_attempt
+from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.options import JobOptions
+from depthrate.orchestrator.worker import attempt_runner, context
+from depthrate.orchestrator.worker.attempt_runner import run_job
+from depthrate.orchestrator.worker.context import StopFlag
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files import local
+from depthrate.storage.files.full import StoreFullError, is_full, size_text
+from depthrate.storage.files.store import Store
+
+TASK = """
+import depthrate
+
+@depthrate.task(version=1)
+def wide(*, depth: int, rows: int, trace: str, context):
+    import os, random
+    with open(trace, "a") as file:
+        file.write(f"{depth}\\n")
+    return {"metrics": [{"step": step, "layer": depth, "nc1": random.random()} for step in range(rows)]}
+"""
+
+
+class SmallDisk:
+    """Refuses files whose path has a word in it, so many times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, word: str, times: int) -> None:
+        self.word, self.left, self.refused = word, times, 0
+        replace = os.replace
+
+        def full(source: str, target: str) -> None:
+            if self.word in str(target) and self.left > 0:
+                self.left -= 1
+                self.refused += 1
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            replace(source, target)
+
+        monkeypatch.setattr(local.os, "replace", full)
+        monkeypatch.setattr(attempt_runner, "ROOM_EVERY_S", 0.01)
+
+
+def job_of(folder: Store, tmp_path: Path, depths: list[int]) -> PackJob:
+    (tmp_path / "wide.py").write_text(TASK)
+    options = JobOptions(store=folder.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
+    params: list[Any] = [{"depth": depth, "rows": 3, "trace": str(tmp_path / "trace")} for depth in depths]
+    name = "20260101T000000_aaaaaaaaaaaa"
+    ids = [f"t{depth}" for depth in depths]
+    task = f"{tmp_path}/wide.py:wide"
+    return PackJob(attempt_id=name, sweep="s", task=task, pack_id="p", trial_ids=ids, params=params, options=options)
+
+
+@pytest.mark.parametrize("word", ["/trials/", "/metrics/", "/attempts/"])
+def test_finished_rows_are_kept_until_there_is_room(
+    folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    disk = SmallDisk(monkeypatch, word, 3)
+    attempt = run_job(job_of(folder, tmp_path, [2, 3]), StopFlag())
+    assert disk.refused == 3 and attempt.state == "done", attempt.error
+    assert take_snapshot(folder).trial_ids() == {"t2", "t3"}
+    assert len((tmp_path / "trace").read_text().split()) == 2, "each was trained once"
+    assert len(folder.list("metrics")) == len(folder.list("trials")), "nothing is left of what was refused"
+    record = read_attempt(folder, "s", attempt.attempt_id)
+    assert record is not None and record["state"] == "done"
+
+
+def test_who_is_told_to_end_meanwhile_ends_without_a_failure(
+    folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SmallDisk(monkeypatch, "/trials/", 10**9)
+    stop = StopFlag()
+    monkeypatch.setattr(attempt_runner.time, "sleep", lambda seconds: stop.set("time is up"))
+    assert run_job(job_of(folder, tmp_path, [2]), stop).state == "interrupted"
+
+
+def test_a_checkpoint_that_the_store_has_no_room_for_is_kept_on_the_node(
+    folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context.tempfile, "gettempdir", lambda: str(tmp_path))
+    SmallDisk(monkeypatch, "store/checkpoints/" if "store" in folder.root else f"{folder.root}/checkpoints/", 1)
+    job = job_of(folder, tmp_path, [2])
+
+    def opened() -> context.WorkerContext:
+        attempt = attempt_runner.Attempt(
+            attempt_id=job.attempt_id, sweep="s", pack_id="p", trial_ids=["t2"], device="cpu"
+        )
+        pruning = attempt_runner.Pruning(job, None)
+        return context.WorkerContext(folder, job, None, attempt, StopFlag(), ["t2"], pruning)  # type: ignore[arg-type]
+
+    first = opened()
+    first.save_checkpoint(b"at step 5")
+    assert first.attempt.checkpoints == 1 and not folder.list("checkpoints")
+    assert opened().load_checkpoint() == b"at step 5"
+    opened().save_checkpoint(b"at step 1")  # there is room again, of an attempt that began elsewhere
+    assert opened().load_checkpoint() == b"at step 5", "the one that is further"
+    (tmp_path / f"depthrate-kept-{os.getuid()}").chmod(0o777)
+    assert opened().load_checkpoint() == b"at step 1", "a folder that others may write to is not believed"
+
+
+def test_an_error_names_the_file_what_is_free_and_what_is_needed(
+    folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SmallDisk(monkeypatch, "/fits/", 1)
+    with pytest.raises(StoreFullError) as caught:
+        folder.write("fits/a.json", b"x" * 1500)
+    text = str(caught.value)
+    assert f"{folder.root}/fits" in text and "1.5 kB needed for a.json" in text and " free, " in text
+    assert is_full(caught.value) and is_full(OSError("store s3://b: ClientError: QuotaExceeded"))
+    assert not is_full(OSError(errno.EIO, "Input/output error")) and not is_full(ValueError("QuotaExceeded"))
+    assert [size_text(count) for count in (5, 1500, 2e6, 3e9)] == ["5 B", "1.5 kB", "2 MB", "3 GB"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]).returncode:
+        pytest.skip("only root mounts file systems")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.mark.slow
+def test_a_store_that_fills_and_is_enlarged(small_disk: Path, tmp_path: Path) -> None:
+    """One launch, exit code 0, every trial trained once."""
+    (tmp_path / "wide.py").write_text(TASK)
+    trace = tmp_path / "trace"
+    lines = ["name: s", f"task: {tmp_path}/wide.py:wide", f"params: {{rows: 12000, trace: {trace}}}"]
+    (tmp_path / "s.yaml").write_text("\n".join([*lines, f"grid: {{depth: {list(range(16))}}}"]))
+    store = small_disk / "store"
+    words = ["run", str(tmp_path / "s.yaml"), "--store", str(store), "--workers", "2"]
+    with (tmp_path / "out").open("wb") as out:
+        run = subprocess.Popen([sys.executable, "-m", "depthrate", *words], stdout=out, stderr=subprocess.STDOUT)
+    until = time.monotonic() + 120
+    while "no room in store" not in (said := (tmp_path / "out").read_text()) and time.monotonic() < until:
+        assert run.poll() is None, said
+        time.sleep(0.2)
+    assert f"no room in store {store}" in said and "nothing is lost: make room there and it goes on" in said
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    assert run.wait(timeout=240) == 0, (tmp_path / "out").read_text()
+    assert results_of(Store(str(store))).sql("select count(*) from trials").fetchall() == [(16,)]
+    assert len(trace.read_text().split()) == 16, "nothing was trained twice"
