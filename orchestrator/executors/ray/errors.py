@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import depthrate.orchestrator.executors.ray.settings  # noqa: F401 - first: ray reads the environment
 
 # isort: split
 import ray
-from ray import cloudpickle
 from ray.tune.experiment import Trial as TuneTrial
 
 from depthrate.storage.tables.states import FailureKind
@@ -20,6 +22,14 @@ class RayLost(OSError):
     """The connection to Ray broke while packs ran."""
 
 
+class RayWorkerError(RuntimeError):
+    """A worker raised an error, which Ray has handed on."""
+
+
+_TASK_ERROR = re.compile(r"(\x1b\[\d+m)?ray::")
+"""How the text of an error begins that was raised in a worker: with the call, in colour."""
+
+
 def kind_of(error: BaseException) -> FailureKind:
     """Return the kind of failure that an error of Ray's is."""
     text = str(error)
@@ -29,13 +39,19 @@ def kind_of(error: BaseException) -> FailureKind:
         return FailureKind.NODE_LOST
     if "node" in text and ("was terminated" in text or ("died" in text and "its node" in text)):
         return FailureKind.NODE_LOST
-    return FailureKind.TASK if isinstance(error, ray.exceptions.RayTaskError) else FailureKind.WORKER_LOST
+    return FailureKind.TASK if isinstance(error, RayWorkerError) else FailureKind.WORKER_LOST
 
 
 def error_of(trial: TuneTrial) -> BaseException:
-    """Return what Tune kept, in this process's own folder, of how a trial failed; its own getters look where it copies to."""
-    if trial.pickled_error_file is None:
-        return RuntimeError("Ray kept no error")
-    with open(trial.pickled_error_file, "rb") as file:
-        error: BaseException = cloudpickle.load(file)
-    return error
+    """Return how a trial failed, by the text that Tune keeps of it.
+
+    Tune keeps the error as a pickle, too; that is not loaded: on a shared machine others may write into Ray's folder.
+    """
+    try:
+        text = Path(trial.error_file).read_text(encoding="utf-8", errors="replace") if trial.error_file else ""
+    except OSError:
+        text = ""
+    last = re.split(r"^Failure # \d+ \(occurred at .*\)\n", text, flags=re.MULTILINE)[-1].strip()
+    if _TASK_ERROR.match(last):
+        return RayWorkerError(last)
+    return RuntimeError(last or "Ray kept no error")

@@ -1,0 +1,69 @@
+"""What Ray keeps of a failure is read as text."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+
+from ray import cloudpickle
+from ray.exceptions import ActorDiedError, RayTaskError
+
+from depthrate.orchestrator.executors.ray.errors import error_of, kind_of
+
+
+class Attack:
+    """Runs something when it is unpickled."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._path),)
+
+
+def failed(folder: Path, *errors: object) -> Any:
+    """Return a trial of Tune's that failed with these errors, one after the other."""
+    lines = [
+        f"Failure # {number} (occurred at 2026-01-01_00-00-00)\n{error}\n" for number, error in enumerate(errors, 1)
+    ]
+    (folder / "error.txt").write_text("".join(lines))
+    (folder / "error.pkl").write_bytes(cloudpickle.dumps(Attack(folder / "attacked")))
+    return SimpleNamespace(error_file=str(folder / "error.txt"), pickled_error_file=str(folder / "error.pkl"))
+
+
+def in_worker(text: str) -> RayTaskError:
+    return RayTaskError("Worker.train", f"Traceback (most recent call last):\n  File x\n{text}\n", ValueError(text), proctitle="ray::Worker")
+
+
+def test_an_error_is_read_as_text_and_no_pickle_is_loaded(tmp_path: Path) -> None:
+    error = error_of(failed(tmp_path, "another one", in_worker("ValueError: boom")))
+    assert "ValueError: boom" in str(error) and "another one" not in str(error) and "Failure #" not in str(error)
+    assert kind_of(error) == "task" and not (tmp_path / "attacked").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (in_worker("OutOfMemoryError: Task was killed due to the node running low on memory."), "out_of_memory"),
+        (ActorDiedError(), "worker_lost"),
+        (ActorDiedError(in_worker("RuntimeError: no")), "worker_lost"),
+        (
+            "The actor died unexpectedly before finishing this task. The actor died because its node has died.",
+            "node_lost",
+        ),
+        ("", "worker_lost"),
+    ],
+)
+def test_the_kind_of_a_failure_is_told_by_its_text(error: object, kind: str, tmp_path: Path) -> None:
+    assert kind_of(error_of(failed(tmp_path, error))) == kind
+
+
+def test_what_was_not_kept_is_said(tmp_path: Path) -> None:
+    for path in (None, str(tmp_path / "nothing")):
+        assert str(error_of(SimpleNamespace(error_file=path))) == "Ray kept no error"  # type: ignore[arg-type]
