@@ -17,6 +17,7 @@ from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.loading import absolute_task_name
 from depthrate.tasks.own.references import HOSTS, NAMED, absolute_reference, is_own
 from depthrate.tasks.schema import nearest, shown
+from depthrate.tasks.user_code import code_of_file, require_trust
 
 SHIPPED = Path(__file__).parent
 _OF_TRIALS = ("params", "grid", "zip", "grids", "include", "exclude")
@@ -154,6 +155,7 @@ def _absolute_references(sweep: SweepSpec, folder: Path) -> dict[str, Any]:
 
 def _spec_of_function(path: Path, name: str) -> dict[str, Any]:
     """Call a function in a Python file that returns a Sweep, and return its spec."""
+    require_trust(code_of_file(path.resolve()), path)
     try:
         function = runpy.run_path(str(path)).get(name)
         if hasattr(function, "__depthrate_task__"):

@@ -10,6 +10,7 @@ from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import load_sweep, parse_yaml, sweep_of_spec
 from depthrate.sweeps.spec import check_fits
+from depthrate.tasks.task import TaskError
 
 
 @pytest.mark.parametrize(
@@ -169,3 +170,11 @@ def test_a_task_in_place_of_a_sweep_is_told_where_it_belongs(tmp_path):
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(SweepError, match="'power' is a task, no sweep; name it in a sweep file: task: ./mine.py:power"):
         load_sweep(f"{tmp_path}/mine.py:power")
+
+
+def test_a_python_file_that_others_can_write_is_not_executed(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("raise SystemExit")
+    path.chmod(0o666)
+    with pytest.raises(TaskError, match=r"mine.py can be written by everybody \(mode 666\)"):
+        load_sweep(f"{path}:make")

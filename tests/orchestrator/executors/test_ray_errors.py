@@ -38,7 +38,12 @@ def failed(folder: Path, *errors: object) -> Any:
 
 
 def in_worker(text: str) -> RayTaskError:
-    return RayTaskError("Worker.train", f"Traceback (most recent call last):\n  File x\n{text}\n", ValueError(text), proctitle="ray::Worker")
+    return RayTaskError(
+        "Worker.train",
+        f"Traceback (most recent call last):\n  File x\n{text}\n",
+        ValueError(text),
+        proctitle="ray::Worker",
+    )
 
 
 def test_an_error_is_read_as_text_and_no_pickle_is_loaded(tmp_path: Path) -> None:
