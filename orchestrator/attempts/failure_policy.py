@@ -27,6 +27,7 @@ RETRIES: dict[FailureKind, int] = {
     FailureKind.NODE_LOST: 50,  # preemption, a node that failed: not the pack's doing
     FailureKind.NOT_BEGUN: 50,  # a node, or what is set up there: not the pack's doing
     FailureKind.BEGINS_NOWHERE: 0,  # the next job would end like the others
+    FailureKind.NOT_HERE: 3,  # what this machine lacks, another may have
     FailureKind.TIMEOUT: 1,  # a whole job's time in which nothing was saved: the next job gets no further
     FailureKind.CANCELLED: 1,  # one job cancelled by hand; the same pack twice means it
     FailureKind.OUT_OF_MEMORY: 1,  # only counted for a pack of one: larger packs are halved

@@ -35,6 +35,7 @@ from depthrate.storage.tables.from_task import layer_parts, task_table
 from depthrate.storage.tables.schema import TableError
 from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.tasks.task import Interrupted, ResultStatus, Task, TrialResult
+from depthrate.tasks.training.engine import NoCompilerError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -395,6 +396,8 @@ def failure_kind(error: BaseException) -> FailureKind:
         return FailureKind.STORE
     if isinstance(error, TableError):
         return FailureKind.TABLE
+    if isinstance(error, NoCompilerError):
+        return FailureKind.NOT_HERE
     return FailureKind.TASK
 
 

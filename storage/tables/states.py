@@ -40,3 +40,5 @@ class FailureKind(StrEnum):
     """Its job ended before our program began: by its node, or by what is set up there."""
     BEGINS_NOWHERE = "begins_nowhere"
     """As before, on every node that was tried."""
+    NOT_HERE = "not_here"
+    """The task lacked something on its machine, a compiler, and another may have it."""

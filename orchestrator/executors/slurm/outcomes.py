@@ -160,7 +160,8 @@ class PackEnds:
                 self.nodes.begins(job.state.node, job.job_id)
             job.has_begun = True
         if state in (AttemptState.DONE, AttemptState.FAILED, AttemptState.LOST):
-            if state is not AttemptState.FAILED:  # an exception in the task is no node's doing
+            if state is not AttemptState.FAILED or record.get("error_kind") == FailureKind.NOT_HERE:
+                # any other exception in the task is no node's doing
                 self.nodes.count(job.state.node, state is AttemptState.DONE)
             return JobEnd(pack.attempt_id, ran_as=attempt_id, record=record)
         is_last_start = attempt_id == nth_attempt_id(pack.attempt_id, restarts)

@@ -117,3 +117,14 @@ def test_a_command_trains_natively_and_records_it(tmp_path):
     assert done.exit_code == 0, done.output
     asked = "select engine, compile_s is not null as took_time from attempts"
     assert json.loads(invoke(tmp_path, "query", asked, "--json").output) == [{"engine": "native", "took_time": True}]
+
+
+def test_a_machine_that_lacks_the_compiler_fails_the_pack_with_one_sentence_and_another_may_take_it(tmp_path, monkeypatch):
+    """Here there is no other: it is tried a few times, at once, and given up."""
+    sweep = tmp_path / "s.yaml"
+    sweep.write_text("name: s\ntask: collapse\nparams: {arch: rn1, depth: 2, width: 11, steps: 30, samples_per_class: 4}\n")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    failed = invoke(tmp_path, "run", str(sweep), "--engine", "native", "--workers", "1")
+    assert failed.exit_code == 1 and "the C++ compiler 'no-such-compiler' is not on PATH" in failed.output
+    kinds = json.loads(invoke(tmp_path, "query", "select error_kind from attempts", "--json").output)
+    assert kinds == [{"error_kind": "not_here"}] * 4
