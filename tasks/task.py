@@ -40,7 +40,7 @@ class Engine(StrEnum):
     """How a task that trains in steps runs them."""
 
     AUTO = "auto"
-    """Compiled where a single trial's training repays it, and where it can be compiled; else eagerly."""
+    """Native where there are kernels; else compiled where a single trial's training repays it, and it can be; else eagerly."""
     NATIVE = "native"
     """By kernels written in C++, many steps in one call, for the networks that have them."""
     EAGER = "eager"

@@ -187,6 +187,16 @@ class Machines(ABC):
     """Part of a GPU that each pack has, where they compute on GPUs."""
     outlives_driver: bool = False
     """Whether what was submitted goes on when the driver ends, so that a launch may leave it alone."""
+    is_here: bool = False
+    """Whether packs run on this very machine: what it lacks, they lack."""
+
+    def engine(self, asked: Engine) -> tuple[Engine, str | None]:
+        """Return the engine to ask for where a sweep asks for this one, and, where it is another, why."""
+        if not self.is_here:
+            return asked, None
+        from depthrate.tasks.training.engine import asked_here  # here: most commands ask no machine
+
+        return asked_here(asked)
 
     def at_once(self, packs: int) -> int:
         """Return how many of so many packs may run at the same moment."""

@@ -49,6 +49,7 @@ class LocalExecutor(Executor):
     """Packs as worker processes here; a worker that dies is replaced."""
 
     takes_batches = True
+    is_here = True
 
     def __init__(
         self,

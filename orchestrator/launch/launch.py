@@ -171,12 +171,15 @@ def _begin(plan: Plan, store: Store, executor: Executor, options: LaunchOptions)
     _check_still_there(store, plan)
     found = other_code(plan.checked, plan.snapshot)
     git_sha, git_dirty = _git_state(_task_folder(plan.checked.task))
+    engine, why = executor.engine(plan.checked.sweep.engine)
+    if why is not None and plan.checked.task.engine is not None:
+        log.warning("%s", why)
     num_at_once = executor.at_once(executor.workers if plan.checked.sweep.search else len(plan.packs))
     decided = {
         "store": store.address,
         "data": options.data or open_data_folder().url,
         "device": executor.device,
-        "engine": plan.checked.sweep.engine,
+        "engine": engine,
         "code": keep_source(store, plan.checked.task),
         "notify": None,  # may be an address with a key in it
     }

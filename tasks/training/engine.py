@@ -33,7 +33,7 @@ def compile_s(network: Network) -> float:
 
 
 def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
-    """Return the engine that was asked for; for `auto` compiled where a single trial's training repays compiling its step.
+    """Return the engine that was asked for; for `auto` native where there are kernels, else compiled where that repays a trial.
 
     What has no native steps is refused where they were asked for. On a GPU `auto` is eager: nobody has measured compiled steps
     there. So are networks that cannot be compiled, and steps with bf16 whatever was asked: compiled ones did not always agree
@@ -42,10 +42,12 @@ def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
     Raises:
         EngineError: compiled steps were asked for, and the network is a user's; or native ones, and there are none.
     """
-    if asked is Engine.NATIVE:
-        if why := no_native_steps(shape, device):
+    if asked in (Engine.AUTO, Engine.NATIVE):
+        why = no_native_steps(shape, device)
+        if why is None:
+            return Engine.NATIVE
+        if asked is Engine.NATIVE:
             raise EngineError(f"there are no native steps for these trials: {why}; train with --engine auto")
-        return asked
     if not shape.network.is_compilable:
         if asked is Engine.COMPILED:
             raise EngineError(
@@ -58,6 +60,16 @@ def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
         return asked
     saved_s = steps_s(shape) * (1 - 1 / SPEED_UP)  # polish and measurements are not compiled
     return Engine.COMPILED if device == "cpu" and saved_s > compile_s(shape.network) else Engine.EAGER
+
+
+def asked_here(asked: Engine) -> tuple[Engine, str | None]:
+    """Return what to ask of trials that run on this machine: eager instead of `auto` where it has no compiler, and why."""
+    if asked is Engine.AUTO:
+        try:
+            compiler()
+        except NoCompilerError as error:
+            return Engine.EAGER, f"trials train eagerly, because {error}"
+    return asked, None
 
 
 def no_native_steps(shape: PackShape, device: str) -> str | None:

@@ -19,7 +19,7 @@ class Context:
     device: str = "cpu"
     data: object = None
     steps_seen: list = field(default_factory=list)
-    engine: Engine = Engine.AUTO
+    engine: Engine = Engine.EAGER
     ran_as: list = field(default_factory=list)
     shown: list = field(default_factory=list)
 

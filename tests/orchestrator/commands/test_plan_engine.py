@@ -17,15 +17,24 @@ def planned(tmp_path, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "engines", "sentence"),
     [
-        ([], {"eager"}, "all packs train eagerly"),
+        ([], {"native"}, "all packs train natively (kernels are built once a machine for each width, in seconds)"),
+        (["--engine", "eager"], {"eager"}, "all packs train eagerly"),
         (["--engine", "compiled"], {"compiled"}, "all packs train compiled (each shape is compiled once a machine)"),
-        (["--set", "steps=40000"], {"eager", "compiled"}, " packs train compiled (each shape"),
+        (["--set", "arch=t11", "--set", "patch_size=4"], {"eager", "compiled"}, " packs train compiled (each shape"),
     ],
 )
-def test_a_plan_says_which_packs_train_compiled(tmp_path, arguments, engines, sentence):
+def test_a_plan_says_which_packs_train_how(tmp_path, arguments, engines, sentence):
     packs = json.loads(planned(tmp_path, *arguments, "--json"))["packs"]
     assert {pack["engine"] for pack in packs} == engines
     assert sentence in planned(tmp_path, *arguments)
+
+
+def test_without_a_compiler_trials_on_this_machine_train_eagerly_unless_something_else_is_asked_for(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "all packs train eagerly" in planned(tmp_path)
+    assert "all packs train natively" in planned(tmp_path, "--engine", "native")  # and fail, saying why
 
 
 def test_a_task_without_the_choice_has_no_engine(tmp_path):

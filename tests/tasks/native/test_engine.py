@@ -108,23 +108,43 @@ def test_a_plan_says_it_and_refuses_what_cannot_be(tmp_path):
     assert not (tmp_path / "store").exists()
 
 
-def test_a_command_trains_natively_and_records_it(tmp_path):
+def test_a_command_trains_natively_by_default_and_records_it(tmp_path):
     sweep = tmp_path / "s.yaml"
     sweep.write_text(
         "name: s\ntask: collapse\nparams: {arch: rn1, depth: 2, width: 9, steps: 30, samples_per_class: 4}\n"
     )
-    done = invoke(tmp_path, "run", str(sweep), "--engine", "native", "--workers", "1")
+    done = invoke(tmp_path, "run", str(sweep), "--workers", "1")
     assert done.exit_code == 0, done.output
     asked = "select engine, compile_s is not null as took_time from attempts"
     assert json.loads(invoke(tmp_path, "query", asked, "--json").output) == [{"engine": "native", "took_time": True}]
 
 
-def test_a_machine_that_lacks_the_compiler_fails_the_pack_with_one_sentence_and_another_may_take_it(tmp_path, monkeypatch):
+def test_a_machine_that_lacks_the_compiler_fails_the_pack_with_one_sentence_and_another_may_take_it(
+    tmp_path, monkeypatch
+):
     """Here there is no other: it is tried a few times, at once, and given up."""
     sweep = tmp_path / "s.yaml"
-    sweep.write_text("name: s\ntask: collapse\nparams: {arch: rn1, depth: 2, width: 11, steps: 30, samples_per_class: 4}\n")
+    sweep.write_text(
+        "name: s\ntask: collapse\nparams: {arch: rn1, depth: 2, width: 11, steps: 30, samples_per_class: 4}\n"
+    )
     monkeypatch.setenv("CXX", "no-such-compiler")
     failed = invoke(tmp_path, "run", str(sweep), "--engine", "native", "--workers", "1")
     assert failed.exit_code == 1 and "the C++ compiler 'no-such-compiler' is not on PATH" in failed.output
     kinds = json.loads(invoke(tmp_path, "query", "select error_kind from attempts", "--json").output)
     assert kinds == [{"error_kind": "not_here"}] * 4
+
+
+def test_without_a_compiler_here_the_default_is_eager_and_says_so_once(tmp_path, monkeypatch, caplog):
+    sweep = tmp_path / "s.yaml"
+    sweep.write_text(
+        "name: s\ntask: collapse\nparams: {arch: rn1, width: 11, steps: 30, samples_per_class: 4}\ngrid: {depth: [2, 3]}\n"
+    )
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    done = invoke(tmp_path, "run", str(sweep), "--workers", "1")
+    assert done.exit_code == 0, done.output
+    said = [record.getMessage() for record in caplog.records if "eagerly" in record.getMessage()]
+    assert (
+        len(said) == 1 and "trials train eagerly, because the C++ compiler 'no-such-compiler' is not on PATH" in said[0]
+    )
+    engines = json.loads(invoke(tmp_path, "query", "select distinct engine from attempts", "--json").output)
+    assert engines == [{"engine": "eager"}]
