@@ -1,12 +1,13 @@
 """The whole command beside a script of one's own: 16 trials of L-RN1 through `depthrate run`, start-up and all.
 
     python benchmarks/command.py                       # 3,000 steps of batch 128, and full batches of 1,437 rows
-    python benchmarks/command.py --batch 128 --rounds 5
+    python benchmarks/command.py --batch 128 --rounds 5 --engine compiled --warm
 
 The script trains the same networks with torch.nn modules and torch.optim, one trial after another in as many processes as
 there are cores; it measures nothing and keeps nothing. Ours plans, trains, measures every layer at log-spaced steps, commits
-and says what it did. Compiled steps are warm (the first round is left out; `--cold` empties their folder before each round).
-Sides alternate; medians are reported, of wall seconds and of processor seconds of all processes.
+and says what it did; with the defaults and a cold cache, unless an engine is named or `--warm` has what is built or compiled
+kept from a round before the first. Sides alternate; medians are reported, of wall seconds and of processor seconds of all
+processes.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ for seed in seeds:
 """
 
 
-def plain(batch: int, folder: Path, cores: int, cache: Path) -> None:
+def plain(batch: int, folder: Path, cores: int, cache: Path, engine: str) -> None:
     """Run the script in a process a core."""
     seeds = [[str(seed) for seed in range(core, TRIALS, cores)] for core in range(cores)]
     words = [[sys.executable, "-c", SCRIPT, str(DIGITS), str(batch), str(STEPS[batch]), *each] for each in seeds]
@@ -81,7 +82,7 @@ def plain(batch: int, folder: Path, cores: int, cache: Path) -> None:
         assert process.wait() == 0
 
 
-def ours(batch: int, folder: Path, cores: int, cache: Path) -> None:
+def ours(batch: int, folder: Path, cores: int, cache: Path, engine: str) -> None:
     """Run the command on a new store."""
     full = batch >= 1437
     sweep = {
@@ -91,7 +92,7 @@ def ours(batch: int, folder: Path, cores: int, cache: Path) -> None:
         "params": {"arch": "rn1", "depth": DEPTH, "width": WIDTH, "samples_per_class": 143, "lr": 0.05, "steps": STEPS[batch]}
         | ({} if full else {"batch_size": batch}),
         "seeds": TRIALS,
-        "engine": "compiled",
+        "engine": engine,
     }  # fmt: skip
     (folder / "s.yaml").write_text(json.dumps(sweep))
     words = ["run", str(folder / "s.yaml"), "--store", str(folder / "store"), "--workers", str(cores)]
@@ -102,12 +103,12 @@ def ours(batch: int, folder: Path, cores: int, cache: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def measured(side: str, batch: int, cache: Path) -> tuple[float, float]:
+def measured(side: str, batch: int, cache: Path, engine: str) -> tuple[float, float]:
     """Return the wall seconds and the processor seconds that a side takes."""
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as name:
         before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        {"plain": plain, "ours": ours}[side](batch, Path(name), cores, cache)
+        {"plain": plain, "ours": ours}[side](batch, Path(name), cores, cache, engine)
         wall_s, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -117,17 +118,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, choices=STEPS, action="append")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--engine", default="auto")
+    parser.add_argument("--warm", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as kept:
         for batch in given.batch or STEPS:
             found: dict[str, list[tuple[float, float]]] = {"plain": [], "ours": []}
-            if not given.cold:
-                measured("ours", batch, Path(kept))
+            if given.warm:
+                measured("ours", batch, Path(kept), given.engine)
             for number in range(given.rounds):
                 for side, rows in found.items():
-                    cache = Path(kept) / f"round{number}" if given.cold else Path(kept)
-                    rows.append(measured(side, batch, cache))
+                    cache = Path(kept) if given.warm else Path(kept) / f"{batch}-{number}"
+                    rows.append(measured(side, batch, cache, given.engine))
             (plain_s, plain_cpu), (ours_s, ours_cpu) = (
                 [statistics.median(row[kind] for row in rows) for kind in (0, 1)] for rows in found.values()
             )

@@ -1,6 +1,6 @@
 """Fused packs beside one trial a process on all cores, which is what a user would do instead; ratios from one run.
 
-    python -m benchmarks.fused                                   # CPU: plain, eager and compiled packs, vmap, compiled alone
+    python -m benchmarks.fused                                   # CPU: plain, packs of each engine, vmap, compiled alone
     python -m benchmarks.fused --family transformer              # L-T11, 16 positions
     python -m benchmarks.fused --family module --sides plain,eager   # nn.Modules of a user's own: an MLP, an MLP-Mixer
     python -m benchmarks.fused --only 8:128 --rounds 9           # one setting: depth 8, 128 rows
@@ -52,6 +52,7 @@ CPU_SETTINGS = {
         Setting(8, 512, 8, 40),
         Setting(8, 1437, 2, 40),
         Setting(34, 128, 16, 20),
+        Setting(128, 128, 4, 6),
     ],
     "transformer": [Setting(2, 16, 8, 60, "transformer"), Setting(4, 64, 4, 20, "transformer")],
     "module": [
@@ -70,8 +71,8 @@ GPU_SETTINGS = [
     Setting(34, 128, 64, 50),
     Setting(34, 512, 64, 50),
 ]
-SIDES = ("plain", "eager", "compiled", "vmap", "alone")
-"""Plain PyTorch, our packs with either engine, torch.func.vmap ensembling, and one trial at a time with a compiled step."""
+SIDES = ("plain", "native", "compiled", "eager", "vmap", "alone")
+"""Plain PyTorch, our packs with each engine, torch.func.vmap ensembling, and one trial at a time with a compiled step."""
 WIDTH, INPUTS, CLASSES, POSITIONS = 64, 64, 10, 16
 
 
@@ -83,6 +84,7 @@ def main() -> None:
     parser.add_argument("--sides", default=",".join(SIDES), help="of which the first is what others are compared with")
     parser.add_argument("--only", help="DEPTH:ROWS, one of the settings")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--processes", type=int, help="of each side at once; one a core")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -90,9 +92,11 @@ def main() -> None:
         return
     settings = CPU_SETTINGS[arguments.family] if arguments.device == "cpu" else GPU_SETTINGS
     settings = [s for s in settings if arguments.only in (None, f"{s.depth}:{s.rows}")]
-    without = {"residual": (), "transformer": ("vmap",), "module": ("compiled", "alone")}[arguments.family]
+    without = {"residual": (), "transformer": ("native", "vmap"), "module": ("native", "compiled", "alone")}[
+        arguments.family
+    ]
     names = [name for name in arguments.sides.split(",") if name not in without]
-    processes = len(os.sched_getaffinity(0)) if arguments.device == "cpu" else 1
+    processes = arguments.processes or (len(os.sched_getaffinity(0)) if arguments.device == "cpu" else 1)
     print(
         f"{arguments.device}, {processes} processes a side, {arguments.rounds} rounds, {arguments.family}, width {WIDTH}, "
         "SGD momentum, full batch"
@@ -168,20 +172,27 @@ def _serve(side: str, device: str) -> None:
 
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    ready: dict[Setting, tuple[Callable[[], Any], int]] = {}
+    ready: dict[Setting, tuple[Callable[[int], Any], int]] = {}
     for line in sys.stdin:
         setting = Setting(**json.loads(line))
         if setting not in ready:
-            ready[setting] = _SIDES[side](setting, device)
-            for _ in range(20):  # a compiled step finds on its first how many trials to run at a time
-                ready[setting][0]()
-        step, trials = ready[setting]
+            step, trials = _SIDES[side](setting, device)
+            ready[setting] = (step if side == "native" else _one_by_one(step)), trials
+            ready[setting][0](20)  # a compiled step finds on its first how many trials to run at a time
+        take, trials = ready[setting]
         started = time.process_time()
-        for _ in range(setting.steps):
-            step()
+        take(setting.steps)
         if device == "cuda":
             torch.cuda.synchronize()
         print(setting.steps * trials, time.process_time() - started, flush=True)
+
+
+def _one_by_one(step: Callable[[], Any]) -> Callable[[int], None]:
+    def take(num_steps: int) -> None:
+        for _ in range(num_steps):
+            step()
+
+    return take
 
 
 def _data(setting: Setting, device: str):  # type: ignore[no-untyped-def]
@@ -231,6 +242,24 @@ def _trainer(setting: Setting, device: str, trials: int):  # type: ignore[no-unt
 
 def _eager(setting: Setting, device: str) -> tuple[Callable[[], Any], int]:
     return _trainer(setting, device, setting.trials).step, setting.trials
+
+
+def _native(setting: Setting, device: str) -> tuple[Callable[[int], Any], int]:
+    from depthrate.tasks.training.divergence import Divergence
+    from depthrate.tasks.training.native_steps import native_library
+
+    trainer = _trainer(setting, device, setting.trials)
+    library, seconds = native_library(trainer.network, trainer.plan, lambda: False)
+    print(f"depth {setting.depth}, {setting.rows} rows: built in {seconds:.1f} s", file=sys.stderr)
+    trainer.use_native(library)
+    divergence = Divergence(trainer.num_trials, trainer.device)
+
+    def take(num_steps: int) -> None:  # as a pack does between two measurements
+        until = trainer.step_count + num_steps
+        while trainer.step_count < until:
+            trainer.advance(until, divergence)
+
+    return take, trainer.num_trials
 
 
 def _compiled(setting: Setting, device: str, trials: int | None = None) -> tuple[Callable[[], Any], int]:
@@ -374,7 +403,14 @@ def _vmap(setting: Setting, device: str) -> tuple[Callable[[], Any], int]:
     return step, setting.trials
 
 
-_SIDES = {"plain": _plain, "eager": _eager, "compiled": _compiled, "vmap": _vmap, "alone": _alone}
+_SIDES: dict[str, Callable[[Setting, str], tuple[Callable[..., Any], int]]] = {
+    "plain": _plain,
+    "native": _native,
+    "compiled": _compiled,
+    "eager": _eager,
+    "vmap": _vmap,
+    "alone": _alone,
+}
 
 
 if __name__ == "__main__":
