@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -182,4 +183,14 @@ def accept(content_hash: str) -> tuple[int, str]:
 
 def test_status_executes_nothing(launched: Path) -> None:
     assert call("status")[0] == 0 and call("logs", "")[0] == 0
+    assert not (launched / "executed").exists()
+
+
+def test_a_module_in_the_working_folder_does_not_stand_for_an_installed_one(launched: Path) -> None:
+    (launched / "yaml.py").write_text(f"open({str(launched / 'executed')!r}, 'w')")
+    command = [sys.executable, "-m", "depthrate", "plan", "s.yaml", "--store", "store"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    (launched / "law.py").write_text(LAW.replace("Path(__file__)", "# Path(__file__)"))
+    done = subprocess.run(command, cwd=launched, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     assert not (launched / "executed").exists()
