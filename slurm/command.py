@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 TIMEOUT_S = 60.0
+_AWAY = "jobs that run go on; try again in a minute (`scontrol ping` says whether SLURM's controller is up)"
 CALLS: Counter[str] = Counter()
 """How often this process has called each of SLURM's commands."""
 _READ_BY_COMMANDS = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "SINFO_")
@@ -61,7 +62,8 @@ def run_command(
         raise SlurmError(f"{arguments[0]} did not answer within {timeout_s:g} s") from None
     if done.returncode:
         said = " / ".join(((done.stderr or done.stdout).strip().splitlines() or ["nothing"])[-last_words:])
-        raise SlurmError(f"{' '.join(arguments[:3])} failed with code {done.returncode}: {said}")
+        what_to_do = f"; {_AWAY}" if "Unable to contact slurm controller" in said else ""
+        raise SlurmError(f"{' '.join(arguments[:3])} failed with code {done.returncode}: {said}{what_to_do}")
     return done.stdout
 
 

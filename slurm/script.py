@@ -228,11 +228,28 @@ def _hand_over_work(folder: Path) -> str:
     return f'ln -sf "{work_file("${SLURM_ARRAY_TASK_ID:-0}")}" {shlex.quote(str(folder))}/"{name}"'
 
 
+def check_submitit() -> None:
+    """See that submitit can be imported.
+
+    Raises:
+        SlurmError: it cannot; the message says what to install.
+    """
+    try:
+        import submitit  # noqa: F401
+    except ImportError as error:
+        raise SlurmError(needs_submitit(error)) from None
+
+
+def needs_submitit(error: ImportError) -> str:
+    """Say what to do where submitit cannot be imported."""
+    return f"--executor slurm needs submitit ({error}); install it where you launch: pip install 'depthrate[slurm]'"
+
+
 def _executor(profile: Profile, folder: Path) -> submitit.SlurmExecutor:
     try:
         import submitit
-    except ImportError:
-        raise SlurmError("--executor slurm needs submitit: pip install 'depthrate[slurm]'") from None
+    except ImportError as error:
+        raise SlurmError(needs_submitit(error)) from None
     try:
         return submitit.SlurmExecutor(folder=folder, python=python_command(profile))
     except RuntimeError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from depthrate.slurm.command import SlurmError, run_command
 from depthrate.slurm.profile import KEY_VARIABLES, Profile
-from depthrate.slurm.script import batch_script, work_file
+from depthrate.slurm.script import batch_script, needs_submitit, work_file
 from depthrate.slurm.states import live_job_ids
 
 SBATCH_TIMEOUT_S = 150.0
@@ -55,7 +55,10 @@ def submit_array(
         UnclearSubmissionError: nobody says whether this array is submitted.
         SlurmError: sbatch refused, a `SubmitLimitError` for lack of room; nothing of this array is submitted.
     """
-    from submitit.core.utils import DelayedSubmission
+    try:
+        from submitit.core.utils import DelayedSubmission
+    except ImportError as error:
+        raise SlurmError(needs_submitit(error)) from None
 
     folder.mkdir(parents=True, exist_ok=True)
     for index, each in enumerate(arguments):

@@ -70,6 +70,15 @@ def pack_trials(
     return sorted(packs, key=lambda pack: -estimated_wall_s(pack, task))
 
 
+def one_of_each_shape(packs: Iterable[Pack], task: Task) -> list[Pack]:
+    """Return one pack for each shape, the longest; of a task that runs its trials in turn one of all."""
+    writer = CanonicalWriter(task.schema.keys() - task.schema.fusible if task.fused else [])
+    first: dict[str, Pack] = {}
+    for pack in packs:
+        first.setdefault(writer.write(pack.trials[0].params), pack)
+    return list(first.values())
+
+
 def chains(trials: Sequence[Trial], task: Task) -> list[list[Trial]]:
     """Return trials of one pack chain by chain, each in its order; where there are no chains each trial is one."""
     along = task.chained(trials[0].params) if task.fused and trials else None

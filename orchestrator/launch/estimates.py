@@ -40,6 +40,8 @@ class Estimates:
     task: Task
     device: str
     """Its kind."""
+    overhead_s: float = 0.0
+    """What an attempt takes beside its pack: the median of those that were measured."""
     measured: Sequence[tuple[float, float]] = ()
     """(log of the seconds reckoned for a trial, seconds taken over reckoned) of each measured pack, by the former."""
 
@@ -49,6 +51,11 @@ class Estimates:
             return None
         reckoned_s = estimated_wall_s(pack, self.task)
         return reckoned_s * self._factor(reckoned_s / max(1, len(pack.trials)))
+
+    def held_s(self, pack: Pack) -> float | None:
+        """Return for how many rough seconds a pack holds its place, which is what is paid for."""
+        rough_s = self(pack)
+        return None if rough_s is None else rough_s + self.overhead_s
 
     @property
     def unit(self) -> str:
@@ -79,10 +86,14 @@ class Estimates:
 def make_estimates(plan: Plan, store: Store, device: str) -> Estimates:
     """Return what gives a pack's rough seconds on such a device, from measured packs of its task where there are any."""
     task = plan.checked.task
-    return Estimates(task, device, _measured(task, device, plan.snapshot, store) if plan.packs else [])
+    measured, overheads_s = _measured(task, device, plan.snapshot, store) if plan.packs else ([], [])
+    return Estimates(task, device, statistics.median(overheads_s) if overheads_s else 0.0, measured)
 
 
-def _measured(task: Task, device: str, snapshot: Snapshot, store: Store) -> list[tuple[float, float]]:
+def _measured(
+    task: Task, device: str, snapshot: Snapshot, store: Store
+) -> tuple[list[tuple[float, float]], list[float]]:
+    """Return `Estimates.measured`, and what attempts took beside their packs."""
     sample = sample_trials(store, snapshot, MOST_TRIALS)
     columns = ["task", "attempt_id", "pack_id", "wall_s", "device", "params"]
     packs: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
@@ -91,7 +102,7 @@ def _measured(task: Task, device: str, snapshot: Snapshot, store: Store) -> list
             packs[row["attempt_id"], row["pack_id"]].append(row)
     packs = dict(islice(packs.items(), MOST_PACKS))
     counts_cores = task.estimate_s is not None and device_kind(device) == "cpu"
-    records = records_of_attempts(store, snapshot, {attempt for attempt, _ in packs}) if counts_cores else {}
+    records = records_of_attempts(store, snapshot, {attempt for attempt, _ in packs})
     found = []
     for (attempt_id, _), rows in packs.items():
         share = _computing_share(records.get(attempt_id)) if counts_cores else 1.0
@@ -99,7 +110,8 @@ def _measured(task: Task, device: str, snapshot: Snapshot, store: Store) -> list
             reckoned_s, taken_s = _reckoned_s(task, rows), sum(row["wall_s"] for row in rows) * (share or 0.0)
             if taken_s > 0 and reckoned_s > 0:
                 found.append((float(np.log(reckoned_s / len(rows))), taken_s / reckoned_s))
-    return sorted(found)
+    ended = [record for record in records.values() if record["ended_at"] is not None and record["packs_s"]]
+    return sorted(found), [max(0.0, span_s(record, record["ended_at"]) - record["packs_s"]) for record in ended]
 
 
 def _reckoned_s(task: Task, rows: Sequence[Mapping[str, Any]]) -> float:

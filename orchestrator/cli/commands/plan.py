@@ -22,6 +22,7 @@ from depthrate.sweeps.packing import Pack, gigabytes, predicted_bytes
 from depthrate.sweeps.trial import varying_parameters
 from depthrate.tasks.task import Engine
 
+PROBE = "depthrate run SWEEP --probe"
 SHOWN = 40
 _HOW = {
     Engine.NATIVE: "natively (kernels are built once a machine for each width, in seconds)",
@@ -46,7 +47,7 @@ def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> N
     check_contents(plan, data)
     estimates = make_estimates(plan, store, machines.device)
     machines.check(plan.packs, estimates)
-    details = machines.details(plan.packs, estimates)
+    details = machines.details(plan.packs, estimates.held_s)
     if as_json:
         print_json(_as_json(plan, machines, view, estimates, details))
         return
@@ -63,7 +64,7 @@ def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> N
             console.print(remark, highlight=False, markup=False)
         _print_packs(console, plan, machines, estimates, wide=wide)
         _print_engines(console, plan, machines)
-        _print_cost(console, plan, machines, estimates, details)
+        print_cost(console, plan, machines, estimates, details)
 
 
 def _as_json(
@@ -131,14 +132,16 @@ def _print_packs(console: Console, plan: Plan, machines: Machines, estimates: Es
         console.print(f"and {counted(len(plan.packs) - SHOWN, 'more pack')}")
 
 
-def _print_cost(
-    console: Console, plan: Plan, machines: Machines, estimates: Estimates, details: dict[str, Any]
-) -> None:
+def print_cost(console: Console, plan: Plan, machines: Machines, estimates: Estimates, details: dict[str, Any]) -> None:
+    """Say what a plan costs, or that nobody knows before a pack has run."""
     hours = estimates.hours(plan.packs)
     if hours is not None:
         wall = hours / min(machines.workers, len(plan.packs))
         text = f"about {hours:.2g} {estimates.unit}-hours, {wall:.2g} h with {machines.workers} workers on {machines.device}"
-        console.print(f"{text}; {estimates.remark}" if estimates.remark else text, highlight=False)
+        reckoned = f"reckoned, not measured: {PROBE} makes it sure"
+        console.print(f"{text}; {estimates.remark or reckoned}", highlight=False)
+    else:
+        console.print(f"hours: unknown: run one pack first ({PROBE})", highlight=False)
     if machines.memory_bytes is not None and any(_peak_gb(pack, plan, machines) is not None for pack in plan.packs):
         console.print(f"a worker may use {gigabytes(machines.memory_bytes)} of memory", highlight=False)
     if details:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from depthrate.orchestrator.attempts.failure_policy import error_pattern
+from depthrate.orchestrator.cli.commands.plan import print_cost
 from depthrate.orchestrator.cli.planning import again, check_launch, machines_of, plan_on, plan_sentence
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_table, print_warnings, printable
@@ -34,6 +35,7 @@ from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.data_folder import open_data_folder
 from depthrate.storage.files.store import Store, open_store
+from depthrate.sweeps.packing import one_of_each_shape
 
 if TYPE_CHECKING:
     from depthrate.orchestrator.executors.base import Estimate
@@ -76,6 +78,8 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> int:
     """
     if options.rerun and options.accept_code:
         raise UsageError("--rerun and --accept-code contradict each other; give one of them")
+    if options.probe and options.detach:
+        raise UsageError("--probe says at its end what the rest costs, so the launch has to stay: leave out --detach")
     if options.notify is not None and options.detach:
         raise UsageError("--notify is done by the launch, which has to stay: leave out --detach")
     started = time.monotonic()
@@ -89,6 +93,12 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> int:
         with_all, view, feed = _see_search(checked, store, machines, options)
         plan = plan_on(machines, with_all, store)
     check_contents(plan, data)
+    if options.probe:
+        if view is not None or isinstance(machines, LaunchSite):
+            raise UsageError(
+                "--probe runs packs of a grid from here; leave it out for a search, and for --executor ray --cluster"
+            )
+        plan = replace(plan, packs=one_of_each_shape(plan.packs, checked.task))
     run = _Run(
         options=replace(options, data=data.url),
         console=console,
@@ -124,7 +134,26 @@ def _launch(run: _Run) -> int:
     else:
         assert isinstance(run.machines, Executor)
         end = _launch_here(run, run.machines, estimate_s)
+    if run.options.probe and isinstance(end, LaunchEnd):
+        return _conclude_probe(run, end)
     return end if isinstance(end, int) else _conclude(run, end)
+
+
+def _conclude_probe(run: _Run, end: LaunchEnd) -> int:
+    """Say what the packs that have run let one expect of the others, and return the exit code."""
+    machines, store = run.machines, run.store
+    probed = {trial_id for pack in run.plan.packs for trial_id in pack.trial_ids}
+    if left := len(probed - end.snapshot.trial_ids()):
+        return _say_what_is_left(run, end, left)
+    plan = plan_on(machines, run.plan.checked, store)
+    run.say(f"probed {counted(len(run.plan.packs), 'pack')}; {plan_sentence(plan)}")
+    if plan.packs:
+        estimates = make_estimates(plan, store, machines.device)
+        details = machines.details(plan.packs, estimates.held_s)
+        costs = {name: value for name, value in details.items() if name.endswith("hours") or name == "jobs"}
+        print_cost(run.console, plan, machines, estimates, costs)
+    run.say(f"run the rest: {again(replace(run.options, probe=False))}")
+    return 0
 
 
 def _say_unknown_code(run: _Run) -> None:

@@ -30,6 +30,19 @@ _TASK_ERROR = re.compile(r"(\x1b\[\d+m)?ray::")
 """How the text of an error begins that was raised in a worker: with the call, in colour."""
 
 
+OWN_RAY_LATE = (
+    "where the machine is busy or short of memory, try again with fewer --workers; --executor local needs no Ray"
+)
+"""What to do where a Ray of our own does not start."""
+
+
+def told(error: BaseException) -> str:
+    """Return what an error of Ray's says in a line: its pages of advice and its processes' logs are for who develops Ray."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text if len(text) <= 240 else f"{text[:240]}..."
+
+
 def kind_of(error: BaseException) -> FailureKind:
     """Return the kind of failure that an error of Ray's is."""
     text = str(error)

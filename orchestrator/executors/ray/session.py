@@ -27,7 +27,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from depthrate.orchestrator.executors.local import WORKER_ENVIRONMENT
-from depthrate.orchestrator.executors.ray.errors import RayError
+from depthrate.orchestrator.executors.ray.errors import OWN_RAY_LATE, RayError, told
 
 KNOCK_S = 10.0
 """How long a head's port may take to accept a connection."""
@@ -63,9 +63,12 @@ class Session:
                     self._folder = tempfile.mkdtemp(prefix="dr-code-")
                     code = {"py_modules": [our_code(self._folder)]}
                     ray.init(address=self._address, runtime_env={"env_vars": environment, **code}, **_QUIET)
-            except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            except Exception as error:  # of a Ray that comes too late it is an Exception and no more
+                why = self._why_not(error, written())
+                with contextlib.suppress(Exception):
+                    ray.shutdown()  # what has started of it
                 self._remove_folder()
-                raise RayError(self._why_not(error, written())) from error
+                raise RayError(why) from None
         self.is_ours = True
         return self
 
@@ -88,7 +91,7 @@ class Session:
     def _why_not(self, error: Exception, written: str) -> str:
         """Say why there is no connection; Ray only writes to its error output that a token is asked for."""
         if self._address is None:
-            return f"no Ray could be started here: {error}"
+            return f"no Ray could be started here: {told(error)}; {OWN_RAY_LATE}"
         if "Unauthenticated" in written or "authentication token" in str(error).lower():
             is_given = os.environ.get("RAY_AUTH_MODE") == "token"
             return (
@@ -96,7 +99,7 @@ class Session:
                 f"{'the one given here is another' if is_given else 'none is given here'}; set RAY_AUTH_MODE=token and, unless "
                 "its head's token stands in ~/.ray/auth_token (where `ray start` finds it by itself), RAY_AUTH_TOKEN"
             )
-        return f"no Ray cluster at {self._address!r}: {error}; `ray status` shows what is there"
+        return f"no Ray cluster at {self._address!r}: {told(error)}; `ray status` shows what is there"
 
     def _start(self, environment: dict[str, str]) -> None:
         # short, because Ray's socket paths below it may have 107 bytes; our own, because /tmp/ray may be another user's

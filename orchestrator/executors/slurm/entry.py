@@ -97,7 +97,9 @@ def _open(request: ExecutorRequest) -> Machines:
     from depthrate.orchestrator.executors.slurm.remote_launch import Supervisor
     from depthrate.orchestrator.executors.slurm.submissions import jobs_of_sweep
     from depthrate.slurm.limits import read_limits, read_max_submitted
+    from depthrate.slurm.script import check_submitit
 
+    check_submitit()  # before anything is written or submitted
     profile, device = chosen_profile(request, request.options.executor_options[CLUSTER.name])
     limits = read_limits()
     limits.check(profile, 0)

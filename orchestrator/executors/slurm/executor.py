@@ -27,6 +27,7 @@ from depthrate.orchestrator.executors.slurm.submitter import (
     Outbox,
     Room,
     bundle,
+    held_s,
     share_of_slots_used,
 )
 from depthrate.orchestrator.launch.events import note
@@ -147,7 +148,8 @@ class SlurmExecutor(Executor):
         """Return the jobs, the cost in job-hours, how full they are, and the batch script."""
         bundles = self._bundles(packs, estimate_s)
         seconds = [estimate_s(pack) for pack in packs]
-        hours = None if None in seconds else sum(s for s in seconds if s) / 3600 / self.profile.slots
+        held = held_s(packs, seconds, self._profile_in_room())
+        hours = None if held is None else sum(held) / 3600
         per_array = min(len(bundles), self.limits.array_size)
         folder = jobs_folder(self.profile, self.store, self.sweep)
         return {
@@ -155,7 +157,8 @@ class SlurmExecutor(Executor):
             "arrays": -(-len(bundles) // self.limits.array_size),
             "already_submitted": len(self._adopted),
             "estimated_job_hours": hours,
-            "gpu_hours": None if hours is None else hours * self.profile.gpus,
+            "cpu_hours": None if hours is None or self.profile.gpus else hours * self.profile.cpus,
+            "gpu_hours": None if hours is None or not self.profile.gpus else hours * self.profile.gpus,
             "share_of_slots_used": share_of_slots_used(packs, seconds, self.profile),
             "batch_script": batch_script(self.profile, f"depthrate-{self.sweep}", per_array, folder) if bundles else "",
         }

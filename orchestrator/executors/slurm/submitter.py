@@ -131,6 +131,8 @@ class Lanes:
 
 
 P = TypeVar("P")
+START_UP_S = 6.0
+"""What a job is held for before its first packs begin, and after its last: srun, Python, what it imports."""
 GUESSED_PARALLEL = 16
 """Jobs that a cluster is taken to run at once where the profile does not say."""
 
@@ -156,6 +158,27 @@ def bundle(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile
     return bundles
 
 
+def held_s(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile) -> list[float] | None:
+    """Return for how long each job would be held, as `bundle` shares the packs out: from its start-up until its last pack.
+
+    None where a pack's cost is unknown.
+    """
+    costs_s = [cost_s for cost_s in seconds if cost_s is not None]
+    if len(costs_s) < len(seconds):
+        return None
+    return [
+        START_UP_S + max(_ends(members, costs_s, profile)) for members in bundle(range(len(packs)), seconds, profile)
+    ]
+
+
+def _ends(members: Sequence[int], costs_s: Sequence[float], profile: Profile) -> list[float]:
+    """Return when each slot of a job is done with its packs, of which each goes to the first slot that is free."""
+    ends = [0.0] * profile.slots
+    for pack in members:
+        heapq.heapreplace(ends, ends[0] + costs_s[pack])
+    return ends
+
+
 def share_of_slots_used(packs: Sequence[P], seconds: Sequence[float | None], profile: Profile) -> float | None:
     """Return which part of their jobs' time the slots (GPUs, or CPUs) have a pack, as `bundle` shares them out.
 
@@ -164,11 +187,8 @@ def share_of_slots_used(packs: Sequence[P], seconds: Sequence[float | None], pro
     costs_s = _costs_s(seconds)
     used_s = given_s = 0.0
     for members in bundle(range(len(packs)), seconds, profile):
-        ends = [0.0] * profile.slots
-        for pack in members:  # in this order, each into the first slot that is free
-            heapq.heapreplace(ends, ends[0] + costs_s[pack])
         used_s += sum(costs_s[pack] for pack in members)
-        given_s += profile.slots * max(ends)
+        given_s += profile.slots * max(_ends(members, costs_s, profile))
     return used_s / given_s if given_s else None
 
 

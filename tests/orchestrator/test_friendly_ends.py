@@ -1,0 +1,57 @@
+"""What is missing where a launch begins ends it in one line that says what to do, never in a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from depthrate.slurm import submit
+from depthrate.slurm.command import SlurmError, run_command
+from depthrate.slurm.profile import Profile
+from depthrate.slurm.script import check_submitit
+
+
+def test_submitit_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "submitit"] + ["submitit"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SlurmError, match=r"needs submitit .*pip install 'depthrate\[slurm\]'"):
+        check_submitit()
+    with pytest.raises(SlurmError, match=r"pip install 'depthrate\[slurm\]'"):
+        submit.submit_array(Profile(), "name", tmp_path, print, [["a"]])  # type: ignore[arg-type]
+
+
+def test_no_controller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "squeue"
+    program.write_text(
+        "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2\nexit 1\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(SlurmError) as caught:
+        run_command(["squeue", "--me"])
+    assert "scontrol ping" in str(caught.value) and "\n" not in str(caught.value)
+
+
+LATE = """
+import sys
+from depthrate.orchestrator.executors.ray import session
+from depthrate.orchestrator.cli.exit_codes import exit_code
+def init(**options):
+    print("(raylet) a stack of twenty lines", file=sys.stderr, flush=True)
+    raise Exception("The current node timed out during startup.\\nThis could happen because\\n" + "advice\\n" * 40)
+session.ray.init = init
+sys.exit(exit_code(session.Session(address=None, workers=1).connect))
+"""
+
+
+@pytest.mark.ray
+def test_a_ray_that_does_not_start_in_time() -> None:
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=False)
+    said = done.stderr.strip().splitlines()
+    assert done.returncode == 2 and len(said) == 1, done.stderr
+    assert said[0].startswith(
+        "depthrate: no Ray could be started here: The current node timed out during startup.; where"
+    )

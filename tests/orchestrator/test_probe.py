@@ -1,0 +1,54 @@
+"""What a plan says of hours before a task's first run, what --probe makes of it, and what a job is billed for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.executors.slurm.submitter import START_UP_S, held_s
+from depthrate.slurm.profile import Profile
+
+TASK = """
+import depthrate, time
+
+@depthrate.task(version=1)
+def sleepy(*, depth: int, seed: int = 0, context):
+    time.sleep(0.2)
+    return {"metrics": [{"layer": depth, "nc1": 1.0}]}
+"""
+
+
+def test_a_probe_runs_one_pack_and_says_the_rest(tmp_path: Path) -> None:
+    (tmp_path / "sleepy.py").write_text(TASK)
+    lines = ["name: s", f"task: {tmp_path}/sleepy.py:sleepy", "grid: {depth: [1, 2]}", "seeds: 8"]
+    (tmp_path / "s.yaml").write_text("\n".join(lines))
+    runner, given = CliRunner(), [str(tmp_path / "s.yaml"), "--store", str(tmp_path / "store"), "--workers", "1"]
+    before = runner.invoke(app, ["plan", *given])
+    assert "unknown: run one pack first (depthrate run SWEEP --probe)" in before.output, before.output
+    probed = runner.invoke(app, ["run", *given, "--probe"])
+    assert probed.exit_code == 0 and "probed 1 pack; s: 16 trials, 4 done" in probed.output, probed.output
+    assert "core-hours" in probed.output and "corrected by what the last measured pack" in probed.output
+    assert "run the rest: depthrate run" in probed.output and "--probe" not in probed.output.split("run the rest")[1]
+    after = json.loads(runner.invoke(app, ["plan", *given, "--json"]).output)
+    assert after["num_done"] == 4 and 12 * 0.2 <= 3600 * after["estimated_core_hours"] < 12 * 2
+    refused = runner.invoke(app, ["run", *given, "--probe", "--detach"])
+    assert refused.exit_code == 2 and "leave out --detach" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("seconds", "profile", "expected"),
+    [
+        ([600.0] * 4, Profile(gpus=2, job_min=30, array_parallelism=1), [1200.0]),  # two GPUs, two packs each
+        ([600.0, 10.0], Profile(gpus=2, job_min=0, array_parallelism=1), [600.0]),  # a GPU idles beside the long one
+        ([5.0] * 3, Profile(job_min=0, array_parallelism=3), [5.0, 5.0, 5.0]),
+    ],
+)
+def test_a_job_is_held_from_its_start_up_to_its_last_pack(
+    seconds: list[float], profile: Profile, expected: list[float]
+) -> None:
+    assert held_s(seconds, seconds, profile) == [START_UP_S + each for each in expected]
+    assert held_s([1, 2], [1.0, None], profile) is None
