@@ -81,25 +81,34 @@ def _refuse(part: type[Part], content: Any, place: str, prefix: str) -> None:
         items = [get_args(kind)[0] for kind in _within(field.type) if get_origin(kind) is tuple]
         if _parts(field.type) and not items:
             _refuse(_parts(field.type)[0], value, name, f"{name}.")
-        allowed = part.ALLOWED.get(field.name) or _allowed(field.type, value)
+        annotation, given = field.type, said(value) if field.name in content else "missing"
         for index, item in enumerate(value if items and isinstance(value, list | tuple) else ()):
             if not _fits(item, items[0]):
-                allowed = part.ALLOWED.get(field.name) or _allowed(items[0], item)
-                raise SweepError(f"{name}[{index}] is {said(item)}; {allowed}")
-        raise SweepError(f"{name} is {said(value)}; {allowed}")
+                annotation, value, given, name = items[0], item, said(item), f"{name}[{index}]"
+                break
+        if field.name in part.ALLOWED:
+            raise SweepError(f"{name} is {given}; {part.ALLOWED[field.name]}")
+        choices = _choices(annotation)
+        if choices:
+            hint = nearest(value, choices) if isinstance(value, str) else ""
+            raise SweepError(f"{name} is {shown(value)}; allowed: {', '.join(choices)}{hint}")
+        raise SweepError(f"{name} is {given}; {_allowed(annotation)}")
 
 
-def _allowed(annotation: Any, value: Any) -> str:
+def _choices(annotation: Any) -> list[str]:
+    inside = list(_within(annotation))
+    literals = [choice for kind in inside if get_origin(kind) is Literal for choice in get_args(kind)]
+    enums = [kind for kind in inside if isinstance(kind, type) and issubclass(kind, Enum)]
+    return literals + [member.value for kind in enums for member in kind]
+
+
+def _allowed(annotation: Any) -> str:
     """Say what a type takes."""
     inside = list(_within(annotation))
-    choices = [choice for kind in inside if get_origin(kind) is Literal for choice in get_args(kind)]
-    choices += [choice.value for kind in inside if isinstance(kind, type) and issubclass(kind, Enum) for choice in kind]
-    if choices:
-        return f"allowed: {', '.join(choices)}{nearest(value, choices) if isinstance(value, str) else ''}"
     least = [kind.ge for kind in inside if isinstance(kind, msgspec.Meta) and kind.ge is not None]
     if least:
         return f"give a whole number from {least[0]} on"
-    if any(get_origin(kind) is Mapping or kind in _parts(annotation) for kind in inside):
+    if _parts(annotation) or any(get_origin(kind) is Mapping for kind in inside):
         return "give a list of mappings" if any(get_origin(kind) is tuple for kind in inside) else "give a mapping"
     return "allowed: true or false" if bool in inside else "allowed: a text"
 

@@ -117,10 +117,10 @@ class Search(Part, frozen=True):
             (given,) if isinstance(given, str) else tuple(given) for given in (self.objective, self.direction)
         )
         if not objectives or not all(text.strip() for text in objectives):
-            raise SweepError(f"search.objective is {shown(self.objective)}; {self.ALLOWED['objective']}")
+            raise SweepError(f"search.objective is {shown(list(objectives))}; {self.ALLOWED['objective']}")
         if not directions:
             raise SweepError(
-                f"search.direction is {shown(self.direction)}; give one for each objective, or one for all"
+                f"search.direction is {shown(list(directions))}; give one for each objective, or one for all"
             )
         directions *= len(objectives) if len(directions) == 1 else 1
         force_setattr(self, "objective", objectives)

@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depthrate.sweeps.packing import (
@@ -53,6 +53,7 @@ def trials_of(shapes):
 shapes_of_trials = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=60)
 
 
+@settings(deadline=None)  # busy machines
 @given(shapes_of_trials, st.integers(1, 9), st.booleans(), st.integers(1, 4))
 def test_no_trial_is_lost_or_doubled(shapes, most, fused, workers):
     packs = pack_trials(trials_of(shapes), task_of(most, fused), workers=workers)
@@ -61,6 +62,7 @@ def test_no_trial_is_lost_or_doubled(shapes, most, fused, workers):
     assert len({pack.pack_id for pack in packs}) == len(packs)
 
 
+@settings(deadline=None)  # busy machines
 @given(shapes_of_trials, st.integers(1, 9))
 def test_a_fused_pack_has_one_shape_and_sizes_are_even(shapes, most):
     sizes = {}
@@ -72,6 +74,7 @@ def test_a_fused_pack_has_one_shape_and_sizes_are_even(shapes, most):
         assert len(found) == -(-shapes.count(shape) // most)  # no more packs than needed
 
 
+@settings(deadline=None)  # busy machines
 @given(shapes_of_trials, st.integers(1, 9), st.booleans())
 def test_packs_come_longest_first(shapes, most, fused):
     packs = pack_trials(trials_of(shapes), task_of(most, fused))

@@ -178,3 +178,51 @@ def test_a_python_file_that_others_can_write_is_not_executed(tmp_path: Path) -> 
     path.chmod(0o666)
     with pytest.raises(TaskError, match=r"mine.py can be written by everybody \(mode 666\)"):
         load_sweep(f"{path}:make")
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"engine": "fast"}, r"^engine is 'fast'; allowed: auto, native, eager, compiled"),
+        ({"max_trials": True}, "^max_trials is a truth value; give a whole number from 1 on$"),
+        ({"params": 3}, "^params is the value 3; give a mapping from parameter to value$"),
+        ({"grids": {}}, "^grids is a mapping; give a list of mappings$"),
+        ({"exclude": [[1]]}, r"^exclude\[0\] is a list; give a mapping$"),
+        ({"fit": 3}, "^fit is the value 3; give a list of mappings$"),
+        ({"fit": [3]}, r"^fit\[0\] is the value 3; give a mapping$"),
+        ({"fit": [{}]}, "^fit entry {}: metric is missing; metric is a name"),
+        ({"fit": [{"metric": "nc1", "by": [3]}]}, r"by\[0\] is the value 3; by is a list of parameter names$"),
+        ({"search": {"params": {"lr": [1]}}}, "^search.objective is missing; search needs an objective, SQL over"),
+        (
+            {"search": {"params": {"lr": [1]}, "objective": "nc1", "direction": ["up"]}},
+            r"^search.direction\[0\] is 'up'; allowed: minimize, maximize$",
+        ),
+        (
+            {"search": {"params": {"lr": [1]}, "objective": "nc1", "measure": {"params": 3}}},
+            "^search.measure.params is 3; give a mapping$",
+        ),
+        ({"search": {"params": {"lr": [1]}, "objective": []}}, r"^search.objective is \[\]; search needs an objective"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_said_with_what_was_given_and_what_may_be(parts, message):
+    with pytest.raises(SweepError, match=message):
+        sweep_of_spec({"name": "s", "task": "collapse"} | parts)
+
+
+def test_null_is_a_default():
+    plain = sweep_of_spec({"name": "s", "task": "collapse", "fit": [{"metric": "nc1"}]})
+    keys = ("params", "grid", "grids", "seeds", "search", "figures", "max_trials", "engine")
+    fit = {"metric": "nc1", "layer": None, "weights": None, "over": None}
+    spelled = sweep_of_spec({"name": "s", "task": "collapse", "fit": [fit], **dict.fromkeys(keys)})
+    assert spelled == plain and spelled.spec() == {
+        "name": "s",
+        "task": "collapse",
+        "fit": [{"metric": "nc1", "x": "depth", "by": []}],
+    }
+
+
+def test_a_number_keeps_its_type_so_that_the_hash_stays():
+    """A spec of before has `target: 1` as a whole number; read as 1.0 it would be another sweep's."""
+    request = sweep_of_spec({"name": "s", "task": "collapse", "fit": [{"metric": "nc1", "target": 1, "x_min": 2.5}]})
+    assert repr(request.spec()["fit"][0]) == "{'metric': 'nc1', 'x': 'depth', 'by': [], 'x_min': 2.5, 'target': 1}"
