@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
@@ -30,8 +30,8 @@ STATES: dict[str, tuple[Phase, str | None]] = {
     "FAILED": ("over", "worker_lost"),
     "BOOT_FAIL": ("over", "node_lost"),
     "NODE_FAIL": ("over", "node_lost"),
-    "PREEMPTED": ("over", "node_lost"),
-    "REVOKED": ("over", "node_lost"),
+    "PREEMPTED": ("over", "preempted"),
+    "REVOKED": ("over", "preempted"),
     "LAUNCH_FAILED": ("over", "node_lost"),
     "RECONFIG_FAIL": ("over", "node_lost"),
     "TIMEOUT": ("over", "timeout"),
@@ -41,7 +41,7 @@ STATES: dict[str, tuple[Phase, str | None]] = {
 }
 _COLUMNS = (
     *("ArrayJobID:24", "ArrayTaskID:24", "JobID:24", "State:24", "RestartCnt:12", "NodeList:120", "Reason:120"),
-    *("exit_code:12", "EndTime:24", "Name:200"),
+    *("exit_code:12", "StartTime:24", "EndTime:24", "Name:200"),
 )
 _FORMAT = ",".join(_COLUMNS)
 _WIDTHS = [int(column.partition(":")[2]) for column in _COLUMNS]
@@ -66,11 +66,20 @@ class JobState:
     """When a job was over, in seconds since the epoch."""
     name: str = ""
     """As it was submitted; empty where unknown (sacct)."""
+    signal: int | None = None
+    """By which a job that is over was ended; None where it was not, or that is unknown."""
+    started_at: float | None = None
+    """When it was last started, in seconds since the epoch."""
 
     @property
     def phase(self) -> Phase:
         """Waiting, running or over; a state we do not know is taken for running, since giving a job up doubles work."""
         return STATES.get(self.state, ("running", None))[0]
+
+    @property
+    def is_definite(self) -> bool:
+        """Whether all its processes are known to be gone: it failed, and said how; a node that is lost may go on computing."""
+        return self.state == "OUT_OF_MEMORY" or (self.state == "FAILED" and bool(self.exit_code or self.signal))
 
     @property
     def failed_in_setup(self) -> bool:
@@ -99,10 +108,13 @@ def squeue_states(array_ids: Sequence[str]) -> dict[str, JobState]:
         raise
     found = {}
     for line in printed.splitlines():
-        array_id, task, job_id, state, restarts, node, reason, status, end, name = _cells(line)
+        array_id, task, job_id, state, restarts, node, reason, status, start, end, name = _cells(line)
         job = job_id if task in ("N/A", "") else f"{array_id}_{task}"
-        exit_code = int(status) >> 8 if status.isdigit() else None  # as wait() gives it
-        found[job] = JobState(state, int(restarts or 0), node, reason, exit_code, _epoch(end), name)
+        exit_code, number = (
+            (int(status) >> 8, int(status) & 127) if status.isdigit() else (None, 0)
+        )  # as wait() gives it
+        ended = (exit_code, _epoch(end), name, _signal(exit_code or 0, number))
+        found[job] = JobState(state, int(restarts or 0), node, reason, *ended, started_at=_epoch(start))
     return found
 
 
@@ -113,17 +125,37 @@ def sacct_states(array_ids: Sequence[str]) -> dict[str, JobState]:
         SlurmError: it does not answer, or this cluster has none.
     """
     which = f"--jobs={','.join(array_ids)}"
-    printed = run_command(
-        ["sacct", "-n", "--parsable2", "--allocations", which, "--format=JobID,State,NodeList,ExitCode,End"]
-    )
-    found = {}
-    for line in printed.splitlines():
-        job_id, state, node, code, end = line.split("|")
-        node = "" if node == "None assigned" else node
-        exit_code = int(code.partition(":")[0] or 0)
-        state = state.split()[0] if state else ""  # "CANCELLED by 1000"
-        found[job_id] = JobState(state, node=node, exit_code=exit_code, ended_at=_epoch(end))
-    return found
+    printed = run_command(["sacct", "-n", "--parsable2", "--allocations", which, f"--format={_ACCOUNTED}"])
+    return dict(map(_accounted, printed.splitlines()))
+
+
+def earlier_starts(job_id: str) -> list[JobState]:
+    """Return how each start of a job but its last ended, as the accounting has it, the first one first.
+
+    Raises:
+        SlurmError: it does not answer, or this cluster has none.
+    """
+    which = ["--allocations", "--duplicates", f"--jobs={job_id}"]
+    printed = run_command(["sacct", "-n", "--parsable2", *which, f"--format={_ACCOUNTED}"])
+    states = [state for job, state in map(_accounted, printed.splitlines()) if job == job_id and state.started_at]
+    return sorted(states, key=lambda state: state.started_at or 0.0)[:-1]
+
+
+_ACCOUNTED = "JobID,State,NodeList,ExitCode,Start,End"
+
+
+def _accounted(line: str) -> tuple[str, JobState]:
+    job_id, state, node, code, start, end = line.split("|")
+    node = "" if node == "None assigned" else node
+    exit_code, _, number = code.partition(":")
+    state = state.split()[0] if state else ""  # "CANCELLED by 1000"
+    found = JobState(state, node=node, exit_code=int(exit_code or 0), ended_at=_epoch(end), started_at=_epoch(start))
+    return job_id, replace(found, signal=_signal(found.exit_code or 0, int(number or 0)))
+
+
+def _signal(exit_code: int, number: int) -> int | None:
+    """Return the signal that ended a job, of which a shell's exit code may speak too."""
+    return number or (exit_code - 128 if 128 < exit_code < 160 else None)
 
 
 def live_job_ids(names: Iterable[str]) -> dict[str, str]:

@@ -24,7 +24,9 @@ RETRIES: dict[FailureKind, int] = {
     FailureKind.TABLE: 0,  # a task that returns no table will not return one next time
     FailureKind.STORE: 3,  # a disk that was full, a server that was away
     FailureKind.WORKER_LOST: 3,  # a process that was killed resumes from its checkpoint
-    FailureKind.NODE_LOST: 50,  # preemption, a node that failed: not the pack's doing
+    FailureKind.NODE_LOST: 50,  # a node that failed: not the pack's doing
+    FailureKind.PREEMPTED: 50,  # taken away: not the pack's doing
+    FailureKind.HARDWARE: 8,  # not the pack's doing, and more often only where every node has it
     FailureKind.NOT_BEGUN: 50,  # a node, or what is set up there: not the pack's doing
     FailureKind.BEGINS_NOWHERE: 0,  # the next job would end like the others
     FailureKind.NOT_HERE: 3,  # what this machine lacks, another may have
@@ -38,6 +40,17 @@ PAUSES_S: dict[FailureKind, tuple[float, float]] = {
     FailureKind.NOT_BEGUN: (10.0, 300.0),  # until it is clear whether it is a node's doing
 }
 """Before a pack is tried again: at first, and at most; doubled with every failure. Else at once."""
+MOST_FAILURES = 20
+"""Of one pack, those included that are a node's doing, before it is given up all the same; being taken away is none."""
+TAKEN_AWAY = (
+    FailureKind.CANCELLED,
+    FailureKind.NODE_LOST,
+    FailureKind.PREEMPTED,
+    FailureKind.HARDWARE,
+    FailureKind.NOT_BEGUN,
+    FailureKind.BEGINS_NOWHERE,
+)
+"""Deaths that say nothing about the trial."""
 STOP_AFTER_PACKS = 3
 """Packs that gave up with the same error before the launch stops early."""
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from depthrate.orchestrator.attempts.node_health import is_hardware_error
 from depthrate.storage.attempts.claims import is_process_gone
 from depthrate.storage.attempts.records import Record, read_loose_records
 from depthrate.storage.files.paths import attempt_path
@@ -25,6 +26,8 @@ REMOTE_HEARTBEAT_S = 15.0
 """On an object store every heartbeat is a paid request."""
 BEATS_A_SECOND, LONGEST_BEAT_S = 20.0, 60.0
 """All that runs of a sweep gives at most so many signs of life a second, unless each would then give one in more than this."""
+SAID_BY_SCHEDULER = (FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY, FailureKind.CANCELLED)
+"""Ends of which a scheduler knows the cause, and a worker that is asked to stop does not."""
 STALE_S, STALE_BEATS = 60.0, 4
 """A running attempt that was silent for so long, and for so many of its heartbeats, is taken for dead."""
 
@@ -125,19 +128,22 @@ def lost_attempt(*known: Mapping[str, Any], kind: FailureKind, error: str | None
     `known` says of it at least attempt_id, sweep, pack_id, trial_ids and device; of two values the later counts.
     """
     fields = {name: value for each in known for name, value in each.items() if value is not None and name in _FIELDS}
-    fields |= {"state": AttemptState.LOST, "ended_at": time.time(), "error_kind": kind, "error": error}
+    fields = {"ended_at": time.time()} | fields
+    fields |= {"state": AttemptState.LOST, "error_kind": kind, "error": error}
     return Attempt(**fields)
 
 
 def write_lost(store: Store, *known: Mapping[str, Any], kind: FailureKind, error: str | None) -> None:
     """Write the end of an attempt, see `lost_attempt`; one that it wrote itself, or somebody else, stays as it is.
 
+    Only that it was asked to stop is no end where the scheduler says why.
+
     Raises:
         OSError: the store refuses it.
     """
     lost = lost_attempt(*known, kind=kind, error=error)
     now = read_attempt(store, lost.sweep, lost.attempt_id)
-    if now is None or now["state"] is AttemptState.RUNNING:
+    if now is None or now["state"] is AttemptState.RUNNING or _is_beside_the_point(now["state"], kind):
         lost.write(store)
 
 
@@ -149,12 +155,23 @@ def failure_of(
     `kind` and `death` are what who started it saw, `record` what stands in the store.
     """
     state = AttemptState.RUNNING if record is None else record["state"]
-    if death is not None and state is AttemptState.RUNNING:
-        return kind, death
+    if death is not None and (state is AttemptState.RUNNING or _is_beside_the_point(state, kind)):
+        return _kind_of_error(kind, death), death
     if record is None or state is AttemptState.RUNNING:
         return FailureKind.STORE, _why_no_end(store, record)
     wrote = kind if kind is FailureKind.BEGINS_NOWHERE else record["error_kind"] or kind
-    return wrote, record["error"] or death
+    error = record["error"] or death
+    return _kind_of_error(wrote, error), error
+
+
+def _is_beside_the_point(state: AttemptState, kind: FailureKind) -> bool:
+    """Whether what a dying worker wrote, that it was asked to stop, says less than what the scheduler knows of its end."""
+    return state is AttemptState.INTERRUPTED and kind in SAID_BY_SCHEDULER
+
+
+def _kind_of_error(kind: FailureKind, error: str | None) -> FailureKind:
+    is_hardware = kind in (FailureKind.TASK, FailureKind.WORKER_LOST) and is_hardware_error(error)
+    return FailureKind.HARDWARE if is_hardware else kind
 
 
 def _why_no_end(store: Store, record: Record | None) -> str:

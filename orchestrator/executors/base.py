@@ -98,6 +98,8 @@ class PackJob(PackTrials):
     """Rough seconds on one core, for those who plan how long a job takes."""
     then: Sequence[PackTrials] = ()
     """Packs that the same attempt runs after this one, as long as it has taken less than `BATCH_S`, and commits with it."""
+    avoid: Sequence[str] = ()
+    """Nodes on which it failed before: it goes elsewhere if there is any other."""
 
     def packs(self) -> Iterator[PackJob]:
         """Yield this job for each of its packs, as if it had no other."""
@@ -157,6 +159,10 @@ class JobEnd:
     """The last attempt, where a scheduler started the job anew under other names."""
     record: Record | None = field(default=None, compare=False)
     """Of that attempt, where the executor has read it already and it says how it ended."""
+    node: str = field(default="", compare=False)
+    """Where it ran, as `Executor.running_on` names it; empty where that is not known, or there is one node only."""
+    known: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What else of the attempt's record the executor knows better than this process: host, job_id, when it began and ended."""
 
 
 class SubmitError(ValueError):
@@ -186,6 +192,8 @@ class Machines(ABC):
     """Memory that one pack may use, if that is known."""
     gpu_share: float = 1.0
     """Part of a GPU that each pack has, where they compute on GPUs."""
+    num_nodes: int | None = 1
+    """Nodes, or parts of one, between which the executor chooses where a pack runs; None where they come and go."""
     outlives_driver: bool = False
     """Whether what was submitted goes on when the driver ends, so that a launch may leave it alone."""
     is_here: bool = False
@@ -275,6 +283,18 @@ class Executor(Machines):
     @abstractmethod
     def running(self) -> Mapping[str, str]:
         """Return the attempts that have started: as submitted -> as they run now."""
+
+    def running_on(self) -> Mapping[str, str]:
+        """Return attempt, as submitted -> the node that it runs on, of those that have started. Most have one node only."""
+        return {}
+
+    def avoid(self, nodes: Sequence[str]) -> None:
+        """Begin nothing more on these nodes, and again on all others. Most have one node only."""
+        return None
+
+    def end(self, attempt_id: str, why: str) -> bool:
+        """End an attempt that gives no sign of life; return whether `poll` will tell of its end, else nobody waits for it."""
+        return False
 
     @abstractmethod
     def poll(self, timeout_s: float) -> list[JobEnd]:

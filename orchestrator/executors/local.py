@@ -43,6 +43,8 @@ class _Worker:
     job: PackJob | None = None
     gone_at: float | None = None
     """When its process was first seen to be gone, with no end of what it says."""
+    ended_for: str = ""
+    """Why it was killed, where the driver asked for it."""
 
 
 class LocalExecutor(Executor):
@@ -62,7 +64,10 @@ class LocalExecutor(Executor):
     ):
         self.workers = self.capacity = workers
         self.device, self.memory_bytes, self._nice = device, memory_bytes, nice
-        self._gpus = gpus
+        self._gpus, self._avoided = gpus, frozenset[str]()
+        self.num_nodes = self._num_gpus = max(1, len(set(gpus)))
+        self._slots = workers
+        """That there are for so many packs, on all GPUs; `capacity` are those on GPUs that are not avoided."""
         self.gpu_share = min(1.0, len(gpus) / workers) if gpus else 1.0
         self._workers: dict[int, _Worker] = {}
         self._messages: queue.Queue[tuple[int, subprocess.Popen[str], str | None]] = queue.Queue()
@@ -73,7 +78,30 @@ class LocalExecutor(Executor):
 
     def start(self, num_packs: int | None) -> None:
         """Use no more workers than there are packs; a search will have more of them."""
-        self.capacity = self.workers if num_packs is None else min(self.workers, num_packs)
+        self._slots = self.workers if num_packs is None else min(self.workers, num_packs)
+        self.capacity = self._slots
+
+    def running_on(self) -> dict[str, str]:
+        """Return attempt -> its GPU; on CPUs this machine is one node."""
+        busy = [(slot, worker.job) for slot, worker in self._workers.items()]
+        return {job.attempt_id: node for slot, job in busy if job is not None and (node := self._node_of(slot))}
+
+    def avoid(self, nodes: Sequence[str]) -> None:
+        """Give nothing more to workers on these GPUs."""
+        self._avoided = frozenset(nodes)
+        self.capacity = max(1, sum(self._node_of(slot) not in self._avoided for slot in range(self._slots)))
+
+    def end(self, attempt_id: str, why: str) -> bool:
+        """Kill the worker of an attempt, also one that is stopped."""
+        for worker in self._workers.values():
+            if worker.job is not None and worker.job.attempt_id == attempt_id:
+                worker.ended_for = why
+                worker.process.kill()
+                return True
+        return False
+
+    def _node_of(self, slot: int) -> str:
+        return f"GPU {self._gpus[slot % len(self._gpus)]}" if self._num_gpus > 1 else ""
 
     def submit(self, jobs: Sequence[PackJob]) -> None:
         """Give each job to an idle worker, starting one if needed; there must be room."""
@@ -85,8 +113,10 @@ class LocalExecutor(Executor):
         return {worker.job.attempt_id: worker.job.attempt_id for worker in self._workers.values() if worker.job}
 
     def _submit(self, job: PackJob) -> None:
-        slot = next((s for s in range(self.capacity) if s not in self._workers or self._workers[s].job is None), None)
-        assert slot is not None, "submitted more jobs than there are workers"
+        idle = [s for s in range(self._slots) if s not in self._workers or self._workers[s].job is None]
+        assert idle, "submitted more jobs than there are workers"
+        # a GPU that is avoided only where nothing else is left, one on which this pack has failed only before that
+        slot = min(idle, key=lambda s: (self._node_of(s) in self._avoided, self._node_of(s) in job.avoid, s))
         if slot in self._workers and self._workers[slot].process.poll() is not None:
             self._forget(slot)
         worker = self._workers.get(slot) or self._start(slot)
@@ -175,10 +205,10 @@ class LocalExecutor(Executor):
             if worker.job is None or line != worker.job.attempt_id:
                 return None
             worker.job = None
-            return JobEnd(line)
+            return JobEnd(line, node=self._node_of(slot))
         job, death = worker.job, _death(worker)
         self._forget(slot)
-        return None if job is None else JobEnd(job.attempt_id, death)
+        return None if job is None else JobEnd(job.attempt_id, worker.ended_for or death, node=self._node_of(slot))
 
     def _forget(self, slot: int) -> None:
         worker = self._workers.pop(slot)

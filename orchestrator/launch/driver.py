@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark
 from depthrate.orchestrator.attempts.failure_policy import (
+    MOST_FAILURES,
     STOP_AFTER_PACKS,
     Decision,
     GrowingPause,
@@ -19,6 +21,7 @@ from depthrate.orchestrator.attempts.failure_policy import (
     error_pattern,
     pause_s,
 )
+from depthrate.orchestrator.attempts.node_health import NodeHealth
 from depthrate.orchestrator.attempts.record import failure_of, heartbeat_s, new_attempt_id, read_attempts, write_lost
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import (
@@ -157,6 +160,9 @@ class CommittedTrials:
         return self._last
 
 
+SILENT_BEATS = 4
+"""Signs of life that an attempt may miss before its silence counts, however little it may stall."""
+_TAKEN = (FailureKind.NODE_LOST, FailureKind.PREEMPTED, FailureKind.NOT_BEGUN)
 SUBMIT_PAUSE_S = 30.0
 """Before a scheduler that took nothing is asked again."""
 LOOK_AT_OTHERS_S, LOOK_ALONE_S = 5.0, 60.0
@@ -199,6 +205,9 @@ class Driver:
         self._others = OtherLaunches(store, self.sweep.name, new_attempt_id())
         self._batching = Batching(is_possible=executor.takes_batches and feed is None)
         self._others.note_own(self.sweep.name, *self.running)
+        self._health = NodeHealth(executor.num_nodes, clock)
+        self._avoided: list[str] = []
+        self._sick: list[str] = []
         self._no_room = GrowingPause(clock)
         self._is_store_full = False
         self._next_look = self._next_full_look = self._next_tick = float("-inf")
@@ -234,6 +243,8 @@ class Driver:
         self._others.renew(self._own_trials())
         self._read_progress()
         self._look_for_room()
+        self._look_after_nodes()
+        self._end_what_is_silent(now)
         self._tell()
         self._next_tick = now + max(heartbeat_s(self.store) / 2, REST * (self._clock() - now))
 
@@ -339,9 +350,10 @@ class Driver:
             pruning=self._feeding.pruning(entry.pack.trial_ids),
             options=self.options,
             estimated_s=self._estimate_s(entry.pack),
+            avoid=entry.avoid,
             then=[trials_of(each.pack) for each in then],
         )
-        entry.beat, entry.then = None, list(then)
+        entry.beat, entry.heard_at, entry.then = None, None, list(then)
         self.running[job.attempt_id] = entry
         self._others.note_own(job.sweep, job.attempt_id)
         return job
@@ -364,8 +376,11 @@ class Driver:
         self._feeding.note_end()
         self._no_room.end()
         if entry is None:  # an earlier launch's, and not of this plan: committed since, or submitted once more
+            if isinstance(end.kind, FailureKind):  # or of a job that was started anew, and goes on
+                self._health.fails(end.node, end.attempt_id, end.kind, error=end.death or "")
             return
         if isinstance(end.kind, NoFailure):
+            self._health.leaves(end.attempt_id)
             self._requeue(entry)
             if end.kind is NoFailure.CUT_OFF:
                 note("pack", "cut off by its job's time limit, to go on in another job")
@@ -375,8 +390,10 @@ class Driver:
             return
         state = None if record is None else record["state"]
         if record is not None and state is AttemptState.DONE:
+            self._health.succeeds(self._node_of(end, record), end.attempt_id)
             self._note_done(entry, record)
         elif state is AttemptState.INTERRUPTED and end.kind not in (FailureKind.CANCELLED, FailureKind.TIMEOUT):
+            self._health.leaves(end.attempt_id)
             self._requeue(entry)
             if not self.stopping:
                 note(
@@ -395,22 +412,48 @@ class Driver:
     def _handle_failure(self, entry: PackEntry, end: JobEnd, kind: FailureKind, record: Record | None) -> None:
         attempt_id = end.ran_as or end.attempt_id
         kind, error = failure_of(kind, end.death, record, self.store)
-        if end.death is not None and (record is None or record["state"] is AttemptState.RUNNING):
-            known = {"attempt_id": attempt_id, "sweep": self.sweep.name, "device": self.options.device}
+        if end.death is not None:
+            known = {"attempt_id": attempt_id, "sweep": self.sweep.name, "device": self.options.device, **end.known}
             packs = {"pack_id": entry.pack.pack_id, "trial_ids": entry.trial_ids}
+            over = {"heartbeat_at": end.known.get("ended_at")}
             with contextlib.suppress(OSError):  # a hint: a store that refuses it stops nothing
-                write_lost(self.store, known, packs, record or {}, kind=kind, error=error)
+                write_lost(self.store, known, packs, record or {}, over, kind=kind, error=error)
+        node = self._node_of(end, record)
+        self._health.fails(node, (record or {}).get("pack_id") or entry.pack.pack_id, kind, end.attempt_id, error or "")
+        self._look_after_nodes()  # before anything is submitted again
         guilty, others = blamed(self._uncommitted(entry), kind, record)
         self.queue.extendleft(reversed(others))
         self._batching.note_failure()
-        node = (record or {}).get("host") or ""
         for each in guilty:
+            each.failed_on.append((node, kind))
             note("pack", f"{self._retry(each, attempt_id, kind, error, node)}: {error}", where=node)
+
+    def _node_of(self, end: JobEnd, record: Record | None) -> str:
+        """Return where an attempt ran, as the executor names it."""
+        return end.node or self._health.node_of(end.attempt_id) or (record or {}).get("host") or ""
+
+    def _look_after_nodes(self) -> None:
+        """Note what runs where, and have the executor avoid the nodes that fail where others do not."""
+        for attempt_id, node in self.executor.running_on().items():
+            self._health.begins(node, attempt_id)
+        for node in self._health.sick:
+            if node not in self._sick:
+                said = f"{node}: {self._health.describe(node)}, the last with: {self._health.last_error(node)}"
+                undo = f"depthrate nodes {shlex.quote(self.sweep.name)} --forgive {shlex.quote(node)}"
+                log.warning("%s; nothing more begins there (when it is repaired: %s)", said[:500], undo)
+        self._sick = list(self._health.sick)
+        if (avoided := self._health.avoided) != self._avoided:
+            self.executor.avoid(avoided)
+            self._avoided = avoided
 
     def _retry(self, entry: PackEntry, attempt_id: str, kind: FailureKind, error: str | None, node: str) -> str:
         """Do what is to be done with a pack that failed, and say what that is."""
         entry.failures[kind] += 1
-        match decide(kind, entry.failures, len(entry.pack.trials)):
+        excused = Counter(failed for node, failed in entry.failed_on if node in self._health.sick)
+        decision = decide(kind, entry.failures - excused, len(entry.pack.trials))
+        if sum(number for failed, number in entry.failures.items() if failed not in _TAKEN) > MOST_FAILURES:
+            decision = Decision.GIVE_UP
+        match decision:
             case Decision.GIVE_UP:
                 self._give_up(entry, attempt_id, kind, error or "the attempt left no record", node)
                 return "given up"
@@ -418,11 +461,12 @@ class Driver:
                 with contextlib.suppress(OSError):
                     self.store.delete(checkpoint_folder(entry.pack.pack_id))
                 del entry.failures[kind]
-                self.queue.extendleft(PackEntry(part, entry.failures.copy()) for part in halved(entry.pack))
+                parts = halved(entry.pack)
+                self.queue.extendleft(PackEntry(p, entry.failures.copy(), list(entry.failed_on)) for p in parts)
                 return "halved"
             case Decision.RETRY if entry.pack.trials:
                 not_before = self._clock() + pause_s(kind, entry.failures)
-                self.queue.appendleft(PackEntry(entry.pack, entry.failures, not_before=not_before))
+                self.queue.appendleft(PackEntry(entry.pack, entry.failures, entry.failed_on, not_before=not_before))
         return "tried again"
 
     def _requeue(self, entry: PackEntry) -> None:
@@ -496,7 +540,38 @@ class Driver:
     def _read_progress(self) -> None:
         known = {attempt_id: entry.beat for attempt_id, entry in self.running.items()}
         for attempt_id, beat in self._hearing.hear(self.executor.running(), known).items():
-            self.running[attempt_id].beat = beat
+            entry = self.running[attempt_id]
+            if beat is None:
+                entry.heard_at = None
+            elif entry.heard_at is None or beat.get("heartbeat_at") != (entry.beat or {}).get("heartbeat_at"):
+                entry.heard_at = self._clock()
+            entry.beat = beat
+
+    def _end_what_is_silent(self, now: float) -> None:
+        """End attempts that gave no sign of life for longer than they may stall: one that is stopped cannot end itself."""
+        if self.options.stall_minutes is None:
+            return
+        beat_s = self.options.beat_s or heartbeat_s(self.store)
+        longest_s = max(60 * self.options.stall_minutes, SILENT_BEATS * beat_s)
+        heard = {attempt_id: entry.heard_at for attempt_id, entry in self.running.items()}
+        silent = [attempt_id for attempt_id, at in heard.items() if at is not None and now - at > longest_s]
+        if not silent:
+            return
+        try:
+            self.store.check_writable()
+        except StoreError as error:  # then nobody can give a sign of life
+            log.info("signs of life cannot be expected: %s", error)
+            for entry in self.running.values():
+                entry.heard_at = None if entry.heard_at is None else now
+            return
+        for attempt_id in silent:
+            silent_s, entry = now - (heard[attempt_id] or now), self.running[attempt_id]
+            entry.heard_at = now  # once
+            why = f"no sign of life for {silent_s / 60:.3g} min: ended by --stall-minutes"
+            log.warning("attempt %s: %s", attempt_id, why)
+            if not self.executor.end(attempt_id, why):
+                ran_as = self.executor.running().get(attempt_id)
+                self._handle_all([JobEnd(attempt_id, why, FailureKind.WORKER_LOST, ran_as)])
 
     def _tell(self) -> None:
         running = list(self.running.values())

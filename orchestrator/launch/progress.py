@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from depthrate.orchestrator.attempts.node_health import BLAMES_NODE
 from depthrate.orchestrator.executors.base import LaunchJob
 from depthrate.storage.attempts.heartbeats import Beat
 from depthrate.storage.attempts.records import Record
@@ -20,8 +21,12 @@ class PackEntry:
 
     pack: Pack
     failures: Counter[FailureKind] = field(default_factory=Counter)
+    failed_on: list[tuple[str, FailureKind]] = field(default_factory=list)
+    """Of each failure, the node, where it is known, and its kind."""
     beat: Beat | None = None
     """How far its attempt is, where that has started; empty before that was heard."""
+    heard_at: float | None = None
+    """When its attempt last gave a new sign of life, on the driver's clock; None before it has started."""
     not_before: float = 0.0
     """When it may start, on the driver's clock."""
     then: list[PackEntry] = field(default_factory=list)
@@ -33,6 +38,11 @@ class PackEntry:
     def trial_ids(self) -> list[str]:
         """The trials that its attempt has, those of the packs behind it included."""
         return [*self.pack.trial_ids, *(trial_id for each in self.then for trial_id in each.pack.trial_ids)]
+
+    @property
+    def avoid(self) -> list[str]:
+        """Nodes on which it has failed by what may be their doing."""
+        return sorted({node for node, kind in self.failed_on if node and kind in BLAMES_NODE})
 
     def apart(self) -> list[PackEntry]:
         """Return this pack and those behind it, each on its own again."""

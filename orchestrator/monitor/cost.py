@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from depthrate.orchestrator.attempts.failure_policy import TAKEN_AWAY
 from depthrate.orchestrator.console.tables import duration
 from depthrate.storage.attempts.records import Record
 from depthrate.storage.files.paths import is_attempt_id
@@ -62,8 +63,6 @@ def cost_lines(sweep: str, cost: Reckoning) -> list[str]:
 
 BREAK_S = 300.0
 """A machine on which nothing ran for so long was not held."""
-TAKEN_AWAY = (FailureKind.CANCELLED, FailureKind.NODE_LOST, FailureKind.NOT_BEGUN, FailureKind.BEGINS_NOWHERE)
-"""Deaths that say nothing about the trial."""
 
 
 @dataclass

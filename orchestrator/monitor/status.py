@@ -40,7 +40,7 @@ class TrialState(StrEnum):
     """Still to do."""
 
 
-_TAKEN_AWAY = (FailureKind.CANCELLED, FailureKind.NODE_LOST)
+_TAKEN_AWAY = (FailureKind.CANCELLED, FailureKind.NODE_LOST, FailureKind.PREEMPTED)
 """Deaths that say nothing about the trial."""
 _COMMITTED: dict[str, TrialState] = {"ok": TrialState.OK, "diverged": TrialState.DIVERGED}
 

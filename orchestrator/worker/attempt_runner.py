@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.analysis.columns import columns_of
+from depthrate.orchestrator.attempts.node_health import is_hardware_error
 from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.executors.base import BATCH_S, PackJob
 from depthrate.orchestrator.launch.code_versions import code_hash, load_kept_task
@@ -398,7 +399,7 @@ def failure_kind(error: BaseException) -> FailureKind:
         return FailureKind.TABLE
     if isinstance(error, NoCompilerError):
         return FailureKind.NOT_HERE
-    return FailureKind.TASK
+    return FailureKind.HARDWARE if is_hardware_error(f"{type(error).__name__}: {error}") else FailureKind.TASK
 
 
 @functools.cache  # reading them takes as long as all the rest of a small pack

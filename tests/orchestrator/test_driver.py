@@ -144,7 +144,7 @@ def test_many_small_trials_are_committed_in_few_files(folder: Store, workers: in
 class Mute:
     """An executor whose workers see another store, or none: what they do leaves no trace here."""
 
-    capacity, workers, outlives_driver, takes_batches = 1, 1, False, False
+    capacity, workers, num_nodes, outlives_driver, takes_batches = 1, 1, 1, False, False
 
     def __init__(self) -> None:
         self.given: list[str] = []
@@ -155,6 +155,9 @@ class Mute:
         self.given += self._running
 
     def running(self) -> dict[str, str]:
+        return {}
+
+    def running_on(self) -> dict[str, str]:
         return {}
 
     def poll(self, timeout_s: float) -> list[JobEnd]:

@@ -81,10 +81,13 @@ def test_a_checkpoint_that_cannot_be_deleted_is_no_failure(tmp_path: Path, monke
 class Mute:
     """An executor whose workers say that they are done, and have written nothing, or not the end."""
 
-    capacity, workers, outlives_driver, takes_batches = 1, 1, False, False
+    capacity, workers, num_nodes, outlives_driver, takes_batches = 1, 1, 1, False, False
 
     def __init__(self) -> None:
         self._running: list[str] = []
+
+    def running_on(self) -> dict[str, str]:
+        return {}
 
     def submit(self, jobs: Sequence[PackJob]) -> None:
         self._running = [job.attempt_id for job in jobs]

@@ -290,9 +290,9 @@ esac
 def test_states_of_an_array(programs: Any) -> None:
     widths = [int(column.partition(":")[2]) for column in states._COLUMNS]
     rows = [
-        ("7", "0", "8", "RUNNING", "0", "n1", "None", "0", "N/A", "a"),
-        ("7", "1", "9", "PENDING", "2", "", "Priority", "0", "N/A", "a"),
-        ("12", "N/A", "12", "FAILED", "0", "n2", "NonZeroExitCode", "28928", "2026-01-02T03:04:05", "b"),
+        ("7", "0", "8", "RUNNING", "0", "n1", "None", "0", "N/A", "N/A", "a"),
+        ("7", "1", "9", "PENDING", "2", "", "Priority", "0", "N/A", "N/A", "a"),
+        ("12", "N/A", "12", "FAILED", "0", "n2", "NonZeroExitCode", "28928", "N/A", "2026-01-02T03:04:05", "b"),
     ]
     programs("squeue", "\n".join("".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) for row in rows))
     assert squeue_states(["7", "12"]) == {
@@ -303,7 +303,10 @@ def test_states_of_an_array(programs: Any) -> None:
     assert squeue_states(["12"])["12"].failed_in_setup
     programs("squeue", "slurm_load_jobs error: Invalid job id specified", code=1)
     assert squeue_states(["7"]) == {}
-    programs("sacct", "7_0|CANCELLED by 0|None assigned|0:15|Unknown\n7_1|TIMEOUT|n2|0:0|2026-01-02T03:04:05\n")
+    programs(
+        "sacct",
+        "7_0|CANCELLED by 0|None assigned|0:15|Unknown|Unknown\n7_1|TIMEOUT|n2|0:0|Unknown|2026-01-02T03:04:05\n",
+    )
     found = sacct_states(["7"])
     assert [(s.phase, s.kind) for s in found.values()] == [("over", "cancelled"), ("over", "timeout")]
     assert [s.node for s in found.values()] == ["", "n2"]

@@ -19,7 +19,7 @@ from ray.tune.search import Searcher
 from depthrate.orchestrator.executors.base import JobEnd, NoFailure, PackJob
 from depthrate.orchestrator.executors.ray.asha import Ladder, asha_rule
 from depthrate.orchestrator.executors.ray.errors import error_of, kind_of
-from depthrate.orchestrator.executors.ray.worker import delete_value, put_value
+from depthrate.orchestrator.executors.ray.worker import delete_value, get_value, host_key, put_value
 from depthrate.storage.tables.states import FailureKind
 
 NO_START_S = 180.0
@@ -43,13 +43,19 @@ class Dispatcher(tune.Callback):
         self._num_orders: dict[str, int] = {}
         self._in_vain_since: float | None = None
         """Since when workers have failed to start, and none has."""
+        self.hosts: dict[str, str] = {}
+        """Of each worker that has started, its node."""
+        self.avoided: frozenset[str] = frozenset()
+        """Nodes whose workers get nothing more; the driver changes it. They stay, or Tune would start others there."""
+        self._held: set[str] = set()
+        """Workers that were told to stay without a pack."""
         self._ladders: dict[str, Ladder] = {}
         """Of each study, how its trials compare."""
 
     @property
     def needs_worker(self) -> bool:
         """Whether more packs lie ready than there are workers without one."""
-        free = sum(job is None for job in self.assigned.values())
+        free = sum(job is None and worker not in self._held for worker, job in self.assigned.items())
         return len(self.assigned) < self.workers and self.waiting.qsize() > free
 
     @property
@@ -89,7 +95,7 @@ class Dispatcher(tune.Callback):
         if job is None:
             return
         if result.get("ended"):
-            self._ends.put(JobEnd(job.attempt_id))
+            self._ends.put(JobEnd(job.attempt_id, node=self.hosts.get(trial.trial_id, "")))
             self._give_pack(trial.trial_id)
         elif "report" in result:
             report = json.loads(result["report"])
@@ -104,6 +110,7 @@ class Dispatcher(tune.Callback):
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         """Report the pack whose worker or node is gone."""
         has_started = trial.trial_id in self._num_orders
+        host = self.hosts.get(trial.trial_id, "")
         job = self._forget(trial.trial_id)
         if not has_started:  # a pack waits for that, or we would try again and again at once
             with contextlib.suppress(queue.Empty):
@@ -111,7 +118,8 @@ class Dispatcher(tune.Callback):
         if job is not None:
             error = error_of(trial)
             kind = kind_of(error) if has_started else self._kind_of_no_start(error)
-            self._ends.put(JobEnd(job.attempt_id, f"{type(error).__name__}: {error}"[:2000], kind))
+            death = f"{type(error).__name__}: {error}"[:2000]
+            self._ends.put(JobEnd(job.attempt_id, death, kind, node=host, known={"host": host, "pid": 0}))
 
     def _kind_of_no_start(self, error: BaseException) -> FailureKind:
         """Return what it is that a worker did not start: a node's doing, unless none has started for long."""
@@ -129,11 +137,39 @@ class Dispatcher(tune.Callback):
     def _give_pack(self, trial_id: str) -> None:
         self.assigned[trial_id] = None
         self._idle.add(trial_id)
-        with contextlib.suppress(queue.Empty):
-            job = self.waiting.get_nowait()
+        host = self._host_of(trial_id)
+        if host in self.avoided:
+            if trial_id not in self._held:
+                self._held.add(trial_id)
+                self._order(trial_id, hold=True)
+            return
+        if (job := self._next_for(host)) is not None:
+            self._held.discard(trial_id)
             self.assigned[trial_id] = job
             self._idle.discard(trial_id)
             self._order(trial_id, job=job.to_json())
+
+    def _host_of(self, trial_id: str) -> str:
+        """Return the node on which a worker runs; empty where it has not said so."""
+        if trial_id not in self.hosts and (host := get_value(host_key(self._orders_key(trial_id)))):
+            self.hosts[trial_id] = host
+        return self.hosts.get(trial_id, "")
+
+    def _next_for(self, host: str) -> PackJob | None:
+        """Take the first pack that lies ready and has not failed on this node; one that has, where there is no other node."""
+        passed: list[PackJob] = []
+        chosen = None
+        others = set(self.hosts.values()) - self.avoided - {host}
+        with contextlib.suppress(queue.Empty):
+            while chosen is None:
+                job = self.waiting.get_nowait()
+                if host in job.avoid and others.difference(job.avoid):
+                    passed.append(job)
+                else:
+                    chosen = job
+        for job in passed:
+            self.waiting.put(job)
+        return chosen
 
     def _order(self, trial_id: str, **order: Any) -> None:
         put_value(self._orders_key(trial_id), json.dumps({"number": self._num_orders[trial_id], **order}))
@@ -141,8 +177,11 @@ class Dispatcher(tune.Callback):
 
     def _forget(self, trial_id: str) -> PackJob | None:
         self._idle.discard(trial_id)
+        self._held.discard(trial_id)
+        self.hosts.pop(trial_id, None)
         if self._num_orders.pop(trial_id, None) is not None:
             delete_value(self._orders_key(trial_id))
+            delete_value(host_key(self._orders_key(trial_id)))
         return self.assigned.pop(trial_id, None)
 
     def _orders_key(self, trial_id: str) -> str:

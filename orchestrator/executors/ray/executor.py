@@ -72,6 +72,7 @@ class RayExecutor(Executor):
         Of a cluster that grows and shrinks `count_slots` tells how many packs have room now.
         """
         self.workers, self.memory_bytes = workers, memory_bytes
+        self.num_nodes = 1 if count_slots is None else None
         self.device = "cuda" if gpu_share else "cpu"
         # one more for each worker lies ready, so that none waits for the driver
         self.capacity = 2 * workers
@@ -144,6 +145,16 @@ class RayExecutor(Executor):
         """Return the attempts that have started: as submitted -> as they run now."""
         jobs = [job for job in list(self._dispatcher.assigned.values()) if job is not None]
         return {job.attempt_id: job.attempt_id for job in jobs}
+
+    def running_on(self) -> Mapping[str, str]:
+        """Return attempt -> the node on which it runs."""
+        hosts = self._dispatcher.hosts.copy()
+        jobs = [(trial_id, job) for trial_id, job in list(self._dispatcher.assigned.items()) if job is not None]
+        return {job.attempt_id: hosts[trial_id] for trial_id, job in jobs if trial_id in hosts}
+
+    def avoid(self, nodes: Sequence[str]) -> None:
+        """Give nothing more to workers on these nodes."""
+        self._dispatcher.avoided = frozenset(nodes)
 
     def poll(self, timeout_s: float) -> list[JobEnd]:
         """Wait up to `timeout_s` and return the packs that ended.

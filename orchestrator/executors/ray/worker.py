@@ -7,8 +7,10 @@ key-value store.
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -57,12 +59,19 @@ def delete_value(key: str) -> None:
     internal_kv._internal_kv_del(key.encode())
 
 
+def host_key(orders: str) -> str:
+    """Return the key under which a worker says on which node it runs."""
+    return f"{orders}-host"
+
+
 class PackTrainable(tune.Trainable):
     """A worker: a step of it is one pack, run as every other executor runs it, or a stretch between two reports."""
 
     def setup(self, config: dict[str, Any]) -> None:
         """Begin to look for the sign to stop."""
         self._orders, self._stop_key = config["orders"], config["stop_key"]
+        self._linger_s = LINGER_S
+        put_value(host_key(self._orders), socket.gethostname())
         self._stop = StopFlag()
         self._num_orders = 0
         self._pack: _WatchedPack | None = None
@@ -85,6 +94,10 @@ class PackTrainable(tune.Trainable):
     def _carry_out(self, order: dict[str, Any]) -> dict[str, Any]:
         if self._pack is not None:
             return self._followed(self._pack.go_on(order["left_out"]))
+        if order.get("hold"):  # its node is avoided: it keeps the place, since another worker would get it
+            self._linger_s = math.inf
+            return {"done": False}
+        self._linger_s = LINGER_S
         job = PackJob.from_json(order["job"])
         if asha_rule(job) is None:
             run_job(job, self._stop)
@@ -106,7 +119,7 @@ class PackTrainable(tune.Trainable):
 
     def _next_order(self) -> dict[str, Any] | None:
         """Return what the driver wants next; None if that is nothing, for too long or because all is over."""
-        give_up_at = time.monotonic() + LINGER_S
+        give_up_at = time.monotonic() + self._linger_s
         while self._pack is not None or not (self._stop.is_set or self._is_told_to_stop()):
             order = json.loads(get_value(self._orders) or "{}")
             if order.get("number") == self._num_orders:

@@ -90,7 +90,13 @@ class SlurmExecutor(Executor):
         """Sends the launch away where it must stay."""
         self.room = Room(max_submitted, clock)
         self._queue = JobQueue(clock, profile.grace_s, profile.poll_s)
-        self._nodes = NodeCounts(limits.partition_of(profile).nodes)
+        self.num_nodes = self._num_nodes = limits.partition_of(profile).nodes
+        self._nodes = NodeCounts(self._num_nodes)
+        self._sick: list[str] = []
+        """Nodes that the driver avoids."""
+        self._kept_away: list[str] = []
+        self._avoided_by_array: dict[str, list[str]] = {}
+        """Array -> nodes on which its packs have failed."""
         self._ends = PackEnds(store, sweep, self._nodes, profile)
         self._cancelled = CancelledEnds(clock)
         self._finished = FinishedFolders(store)
@@ -255,25 +261,63 @@ class SlurmExecutor(Executor):
             raise NoRoomError(self._refusal or "sbatch is not called that often", jobs)
         requests.note_submission()
         typical_s = median(self._pack_s) if self._pack_s else None
-        seconds = [typical_s if job.estimated_s is None else job.estimated_s for job in jobs]
-        bundles = bundle(jobs, seconds, self._profile_in_room())
         sent: set[str] = set()
         self._is_full = False
         try:
-            for submission in self._outbox.submit(bundles, self._nodes.excluded, self._alive):
-                for job_id, members in submission.jobs():
-                    self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(members))
-                    sent |= {pack.attempt_id for pack in members}
+            for avoid, members in self._by_avoided_nodes(jobs).items():
+                seconds = [typical_s if job.estimated_s is None else job.estimated_s for job in members]
+                bundles = bundle(members, seconds, self._profile_in_room())
+                for submission in self._outbox.submit(bundles, self._excluded(avoid), self._alive):
+                    self._avoided_by_array |= {array_of(job_id): list(avoid) for job_id in submission.job_ids if avoid}
+                    for job_id, packs in submission.jobs():
+                        self._queue.jobs[job_id] = WatchedJob(job_id, submission, list(packs))
+                        sent |= {pack.attempt_id for pack in packs}
         except OSError as error:  # a full store: what is not on the books is not submitted
             left = [job for job in jobs if job.attempt_id not in sent]
             raise NoRoomError(f"the store takes nothing: {error}", left) from None
         except SlurmError as error:
             self._is_full, self._refusal = isinstance(error, SubmitLimitError), str(error)
             kind = NoRoomError if self._is_full else SubmitError
-            raise kind(str(error), [job for each in bundles for job in each if job.attempt_id not in sent]) from None
+            raise kind(str(error), [job for job in jobs if job.attempt_id not in sent]) from None
         finally:
             self._pause_s = SOONEST_S
             self._next_look = self._clock() + SOONEST_S
+
+    @staticmethod
+    def _by_avoided_nodes(jobs: Sequence[PackJob]) -> dict[tuple[str, ...], list[PackJob]]:
+        """Return nodes -> packs that have failed on them and go elsewhere; those that have not failed first."""
+        groups: dict[tuple[str, ...], list[PackJob]] = {}
+        for job in sorted(jobs, key=lambda job: bool(job.avoid)):
+            groups.setdefault(tuple(job.avoid), []).append(job)
+        return groups
+
+    def _excluded(self, avoid: Sequence[str] = ()) -> list[str]:
+        """Return the nodes that jobs are kept away from; those on which their packs failed too, unless none would be left."""
+        everybodys = list(dict.fromkeys([*self._nodes.excluded, *self._sick]))
+        everybodys = everybodys[: max(0, self._num_nodes - 1)]
+        those = list(dict.fromkeys([*everybodys, *avoid]))
+        return those if len({*those, *self.profile.exclude}) < self._num_nodes else everybodys
+
+    def running_on(self) -> dict[str, str]:
+        """Return attempt, as submitted -> the node that it runs on, of those that have started."""
+        return {given: job.state.node for job in self._queue.jobs.values() if job.state.node for given in job.current}
+
+    def avoid(self, nodes: Sequence[str]) -> None:
+        """Submit nothing more to these nodes, and keep what waits away from them."""
+        self._sick = list(nodes)
+        self._keep_away()
+
+    def end(self, attempt_id: str, why: str) -> bool:
+        """Wait for a silent attempt no more; where its job runs nothing else, it is cancelled."""
+        for job in list(self._queue.jobs.values()):
+            if attempt_id in job.current:
+                del job.current[attempt_id]
+                job.packs = [pack for pack in job.packs if pack.attempt_id != attempt_id]
+                if not job.packs:
+                    with suppress(SlurmError):
+                        cancel_jobs([job.job_id])
+                    self._forget(job)
+        return False
 
     def _profile_in_room(self) -> Profile:
         """Return the profile, with no more jobs at once than there may be; where not all may be there, none is very short."""
@@ -312,19 +356,18 @@ class SlurmExecutor(Executor):
             return []
         ends = []
         self._ends.look_again(self._queue.jobs.values())
-        avoided = list(self._nodes.excluded)
         for job in list(self._queue.jobs.values()):
             is_over, is_settled = self._queue.is_over(job), self._queue.is_settled(job)
             ends += self._ends.take_ended(job, self.profile.slots, is_over=is_over, is_settled=is_settled)
             if not job.packs:
                 self._forget(job)
         self._pack_s += [_ran_s(end.record) for end in ends if end.record is not None]
-        if self._nodes.excluded != avoided:
-            self._keep_away()
+        self._keep_away()
         if self._nodes.begins_nowhere({job.state.node for job in self._queue.jobs.values() if job.is_running}):
             ends = [_nowhere(end) for end in ends]
         self._note_states()
-        return self._cancelled.hold(ends, jobs_left=bool(self._alive()))
+        earlier, self._ends.earlier_ends = self._ends.earlier_ends, []
+        return [*earlier, *self._cancelled.hold(ends, jobs_left=bool(self._alive()))]
 
     def _note_states(self) -> None:
         """Tell why jobs wait, where that is not only for their turn, and for which there is a wait for what they wrote."""
@@ -339,9 +382,13 @@ class SlurmExecutor(Executor):
             note("job", f"ended as {state}; {waits}", count=count, where=node, is_state=True)
 
     def _keep_away(self) -> None:
-        """Keep the jobs that wait away from the nodes that only fail."""
-        arrays = sorted({array_of(job_id) for job_id, job in self._queue.jobs.items() if job.is_waiting})
-        exclude_nodes(arrays, sorted({*self.profile.exclude, *self._nodes.excluded}))
+        """Keep the jobs that wait away from the nodes that only fail, where these have changed."""
+        if (excluded := self._excluded()) == self._kept_away:
+            return
+        self._kept_away = excluded
+        for array in sorted({array_of(job_id) for job_id, job in self._queue.jobs.items() if job.is_waiting}):
+            those = self._excluded(self._avoided_by_array.get(array, ()))
+            exclude_nodes([array], sorted({*self.profile.exclude, *those}))
 
     def _forget(self, job: WatchedJob) -> None:
         self._queue.forget(job)

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from typing import Any
 
-from depthrate.orchestrator.attempts.record import beat_of, lost_attempt, nth_attempt_id, read_attempt
+from depthrate.orchestrator.attempts.record import beat_of, lost_attempt, nth_attempt_id, read_attempt, write_lost
 from depthrate.orchestrator.executors.base import JobEnd, NoFailure
 from depthrate.orchestrator.executors.slurm.queue import WatchedJob
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
+from depthrate.slurm.command import SlurmError
 from depthrate.slurm.profile import GRACE_S, Profile
-from depthrate.slurm.states import JobState
+from depthrate.slurm.states import JobState, earlier_starts
 from depthrate.storage.attempts.records import Record, RecordReader
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import take_snapshot
@@ -31,8 +34,6 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 log = logging.getLogger("depthrate")
 
 
-BAD_NODE_AT = 3
-"""Packs that a node must fail, with no pack done on it, before it is left out."""
 DEAD_ON_ARRIVAL_AT = 2
 """Jobs that must end on a node before our program begins, one after the other, before it is left out."""
 NOWHERE_AT = 3
@@ -40,13 +41,11 @@ NOWHERE_AT = 3
 
 
 class NodeCounts:
-    """How often jobs and packs of a launch went well on each node, and how often not."""
+    """How often jobs of a launch ended on each node before our program began; how packs do there is the driver's to judge."""
 
     def __init__(self, num_nodes: int):
         self._num_nodes = num_nodes
         """Of the partition; one of them is always left."""
-        self._done: Counter[str] = Counter()
-        self._failed: Counter[str] = Counter()
         self._begun: set[str] = set()
         """Nodes on which our program has begun: a heartbeat there is a proof that jobs can run."""
         self._not_begun: defaultdict[str, set[str]] = defaultdict(set)
@@ -57,7 +56,7 @@ class NodeCounts:
     def begins(self, node: str, job_id: str) -> None:
         """Note that our program runs in a job, though it may have been thought dead: what it writes comes late."""
         self._begun.add(node)
-        if self._not_begun.pop(node, None) and node in self.excluded and self._failed[node] < BAD_NODE_AT:
+        if self._not_begun.pop(node, None) and node in self.excluded:
             log.warning("node %s works: job %s begins there", node, job_id)
             self.excluded.remove(node)
 
@@ -68,17 +67,6 @@ class NodeCounts:
             if len(self._not_begun[node]) >= DEAD_ON_ARRIVAL_AT:
                 self._exclude(node, f"ended {len(self._not_begun[node])} jobs before they began")
 
-    def count(self, node: str, done: bool) -> None:
-        """Note how a pack does on a node, and leave the node out if all it does is fail."""
-        if not node:
-            return
-        (self._done if done else self._failed)[node] += 1
-        others_work = any(
-            other != node and (self._done[other] or not self._failed[other]) for other in {*self._done, *self._begun}
-        )
-        if self._failed[node] >= BAD_NODE_AT and not self._done[node] and others_work:
-            self._exclude(node, f"failed {self._failed[node]} packs and did none")
-
     def _exclude(self, node: str, why: str) -> None:
         if node not in self.excluded and len(self.excluded) + 1 < self._num_nodes:
             self.excluded.append(node)
@@ -86,13 +74,16 @@ class NodeCounts:
 
     def begins_nowhere(self, running_on: Collection[str]) -> bool:
         """Whether no job can begin anywhere, given the nodes on which jobs run now: they may be about to begin."""
-        if self._begun or self._done:
+        if self._begun:
             return False
         tried = {node for node, jobs in self._not_begun.items() if jobs}
         num_jobs = sum(len(jobs) for jobs in self._not_begun.values())
         return num_jobs >= NOWHERE_AT and len(tried) >= min(2, self._num_nodes) and tried.issuperset(running_on)
 
 
+FRESH_S, LATE_S = 10.0, 3.0
+"""A record that is seen so soon after it was written speaks for a store without lag; one that an earlier look has missed, which
+came so long after it was written, against it."""
 SILENT_BEATS = 4
 """Heartbeats that a worker may miss before its silence counts."""
 CANCELLED_S = 12.0
@@ -115,6 +106,18 @@ class PackEnds:
         self._seen: dict[str, Record] | None = None
         """Attempt -> record at the last look; None before it: then each is asked for."""
         self._committed: set[str] | None = None
+        self.earlier_ends: list[JobEnd] = []
+        """Of starts before the last, which nobody waits for; whoever counts takes them out."""
+        self._looked_at: float | None = None
+        self._is_fresh, self._is_late = False, False
+        """Whether a record was ever seen soon after it was written, and whether one was ever missed by a look after that."""
+        self._closed: set[str] = set()
+        """Attempts of earlier starts of jobs whose ends stand in the store."""
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether what nodes write is seen here at once, as far as the records of this launch show."""
+        return self._is_fresh and not self._is_late
 
     def look_again(self, jobs: Iterable[WatchedJob] = ()) -> None:
         """Forget what was seen at the last look; what these jobs have written is then read at once, where it is new."""
@@ -123,7 +126,18 @@ class PackEnds:
         if wanted:
             with suppress(OSError):
                 found = self._reader.look(wanted.__contains__).values()
+                self._note_lag(
+                    {r["attempt_id"]: r["started_at"] for r in found if r["attempt_id"] not in (self._seen or ())}
+                )
                 self._seen = {record["attempt_id"]: record for record in found}
+
+    def _note_lag(self, new: Mapping[str, float]) -> None:
+        """Learn from records that are seen for the first time how long after they were written that is."""
+        now, before = time.time(), self._looked_at
+        if before is not None:
+            self._is_fresh |= any(before < at <= now < at + FRESH_S for at in new.values())
+            self._is_late |= any(at < before - LATE_S for at in new.values())
+        self._looked_at = now
 
     def take_ended(self, job: WatchedJob, slots: int, *, is_over: bool, is_settled: bool) -> list[JobEnd]:
         """Take the packs that ended out of a job, of which `slots` run at once, and return how.
@@ -134,6 +148,9 @@ class PackEnds:
             if job.state.restarts == 0:
                 return []
             job.current.clear()
+        if job.state.restarts and (is_over or job.is_running):
+            self._close_earlier_starts(job)
+        is_settled |= is_over and self.is_fresh and _is_definite(job)
         ends: list[JobEnd] = []
         left = []
         for position, pack in enumerate(job.packs):
@@ -160,10 +177,7 @@ class PackEnds:
                 self.nodes.begins(job.state.node, job.job_id)
             job.has_begun = True
         if state in (AttemptState.DONE, AttemptState.FAILED, AttemptState.LOST):
-            if state is not AttemptState.FAILED or record.get("error_kind") == FailureKind.NOT_HERE:
-                # any other exception in the task is no node's doing
-                self.nodes.count(job.state.node, state is AttemptState.DONE)
-            return JobEnd(pack.attempt_id, ran_as=attempt_id, record=record)
+            return JobEnd(pack.attempt_id, ran_as=attempt_id, record=record, node=record.get("host") or job.state.node)
         is_last_start = attempt_id == nth_attempt_id(pack.attempt_id, restarts)
         if state is AttemptState.INTERRUPTED and is_over and (is_settled or is_last_start):
             return self._interrupted(job, pack, attempt_id, record)
@@ -174,9 +188,12 @@ class PackEnds:
         if state is AttemptState.RUNNING and self._seen is not None:
             record = read_attempt(self._store, self._sweep, attempt_id) or record  # with what its node said since
         silent_s = time.time() - (record.get("heartbeat_at") or 0.0)
-        if state is AttemptState.RUNNING and silent_s < SILENT_BEATS * beat_of(record, self._store):
+        says_it_runs = silent_s < SILENT_BEATS * beat_of(record, self._store) and not _is_definite(job)
+        if state is AttemptState.RUNNING and says_it_runs:
             return None  # the scheduler says it is over, its heartbeat says it is not
         if self._is_committed(pack):
+            if state is AttemptState.RUNNING:  # another attempt was faster
+                self._close(record, _kind(job, ""), _how(job), job.state)
             return JobEnd(pack.attempt_id, kind=NoFailure.NOT_STARTED)
         return self._lost(job, pack, attempt_id, record)
 
@@ -191,11 +208,16 @@ class PackEnds:
     def _lost(self, job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> JobEnd:
         """Return the end of a pack whose job is over without a word of its own."""
         is_known = job.unknown_since is None
-        how = f"job {job.job_id} ended as {job.state.state}" if is_known else f"job {job.job_id} is gone"
-        how += f" on {job.state.node}" if job.state.node else ""
         printed = job.submission.printed_by(job.job_id)
-        how += f": {_last_words(printed)}" if printed.strip() else ""
         kind: FailureKind | NoFailure = _kind(job, printed)
+        how = _how(job)
+        if kind is FailureKind.OUT_OF_MEMORY:
+            how += f": out of memory{_used_memory(printed)}; a larger mem_gb is needed, or smaller packs"
+        elif kind is FailureKind.TIMEOUT:
+            limit = "" if self._profile is None else f" of {self._profile.walltime_min} min"
+            how += f": its time limit{limit}{_ran(job)} came before anything was done; a longer walltime_min is needed"
+        else:
+            how += f": {_last_words(printed)}" if printed.strip() else ""
         if kind is FailureKind.TIMEOUT and record:
             return self._out_of_time(job, pack, attempt_id, record)
         had_no_time = job.has_begun and job.state.state in ("COMPLETED", "TIMEOUT")
@@ -203,14 +225,14 @@ class PackEnds:
             kind = NoFailure.NOT_STARTED  # the job had no time left for this pack
         elif kind is FailureKind.WORKER_LOST and not job.has_begun and is_known and job.state.state == "FAILED":
             kind = FailureKind.NOT_BEGUN
-        elif kind in (FailureKind.WORKER_LOST, FailureKind.NODE_LOST) or not job.has_begun:
-            self.nodes.count(job.state.node, False)
-        return JobEnd(pack.attempt_id, how, kind, attempt_id)
+        return JobEnd(pack.attempt_id, how, kind, attempt_id, node=job.state.node, known=_known(job.job_id, job.state))
 
     def _interrupted(self, job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> JobEnd:
         """Return the end of a pack that saved its state when its job was told to end."""
         if job.unknown_since is None and job.state.kind == FailureKind.CANCELLED:
-            return JobEnd(pack.attempt_id, f"job {job.job_id} was cancelled", FailureKind.CANCELLED, attempt_id)
+            how = f"job {job.job_id} was cancelled" + (f" on {job.state.node}" if job.state.node else "")
+            known = _known(job.job_id, job.state)
+            return JobEnd(pack.attempt_id, how, FailureKind.CANCELLED, attempt_id, node=job.state.node, known=known)
         if job.state.state in ("COMPLETED", "TIMEOUT"):
             end = self._out_of_time(job, pack, attempt_id, record)
             if end.kind is FailureKind.TIMEOUT:
@@ -222,11 +244,52 @@ class PackEnds:
         if record.get("checkpoints") or record.get("trials_done") or not self._had_its_time(record):
             return JobEnd(pack.attempt_id, kind=NoFailure.CUT_OFF, ran_as=attempt_id)
         limit = "" if self._profile is None else f" of {self._profile.walltime_min} min"
+        where = f" on {job.state.node}" if job.state.node else ""
         how = (
-            f"job {job.job_id} reached its time limit{limit} before the task had saved anything: it would begin anew in each "
-            "job; a longer walltime_min is needed, or a task that saves checkpoints (context.checkpoint_due, save_checkpoint)"
+            f"job {job.job_id} reached its time limit{limit} before the task had saved anything{where}{_ran(job)}: it would "
+            "begin anew in each job; a longer walltime_min is needed, or a task that saves checkpoints "
+            "(context.checkpoint_due, save_checkpoint)"
         )
-        return JobEnd(pack.attempt_id, how, FailureKind.TIMEOUT, attempt_id)
+        known = _known(job.job_id, job.state)
+        return JobEnd(pack.attempt_id, how, FailureKind.TIMEOUT, attempt_id, node=job.state.node, known=known)
+
+    def _close_earlier_starts(self, job: WatchedJob) -> None:
+        """Write down the ends of attempts that were running when a job was put back into the queue, once the next has begun."""
+        open_records = []
+        for pack in job.packs:
+            newest, _ = self._newest_record(pack, job.state.restarts or 0)
+            for restart in range(job.state.restarts or 0):
+                attempt_id = nth_attempt_id(pack.attempt_id, restart)
+                record = (self._seen or {}).get(attempt_id)
+                if attempt_id == newest or attempt_id in self._closed or record is None:
+                    continue
+                if record["state"] is AttemptState.RUNNING:
+                    open_records.append((restart, record))
+                else:
+                    self._closed.add(attempt_id)
+        if not open_records:
+            return
+        starts: list[JobState] = []
+        with suppress(SlurmError):
+            starts = earlier_starts(job.job_id)
+        for restart, record in open_records:
+            start = starts[restart] if restart < len(starts) else JobState("NODE_FAIL", node=record["host"] or "")
+            kind = FailureKind.NODE_LOST if start.state == "NODE_FAIL" else FailureKind.PREEMPTED
+            how = f"job {job.job_id} ended as {start.state} on {start.node}, and was started anew"
+            if self._close(record, kind, how, start):
+                self._closed.add(record["attempt_id"])
+                self.earlier_ends.append(JobEnd(record["attempt_id"], how, kind, node=record["host"] or start.node))
+
+    def _close(self, record: Record, kind: FailureKind, how: str, state: JobState) -> bool:
+        """Write down the end of an attempt that nobody waits for; return whether the store took it."""
+        # what its node does after its job has ended costs no hours
+        over = {} if state.ended_at is None else {"ended_at": state.ended_at, "heartbeat_at": state.ended_at}
+        try:
+            write_lost(self._store, {"pack_id": "", "device": ""}, record, over, kind=kind, error=how)
+        except OSError as error:
+            log.info("end of attempt %s not written: %s", record["attempt_id"], error)
+            return False
+        return True
 
     def _had_its_time(self, record: Record) -> bool:
         """Whether a pack had about half of a job's time or more: one that came behind others may have had seconds."""
@@ -269,7 +332,7 @@ def silent_deaths(
                         "sweep": sweep,
                         "device": "",
                     }
-                    known |= {"job_id": job_id, "host": state.node, "pid": 0}
+                    known |= end.known
                     record = read_attempt(store, sweep, attempt_id) or {}
                     deaths.append(asdict(lost_attempt(known, record, kind=end.kind, error=end.death)))
     return deaths
@@ -324,6 +387,43 @@ def _kind(job: WatchedJob, printed: str) -> FailureKind:
     if job.state.kind == FailureKind.WORKER_LOST and _MEMORY.search(printed):
         return FailureKind.OUT_OF_MEMORY
     return FailureKind(job.state.kind)
+
+
+def _is_definite(job: WatchedJob) -> bool:
+    """Whether a job's processes are known to be gone, by how it ended."""
+    return job.unknown_since is None and job.state.is_definite
+
+
+def _how(job: WatchedJob) -> str:
+    """Say how a job ended, where, and by what."""
+    if job.unknown_since is not None:
+        return f"job {job.job_id} is gone" + (f" on {job.state.node}" if job.state.node else "")
+    how = f"job {job.job_id} ended as {job.state.state}" + (f" on {job.state.node}" if job.state.node else "")
+    if job.state.phase != "over" or not job.state.is_definite or job.state.failed_in_setup:
+        return how
+    if job.state.signal:
+        with suppress(ValueError):
+            return f"{how} by signal {job.state.signal} ({signal.Signals(job.state.signal).name})"
+    return f"{how} with exit code {job.state.exit_code}" if job.state.exit_code else how
+
+
+def _ran(job: WatchedJob) -> str:
+    """Say how long a job ran, where that is known."""
+    if job.state.started_at is None or job.state.ended_at is None:
+        return ""
+    return f" (it ran {(job.state.ended_at - job.state.started_at) / 60:.1f} min)"
+
+
+def _known(job_id: str, state: JobState) -> dict[str, Any]:
+    """Return what the scheduler knows of an attempt that left no word; one that began says itself when."""
+    known = {"host": state.node, "job_id": job_id, "pid": 0}
+    return known | {"started_at": state.started_at, "ended_at": state.ended_at}
+
+
+def _used_memory(printed: str) -> str:
+    """Say how much memory a job used and might use, where SLURM printed it."""
+    said = re.search(r"exceeded memory limit \((\d+) > (\d+)\)", printed)
+    return "" if said is None else f", {int(said[1]) / 2**30:.3g} of {int(said[2]) / 2**30:.3g} GB used"
 
 
 def _last_words(printed: str) -> str:

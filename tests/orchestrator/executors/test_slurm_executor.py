@@ -13,6 +13,7 @@ import pytest
 from tests_rows import commit
 
 from depthrate.orchestrator.attempts.failure_policy import RETRIES
+from depthrate.orchestrator.attempts.node_health import NodeHealth
 from depthrate.orchestrator.attempts.record import Attempt, nth_attempt_id, read_attempt, write_lost
 from depthrate.orchestrator.executors.base import JobEnd, PackJob, SubmitError
 from depthrate.orchestrator.executors.options import JobOptions
@@ -320,21 +321,30 @@ def test_a_refusal_names_what_was_not_submitted(executor: SlurmExecutor, schedul
     assert [job.pack_id for job in caught.value.left] == ["a", "b", "c"] and not folder.list("jobs")
 
 
-def test_a_node_that_only_fails_is_left_out(
-    executor: SlurmExecutor, scheduler: Scheduler, folder: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_node_that_only_fails_is_left_out(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     good, *bad = jobs("a", "b", "c", "d")
+    health = NodeHealth(executor.num_nodes)
     executor.submit([good])
     scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
-    record(folder, good.attempt_id, "done")
-    ends_of(executor)
+    record(folder, good.attempt_id, "done", host="n1")
+    (end,) = ends_of(executor)
+    health.succeeds(end.node)
     for number, job in enumerate(bad, start=2):
         executor.submit([job])
         scheduler.queue[f"{number}_0"] = JobState("NODE_FAIL", 0, "n2")
-        assert [end.kind for end in ends_of(executor)] == ["node_lost"]
-    assert "node n2 failed 3 packs" in caplog.text
+        (end,) = ends_of(executor)
+        assert (end.kind, end.node, end.known["host"], end.known["job_id"]) == ("node_lost", "n2", "n2", f"{number}_0")
+        health.fails(end.node, job.pack_id, FailureKind.NODE_LOST)
+    assert health.sick == ["n2"]
+    executor.submit(jobs("w"))
+    executor.avoid(health.avoided)
+    assert scheduler.kept_away == {"5": ["n2"]}
     executor.submit(jobs("e"))
     assert scheduler.excluded == ["n2"]
+    executor.submit([replace(job, avoid=["n3"]) for job in jobs("f")])
+    assert scheduler.excluded == ["n2", "n3"], "where it has failed before"
+    executor.submit([replace(job, avoid=["n1", "n3", "n4"]) for job in jobs("g")])
+    assert scheduler.excluded == ["n2"], "it has failed everywhere"
 
 
 def test_a_node_that_ends_jobs_at_once_is_left_out_before_anything_is_done_elsewhere(
@@ -364,17 +374,23 @@ def test_failures_while_others_compute_are_a_nodes_doing(
 ) -> None:
     """A heartbeat elsewhere is proof enough; nobody has to finish first."""
     alive, *bad = jobs("a", "b", "c", "d")
+    now = [0.0]
+    health = NodeHealth(executor.num_nodes, clock=lambda: now[0])
     executor.submit([alive])
     scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
     record(folder, alive.attempt_id, "running")
     ends_of(executor, 1)
     for number, job in enumerate(bad, start=2):
+        for attempt_id, node in executor.running_on().items():
+            health.begins(node, attempt_id)
+        now[0] += 10
         executor.submit([job])
         scheduler.queue[f"{number}_0"] = JobState("FAILED", 0, "n2")
         record(folder, job.attempt_id, "running", heartbeat_ago_s=50)
-        assert [end.kind for end in ends_of(executor)] == ["worker_lost"]
-    executor.submit(jobs("e"))
-    assert scheduler.excluded == ["n2"]
+        (end,) = ends_of(executor)
+        assert end.kind == "worker_lost"
+        health.fails(end.node, job.pack_id, FailureKind.WORKER_LOST)
+    assert health.sick == ["n2"]
 
 
 def test_the_last_node_is_never_left_out(scheduler: Scheduler, folder: Store) -> None:
@@ -471,7 +487,7 @@ def test_who_looks_is_told_how_jobs_died_that_no_launch_looks_after(
     assert not folder.list("attempts"), "to look is to write nothing"
     states = ["failed", "failed", "pending", "failed", "pending"]
     assert list(status.states.values()) == states, "the third may still be heard of, the last waits"
-    assert list(status.errors().values()) == [3], "errors that differ only in job and node are one"
+    assert list(status.errors().values()) == [2, 1], "errors that differ only in job and node are one"
 
 
 def test_what_a_job_printed_says_why(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:

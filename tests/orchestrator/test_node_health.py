@@ -1,0 +1,299 @@
+"""Which nodes are avoided: those that fail where others do not, and not those on which a task with a bug fails too."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests_rows import commit
+
+from depthrate.orchestrator.attempts.node_health import NodeHealth, chance_of, is_hardware_error
+from depthrate.orchestrator.attempts.record import Attempt, read_attempt
+from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob
+from depthrate.orchestrator.executors.local import LocalExecutor
+from depthrate.orchestrator.executors.options import JobOptions
+from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.plan import check_sweep, make_plan
+from depthrate.orchestrator.launch.progress import Outcome
+from depthrate.orchestrator.worker.attempt_runner import failure_kind
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.states import AttemptState, FailureKind
+from depthrate.sweeps.load import sweep_of_spec
+
+OWN_TASKS = Path(__file__).parents[1] / "support/own_tasks.py"
+ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+
+
+def test_the_chance_that_a_node_has_so_many_of_the_failures() -> None:
+    assert chance_of(3, 0, 0, 3) == pytest.approx(1 / 20)
+    assert chance_of(2, 0, 0, 3) == pytest.approx(1 / 10)
+    assert chance_of(1, 1, 1, 1) == pytest.approx(5 / 6)
+    assert chance_of(0, 4, 2, 3) == 1.0
+
+
+def test_a_node_that_fails_alone_is_avoided_after_three_at_most() -> None:
+    for before in range(6):  # attempts that had gone well elsewhere
+        health = NodeHealth(4)
+        for number in range(before):
+            health.succeeds(f"n{3 + number % 2}")
+        for number in range(3):
+            health.fails("n2", f"p{number}", FailureKind.TASK)
+            health.succeeds("n3")
+        assert health.sick == ["n2"], before
+        assert "3 of 3 attempts failed on n2, 0 of" in health.describe("n2")
+        health.forgive("n2")
+        assert health.sick == health.avoided == []
+
+
+def test_a_bug_in_the_task_speaks_against_no_node() -> None:
+    health = NodeHealth(4)
+    for number in range(40):
+        for node in (f"n{number % 4}", f"n{(number + 1) % 4}"):  # tried again elsewhere
+            health.fails(node, f"p{number}", FailureKind.TASK)
+    assert health.sick == []
+    for number in range(20):
+        health.succeeds(f"n{number % 4}")
+    assert health.sick == health.avoided == []
+
+
+def test_one_cursed_trial_speaks_against_no_node() -> None:
+    health = NodeHealth(2)
+    for number in range(20):
+        health.succeeds(f"n{number % 2}")
+    for number in range(10):
+        health.fails("n0", f"cursed{number}", FailureKind.TASK)
+        health.fails("n1", f"cursed{number}", FailureKind.TASK)
+    assert health.sick == []
+
+
+def test_what_is_no_nodes_doing_is_not_counted() -> None:
+    health = NodeHealth(2)
+    for kind in (FailureKind.OUT_OF_MEMORY, FailureKind.TIMEOUT, FailureKind.CANCELLED, FailureKind.PREEMPTED):
+        for number in range(5):
+            health.fails("n0", f"{kind} {number}", kind)
+            health.succeeds("n1")
+    assert health.sick == health.avoided == []
+
+
+def test_hardware_is_never_a_packs_doing() -> None:
+    health = NodeHealth(8)
+    for _ in range(3):
+        for node in ("n0", "n1"):
+            health.fails(node, "p", FailureKind.HARDWARE)
+        health.succeeds("n2")
+        health.succeeds("n3")
+    assert sorted(health.sick) == ["n0", "n1"]
+
+
+def test_attempts_that_run_longer_elsewhere_are_proof_enough() -> None:
+    now = [0.0]
+    health = NodeHealth(2, clock=lambda: now[0])
+    health.begins("n0", "long")
+    for number in range(3):
+        health.begins("n1", f"a{number}")
+        now[0] += 5
+        health.fails("n1", f"p{number}", FailureKind.TASK, f"a{number}")
+    assert health.sick == ["n1"]
+
+
+def test_a_node_that_has_just_failed_is_left_alone_for_a_while() -> None:
+    now = [0.0]
+    health = NodeHealth(4, clock=lambda: now[0])
+    for node in ("n0", "n1", "n2", "n3"):
+        health.begins(node, f"on {node}")
+    health.fails("n2", "p", FailureKind.TASK, "on n2")
+    assert health.sick == [] and health.avoided == ["n2"]
+    now[0] += 200
+    assert health.avoided == [], "one failure is no proof"
+
+
+def test_some_nodes_are_always_left() -> None:
+    health = NodeHealth(4)
+    for node in ("n0", "n1", "n2"):
+        for number in range(5):
+            health.fails(node, f"{node} {number}", FailureKind.HARDWARE)
+            health.succeeds("n3")
+            health.succeeds("n3")
+    assert len(health.sick) == 2
+    assert NodeHealth(1)._most() == 0 and NodeHealth(2)._most() == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ECC,
+        "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
+        "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+        "all CUDA-capable devices are busy or unavailable",
+        "RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.",
+        "RuntimeError: No CUDA GPUs are available",
+        "OSError: [Errno 28] No space left on device: '/scratch/x'",
+        "OSError: [Errno 5] Input/output error",
+    ],
+)
+def test_errors_of_hardware_are_known(said: str) -> None:
+    assert is_hardware_error(said) and failure_kind(RuntimeError(said)) is FailureKind.HARDWARE
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "RuntimeError: CUDA error: device-side assert triggered",
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "ValueError: second device",
+        "worker was killed by signal 9",
+    ],
+)
+def test_errors_of_a_task_are_not_taken_for_hardware(said: str) -> None:
+    assert not is_hardware_error(said)
+
+
+class Cluster(Executor):
+    """Four nodes that run a pack each, at once and without workers; some of them fail."""
+
+    device, workers, capacity, num_nodes = "cpu", 4, 4, 4
+
+    def __init__(self, store: Store, fails: Any):
+        self._store, self._fails = store, fails
+        self._open: dict[str, tuple[PackJob, str]] = {}
+        self._waiting: deque[PackJob] = deque()
+        self._avoided: list[str] = []
+        self.ran: list[tuple[str, str, bool]] = []
+        """Of each attempt the pack, the node, and whether it failed."""
+
+    def sentence(self) -> str:
+        return "four nodes"
+
+    def submit(self, jobs: Sequence[PackJob]) -> None:
+        self._waiting += jobs
+
+    def running(self) -> dict[str, str]:
+        return {name: name for name in self._open}
+
+    def running_on(self) -> dict[str, str]:
+        return {name: node for name, (_, node) in self._open.items()}
+
+    def avoid(self, nodes: Sequence[str]) -> None:
+        self._avoided = list(nodes)
+
+    def poll(self, timeout_s: float) -> list[JobEnd]:
+        ends = [self._end(job, node) for job, node in self._open.values()]
+        self._open = {}
+        for node in ("n2", "n1", "n3", "n4"):  # the sick one is always free first
+            if node in self._avoided:
+                continue
+            left = {"n1", "n2", "n3", "n4"}.difference(self._avoided)
+            free = (job for job in self._waiting if node not in job.avoid or left.issubset(job.avoid))
+            job = next(free, None)
+            if job is not None:
+                self._waiting.remove(job)
+                self._open[job.attempt_id] = job, node
+        return ends
+
+    def _end(self, job: PackJob, node: str) -> JobEnd:
+        error = self._fails(job, node)
+        self.ran.append((job.pack_id, node, error is not None))
+        attempt = Attempt(
+            attempt_id=job.attempt_id, sweep="s", pack_id=job.pack_id, trial_ids=job.trial_ids, device="cpu", host=node
+        )
+        attempt.state = AttemptState.DONE if error is None else AttemptState.FAILED
+        attempt.error, attempt.error_kind = error, None if error is None else failure_kind(RuntimeError(error))
+        if error is None:
+            commit(self._store, job.attempt_id, job.trial_ids)
+        attempt.write(self._store)
+        return JobEnd(job.attempt_id)
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def drive(folder: Store, fails: Any, num_trials: int = 24) -> tuple[Outcome, Cluster]:
+    spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": list(range(2, 2 + num_trials))}}
+    plan = make_plan(check_sweep(sweep_of_spec(spec)), folder, workers=num_trials)
+    options = JobOptions(store=folder.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
+    executor = Cluster(folder, fails)
+    return Driver(plan, folder, executor, options, lambda progress: None).run(), executor
+
+
+@pytest.mark.parametrize("said", ["it is broken here", ECC])
+def test_a_sick_node_costs_three_attempts_and_no_trial(folder: Store, said: str) -> None:
+    outcome, cluster = drive(folder, lambda job, node: said if node == "n2" else None)
+    assert not outcome.failures and not outcome.stopped_early
+    failed = Counter(node for _, node, has_failed in cluster.ran if has_failed)
+    assert set(failed) == {"n2"} and failed["n2"] <= 3
+    done = Counter(pack for pack, _, has_failed in cluster.ran if not has_failed)
+    assert len(done) == 24 and set(done.values()) == {1}
+
+
+def test_two_sick_nodes_of_four_cost_no_trial_either(folder: Store) -> None:
+    outcome, cluster = drive(folder, lambda job, node: ECC if node in ("n2", "n4") else None, num_trials=40)
+    assert not outcome.failures and len({pack for pack, _, has_failed in cluster.ran if not has_failed}) == 40
+    assert max(Counter(node for _, node, has_failed in cluster.ran if has_failed).values()) <= 4
+
+
+def test_a_task_with_a_bug_stops_the_launch(folder: Store) -> None:
+    outcome, cluster = drive(folder, lambda job, node: "it is broken everywhere")
+    assert outcome.stopped_early and len(outcome.failures) >= 3 and len(cluster.ran) <= 20
+
+
+def test_hardware_that_fails_everywhere_ends_too(folder: Store) -> None:
+    outcome, cluster = drive(folder, lambda job, node: ECC)
+    assert outcome.stopped_early and len(cluster.ran) < 24 * 9
+
+
+def test_a_lost_attempt_is_on_the_books_of_its_node(folder: Store) -> None:
+    """And with the id of its job, though its driver writes it down."""
+
+    class Lost(Cluster):
+        def _end(self, job: PackJob, node: str) -> JobEnd:
+            if self.ran:
+                return super()._end(job, node)
+            self.ran.append((job.pack_id, node, True))
+            known = {"host": node, "job_id": "17_0", "pid": 0, "started_at": 1000.0, "ended_at": 1060.0}
+            return JobEnd(job.attempt_id, "job 17_0 ended", FailureKind.NODE_LOST, node=node, known=known)
+
+    spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2, 3]}}
+    plan = make_plan(check_sweep(sweep_of_spec(spec)), folder, workers=2)
+    options = JobOptions(store=folder.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
+    executor = Lost(folder, lambda job, node: None)
+    assert not Driver(plan, folder, executor, options, lambda progress: None).run().failures
+    names = [path.rpartition("/")[2].removesuffix(".json") for path in folder.list("attempts/sweep=s")]
+    records = [record for name in names if (record := read_attempt(folder, "s", name)) is not None]
+    (lost,) = (record for record in records if record["state"] is AttemptState.LOST)
+    assert (lost["host"], lost["job_id"], lost["started_at"], lost["ended_at"]) == ("n2", "17_0", 1000.0, 1060.0)
+
+
+def test_a_gpu_that_fails_gets_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a pack that has failed on one goes to another first."""
+    executor = LocalExecutor(3, ("0", "1", "2"), device="cuda")
+    executor.start(None)
+    started: list[int] = []
+
+    class Started:
+        def __init__(self, slot: int):
+            self.job, self.process = None, self
+            self.stdin = self
+
+        def poll(self) -> None: ...
+        def write(self, text: str) -> None: ...
+        def flush(self) -> None: ...
+
+    def start(slot: int) -> Any:
+        started.append(slot)
+        executor._workers[slot] = Started(slot)  # type: ignore[assignment]
+        return executor._workers[slot]
+
+    monkeypatch.setattr(executor, "_start", start)
+    options = JobOptions(store="", data="", device="cuda", checkpoint_seconds=1, git_sha=None, git_dirty=None)
+    common: dict[str, Any] = {"sweep": "s", "task": "t", "params": [], "options": options, "trial_ids": ["t"]}
+    executor.submit([PackJob(attempt_id="a", pack_id="a", avoid=["GPU 0"], **common)])
+    assert started == [1] and executor.running_on() == {"a": "GPU 1"}
+    executor.avoid(["GPU 0"])
+    assert executor.capacity == 2
+    executor.submit([PackJob(attempt_id="b", pack_id="b", **common)])
+    assert started == [1, 2]
