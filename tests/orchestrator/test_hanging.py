@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -131,6 +133,19 @@ def test_a_pack_without_progress_is_ended_and_tried_again(lab: Lab) -> None:
     assert "no progress for" in str(failed["error"]) and "step 3/10: ended by --stall-minutes" in str(failed["error"])
     printed = lab.store.read(f"attempts/sweep=s/{failed['attempt_id']}.log").decode()
     assert "law.py" in printed and "in law" in printed, "where it hung"
+
+
+def test_a_worker_that_is_stopped_is_ended_by_its_driver(lab: Lab) -> None:
+    """It cannot end itself; another launch, which waits for its trial, gets on as well."""
+    driver = lab.start("--stall-minutes", "0.2")
+    pid = lab.await_hang()
+    os.kill(pid, signal.SIGSTOP)
+    second = lab.start("--stall-minutes", "0.2")
+    output, waited = driver.communicate(timeout=250)[0], second.communicate(timeout=250)[0]
+    assert driver.returncode == second.returncode == 0, output + waited
+    (lost,) = (record for record in lab.records() if record["state"] == "lost")
+    assert "no sign of life for" in str(lost["error"]) and "ended by --stall-minutes" in str(lost["error"])
+    assert not Path(f"/proc/{pid}").exists() and len(committed(lab.store)) == 3
 
 
 def test_status_names_what_comes_no_further(lab: Lab) -> None:

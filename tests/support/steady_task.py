@@ -108,3 +108,15 @@ def _wait_for_company(path: str, place: str, company: int) -> None:
     until = time.time() + LONGEST_WAIT_S
     while Path(path).read_text().splitlines().count(place) < company and time.time() < until:
         time.sleep(0.1)
+
+
+@depthrate.task(version=1)
+def sickened(*, depth: int, trace: str, node: str, error: str, seconds: float = 1.0, context: Any) -> Any:
+    """Fail on one node of the cluster with an error, and go well on every other."""
+    here = os.environ.get("SLURMD_NODENAME")
+    with open(trace, "a") as file:
+        file.write(f"{depth} {here}\n")
+    if here == node or node == "all":
+        raise RuntimeError(error)
+    time.sleep(seconds)
+    return {"metrics": [{"layer": depth, "nc1": 1.0}]}
