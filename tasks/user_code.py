@@ -10,6 +10,7 @@ The folders lie below XDG_CACHE_HOME, else ~/.cache, in `depthrate/code`, and ma
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib
@@ -124,15 +125,18 @@ def unpack(code: TaskCode) -> Path:
             if _holds(folder, code):
                 os.utime(folder)  # it is in use
                 return folder
+            if os.path.lexists(folder):  # damaged; a folder with content cannot be replaced in one step
+                with contextlib.suppress(FileNotFoundError):
+                    folder.rename(tempfile.mkdtemp(prefix=".damaged-", dir=home) + "/code")
             aside = Path(tempfile.mkdtemp(prefix=".", dir=home))
             for relative, content in code.files:
                 (aside / relative).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 (aside / relative).write_bytes(content)
-            if folder.exists() or folder.is_symlink():  # damaged: a folder with content cannot be replaced in one step
-                with contextlib.suppress(FileNotFoundError):
-                    folder.rename(f"{aside}.damaged")
-            with contextlib.suppress(OSError):  # another process was faster
+                (aside / relative).chmod(0o600)  # whatever the umask says
+            try:
                 aside.rename(folder)
+            except OSError:  # another process was faster
+                shutil.rmtree(aside, ignore_errors=True)
             _delete_unused(home)
     except OSError as error:
         raise TaskError(f"the code of task file {code.main} cannot be unpacked: {error}") from error
@@ -150,15 +154,19 @@ def _code_folder() -> Path:
     """Return where code is unpacked: the user's cache, or a folder of this process where others can write to that."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "depthrate" / "code"
     with contextlib.suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.parent.parent.mkdir(parents=True, exist_ok=True)
+        for level in (folder.parent, folder):  # a parent that mkdir makes has the umask's mode
+            level.mkdir(mode=0o700, exist_ok=True)
         if is_mine(folder) and os.access(folder, os.W_OK) and not distrust_of_paths([folder]):
             return folder
-    return Path(_folder_of_process().name)
+    return _folder_of_process()
 
 
 @functools.cache
-def _folder_of_process() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="depthrate-code-", ignore_cleanup_errors=True)
+def _folder_of_process() -> Path:
+    folder = tempfile.mkdtemp(prefix="depthrate-code-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _holds(folder: Path, code: TaskCode) -> bool:
@@ -166,13 +174,16 @@ def _holds(folder: Path, code: TaskCode) -> bool:
     if not is_mine(folder):
         return False
     contents, num_files = code.contents, 0
-    for path in folder.rglob("*"):
-        if path.is_symlink() or not is_mine(path):
-            return False
-        if not path.is_dir():
-            num_files += 1
-            if path.read_bytes() != contents.get(path.relative_to(folder).as_posix()):
+    try:
+        for path in folder.rglob("*"):
+            if not is_mine(path):
                 return False
+            if not path.is_dir():
+                num_files += 1
+                if path.read_bytes() != contents.get(path.relative_to(folder).as_posix()):
+                    return False
+    except FileNotFoundError:  # another process puts a whole one in its place
+        return False
     return num_files == len(contents)
 
 
@@ -180,7 +191,7 @@ def _delete_unused(home: Path) -> None:
     oldest = time.time() - _UNUSED_S
     for folder in home.iterdir():
         with contextlib.suppress(OSError):
-            if folder.lstat().st_mtime < oldest or folder.name.endswith(".damaged"):
+            if folder.lstat().st_mtime < oldest or folder.name.startswith(".damaged-"):
                 shutil.rmtree(folder)
 
 

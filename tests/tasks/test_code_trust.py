@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -283,6 +285,44 @@ def test_unpacked_code_that_was_changed_is_unpacked_anew(
     assert unpack(code).stat().st_ino != before
     assert {path.name: path.read_bytes() for path in unpacked.iterdir()} == code.contents
     assert len(list(unpacked.parent.iterdir())) == 1, "nothing is left of the damaged one"
+
+
+def test_a_umask_that_lets_the_group_write_changes_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (folder / "parts").mkdir()
+    (folder / "parts/__init__.py").touch()
+    (folder / "law.py").write_text(f"import parts\n{LAW}")
+    (tmp_path / "cache").mkdir()
+    before = os.umask(0o002)
+    try:
+        code = code_of_file(folder / "law.py")
+        unpacked = unpack(code)
+        accept(code.content_hash)
+    finally:
+        os.umask(before)
+    assert unpacked.parent == tmp_path / "cache/depthrate/code" and unpack(code) == unpacked
+    assert is_accepted(code.content_hash)
+
+
+def test_many_processes_unpack_the_same_code_at_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    code = code_of_file(folder / "law.py")
+    written, write = threading.Barrier(8), Path.write_bytes
+
+    def write_together(path: Path, content: bytes) -> int:
+        if path.name == code.main:
+            written.wait()  # until nobody has found it there
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", write_together)
+    with ThreadPoolExecutor(8) as threads:
+        folders = set(threads.map(lambda _: unpack(code), range(8)))
+    assert folders == set((tmp_path / "cache/depthrate/code").iterdir()) and len(folders) == 1
 
 
 def test_what_cannot_be_kept_in_the_cache_is_unpacked_for_this_process(
