@@ -116,7 +116,7 @@ def cancel(
     from depthrate.orchestrator.console.tables import make_console
     from depthrate.storage.files.store import existing_store
 
-    cancel_launched(existing_store(store), sweep, make_console(), force=force)
+    cancel_launched(existing_store(store, writes=True), sweep, make_console(), force=force)
 
 
 @app.command()
@@ -225,13 +225,13 @@ def compact(
     grace: Annotated[
         float, typer.Option(min=0.0, help="Hours that replaced files stay for whoever is still reading them.")
     ] = 1.0,
-) -> None:
+) -> int:
     """Put many small files together into few large, sorted ones; safe while sweeps run and queries are asked."""
     from depthrate.orchestrator.cli.commands.compact import run_compaction
     from depthrate.orchestrator.console.tables import make_console
     from depthrate.storage.files.store import existing_store
 
-    run_compaction(existing_store(store), grace * 3600, make_console())
+    return 0 if run_compaction(existing_store(store, writes=True), grace * 3600, make_console()) else 1
 
 
 @app.command()
@@ -248,8 +248,19 @@ def verify(
     from depthrate.orchestrator.console.tables import make_console
     from depthrate.storage.files.store import existing_store
 
-    is_well = run_verification(existing_store(store), repair, json, make_console())
+    is_well = run_verification(existing_store(store, writes=repair), repair, json, make_console())
     return 0 if is_well else 1
+
+
+@app.command()
+@exits
+def upgrade(store: StoreOption = None) -> None:
+    """Bring a store of an older version up to this one's format; safe beside running sweeps, and resumable."""
+    from depthrate.orchestrator.cli.commands.upgrade import upgrade_store
+    from depthrate.orchestrator.console.tables import make_console
+    from depthrate.storage.files.store import existing_store
+
+    upgrade_store(existing_store(store, writes=True), make_console())
 
 
 @app.command()

@@ -60,7 +60,7 @@ def sweeps_rm(sweep: NameArgument, store: StoreOption = None, yes: YesOption = F
     from depthrate.orchestrator.console.tables import make_console
     from depthrate.storage.files.store import existing_store
 
-    remove_named(existing_store(store), sweep, is_sure=yes, grace_note=GRACE_NOTE, console=make_console())
+    remove_named(existing_store(store, writes=True), sweep, is_sure=yes, grace_note=GRACE_NOTE, console=make_console())
 
 
 @sweeps_app.command("restore")
@@ -71,7 +71,7 @@ def sweeps_restore(sweep: Annotated[str, typer.Argument(help="A removed sweep.")
     from depthrate.orchestrator.console.tables import make_console
     from depthrate.storage.files.store import existing_store
 
-    restore_named(existing_store(store), sweep, make_console())
+    restore_named(existing_store(store, writes=True), sweep, make_console())
 
 
 @sweeps_app.command("rename")
@@ -84,7 +84,7 @@ def sweeps_rename(
     from depthrate.orchestrator.console.tables import make_console
     from depthrate.storage.files.store import existing_store
 
-    rename(existing_store(store), sweep, name, make_console())
+    rename(existing_store(store, writes=True), sweep, name, make_console())
 
 
 @trials_app.command("rm")
@@ -97,7 +97,7 @@ def trials_rm(
     from depthrate.orchestrator.console.tables import make_console
     from depthrate.storage.files.store import existing_store
 
-    opened, console = existing_store(store), make_console()
+    opened, console = existing_store(store, writes=True), make_console()
     remove_trials(opened, trials or [], where, is_sure=yes, grace_note=GRACE_NOTE, console=console)
 
 
@@ -113,7 +113,7 @@ def trials_restore(
     from depthrate.orchestrator.console.tables import make_console
     from depthrate.storage.files.store import existing_store
 
-    restore_trials(existing_store(store), trials or [], all_of_them=all_, console=make_console())
+    restore_trials(existing_store(store, writes=True), trials or [], all_of_them=all_, console=make_console())
 
 
 @trials_app.command("tag")
@@ -130,7 +130,7 @@ def trials_tag(
     from depthrate.orchestrator.console.tables import make_console
     from depthrate.storage.files.store import existing_store
 
-    tag_trials(existing_store(store), tag, trials or [], where, is_set=not off, console=make_console())
+    tag_trials(existing_store(store, writes=True), tag, trials or [], where, is_set=not off, console=make_console())
 
 
 @exits

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, write_spec
+from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, read_specs, write_list
 from depthrate.storage.files.paths import spec_path
 from depthrate.storage.files.store import Store, StoreError, existing_store
 
@@ -82,23 +83,31 @@ def planned_trials(given: str | None, store: Store) -> dict[str, list[str]]:
 
 
 def write_missing_lists(store: Store) -> None:
-    """Write down which trials every sweep asks for where a store does not say: searches, and launches of early versions.
+    """Write down which trials every launch asks for where a store does not say: searches, early versions, damaged lists.
 
     Raises:
         ValueError: a sweep cannot be expanded any more, so that nobody can say what it asks for.
     """
-    for spec in newest_specs(store).values():
-        if "search" not in spec.spec and spec.trial_ids(store) is not None:
-            continue
+    newest = newest_specs(store)
+    for spec in unlisted_launches(store):
         try:
             wanted = _expanded(launched_sweep(spec, store), store)
+            digest = hashlib.sha256("\n".join(wanted).encode()).hexdigest()
+            if spec.trials_sha256 not in (None, digest) and "search" not in spec.spec and spec != newest[spec.sweep]:
+                raise UsageError(f"its launch {spec.spec_hash} asks for other trials today than it did then")
         except ValueError as error:
             raise UsageError(
                 f"which trials sweep {spec.sweep!r} asks for cannot be told ({error}); nothing is removed while that is so: "
                 "make its task available, or remove that sweep's folder below sweeps/"
             ) from None
         if wanted != spec.trial_ids(store):
-            write_spec(store, spec.sweep, spec.spec_hash, spec.spec, wanted)
+            write_list(store, spec, wanted)
+
+
+def unlisted_launches(store: Store) -> list[LaunchedSpec]:
+    """Return the launches whose list of trials is not there as it was written, and the newest of each search."""
+    searches = [spec for spec in newest_specs(store).values() if "search" in spec.spec]
+    return [*searches, *(s for s in read_specs(store) if s not in searches and s.trial_ids(store) is None)]
 
 
 def _expanded(sweep: SweepSpec, store: Store) -> list[str]:

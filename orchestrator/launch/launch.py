@@ -26,11 +26,13 @@ from depthrate.orchestrator.launch.events import EventLog
 from depthrate.orchestrator.launch.notify import Notifier
 from depthrate.orchestrator.launch.plan import CheckedSweep, Plan, stale_checkpoints
 from depthrate.orchestrator.launch.progress import Detached, Feed, Outcome
+from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.live_curves import delete_ended_live
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.commits.await_commits import await_commits
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.data_folder import open_data_folder
+from depthrate.storage.files.format import FORMAT, Format
 from depthrate.storage.files.paths import checkpoint_folder
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.tasks.task import Task
@@ -142,7 +144,7 @@ def send_launch(plan: Plan, store: Store, site: LaunchSite, options: LaunchOptio
         StoreError: the store cannot be written.
         ValueError: a scheduler refused, or does not answer.
     """
-    store.check_writable()
+    require_clock(store)
     write_launch(store, plan.checked)
     return site.send_launch(replace(options, code=keep_source(store, plan.checked.task)))
 
@@ -165,7 +167,9 @@ def _begin(plan: Plan, store: Store, executor: Executor, options: LaunchOptions)
         raise StoreError(
             f"store {store.url!r} lives in one process, and trials run in others; give a folder or a bucket"
         )
-    store.check_writable()
+    require_clock(store)
+    if not plan.snapshot.listing and store.format == Format():
+        store.write_format(Format(FORMAT))
     delete_checkpoints(plan.stale_checkpoints, store)
     write_launch(store, plan.checked)
     _check_still_there(store, plan)

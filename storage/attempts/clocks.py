@@ -1,15 +1,47 @@
-"""When things happened by the store's clock, where the clocks of the machines that write to it disagree."""
+"""When things happened by the store's clock, where the clocks of the machines that write to it disagree.
+
+One rule for whatever deletes, moves or purges, and for launches: `require_clock` first. What is young, live or over its grace
+is told by ages, and of several commits of one trial the one counts that says it is the earliest.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
-from depthrate.storage.files.store import Store
+from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.states import AttemptState
 
+log = logging.getLogger("depthrate")
 TOLERANCE_S = 60.0
 """By how much two clocks may differ before one of them is not believed."""
+
+
+class ClockError(StoreError):
+    """The clock of this machine and that of a store differ too much for anything to be deleted, moved or launched."""
+
+
+def require_clock(store: Store) -> None:
+    """Compare the clock of this machine with the store's, by a file written there; a small difference is taken off ages.
+
+    Raises:
+        ClockError: they differ by more than a minute.
+        StoreError: the store cannot be written.
+    """
+    store.check_writable()
+    ahead_s = store.clock_ahead_s
+    if not ahead_s:
+        return
+    side = "ahead of" if ahead_s > 0 else "behind"
+    how = f"the clock of this machine is {abs(ahead_s):.0f} s {side} that of store {store.url}"
+    if abs(ahead_s) > TOLERANCE_S:
+        raise ClockError(
+            f"{how}; at most {TOLERANCE_S:.0f} s are allowed, since ages decide what is deleted and moved, and the earliest "
+            "commit of a trial counts; nothing was done: set the clock right (NTP; timedatectl shows it), or call this on "
+            "another machine"
+        )
+    log.warning("%s; ages are told by the store's", how)
 
 
 def heartbeat_of(store: Store, path: str, record: dict[str, Any]) -> float | None:

@@ -138,14 +138,15 @@ class RecordReader:
 def parse_record(content: bytes, path: str) -> Record | None:
     """Return the record in a file at `path`; None where it is none, or that of another attempt."""
     try:
-        record = _typed(read_object(content, surrogates=True))
+        fields = read_object(content, surrogates=True)
+        record = _typed(fields)
     except ValueError:
         return None
     is_its_own = record is not None and (record["sweep"], record["attempt_id"]) == (
         sweep_of_path(path),
         attempt_of_path(path),
     )
-    return record if is_its_own else None
+    return record | {"is_newer": not fields.keys() <= _READERS.keys()} if record is not None and is_its_own else None
 
 
 def compacted_log(store: Store, snapshot: Snapshot, attempt_id: str) -> bytes | None:

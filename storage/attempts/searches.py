@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from depthrate.storage.catalog.requested_trials import is_batch
 from depthrate.storage.files.json_objects import read_object, read_sealed
 from depthrate.storage.files.paths import batch_path, searches_folder
 from depthrate.storage.files.store import Store
@@ -31,11 +32,6 @@ class Batch:
     """Step -> the value that a trial must reach there to go on."""
     exhausted: bool = False
     """Whether there was nothing left to propose."""
-
-
-def is_batch(path: str, content: bytes) -> bool:
-    """Whether a file holds what its name says, which is made from its content."""
-    return path.rpartition("-")[2] == f"{hashlib.sha256(content).hexdigest()[:8]}.json"
 
 
 @dataclass
@@ -80,7 +76,7 @@ class SearchRecords:
         content = json.dumps(vars(batch) | {"sweep": self.sweep}, sort_keys=True).encode()
         digest = hashlib.sha256(content).hexdigest()[:8]
         path = batch_path(self.sweep, batch.study_id, batch.number, digest)
-        self.store.write(path, content)
+        self.store.write(path, content, durable=True)
         self._batches[path], self._read[path] = batch, len(content)
 
     def _take(self, path: str, content: bytes) -> None:

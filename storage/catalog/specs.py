@@ -50,11 +50,22 @@ def write_spec(
     """
     content: dict[str, Any] = {"spec": dict(spec), "launched_at": datetime.now(UTC).isoformat()}
     content["number"] = 1 + max((known.number for known in read_specs(store, sweep)), default=0)
+    _write(store, sweep, spec_hash, content, trial_ids)
+
+
+def write_list(store: Store, spec: LaunchedSpec, trial_ids: Iterable[str]) -> None:
+    """Keep the trials of a launch that was written down without them, or whose list is damaged; its place stays as it is."""
+    content = {"spec": spec.spec, "launched_at": spec.launched_at, "number": spec.number}
+    _write(store, spec.sweep, spec.spec_hash, content, trial_ids)
+
+
+def _write(store: Store, sweep: str, spec_hash: str, content: dict[str, Any], trial_ids: Iterable[str] | None) -> None:
+    """Write a launch: its list first, each durably, for what is removed for good is what no list has."""
     if trial_ids is not None:
         listed = "\n".join(trial_ids).encode()
-        store.write(trial_ids_path(sweep, spec_hash), listed)
+        store.write(trial_ids_path(sweep, spec_hash), listed, durable=True)
         content["trials_sha256"] = hashlib.sha256(listed).hexdigest()
-    store.write(spec_path(sweep, spec_hash), json.dumps(content, indent=1).encode())
+    store.write(spec_path(sweep, spec_hash), json.dumps(content, indent=1).encode(), durable=True)
 
 
 def newest_specs(store: Store) -> dict[str, LaunchedSpec]:

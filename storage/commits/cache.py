@@ -11,7 +11,7 @@ import pyarrow as pa
 from depthrate.storage.catalog.code_decisions import Decision
 from depthrate.storage.catalog.removals import Removal, RemovalKind, Removals, Seal
 from depthrate.storage.catalog.requested_trials import Known, asked_for
-from depthrate.storage.commits.commit import ForeignFile
+from depthrate.storage.commits.commit import ForeignFile, NewerFile
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.source import Commit, Problem, first_line, parse_commit
 from depthrate.storage.files.parquet import DataFile, read_parquet
@@ -150,6 +150,8 @@ def _parse_commit(path: str, content: bytes, columns: Sequence[str]) -> Commit |
         return parse_commit(path, content, columns)
     except ForeignFile as error:
         return Problem(path, f"{error}; it is ignored, move it away")
+    except NewerFile as error:
+        return Problem(path, f"{error}; its trials do not count here, upgrade depthrate where this command runs")
     except _UNREADABLE as error:
         reason = f"cannot be read as Parquet ({first_line(error)}); its trials do not count, run the sweep again"
         return Problem(path, reason)

@@ -23,7 +23,7 @@ from depthrate.storage.tables.schema import LATER, SCHEMA_VERSION, TRIALS, Colum
 
 METADATA_KEY = b"depthrate"
 SUSPENDED_S = 60.0
-"""A commit that takes longer looks whether its files are still there."""
+"""A commit that takes longer looks whether its files are still there before it is made, too."""
 
 
 def commit_trials(
@@ -66,10 +66,12 @@ def commit_trials(
     # stamped when the data are there: readers decide by it which of several commits came first
     stamped = [{"committed_at": datetime.now(UTC), **row} for row in trials]
     schema = TRIALS.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
-    _check_still_there(store, written.values(), began)
+    if time.time() - began > SUSPENDED_S:
+        _check_still_there(store, written.values())
     write_table(store, commit_path, "trials", pa.Table.from_pylist(stamped, schema=schema))
     try:
-        _check_still_there(store, written.values(), began)
+        if store.is_local or time.time() - began > SUSPENDED_S:  # elsewhere each look is a request
+            _check_still_there(store, written.values())
     except FileNotFoundError:
         store.delete_many(
             [commit_path]
@@ -77,24 +79,28 @@ def commit_trials(
         raise
 
 
-def _check_still_there(store: Store, written: Iterable[DataFile], began: float) -> None:
-    """Check that nobody took this attempt for a dead one while it stood still, and moved aside what it had written.
+def _check_still_there(store: Store, written: Iterable[DataFile]) -> None:
+    """Check that nobody took this attempt for a dead one, and moved aside what it had written.
 
     Raises:
         FileNotFoundError: somebody did.
     """
-    if time.time() - began > SUSPENDED_S:
-        for file in written:
-            if store.size(file.path) != file.size:
-                raise FileNotFoundError(
-                    f"{file.path} vanished before it was committed: this process stood still too long"
-                )
+    for file in written:
+        if store.size(file.path) != file.size:
+            raise FileNotFoundError(
+                f"{file.path} vanished before it was committed: this process stood still too long, or a clock is wrong"
+            )
 
 
-def read_commit(content: bytes, columns: Sequence[str] = TRIALS.names) -> tuple[pa.Table, dict[str, DataFile]]:
+def read_commit(
+    content: bytes, columns: Sequence[str] = TRIALS.names, *, newer: bool = False
+) -> tuple[pa.Table, dict[str, DataFile]]:
     """Return (trials, table -> data file) of a trials file, with some columns of the trials or all.
 
+    With `newer` columns that this version does not know come with them.
+
     Raises:
+        NewerFile: only newer versions can read it.
         pa.ArrowException, OSError: it is no Parquet, or damaged.
         ValueError, KeyError, TypeError: it is Parquet, but no commit.
     """
@@ -103,18 +109,27 @@ def read_commit(content: bytes, columns: Sequence[str] = TRIALS.names) -> tuple[
         raw = metadata.get(METADATA_KEY)
         if raw is None or not set(TRIALS.names) - LATER <= set(parquet.schema_arrow.names):
             raise ForeignFile("is Parquet, but not written by depthrate")
+        said = json.loads(raw)
+        if (version := said.get("schema_version", SCHEMA_VERSION)) > SCHEMA_VERSION:
+            raise NewerFile(
+                f"was written by a newer version of depthrate (schema {version}, this one knows {SCHEMA_VERSION})"
+            )
         sound = pages_are_sound(content, metadata)
         if sound is False:
             raise ValueError("its checksum differs")
         # where the file does not vouch for all of its pages, all are read, because then each is checked
-        table = parquet.read(columns=list(columns if sound else TRIALS.names), use_threads=False)
-    named = json.loads(raw)["files"]
-    data = {name: DataFile.of(entry) for name, entry in named.items() if name in DATA_TABLES}
-    return as_trials(table, columns), data
+        chosen = None if newer else list(columns if sound else TRIALS.names)
+        table = parquet.read(columns=chosen, use_threads=False)
+    data = {name: DataFile.of(entry) for name, entry in said["files"].items() if name in DATA_TABLES}
+    return as_trials(table, columns, newer=newer), data
 
 
 class ForeignFile(ValueError):
     """A file that depthrate did not write."""
+
+
+class NewerFile(ValueError):
+    """A file that this version of depthrate is too old for: nothing is wrong with it."""
 
 
 def joined_rows(name: str, parts: Sequence[pa.Table]) -> pa.Table:

@@ -46,6 +46,8 @@ class Manifest:
     """Attempts whose records it holds -> bytes of the record it read."""
     logs: list[str] = field(default_factory=list)
     """Attempts whose logs it holds."""
+    gone: list[str] | None = field(default_factory=list)
+    """Attempts of which rows were left out for good, as removed or damaged; null where an older version did not note them."""
 
     @property
     def path(self) -> str:
@@ -85,6 +87,7 @@ class Manifest:
                 "attempts": self.attempts,
                 "logs": self.logs,
             },
+            "gone": self.gone,
         }
         store.write(self.path, sealed(content), durable=True)
 
@@ -106,6 +109,7 @@ class Manifest:
             [identity(name) for name in replaces["compactions"]],
             {identity(attempt): _bytes(size) for attempt, size in replaces["attempts"].items()},
             [identity(name) for name in replaces["logs"]],
+            [identity(name) for name in fields["gone"]] if fields.get("gone") is not None else None,
         )
         manifest.check(path)
         return manifest

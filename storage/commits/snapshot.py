@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from depthrate.storage.catalog.code_decisions import Decisions
 from depthrate.storage.catalog.removals import Removals
+from depthrate.storage.catalog.requested_trials import UnsoundFile
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.source import Commit, Problem, Source, read_commit_of, resolve
@@ -33,7 +34,7 @@ from depthrate.storage.files.paths import (
     sweep_of_path,
 )
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.schema import no_rows
+from depthrate.storage.tables.schema import TRIALS, no_rows
 
 LOOKS = 5
 """How often a store is listed anew when files vanish while it is read, before they are reported as missing."""
@@ -155,6 +156,20 @@ def list_settled(store: Store) -> tuple[dict[str, int], bool]:
         time.sleep(pause_s)
         listing = store.list_many(FOLDERS)
     return listing, False
+
+
+def require_sound(snapshot: Snapshot, folders: tuple[str, ...] = ("manifest/", "removals/", "decisions/")) -> None:
+    """Check that all files in some folders could be read: who deletes or hides rests on all of them.
+
+    Raises:
+        UnsoundFile: naming the first that could not.
+    """
+    for problem in snapshot.problems:
+        if problem.path.startswith(folders):
+            raise UnsoundFile(
+                f"{problem.path} {problem.reason}; while that is so nothing is removed: put it back from a backup, or move it "
+                "aside: depthrate verify --repair"
+            )
 
 
 def named_files(snapshot: Snapshot) -> set[str]:
@@ -311,5 +326,5 @@ def sample_trials(store: Store, snapshot: Snapshot, at_least: int) -> pa.Table:
         if sum(table.num_rows for table in tables) >= at_least:
             break
         with contextlib.suppress(FileNotFoundError):
-            tables.append(read_commit_of(store, source).trials)
+            tables.append(read_commit_of(store, source).trials.select(TRIALS.names))
     return pa.concat_tables(tables)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.files.parquet import DataFile, read_parquet
 from depthrate.storage.files.paths import attempt_of_path, data_path
 from depthrate.storage.files.store import Store
-from depthrate.storage.tables.schema import TRIALS, as_trials, no_rows
+from depthrate.storage.tables.schema import TRIALS, all_rows, as_trials, no_rows
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class Source:
         return ids
 
 
-def parse_commit(path: str, content: bytes, columns: Sequence[str] = TRIALS.names) -> Commit:
-    """Return the commit at `path`: its trials with some columns or all, and its own data files.
+def parse_commit(path: str, content: bytes, columns: Sequence[str] = TRIALS.names, *, newer: bool = False) -> Commit:
+    """Return the commit at `path`: its trials with some columns or all, also `newer` ones, and its own data files.
 
     Raises:
         pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError: it is none, or speaks of what is not
             its own; `ForeignFile` if depthrate did not write it.
     """
-    trials, named = read_commit(content, columns)
+    trials, named = read_commit(content, columns, newer=newer)
     for table, file in named.items():
         if file.path != data_path(path, table):
             raise ValueError(f"names {file.path!r:.200} as its {table}, which is not its own")
@@ -94,7 +94,7 @@ def resolve(
     """
     if not commits:
         return []
-    rows = pa.concat_tables([commit.trials for commit in commits])
+    rows = all_rows([commit.trials for commit in commits])
     counts = _both(
         None if decisions is None else decisions.counts(rows), None if removals is None else removals.counts(rows)
     )
@@ -132,18 +132,26 @@ def _both(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
     return pc.and_(first, second)
 
 
+def source_without(source: Source, rows: Set[tuple[str, str]]) -> Source:
+    """Return a source without those of its (trial, attempt)."""
+    pairs = zip(source.trials["trial_id"].to_pylist(), source.trials["attempt_id"].to_pylist(), strict=True)
+    keep = [pair not in rows for pair in pairs]
+    return source if all(keep) else replace(source, trials=source.trials.filter(pa.array(keep)), is_whole=False)
+
+
 def read_commit_of(store: Store, source: Source) -> Commit:
-    """Return all of a source's trials, also those that do not count, with all their columns.
+    """Return all of a source's trials, also those that do not count, with all their columns, also those of newer versions.
 
     Raises:
         FileNotFoundError: a compaction has replaced it meanwhile.
         pa.ArrowException, OSError: it is damaged.
     """
     if source.manifest is None:
-        trials = parse_commit(source.path, store.read(source.path)).trials
+        trials = parse_commit(source.path, store.read(source.path), newer=True).trials
     else:
         named = source.files.get("trials", ())
-        trials = pa.concat_tables([no_rows(), *(as_trials(read_parquet(store.read(file.path))) for file in named)])
+        parts = [as_trials(read_parquet(store.read(file.path)), newer=True) for file in named]
+        trials = all_rows([no_rows(), *parts])
     return Commit(source.path, trials, source.files, source.manifest)
 
 

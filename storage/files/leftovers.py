@@ -19,7 +19,7 @@ def unfinished_writes(store: Store, older_than_s: float) -> Sequence[str]:
 
     Only ones older than `older_than_s`: younger ones may be under way.
     """
-    before = time.time() - older_than_s
+    before = time.time() - store.clock_ahead_s - older_than_s
     if store.is_local:
         left = [path for path, _ in walk(store.root, len(store.root) + 1) if is_unfinished(path)]
         return [path for path in left if (store.modified(path) or before) < before]

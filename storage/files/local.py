@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import uuid
@@ -34,7 +35,7 @@ def write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
 
 def _write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
     folder, name = os.path.split(path)
-    os.makedirs(folder, exist_ok=True)
+    _make_folders(folder, durable=durable)
     aside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
     try:
         with open(aside, "wb") as file:
@@ -50,6 +51,44 @@ def _write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
     except BaseException:
         Path(aside).unlink(missing_ok=True)
         raise
+    if durable:
+        _sync_folder(folder)
+
+
+def move_whole(source: str, target: str) -> None:
+    """Give a file another path, durably, whatever stood there.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    folder = os.path.dirname(target)
+    _make_folders(folder, durable=True)
+    os.replace(source, target)
+    _sync_folder(folder)
+
+
+def _make_folders(folder: str, *, durable: bool) -> None:
+    """Make a folder and those above it that are not there."""
+    if not durable or os.path.isdir(folder):
+        os.makedirs(folder, exist_ok=True)
+        return
+    above = os.path.dirname(folder)
+    if above != folder:
+        _make_folders(above, durable=True)
+    os.makedirs(folder, exist_ok=True)
+    _sync_folder(above)
+
+
+def _sync_folder(folder: str) -> None:
+    """Bring a folder's names to the disk: without that a file that was synced may be nameless after a power cut."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # file systems that have no such thing
+            raise
+    finally:
+        os.close(opened)
 
 
 def is_hidden(path: str) -> bool:

@@ -1,6 +1,8 @@
 """Every path of a store, one function each.
 
+format.json                                                         which versions may read the store, and which may write
 sweeps/<sweep>/<spec hash>.json, <spec hash>.trials                 each spec launched, whole, and its trials' identities
+sweeps/<sweep>/renamed_from                                         which sweep it was, and whether its renaming is over
 sweeps/<sweep>/cancel                                               when `depthrate cancel` was last called
 trials|metrics|curves|features/sweep=<sweep>/<attempt>[-<part>].parquet
 attempts/sweep=<sweep>/<attempt>.json, <attempt>.log                state, heartbeat, host, job, error; what it printed
@@ -201,6 +203,11 @@ def reports_path(sweep: str, attempt_id: str) -> str:
 def cancel_path(sweep: str) -> str:
     """Return where it is written that a sweep's launches are to stop."""
     return f"{sweep_folder(sweep)}/cancel"
+
+
+def renaming_path(sweep: str) -> str:
+    """Return where it is written that a sweep had another name."""
+    return f"{sweep_folder(sweep)}/renamed_from"
 
 
 def submissions_folder(sweep: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import time
 import uuid
@@ -16,11 +15,10 @@ from typing import IO, Any
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
+from depthrate.storage.files.format import FORMAT_FILE, Format
 from depthrate.storage.files.full import is_full
-from depthrate.storage.files.local import Stamp, is_hidden, walk, walk_stamps, write_whole
+from depthrate.storage.files.local import Stamp, is_hidden, move_whole, walk, walk_stamps, write_whole
 from depthrate.storage.files.paths import is_safe
-
-log = logging.getLogger("depthrate")
 
 
 def client_options(url: str) -> dict[str, Any]:
@@ -46,6 +44,8 @@ def as_os_error(url: str) -> Iterator[None]:
 
 IN_FLIGHT = 24
 """Requests that are under way at once when many files of a remote store are read."""
+COARSE_S = 2.5
+"""Clocks that differ by less cannot be told apart: object stores tell times in whole seconds, and answer late."""
 _TELLING = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created")
 """What filesystems say of a file by which it is seen that it was written anew."""
 _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss")
@@ -85,6 +85,8 @@ class Store:
         self.root = root.rstrip("/")
         self.clock_ahead_s = 0.0
         """By how much this machine's clock is ahead of the store's, since `check_writable` looked."""
+        self.format = Format()
+        """What the store says of its format, once `read_format` has looked."""
         self.is_local = isinstance(self.fs, LocalFileSystem)
         self.is_s3 = url.startswith(("s3://", "s3a://"))
         if self.is_s3:
@@ -119,6 +121,39 @@ class Store:
                 f"store {self.url!r} cannot be read: {type(error).__name__}: {error}; check that bucket {bucket!r} exists and "
                 "that your credentials reach it (for S3: AWS_PROFILE or AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL)"
             ) from None
+
+    def read_format(self) -> None:
+        """Look which versions of depthrate may read the store and write to it.
+
+        Raises:
+            StoreError: this one must not read it.
+        """
+        try:
+            self.format = Format.of(self.read(FORMAT_FILE))
+        except FileNotFoundError:
+            self.format = Format()
+        except OSError as error:
+            raise StoreError(f"{FORMAT_FILE} in store {self.url!r} cannot be read: {error}; try again") from error
+        if (refusal := self.format.refusal(self.url, writing=False)) is not None:
+            raise StoreError(refusal)
+
+    def write_format(self, format: Format) -> None:
+        """Say what the store's format is from now on, durably.
+
+        Raises:
+            OSError: the store refused the write.
+        """
+        self.write(FORMAT_FILE, format.to_bytes(), durable=True)
+        self.format = format
+
+    def require_writer(self) -> None:
+        """Check that this version may write to a store of its format.
+
+        Raises:
+            StoreError: it must not.
+        """
+        if (refusal := self.format.refusal(self.url, writing=True)) is not None:
+            raise StoreError(refusal)
 
     def read(self, path: str) -> bytes:
         """Return a file's content.
@@ -264,15 +299,14 @@ class Store:
         """
         source, target = self._own_path(path), self._own_path(to)
         if self.is_local:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            os.replace(source, target)
+            move_whole(source, target)
             return
         with as_os_error(self.url):
             self.fs.cp_file(source, target)
             self.fs.rm_file(source)
 
     def check_writable(self) -> None:
-        """Write and delete a small file.
+        """Write and delete a small file, and see by how much our clock is ahead of the store's.
 
         Raises:
             StoreError: that did not work.
@@ -280,28 +314,14 @@ class Store:
         probe = f"sweeps/.probe-{uuid.uuid4().hex}"
         try:
             self.write(probe, b"depthrate")
-            self._compare_clocks(probe)
+            now, received = time.time(), self.modified(probe)
+            ahead_s = 0.0 if received is None else now - received
+            self.clock_ahead_s = ahead_s if abs(ahead_s) > COARSE_S else 0.0
             self.delete_many([probe])
         except Exception as error:
             way = "make room there, or give another place" if is_full(error) else "give a place you may write to"
             what = f"store {self.url!r} cannot be written: {error}"
             raise StoreError(f"{what}; {way} with --store or DEPTHRATE_STORE") from error
-
-    def _compare_clocks(self, probe: str) -> None:
-        """See what the store says when a file was written that we wrote just now."""
-        now, received = time.time(), self.modified(probe)
-        self.clock_ahead_s = 0.0 if received is None else now - received
-        if abs(self.clock_ahead_s) > 60:
-            ahead = "ahead of" if self.clock_ahead_s > 0 else "behind"
-            log.warning(
-                "the clock of this machine is %.0f s %s that of store %s; set it right: of several commits of one trial "
-                "the one counts that says it is the earliest",
-                abs(self.clock_ahead_s),
-                ahead,
-                self.url,
-            )
-        else:
-            self.clock_ahead_s = 0.0
 
     def full_path(self, path: str) -> str:
         """Return the path in its filesystem.
@@ -317,8 +337,9 @@ class Store:
         """Return the path in its filesystem for writing, moving or deleting: also through links it stays in the store.
 
         Raises:
-            StoreError, OSError: it leads out of the store.
+            StoreError, OSError: it leads out of the store, or this version must not write there.
         """
+        self.require_writer()
         full = self.full_path(path)
         if self.is_local and path:
             root, folder = os.path.realpath(self.root), os.path.realpath(os.path.dirname(full))
@@ -356,16 +377,19 @@ def open_store(url: str | os.PathLike[str] | None = None) -> Store:
     """
     store = Store(url or default_store())
     store.check_readable()
+    store.read_format()
     return store
 
 
-def existing_store(url: str | os.PathLike[str] | None = None) -> Store:
-    """Open a store that is there.
+def existing_store(url: str | os.PathLike[str] | None = None, *, writes: bool = False) -> Store:
+    """Open a store that is there; `writes` says that it is about to be changed.
 
     Raises:
-        StoreError: there is none at `url`, or it cannot be read.
+        StoreError: there is none at `url`, it cannot be read, or only newer versions of depthrate may read it or write to it.
     """
     store = open_store(url)
     if store.is_local and not os.path.isdir(store.root):
         raise StoreError(f"there is no store at {store.url!r}; run a sweep first, or name its place with --store")
+    if writes:
+        store.require_writer()
     return store

@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.heartbeats import Beats
 from depthrate.storage.attempts.live_curves import LIVE_FORGOTTEN_S, delete_ended_live
+from depthrate.storage.catalog.requested_trials import UnsoundFile
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import new_name as new_compaction_id
@@ -44,6 +46,8 @@ class CompactionResult:
     """Replaced files that are gone now."""
     waiting: int = 0
     """Replaced files that stay until the grace period is over."""
+    refused: tuple[str, ...] = ()
+    """Why something was not purged or deleted."""
     damaged: tuple[str, ...] = ()
     """Files that were left alone, with all that was committed with them."""
 
@@ -61,13 +65,22 @@ def compact(
     A sweep with fewer than `at_least` loose commits is left alone. `tell` hears of each group that is done, and how
     many there are. Damaged files are left alone too: `storage.maintenance.verify` names them and what to do.
 
+    What cannot be read stops what relies on it: without every list of trials nothing is purged, without every manifest nothing
+    is deleted, and `refused` says so.
+
     Raises:
+        ClockError: the clock of this machine is wrong, or the store's.
         OSError: the store refused a read or a write; nothing is lost, run it again.
     """
+    require_clock(store)
     result, cache, types = CompactionResult(), SnapshotCache(), types_of(store)
     first = take_snapshot(store, cache=cache)
-    if seal_removals(store, first.removals, grace_s):
-        first = take_snapshot(store, cache=cache)
+    refused = []
+    try:
+        if seal_removals(store, first.removals, grace_s):
+            first = take_snapshot(store, cache=cache)
+    except UnsoundFile as error:
+        refused.append(f"nothing was purged: {error}")
     damaged = {source.path for source in (*first.sources, *first.beaten) if is_mistyped(source, types)}
     for _ in range(ROUNDS):
         snapshot = take_snapshot(store, ignore=damaged, cache=cache)
@@ -86,7 +99,13 @@ def compact(
         except FileNotFoundError:
             continue  # another compaction has replaced and deleted it: plan with what is there now
     result.damaged = tuple(sorted(damaged))
-    result.deleted, result.waiting = delete_replaced(store, grace_s)
+    try:
+        result.deleted, result.waiting = delete_replaced(store, grace_s)
+    except UnsoundFile as error:
+        refused.append(f"nothing was deleted: {error}")
+    result.refused = tuple(refused)
+    if refused:
+        return result
     if first.removals.seals and not result.waiting:
         delete_empty_seals(store, take_snapshot(store, cache=cache))
     beats = Beats(store)

@@ -9,7 +9,6 @@ import pyarrow as pa
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.parquet import DataFile, open_parquet
 from depthrate.storage.files.paths import DATA_TABLES
-from depthrate.storage.tables.own_columns import OWN_TYPES
 from depthrate.storage.tables.schema import Columns
 
 BROKEN = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
@@ -37,19 +36,23 @@ def diagnose(
 
 
 def wrong_columns(name: str, schema: pa.Schema, columns: Columns) -> str | None:
-    """Return how a file's columns are not those of its table; later versions may have more of them."""
+    """Return how a file's columns are not those of its table; newer versions may have more of them, of any type."""
     if name not in columns.schemas:
         return None
     known = {each.name: each.type for each in columns.schemas[name]}
     for field_ in schema:
         standard = known.get(field_.name)
         is_feature = name == "features" and field_.name == "feature" and pa.types.is_fixed_size_list(field_.type)
-        if (standard is None and str(field_.type) not in OWN_TYPES) or (
-            standard not in (None, field_.type) and not is_feature
-        ):
-            return f"column {field_.name!r} is {field_.type}" + (f" instead of {standard}" if standard else "")
+        if standard not in (None, field_.type) and not is_feature:
+            return f"column {field_.name!r} is {field_.type} instead of {standard}"
     lacking = [column for column in ("trial_id", "attempt_id", "step") if column not in schema.names]
     return f"lacks the columns {', '.join(lacking)}" if lacking and name in DATA_TABLES else None
+
+
+def newer_columns(name: str, schema: pa.Schema, file: DataFile, columns: Columns) -> list[str]:
+    """Return the columns that neither this version has nor a task claimed: those of a newer version."""
+    known = columns.schemas[name].names if name in columns.schemas else schema.names
+    return [column for column in schema.names if column not in known and column not in file.own_columns]
 
 
 def _bad_groups(parquet: Any) -> list[int]:

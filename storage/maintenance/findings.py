@@ -8,6 +8,8 @@ from depthrate.storage.commits.source import Source
 
 STRAY = ("foreign", "leftover")
 """Kinds of findings of files that no commit rests on."""
+NEWER = "newer"
+"""The kind of findings of files that only newer versions of depthrate can read: nothing is wrong with them."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class Finding:
 
     path: str
     kind: str
-    """damaged, missing, wrong schema, two types, incomplete, miscounted, foreign, leftover."""
+    """damaged, missing, wrong schema, two types, incomplete, miscounted, foreign, leftover, newer."""
     what: str
     trial_ids: tuple[str, ...] = ()
     """Trials that do not count because of it, or may not."""
@@ -33,6 +35,8 @@ class Verification:
     num_files: int = 0
     num_bytes: int = 0
     num_trials: int = 0
+    newer: set[str] = field(default_factory=set)
+    """Columns, as `table.column`, that newer versions of depthrate have written."""
     findings: list[Finding] = field(default_factory=list)
     lost: dict[str, set[str]] = field(default_factory=dict)
     """Commit or manifest with something wrong -> those of its trials that cannot be used."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from depthrate.storage.attempts.clocks import age_s
 from depthrate.storage.commits.manifest import Manifest
-from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
+from depthrate.storage.commits.snapshot import Snapshot, require_sound, take_snapshot
 from depthrate.storage.commits.source import find_broken_files
 from depthrate.storage.files.parquet import read_parquet
 from depthrate.storage.files.paths import compaction_of_path, is_compacted, manifest_path, sweep_of_path
@@ -22,8 +22,12 @@ def delete_replaced(store: Store, grace_s: float) -> tuple[int, int]:
     """Delete what compactions replaced longer than `grace_s` ago and return how many files that were, and how many wait.
 
     Before anything is deleted the compaction's own files are read again: only what is there, bit for bit, replaces.
+
+    Raises:
+        UnsoundFile: a manifest cannot be read, which may name files of others.
     """
     snapshot = take_snapshot(store)
+    require_sound(snapshot, ("manifest/",))
     ready, waiting = set(), 0
     for manifest in snapshot.manifests:
         doomed = _doomed(manifest, snapshot)
@@ -76,7 +80,11 @@ def _abandoned(store: Store, snapshot: Snapshot) -> list[str]:
     abandoned: list[str] = []
     for paths in left.values():
         trials = [path for path in paths if path.startswith("trials/")]
-        ages = [time.time() - modified for path in paths if (modified := store.modified(path)) is not None]
+        ages = [
+            time.time() - store.clock_ahead_s - modified
+            for path in paths
+            if (modified := store.modified(path)) is not None
+        ]
         if not trials or not ages or min(ages) < ABANDONED_S:
             continue
         try:

@@ -115,6 +115,8 @@ def _settled_records(store: Store, snapshot: Snapshot) -> dict[str, list[str]]:
     now = time.time()
     for path, record in read_loose_records(store, snapshot.attempts):
         ended = record["ended_at"]
+        if record.get("is_newer"):
+            continue  # its table has no column for what a newer version says there
         if record["state"] is not AttemptState.RUNNING and ended is not None and now - ended > SETTLED_S:
             settled.setdefault(sweep_of_path(path), []).append(path)
     return settled

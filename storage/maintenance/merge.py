@@ -19,7 +19,7 @@ from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import attempt_of_path, compacted_path, log_path, manifest_path, name_of_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.groups import MERGE_FEATURES_BELOW, Group
-from depthrate.storage.tables.schema import ATTEMPTS, as_attempts, no_rows
+from depthrate.storage.tables.schema import ATTEMPTS, all_rows, as_attempts, no_rows
 
 _RECORDS = ATTEMPTS.append(pa.field("log", pa.binary()))
 ReadRows = Callable[[Store, Source, DataFile], pa.Table]
@@ -37,6 +37,8 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
         FileNotFoundError: a file is gone, which another compaction has replaced; nothing has changed.
     """
     written = write_tables(store, group.sweep, _resolved(store, group, snapshot), compaction_id, read_rows)
+    removed = {attempt for _, attempt in snapshot.removals.gone}
+    held = {attempt for source in group.sources for attempt in source.held["attempt_id"].to_pylist()}
     replaced = [source.manifest for source in group.sources if source.manifest is not None]
     records, sizes, logs = _joined_records(store, group, replaced, snapshot)
     if records is not None:
@@ -51,9 +53,16 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
         compactions=sorted({m.compaction_id for m in replaced} | _still_there(group.sweep, replaced, snapshot)),
         attempts=sizes,
         logs=logs,
+        gone=_gone(held & removed, replaced),
     )
     manifest.write(store)
     return manifest
+
+
+def _gone(attempts: set[str], replaced: Sequence[Manifest]) -> list[str] | None:
+    """Return the attempts of which rows are gone, now or before; None where an older version did not note them."""
+    before = [manifest.gone for manifest in replaced]
+    return None if None in before else sorted(attempts.union(*(names or () for names in before)))
 
 
 def _still_there(sweep: str, replaced: Sequence[Manifest], snapshot: Snapshot) -> set[str]:
@@ -86,7 +95,7 @@ def write_tables(
     def path(table: str, part: int | None = None) -> str:
         return compacted_path(table, sweep, compaction_id, part)
 
-    trials = pa.concat_tables([no_rows(), *(source.trials for source in sources)])
+    trials = all_rows([no_rows(), *(source.trials for source in sources)])
     order = pc.sort_indices(trials["trial_id"]).to_numpy()
     ids = trials["trial_id"].take(pa.array(order)).combine_chunks()
     written: dict[str, list[DataFile]] = {}
@@ -158,14 +167,16 @@ def _merge_features(
             elif (rows := read(store, source, file)).num_rows:
                 parts.setdefault(str(rows.schema.field("feature").type), []).append(rows)
     for part, tables in enumerate(parts.values()):
-        table = pa.concat_tables(tables).combine_chunks()
+        table = all_rows(tables).combine_chunks()
         kept.append(write_table(store, path("features", part), "features", table, _order("features", table, ids)))
     return kept
 
 
 def _read_records(store: Store, file: DataFile) -> pa.Table:
     try:
-        return as_attempts(_read_whole(store, file)).select(_RECORDS.names).cast(_RECORDS)
+        table = as_attempts(_read_whole(store, file))
+        newer = [field for field in table.schema if field.name not in _RECORDS.names]
+        return table.select([*_RECORDS.names, *(field.name for field in newer)]).cast(pa.schema([*_RECORDS, *newer]))
     except (pa.ArrowException, KeyError, ValueError) as error:
         raise DamagedFile(file.path) from error
 
@@ -188,4 +199,4 @@ def _joined_records(
         sizes[attempt] = snapshot.listing[path]
     if rows:
         parts.append(pa.Table.from_pylist(rows, _RECORDS))
-    return (pa.concat_tables(parts) if parts else None), sizes, logs
+    return (all_rows(parts) if parts else None), sizes, logs

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from depthrate.storage.attempts.clocks import age_s
 from depthrate.storage.catalog.removals import Removal, RemovalKind, Removals, Row, Seal
-from depthrate.storage.catalog.requested_trials import asked_for
+from depthrate.storage.catalog.requested_trials import surely_asked_for
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.paths import new_name, removal_path, removed_path
 from depthrate.storage.files.store import Store
@@ -27,6 +27,7 @@ def seal_removals(store: Store, removals: Removals, grace_s: float) -> bool:
     """Seal what was removed longer than `grace_s` ago and nobody asks for; return whether something was.
 
     Raises:
+        UnsoundFile: who asks for what cannot be told, so nothing is purged.
         OSError: the store refused; nothing is lost, the next compaction goes on.
     """
     undecided = [seal for seal in removals.seals if not seal.is_final]
@@ -37,7 +38,7 @@ def seal_removals(store: Store, removals: Removals, grace_s: float) -> bool:
         return False
     young = frozenset(row for each in removals.removals if each not in ripe for row in each.rows)
     unconditional = _rows_of(ripe, RemovalKind.TRIALS) - young
-    owned = asked_for(store)
+    owned = surely_asked_for(store)
     unasked = frozenset(row for row in _rows_of(ripe, RemovalKind.SWEEP) - young - unconditional if row[0] not in owned)
     has_decided = any([_decide(store, seal) for seal in undecided])
     if unconditional or unasked:
@@ -55,7 +56,7 @@ def seal_removals(store: Store, removals: Removals, grace_s: float) -> bool:
 
 def _decide(store: Store, seal: Seal) -> bool:
     """Make a seal final, or take it back where somebody asks for its rows or they were restored."""
-    is_final = not {trial_id for trial_id, _ in seal.unasked} & asked_for(store)
+    is_final = not {trial_id for trial_id, _ in seal.unasked} & surely_asked_for(store)
     is_final &= all(store.size(removal_path(each)) is not None for each in seal.removals)
     if is_final:
         replace(seal, is_final=True).write(store)

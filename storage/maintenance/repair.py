@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
 
+from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import named_files, replaced_files, take_snapshot
-from depthrate.storage.commits.source import Source, counting_rows
+from depthrate.storage.commits.source import Source, counting_rows, read_commit_of
 from depthrate.storage.files.leftovers import is_unfinished, remove_unfinished
 from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import (
@@ -24,10 +26,10 @@ from depthrate.storage.files.paths import (
 )
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.damage import BROKEN, rows_left
-from depthrate.storage.maintenance.findings import STRAY, Verification
+from depthrate.storage.maintenance.findings import NEWER, STRAY, Verification
 from depthrate.storage.maintenance.merge import write_tables
 from depthrate.storage.maintenance.type_conflicts import types_of, with_own_columns, with_own_names
-from depthrate.storage.tables.schema import as_attempts, no_rows
+from depthrate.storage.tables.schema import all_rows, as_attempts, no_rows
 
 
 @dataclass
@@ -47,8 +49,10 @@ def repair(store: Store, found: Verification) -> Repair:
     """Move aside what `verify` found, and write anew what can be read beside it; nothing is deleted.
 
     Raises:
+        ClockError: the clock of this machine is wrong, or the store's.
         OSError: the store refused; run `verify` and `repair` again.
     """
+    require_clock(store)
     done = Repair(quarantine_folder(f"{datetime.now(UTC):%Y%m%dT%H%M%S}"))
     rest = take_snapshot(store, ignore=found.lost)
     elsewhere = rest.trial_ids()
@@ -66,8 +70,10 @@ def repair(store: Store, found: Verification) -> Repair:
         for data in (each for each in named if each not in needed):
             _move(store, done, data)
     for finding in found.findings:
-        if not is_safe(finding.path):
-            continue  # it would be another file than the one that was found
+        if not is_safe(finding.path) or finding.kind == NEWER:
+            continue  # it would be another file than the one that was found, or nothing is wrong with it
+        if finding.path.endswith(".trials"):
+            continue  # without it purges would take the sweep to ask for nothing; the finding says what mends it
         if finding.path.startswith("checkpoints/"):
             for path in store.list(finding.path.rpartition("/")[0]):
                 _move(store, done, path)
@@ -96,6 +102,8 @@ def _save(store: Store, source: Source, without: set[str]) -> int:
     sweep, compaction_id = sweep_of_path(source.path), new_name()
     # counted as partial, so that rows of other trials in its files are left behind
     whole = replace(source, trials=source.trials.filter(pa.array(keep)), is_whole=False)
+    with contextlib.suppress(*BROKEN):  # with the columns of newer versions, where the file can be read
+        whole = replace(whole, trials=counting_rows(whole, read_commit_of(store, source).trials))
     types = types_of(store)
 
     def read(store: Store, source: Source, file: DataFile) -> pa.Table:
@@ -105,9 +113,11 @@ def _save(store: Store, source: Source, without: set[str]) -> int:
     records = [table for file in source.files.get("attempts", ()) if (table := _records_left(store, file)) is not None]
     if records:
         path = compacted_path("attempts", sweep, compaction_id)
-        written["attempts"] = [write_table(store, path, "attempts", pa.concat_tables(records))]
+        written["attempts"] = [write_table(store, path, "attempts", all_rows(records))]
     logs = source.manifest.logs if source.manifest is not None and records else []
-    Manifest(compaction_id, sweep, time.time(), written, logs=logs).write(store)
+    before = [] if source.manifest is None else source.manifest.gone
+    gone = None if before is None else sorted({*before, *source.held["attempt_id"].to_pylist()})
+    Manifest(compaction_id, sweep, time.time(), written, logs=logs, gone=gone).write(store)
     return sum(keep)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.catalog.removals import Removal, RemovalKind, Row, put_away, remove
-from depthrate.storage.catalog.requested_trials import asked_for
+from depthrate.storage.catalog.requested_trials import surely_asked_for
 from depthrate.storage.catalog.specs import read_specs
-from depthrate.storage.commits.snapshot import Snapshot
+from depthrate.storage.commits.snapshot import Snapshot, require_sound
 from depthrate.storage.commits.source import Source
 from depthrate.storage.files.paths import (
     fits_path,
@@ -42,13 +43,17 @@ def what_goes(store: Store, snapshot: Snapshot, sweep: str) -> Going:
     """Return what the removal of a sweep would do.
 
     Trials of another sweep of which no list is kept are taken to be asked for by it.
+
+    Raises:
+        UnsoundFile: what another sweep asks for cannot be told, or a manifest or a removal cannot be read.
     """
+    require_sound(snapshot)
     specs = list(read_specs(store))
     unlisted = {spec.sweep for spec in specs if spec.trials_sha256 is None or "search" in spec.spec} - {sweep}
     wanted = {t for spec in specs if spec.sweep == sweep for t in spec.trial_ids(store) or ()}
     held = [(source, row) for source in (*snapshot.sources, *snapshot.beaten) for row in _rows(source)]
     wanted |= {row[0] for source, row in held if sweep_of_path(source.path) == sweep}
-    kept = wanted & asked_for(store, without=sweep)
+    kept = wanted & surely_asked_for(store, without=sweep, all_listed=False)
     kept |= {row[0] for source, row in held if sweep_of_path(source.path) in unlisted} & wanted
     rows = frozenset(row for _, row in held if row[0] in wanted - kept) - snapshot.removals.gone
     committed = snapshot.trial_ids()
@@ -64,15 +69,22 @@ def remove_sweep(store: Store, going: Going) -> Removal:
     """Remove a sweep; killed on the way it leaves a sweep that can be removed or restored.
 
     Raises:
+        ClockError: the clock of this machine is wrong, or the store's.
         OSError: the store refused.
     """
+    require_clock(store)
     removal = remove(store, RemovalKind.SWEEP, going.sweep, going.rows)
     put_away(store, removal, going.paths)
     return removal
 
 
 def rows_of_trials(snapshot: Snapshot, trial_ids: Iterable[str]) -> frozenset[Row]:
-    """Return every commit of some trials that is not gone."""
+    """Return every commit of some trials that is not gone.
+
+    Raises:
+        UnsoundFile: a manifest or a removal cannot be read.
+    """
+    require_sound(snapshot)
     wanted = set(trial_ids)
     sources = (*snapshot.sources, *snapshot.beaten)
     return frozenset(row for source in sources for row in _rows(source) if row[0] in wanted) - snapshot.removals.gone

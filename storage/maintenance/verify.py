@@ -11,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from depthrate.storage.attempts.records import Record, read_records
+from depthrate.storage.attempts.searches import SearchRecords
 from depthrate.storage.commits.cache import SnapshotCache
+from depthrate.storage.commits.commit import NewerFile
 from depthrate.storage.commits.snapshot import named_files, replaced_files, take_snapshot
 from depthrate.storage.commits.source import Source, first_line, parse_commit
 from depthrate.storage.files.json_objects import read_object
@@ -19,6 +21,7 @@ from depthrate.storage.files.parquet import DataFile, open_parquet, read_parquet
 from depthrate.storage.files.paths import (
     DATA_TABLES,
     attempt_of_path,
+    attempt_path,
     compaction_of_path,
     data_path,
     is_compacted,
@@ -29,12 +32,13 @@ from depthrate.storage.files.paths import (
     table_path,
 )
 from depthrate.storage.files.store import Store
-from depthrate.storage.maintenance.damage import BROKEN, diagnose, rows_left, wrong_columns
-from depthrate.storage.maintenance.findings import STRAY, Finding, Verification
+from depthrate.storage.maintenance.damage import BROKEN, diagnose, newer_columns, rows_left, wrong_columns
+from depthrate.storage.maintenance.findings import NEWER, STRAY, Finding, Verification
 from depthrate.storage.maintenance.garbage import ABANDONED_S
+from depthrate.storage.maintenance.groups import SETTLED_S
 from depthrate.storage.maintenance.type_conflicts import find_mistyped, types_of
 from depthrate.storage.maintenance.verify_metadata import HashOf, check_small_files
-from depthrate.storage.tables.schema import TRIALS, Columns, as_trials, no_rows
+from depthrate.storage.tables.schema import TRIALS, Columns, all_rows, as_trials, no_rows
 from depthrate.storage.tables.states import AttemptState
 
 YOUNG_S = 900.0
@@ -63,6 +67,7 @@ def verify(
     check.commits()
     check.strays()
     check.small_files()
+    check.absent()
     check.look_again()
     return check.result
 
@@ -99,7 +104,7 @@ class _Check:
         unread = [manifest for manifest in self.snapshot.manifests if manifest.path not in counted]
         for manifest in (*self.snapshot.broken, *unread):
             trials = [self._what_is_left(file) for file in manifest.files.get("trials", ())]
-            table = pa.concat_tables([no_rows(), *trials])
+            table = all_rows([no_rows(), *trials])
             yield Source(manifest.path, table, table, True, manifest.files, manifest)
         replaced = {p for m in (*self.snapshot.manifests, *self.snapshot.superseded) for p in m.replaced_trials()}
         for path in self.snapshot.listing:
@@ -107,8 +112,12 @@ class _Check:
             if not is_commit or path in counted or path in replaced:
                 continue
             try:
-                commit = parse_commit(path, self.store.read(path))
+                commit = parse_commit(path, self.store.read(path), newer=True)
             except FileNotFoundError:
+                continue
+            except NewerFile as error:
+                self.find(path, NEWER, f"{error}; it is left as it is")
+                self._known.update((path, *(data_path(path, table) for table in DATA_TABLES)))
                 continue
             except BROKEN as error:
                 self._unreadable_commit(path, error)
@@ -117,7 +126,7 @@ class _Check:
 
     def _what_is_left(self, file: DataFile) -> pa.Table:
         try:
-            return as_trials(rows_left(self.store.read(file.path)))
+            return as_trials(rows_left(self.store.read(file.path)), newer=True)
         except BROKEN:
             return no_rows()
 
@@ -174,6 +183,8 @@ class _Check:
             return set()
         with open_parquet(content) as parquet:
             wrong = wrong_columns(name, parquet.schema_arrow, self.columns)
+            newer = newer_columns(name, parquet.schema_arrow, file, self.columns)
+            self.result.newer |= {f"{name}.{column}" for column in newer}
             rows = parquet.read(columns=["trial_id", "step", "layer"] if name == "metrics" else ["trial_id"])
         if wrong:
             self.find(file.path, "wrong schema", wrong, sorted(counting))
@@ -276,10 +287,51 @@ class _Check:
         if modified is None or time.time() - self.store.clock_ahead_s - modified < YOUNG_S:
             return
         attempt = self.records.get(attempt_of_path(path))
+        if attempt is None and attempt_path(sweep_of_path(path), attempt_of_path(path)) in self.snapshot.listing:
+            return  # its record is there and cannot be read, which is reported: nobody knows whether it runs
         if attempt is None:
             self.find(path, "foreign", "was not written by depthrate: no commit and no attempt knows it")
         elif attempt["state"] is not AttemptState.RUNNING or time.time() - (attempt["heartbeat_at"] or 0.0) > LIVE_S:
             self.find(path, "leftover", f"attempt {attempt_of_path(path)} ended before its commit")
+
+    def absent(self) -> None:
+        """Check that what attempts say they have committed is there: what has vanished whole leaves nothing to look at.
+
+        Not asked about are rows that users removed or that a repair moved aside, trials that a search has left out, and sweeps
+        that an older version has compacted, which did not note what it left out.
+        """
+        lost = self._not_held()
+        if not lost:
+            return
+        quarantined = {attempt_of_path(path) for path in self.store.list("quarantine") if "/trials/" in path}
+        searches = {sweep: SearchRecords(self.store, sweep) for sweep in {record["sweep"] for record, _ in lost}}
+        for search in searches.values():
+            search.refresh()
+        for record, trial_ids in lost:
+            reports = searches[record["sweep"]].reports
+            pruned = {trial_id for trial_id, report in reports.items() if report.pruned_at is not None}
+            if record["attempt_id"] not in quarantined and (absent := trial_ids - pruned):
+                what = f"the attempt ended done, and {len(absent)} of its {len(record['trial_ids'])} trials stand in no commit"
+                path = attempt_path(record["sweep"], record["attempt_id"])
+                self.find(path, "missing", f"{what}: files are gone; run the sweep again", sorted(absent))
+
+    def _not_held(self) -> list[tuple[Record, set[str]]]:
+        """Return the attempts that ended done a while ago, with those of their trials that nothing here holds or explains."""
+        sources = (*self.snapshot.sources, *self.snapshot.beaten, *self.result.sources.values())
+        held = {trial_id for source in sources for trial_id in source.held["trial_id"].to_pylist()}
+        held |= self.snapshot.removals.trial_ids() | {t for finding in self.result.findings for t in finding.trial_ids}
+        manifests = (*self.snapshot.manifests, *self.snapshot.superseded, *self.snapshot.broken)
+        unnoted = {manifest.sweep for manifest in manifests if manifest.gone is None}
+        explained = {attempt for manifest in manifests for attempt in manifest.gone or ()}
+        explained |= {attempt_of_path(finding.path) for finding in self.result.findings if finding.kind == NEWER}
+        before = time.time() - self.store.clock_ahead_s - SETTLED_S
+        return [
+            (record, lost)
+            for record in self.records.values()
+            if record["state"] is AttemptState.DONE and (record["ended_at"] or before) < before
+            if record["sweep"] not in unnoted and record["attempt_id"] not in explained
+            if (lost := set(record["trial_ids"]) - held)
+        ]
 
     def look_again(self) -> None:
         """Leave out what was found only because commits and compactions went on while this looked.

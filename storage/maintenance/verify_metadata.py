@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from depthrate.storage.attempts.searches import is_batch
 from depthrate.storage.catalog.code import damaged_code
 from depthrate.storage.catalog.code_decisions import Decision
 from depthrate.storage.catalog.removals import Removal, Seal
-from depthrate.storage.catalog.specs import parse_spec
+from depthrate.storage.catalog.requested_trials import is_batch
+from depthrate.storage.catalog.specs import parse_spec, read_specs
 from depthrate.storage.catalog.tags import Tagging
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.json_objects import read_object, read_sealed
@@ -24,6 +24,7 @@ from depthrate.storage.files.paths import (
     is_job_folder,
     is_seal,
     submission_path,
+    trial_ids_path,
 )
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.damage import BROKEN
@@ -43,6 +44,11 @@ def check_small_files(store: Store, committed: Set[str], hash_of: HashOf) -> Ite
         _check_spec(store, path, content, hash_of)
 
     yield from _check_each(store, "sweeps", check_spec)
+    for spec in read_specs(store):
+        if spec.trials_sha256 is not None and spec.trial_ids(store) is None:
+            what = "the list of a launch's trials is not as it was written; nothing is purged while that is so: "
+            mend = "launch the sweep again, or depthrate upgrade"
+            yield Finding(trial_ids_path(spec.sweep, spec.spec_hash), "damaged", what + mend)
     yield from _check_each(store, "jobs", _check_submission)
     yield from _check_each(store, "searches", _check_search)
     yield from _check_each(store, "fits", _check_fits)
@@ -76,8 +82,6 @@ def _check_spec(store: Store, path: str, content: bytes, hash_of: HashOf) -> Non
         spec = parse_spec(path, content)
         if hash_of(spec.spec) not in (None, spec.spec_hash):
             raise ValueError("the spec is not the one whose hash is its name; launch the sweep again")
-        if spec.trials_sha256 is not None and spec.trial_ids(store) is None:
-            raise ValueError("its list of trials is not as it was written; launch the sweep again")
 
 
 def _check_submission(path: str, content: bytes) -> None:

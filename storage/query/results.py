@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +21,7 @@ from depthrate.storage.catalog.fits import fits_of
 from depthrate.storage.catalog.tags import read_tags
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import LOOKS, Snapshot, take_snapshot
-from depthrate.storage.commits.source import Problem, Source, find_broken_files, first_line
+from depthrate.storage.commits.source import Problem, Source, find_broken_files, first_line, source_without
 from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.features import read_layer
@@ -36,6 +38,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+log = logging.getLogger("depthrate")
+
+
+def _rows_of(snapshot: Snapshot) -> set[tuple[str, str]]:
+    """Return the (trial, attempt) that count."""
+    return set(zip(*(snapshot.trials[name].to_pylist() for name in ("trial_id", "attempt_id")), strict=True))
+
+
 @cache
 def _database(pid: int) -> duckdb.DuckDBPyConnection:
     """Return this process's empty database, made once since that takes 30 ms; a forked process needs one of its own."""
@@ -48,7 +58,11 @@ def _database(pid: int) -> duckdb.DuckDBPyConnection:
 
 
 class Results:
-    """The committed results of a store, as they were when it was opened."""
+    """The committed results of a store, as they were when it was opened, or last refreshed.
+
+    A compaction meanwhile changes nothing of that. Where rows that were there are gone for good (removed, repaired, deleted) it
+    is refreshed whole, and says so: in `problems`, and as a warning of the log.
+    """
 
     def __init__(self, store: Store, columns: Columns, added: Added = MappingProxyType({})):
         """Open a store whose measured columns are these, and those that its files have besides.
@@ -178,15 +192,31 @@ class Results:
     def _look_again(self, query: str) -> bool:
         """See why a query could not read a file: replaced by a compaction, or damaged; False if neither is the case."""
         named = [file for table in self._tables(query) for file in self.snapshot.files(table)]
-        before = {source.path for source in self.snapshot.sources}
+        then = self.snapshot
         self.refresh()
-        if before != {source.path for source in self.snapshot.sources}:
+        if then.listing != self.snapshot.listing:
+            self._stay_at(then)
+        if {source.path for source in then.sources} != {source.path for source in self.snapshot.sources}:
             return True
         broken = find_broken_files(self.store, named)
         self._broken.update(broken)
         if broken:
             self.refresh()
         return bool(broken)
+
+    def _stay_at(self, then: Snapshot) -> None:
+        """Leave out what was committed since another snapshot, or, where some of that is gone, say that the store moved on."""
+        counted, counts = _rows_of(then), _rows_of(self.snapshot)
+        if gone := counted - counts:
+            what = (
+                f"the store has moved on since it was opened: {len(gone)} of {len(counted)} trials are gone or damaged, and "
+                "from here on all answers are of now; ask again what was asked before"
+            )
+            self.snapshot.problems.append(Problem(self.store.url, what))
+            log.warning("%s: %s", self.store.url, what)
+        elif counts - counted:
+            kept = [source_without(source, counts - counted) for source in self.snapshot.sources]
+            self._reset(replace(self.snapshot, sources=[source for source in kept if source.trials.num_rows]))
 
     def column_names(self, query: str) -> list[str]:
         """Return the columns of the views that a query names; none where they cannot be read."""

@@ -211,6 +211,16 @@ def no_rows(columns: Sequence[str] = TRIALS.names) -> pa.Table:
     return pa.Table.from_batches([], pa.schema([TRIALS.field(name) for name in columns]))
 
 
+def all_rows(parts: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of several tables; what only some of them have, columns of newer versions, is null in the others.
+
+    Raises:
+        pa.ArrowException: a column has two types.
+    """
+    alike = all(part.schema.equals(parts[0].schema) for part in parts)
+    return pa.concat_tables(parts, promote_options="none" if alike else "default")
+
+
 def as_attempts(table: pa.Table) -> pa.Table:
     """Return a file's rows with the columns of `ATTEMPTS`, and those of its own behind them.
 
@@ -223,14 +233,15 @@ def as_attempts(table: pa.Table) -> pa.Table:
     return table.select([*ATTEMPTS.names, *(name for name in table.column_names if name not in ATTEMPTS.names)])
 
 
-def as_trials(table: pa.Table, columns: Sequence[str] = TRIALS.names) -> pa.Table:
-    """Return a file's rows with some of the columns of `TRIALS`.
+def as_trials(table: pa.Table, columns: Sequence[str] = TRIALS.names, *, newer: bool = False) -> pa.Table:
+    """Return a file's rows with some of the columns of `TRIALS`, and with `newer` those behind them that are not among these.
 
     Raises:
         KeyError, pa.ArrowException: it lacks one that all files have, or holds another type.
     """
     for name in LATER.intersection(columns).difference(table.column_names):
         table = table.append_column(TRIALS.field(name), pa.nulls(table.num_rows, TRIALS.field(name).type))
-    table = table.select(list(columns)).replace_schema_metadata(None)
-    wanted = no_rows(columns).schema
+    more = [field for field in table.schema if field.name not in TRIALS.names] if newer else []
+    table = table.select([*columns, *(field.name for field in more)]).replace_schema_metadata(None)
+    wanted = pa.schema([*no_rows(columns).schema, *more])
     return table if table.schema.equals(wanted) else table.cast(wanted)  # cast costs an import

@@ -10,12 +10,17 @@ from pathlib import Path
 
 import pytest
 from tests_rows import commit
+from typer.testing import CliRunner
 
+from depthrate.orchestrator.cli.app import app
+from depthrate.storage.attempts.clocks import age_s, require_clock
 from depthrate.storage.attempts.records import read_records
+from depthrate.storage.catalog.removals import RemovalKind, remove
 from depthrate.storage.catalog.specs import newest_specs, write_spec
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.sweep_removal import remove_sweep, rows_of_trials, what_goes
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 HOUR = 3600.0
@@ -57,16 +62,83 @@ def test_specs_of_older_versions_go_by_their_time(folder: Store) -> None:
     assert newest_specs(folder)["s"].spec_hash == "bbbb"
 
 
-def test_a_clock_that_disagrees_with_the_stores_is_named(
+def shift(monkeypatch: pytest.MonkeyPatch, ahead_s: float) -> None:
+    """Have the store's clock be so far behind ours."""
+    plain = Store.modified
+
+    def modified(self: Store, path: str) -> float | None:
+        when = plain(self, path)
+        return None if when is None else when - ahead_s
+
+    monkeypatch.setattr(Store, "modified", modified)
+
+
+COMMANDS = (
+    "compact --grace 0",
+    "verify --repair",
+    "sweeps rm a --yes",
+    "sweeps restore gone",
+    "trials rm t3 --yes",
+    "trials restore --all",
+)
+
+
+@pytest.mark.parametrize("ahead_s", [2 * HOUR, -2 * HOUR])
+def test_whatever_deletes_moves_or_launches_refuses_a_wrong_clock(
+    folder: Store, tiny_sweep: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float
+) -> None:
+    for name, attempt, trial in (("a", A, "t1"), ("gone", B, "t2")):
+        write_spec(folder, name, "1", {"name": name, "task": "t"}, [trial])
+        commit(folder, attempt, [trial], sweep=name)
+    commit(folder, A.replace("a", "c"), ["t3", "t4"], sweep="a")
+    remove_sweep(folder, what_goes(folder, take_snapshot(folder), "gone"))
+    remove(folder, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(folder), ["t4"]))
+    young = f"metrics/sweep=a/{B}.parquet"
+    folder.write(young, b"of a worker that is about to commit")
+    folder.write(f"attempts/sweep=a/{B}.json", b"{half a record")
+    before = {path: folder.read(path) for path in folder.list("")}
+    shift(monkeypatch, ahead_s)
+    for words in (*COMMANDS, f"run {tiny_sweep}"):
+        done = CliRunner().invoke(app, [*words.split(), "--store", folder.url])
+        side = "7200 s ahead of" if ahead_s > 0 else "7200 s behind"
+        assert done.exit_code == 2 and side in done.output and "NTP" in done.output, (words, done.output)
+        assert {path: folder.read(path) for path in folder.list("")} == before, words
+    monkeypatch.undo()
+    for words in COMMANDS[:2]:
+        CliRunner().invoke(app, [*words.split(), "--store", folder.url])
+    assert take_snapshot(folder).trial_ids() == {"t1", "t3"} and young in folder.list("metrics")
+
+
+def test_a_small_difference_is_said_and_taken_off_ages(
     folder: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    require_clock(folder)
+    assert folder.clock_ahead_s == 0.0 and not caplog.records
+    folder.write("x", b"")
+    shift(monkeypatch, 40)
     with caplog.at_level(logging.WARNING):
-        folder.check_writable()
-        assert not caplog.records and folder.clock_ahead_s == 0.0
-        now = time.time()
-        monkeypatch.setattr(Store, "modified", lambda self, path: now - 10 * HOUR)
-        folder.check_writable()
-    assert "36000 s ahead of that of store" in caplog.text.replace("36001", "36000") and folder.clock_ahead_s > 9 * HOUR
+        require_clock(folder)
+    assert "40 s ahead of that of store" in caplog.text and age_s(folder, "x", time.time() - 3600) < 5
+
+
+def test_what_a_repair_moved_aside_meanwhile_makes_the_commit_fail(
+    folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an older version, say, on a machine whose clock is hours ahead: it takes what a living worker wrote for left over."""
+    plain = Store.write
+
+    def write(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:
+        if path.startswith("trials/"):
+            self.move(path.replace("trials/", "metrics/"), "quarantine/then/" + path)
+        plain(self, path, content, durable=durable)
+
+    monkeypatch.setattr(Store, "write", write)
+    with pytest.raises(FileNotFoundError, match="vanished before it was committed"):
+        commit(folder, A, ["t1"])
+    monkeypatch.undo()
+    assert take_snapshot(folder).trial_ids() == set() and not folder.list("trials")
+    commit(folder, A, ["t1"])
+    assert take_snapshot(folder).trial_ids() == {"t1"}
 
 
 def test_a_compaction_by_a_clock_that_is_late_keeps_its_grace(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,5 +147,6 @@ def test_a_compaction_by_a_clock_that_is_late_keeps_its_grace(folder: Store, mon
     real = time.time
     with monkeypatch.context() as patch:
         patch.setattr("depthrate.storage.maintenance.merge.time.time", lambda: real() - 10 * HOUR)
+        patch.setattr("depthrate.storage.maintenance.compact.require_clock", lambda store: None)  # an older version
         compact(folder)
     assert compact(folder).deleted == 0 and compact(folder, grace_s=0).deleted > 0

@@ -12,9 +12,12 @@ from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store, StoreError
+from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import TableError
+
+A, B, C = (f"20260101T000000_00000000000{letter}" for letter in "abc")
 
 
 def test_parameters_become_typed_columns(store: Store) -> None:
@@ -201,3 +204,31 @@ def test_frames_and_arrow_tables_are_tables(store: Store) -> None:
     for content in (frame, pa.Table.from_pandas(frame)):
         table = task_table("metrics", content, builtin_columns(), trial_id="t", attempt_id="a")
         assert table["nc1"].to_pylist() == [0.5, None] and table["layer"].to_pylist() == [1, 2]
+
+
+def test_one_moment_is_answered_from_whatever_a_compaction_replaces(folder: Store) -> None:
+    commit(folder, A, ["t1"])
+    commit(folder, B, ["t2"])
+    results = results_of(folder)
+    assert results.sql("select count(*) from trials").fetchall() == [(2,)]
+    commit(folder, C, ["t3"])
+    compact(folder, grace_s=0)
+    compact(folder, grace_s=0)
+    rows = results.sql("select distinct trial_id from metrics order by 1").fetchall()
+    assert rows == [("t1",), ("t2",)] and results.sql("select count(*) from trials").fetchall() == [(2,)]
+    assert results.problems == []
+    assert results.refresh().sql("select count(distinct trial_id) from metrics").fetchall() == [(3,)]
+
+
+def test_results_whose_files_are_gone_say_that_the_store_moved_on(
+    folder: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    for attempt, trial in ((A, "t1"), (B, "t2"), (C, "t3")):
+        commit(folder, attempt, [trial])
+    results = results_of(folder)
+    assert results.sql("select count(*) from trials").fetchall() == [(3,)]
+    folder.delete_many([f"trials/sweep=s/{B}.parquet", f"metrics/sweep=s/{B}.parquet"])
+    rows = results.sql("select distinct trial_id from metrics order by 1").fetchall()
+    assert rows == [("t1",), ("t3",)] and results.sql("select count(*) from trials").fetchall() == [(2,)]
+    assert "1 of 3 trials are gone" in caplog.text
+    assert any("moved on" in problem.reason for problem in results.problems)

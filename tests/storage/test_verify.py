@@ -17,13 +17,16 @@ from tests_rows import commit
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.storage.catalog.removals import RemovalKind, remove
 from depthrate.storage.commits.commit import METADATA_KEY
+from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.parquet import trials_bytes
 from depthrate.storage.files.paths import is_compacted
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.findings import Verification
 from depthrate.storage.maintenance.repair import repair
+from depthrate.storage.maintenance.sweep_removal import rows_of_trials
 from depthrate.storage.maintenance.verify import verify
 
 
@@ -284,3 +287,39 @@ def test_a_compaction_on_its_way_is_no_finding(store: Store, monkeypatch: pytest
     (manifest,) = store.list("manifest")
     store.delete(manifest)  # as before it was written: what it replaces is still there
     assert not verify(store, builtin_columns()).findings and answers(store) == ["t1", "t2", "t3", "t4"]
+
+
+def test_a_commit_that_has_vanished_with_all_its_files_is_named(folder: Store) -> None:
+    commit(folder, A, ["t1", "t2"])
+    commit(folder, B, ["t3"])
+    folder.delete_many([path for path in folder.list("") if A in path and not path.startswith("attempts/")])
+    (finding,) = verify(folder, builtin_columns()).findings
+    assert (finding.kind, finding.path) == ("missing", f"attempts/sweep=s/{A}.json")
+    assert finding.trial_ids == ("t1", "t2") and "2 of its 2 trials stand in no commit" in finding.what
+    repair(folder, verify(folder, builtin_columns()))
+    assert not verify(folder, builtin_columns()).findings and take_snapshot(folder).trial_ids() == {"t3"}
+
+
+def test_so_is_a_compaction_whose_manifest_and_trials_are_gone(folder: Store) -> None:
+    commit(folder, A, ["t1"])
+    compact(folder, grace_s=0, at_least=1)
+    compact(folder, grace_s=0)
+    folder.delete_many([p for p in folder.list("") if not p.startswith(("attempts/", "manifest/"))])
+    kept = {path: folder.read(path) for path in folder.list("")}
+    assert verify(folder, builtin_columns()).findings
+    for path in [path for path in kept if path.startswith("manifest/")]:
+        folder.delete(path)
+    record = {"attempt_id": B, "sweep": "s", "trial_ids": ["t9"], "state": "done", "started_at": 1, "ended_at": 2}
+    folder.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
+    found = {finding.path: finding for finding in verify(folder, builtin_columns()).findings}
+    assert found[f"attempts/sweep=s/{B}.json"].trial_ids == ("t9",)
+
+
+def test_what_was_removed_for_good_is_not_missed(folder: Store) -> None:
+    commit(folder, A, ["t1", "t2"])
+    commit(folder, B, ["t3"])
+    remove(folder, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(folder), ["t1", "t3"]))
+    for _ in range(3):
+        compact(folder, grace_s=0)
+    folder.delete("removals")  # as when their seals have grown old
+    assert take_snapshot(folder).trial_ids() == {"t2"} and not verify(folder, builtin_columns()).findings

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 from rich.console import Console
 from rich.progress import Progress
 
-from depthrate.orchestrator.console.tables import counted
+from depthrate.orchestrator.console.tables import counted, printable
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import CompactionResult, compact
 
 
-def run_compaction(store: Store, grace_s: float, console: Console) -> None:
-    """Compact a store and say what came of it."""
+def run_compaction(store: Store, grace_s: float, console: Console) -> bool:
+    """Compact a store, say what came of it, and return whether all was done."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("compacting", total=None)
 
@@ -33,3 +35,6 @@ def run_compaction(store: Store, grace_s: float, console: Console) -> None:
         console.print(f"{result.waiting} replaced files stay for {wait}; a later compact deletes them", highlight=False)
     for path in result.damaged:
         console.print(f"left alone, because it is damaged: {path}; see: depthrate verify", highlight=False)
+    for text in result.refused:
+        print(f"depthrate: {printable(text)}", file=sys.stderr)
+    return not result.refused

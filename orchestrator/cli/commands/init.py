@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from depthrate.orchestrator.console.errors import UsageError
+from depthrate.storage.files.local import write_whole
 from depthrate.sweeps.json_schema import sweep_schema
 from depthrate.tasks.builtin import builtin_tasks
 
@@ -52,17 +53,22 @@ def power_law(*, depth: int, exponent: float = 0.5, noise: float = 0.1, seed: in
 def write_start(folder: Path, console: Console) -> None:
     """Write a sweep, a task and the schema by which editors check sweeps into a folder; nothing is overwritten.
 
+    Killed on the way it goes on when it is called again.
+
     Raises:
         UsageError: one of the files is there already, or cannot be written.
     """
     contents = {"sweep.yaml": SWEEP, "my_task.py": TASK, SCHEMA_FILE: schema_text()}
     there = [name for name in contents if (folder / name).exists()]
-    if there:
+    is_begun = len(there) < len(contents) and all(
+        (folder / name).read_bytes() == contents[name].encode() for name in there
+    )
+    if there and not is_begun:
         raise UsageError(f"{folder / there[0]} is there already and is not overwritten; give another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():
-            (folder / name).write_text(text, encoding="utf-8")
+            write_whole(str(folder / name), text.encode(), durable=False)
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error}") from None
     for name, what in (("sweep.yaml", "a sweep"), ("my_task.py", "a task"), (SCHEMA_FILE, "what editors check it by")):

@@ -32,6 +32,7 @@ from depthrate.orchestrator.launch.launch import (
 from depthrate.orchestrator.launch.notify import Notifier
 from depthrate.orchestrator.launch.plan import CheckedSweep, Plan, check_contents
 from depthrate.orchestrator.search.proposals import SearchView, with_search
+from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.data_folder import open_data_folder
 from depthrate.storage.files.store import Store, open_store
@@ -86,6 +87,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> int:
     console, data = make_console(), open_data_folder()
     checked = check_launch(options, data, loaded)
     store = open_store(options.store)
+    store.require_writer()
     machines = machines_of(options, checked.sweep, store)
     with_all, view, feed = _see_search(checked, store, machines, options)
     plan = plan_on(machines, with_all, store)
@@ -176,7 +178,7 @@ def _see_search(
         raise UsageError("a search needs its launch to stay and propose; leave out --detach")
     if view.is_over:
         return checked, view, None
-    store.check_writable()
+    require_clock(store)
     try:
         from depthrate.orchestrator.search.studies import SearchFeed
     except ImportError as error:

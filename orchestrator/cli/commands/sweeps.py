@@ -12,12 +12,14 @@ from depthrate.orchestrator.attempts.record import is_live, who
 from depthrate.orchestrator.cli.find_sweep import launched_sweep, write_missing_lists
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, print_json, print_table, printable
+from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.records import Record, read_records_of
 from depthrate.storage.catalog.fits import rename_fits
 from depthrate.storage.catalog.removals import Removal, RemovalKind, restore
 from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, read_specs, write_spec
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
-from depthrate.storage.files.paths import identity
+from depthrate.storage.files.json_objects import read_sealed, sealed
+from depthrate.storage.files.paths import identity, renaming_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.sweep_removal import Going, remove_sweep, what_goes
 from depthrate.storage.query.membership import read_membership
@@ -108,6 +110,7 @@ def restore_named(store: Store, sweep: str, console: Console) -> None:
         removed = {each.sweep for each in snapshot.removals.removals if each.kind is RemovalKind.SWEEP}
         known = ", ".join(sorted(removed)) or "nothing"
         raise UsageError(f"no removed sweep {sweep!r} can be brought back in {store.url}; there is: {known}")
+    require_clock(store)
     restore(store, found)
     say_restored(store, found, sweep, console)
 
@@ -125,28 +128,57 @@ def say_restored(store: Store, removals: Iterable[Removal], what: str, console: 
 def rename(store: Store, old: str, new: str, console: Console) -> None:
     """Give a sweep another name: its launches, its fits; its trials are found by what it asks for.
 
+    Killed on the way it goes on when it is called again: it is written down under the new name before anything else is.
+
     Raises:
         UsageError: there is no such sweep, the name is taken, it runs, or it has a search.
         ForeignNameError: the name cannot be one.
     """
     identity(new)
     snapshot, specs = take_snapshot(store), _launches(store, old)
-    if not specs:
+    begun = _renaming(store, new)
+    if begun == (old, True) and not specs and new in newest_specs(store):
+        console.print(f"{old} is called {new} already", highlight=False, markup=False)
+        return
+    is_resumed = begun == (old, False)
+    if not specs and not is_resumed:
         raise UsageError(_unknown(store, old, snapshot))
-    if new in newest_specs(store):
+    if new in newest_specs(store) and not is_resumed:
         raise UsageError(f"there is a sweep {new!r} in {store.url} already; give another name")
     if running := _running(store, snapshot, old):
         stop = next_call("cancel", old, store.url)
         raise UsageError(f"sweep {old!r} runs: {who(running[0])}; stop it first: {stop}")
     if any("search" in spec.spec for spec in specs):
         raise UsageError(f"sweep {old!r} has a search, whose proposals bear its name; it cannot be renamed")
-    write_missing_lists(store)
-    for spec in specs:
-        sweep = launched_sweep(spec, store).replace(name=new)
-        write_spec(store, new, sweep.spec_hash(), sweep.spec(), spec.trial_ids(store))
+    require_clock(store)
+    _write_renaming(store, old, new, is_over=False)
+    there = {spec.spec_hash for spec in _launches(store, new) if spec.trial_ids(store) is not None}
+    renamed = [(spec, launched_sweep(spec, store).replace(name=new)) for spec in specs]
+    left = [spec for spec, sweep in renamed if sweep.spec_hash() not in there]
+    if left:
+        write_missing_lists(store)
+        for spec, sweep in renamed:
+            if spec in left:
+                write_spec(store, new, sweep.spec_hash(), sweep.spec(), spec.trial_ids(store))
     rename_fits(store, old, new)
-    remove_sweep(store, replace(what_goes(store, take_snapshot(store), old), rows=frozenset()))
+    going = what_goes(store, take_snapshot(store), old)
+    if going.paths:
+        remove_sweep(store, replace(going, rows=frozenset()))
+    _write_renaming(store, old, new, is_over=True)
     console.print(f"{old} is called {new} now; a sweep file keeps the name it has", highlight=False, markup=False)
+
+
+def _renaming(store: Store, new: str) -> tuple[str, bool] | None:
+    """Return (the name that a sweep had, whether its renaming is over); None where it had no other."""
+    try:
+        fields = read_sealed(store.read(renaming_path(new)))
+        return str(fields["from"]), fields["is_over"] is True
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+
+
+def _write_renaming(store: Store, old: str, new: str, *, is_over: bool) -> None:
+    store.write(renaming_path(new), sealed({"from": old, "is_over": is_over}), durable=True)
 
 
 def _launches(store: Store, sweep: str) -> list[LaunchedSpec]:

@@ -10,6 +10,7 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.commands.sweeps import say_restored
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, print_table
+from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.catalog.removals import RemovalKind, remove, restore
 from depthrate.storage.catalog.tags import require_tag, write_tag
 from depthrate.storage.commits.snapshot import take_snapshot
@@ -44,6 +45,7 @@ def remove_trials(
         again = next_call("trials", "rm", None, *words)
         console.print(f"nothing is removed yet; remove {said}: {again}", highlight=False, markup=False)
         return
+    require_clock(store)
     remove(store, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(store), chosen))
     back = next_call("trials", "restore", None, *(prefixes or ["--all"]), "--store", store.url)
     console.print(f"removed {said}; a sweep that asks for one runs it again", highlight=False, markup=False)
@@ -64,6 +66,7 @@ def restore_trials(store: Store, prefixes: Sequence[str], *, all_of_them: bool, 
             f"no removed results of {', '.join(prefixes) or 'named trials'} can be brought back in {store.url}; "
             f"{len(removals)} removals can: depthrate trials restore --all"
         )
+    require_clock(store)
     restore(store, found)
     say_restored(store, found, "what was removed", console)
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
-from depthrate.orchestrator.console.tables import counted, print_json, print_table
+from depthrate.orchestrator.console.tables import counted, print_json, print_table, printable
+from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.files.json_objects import object_of
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.findings import Verification
@@ -26,6 +27,8 @@ SHOWN = 40
 
 def run_verification(store: Store, with_repair: bool, as_json: bool, console: Console) -> bool:
     """Verify a store, repair it if asked, say what was found, and return whether all is well now."""
+    if with_repair:
+        require_clock(store)  # what is left over is told by its age
     with Progress(console=console, transient=True, disable=as_json or not console.is_terminal) as progress:
         bar = progress.add_task("verifying", total=None)
 
@@ -45,6 +48,11 @@ def run_verification(store: Store, with_repair: bool, as_json: bool, console: Co
     rows = [[f.kind, f.path, f.what, len(f.trial_ids) or None] for f in found.findings[:SHOWN]]
     if rows:
         print_table(console, ["kind", "file", "what", "trials"], rows)
+    if found.newer:
+        text = (
+            f"columns that a newer version of depthrate has written, left as they are: {', '.join(sorted(found.newer))}"
+        )
+        console.print(printable(text), highlight=False, markup=False)
     if len(found.findings) > SHOWN:
         kinds = ", ".join(f"{n} {kind}" for kind, n in Counter(f.kind for f in found.findings).most_common())
         console.print(f"and {len(found.findings) - SHOWN} more (in all: {kinds}); --json prints them", highlight=False)
@@ -66,6 +74,7 @@ def _as_json(found: Verification, done: Any) -> dict[str, Any]:
         {"kind": f.kind, "path": f.path, "what": f.what, "trial_ids": list(f.trial_ids)} for f in found.findings
     ]
     report: dict[str, Any] = {"num_trials": found.num_trials, "num_files": found.num_files, "findings": findings}
+    report["newer_columns"] = sorted(found.newer)
     if done is not None:
         report["repair"] = {
             "quarantine": done.quarantine,

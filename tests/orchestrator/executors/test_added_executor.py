@@ -3,72 +3,15 @@
 from __future__ import annotations
 
 import runpy
-from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from one_by_one import TOY
 from outcomes import committed
 from typer.testing import CliRunner
 
 from depthrate.orchestrator.executors import registry
-from depthrate.orchestrator.executors.base import (
-    Executor,
-    ExecutorEntry,
-    ExecutorRequest,
-    JobCounts,
-    JobEnd,
-    PackJob,
-    Scheduler,
-    SeenJobs,
-)
-from depthrate.orchestrator.executors.options import Option
-from depthrate.orchestrator.worker.__main__ import StopFlag, run_job
 from depthrate.storage.files.store import Store
-
-
-class OneByOne(Executor):
-    """Packs one after another in this process."""
-
-    device, workers, capacity = "cpu", 1, 1
-
-    def __init__(self, nice: int):
-        self._nice = nice
-        self._waiting: deque[PackJob] = deque()
-
-    def sentence(self) -> str:
-        return f"one by one, {self._nice} times nice"
-
-    def submit(self, jobs: Sequence[PackJob]) -> None:
-        self._waiting.extend(jobs)
-
-    def running(self) -> dict[str, str]:
-        return {}
-
-    def poll(self, timeout_s: float) -> list[JobEnd]:
-        if not self._waiting:
-            return []
-        job = self._waiting.popleft()
-        run_job(job, StopFlag())
-        return [JobEnd(job.attempt_id)]
-
-    def stop(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def open_one_by_one(request: ExecutorRequest) -> OneByOne:
-    return OneByOne(request.options.executor_options["nice_level"])
-
-
-TOY = ExecutorEntry(
-    name="toy",
-    open=open_one_by_one,
-    options=(Option("nice_level", int, "How nice it is.", default=3, minimum=1),),
-    scheduler=Scheduler(
-        "TOY", lambda store, sweep: SeenJobs(JobCounts(2, 1, {"Play": 2}), []), lambda store, sweep: None
-    ),
-)
 
 
 def test_it_runs_a_sweep_from_the_command_line(folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

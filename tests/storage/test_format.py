@@ -1,0 +1,189 @@
+"""A store says which versions may read it and which may write to it; what newer versions add is carried on, never dropped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests_rows import commit, tables_of
+from typer.testing import CliRunner
+
+from depthrate.orchestrator.analysis.columns import builtin_columns
+from depthrate.orchestrator.analysis.open_results import open_results, results_of
+from depthrate.orchestrator.cli.app import app
+from depthrate.storage.catalog.specs import newest_specs, write_spec
+from depthrate.storage.commits.commit import METADATA_KEY
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.format import FORMAT, FORMAT_FILE, Format
+from depthrate.storage.files.parquet import DataFile, table_bytes, trials_bytes
+from depthrate.storage.files.store import Store, StoreError, existing_store
+from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.maintenance.findings import Verification
+from depthrate.storage.maintenance.repair import repair
+from depthrate.storage.maintenance.verify import verify
+from depthrate.storage.tables.schema import TRIALS
+
+A, B, C = (f"20260101T000000_00000000000{letter}" for letter in "abc")
+WRITERS = (
+    ("compact",),
+    ("verify", "--repair"),
+    ("sweeps", "rm", "s", "--yes"),
+    ("sweeps", "restore", "s"),
+    ("sweeps", "rename", "s", "t"),
+    ("trials", "rm", "t1", "--yes"),
+    ("trials", "restore", "--all"),
+    ("trials", "tag", "odd", "t1"),
+    ("cancel", "s"),
+    ("upgrade",),
+)
+READERS = (("query", "select 1"), ("status",), ("verify",), ("sweeps", "list"), ("fit", "s"), ("logs", "t1"))
+
+
+def call(store: Store, *words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [*words, "--store", store.url])
+    return done.exit_code, done.output
+
+
+def files(store: Store) -> dict[str, bytes]:
+    return {path: store.read(path) for path in store.list("")}
+
+
+@pytest.mark.parametrize("words", [*WRITERS, *READERS], ids=" ".join)
+def test_a_store_that_needs_a_newer_version_is_refused_by_every_command(folder: Store, words: tuple[str, ...]) -> None:
+    commit(folder, A, ["t1"])
+    folder.write_format(Format(7, min_reader=5, min_writer=7, needs="0.9"))
+    before = files(folder)
+    code, said = call(folder, *words)
+    assert code == 2 and "needs depthrate 0.9 or newer" in said and "pip install --upgrade" in said, said
+    assert files(folder) == before
+
+
+@pytest.mark.parametrize("words", WRITERS, ids=" ".join)
+def test_one_that_only_newer_versions_may_write_to_is_read(folder: Store, words: tuple[str, ...]) -> None:
+    commit(folder, A, ["t1"])
+    folder.write_format(Format(7, min_reader=1, min_writer=7, needs="0.9"))
+    before = files(folder)
+    code, said = call(folder, *words)
+    assert code == 2 and "needs depthrate 0.9 or newer to be written to" in said and files(folder) == before
+    assert open_results(folder.url).sql("select trial_id from trials").fetchall() == [("t1",)]
+
+
+def test_whatever_would_write_after_all_is_refused_too(folder: Store) -> None:
+    commit(folder, A, ["t1"])
+    folder.write_format(Format(7, min_writer=7))
+    opened = existing_store(folder.url)
+    acts: list[Callable[[], Any]] = [
+        lambda: opened.write("x", b""),
+        lambda: opened.delete("trials"),
+        lambda: opened.delete_many(["format.json"]),
+        lambda: opened.move("format.json", "x"),
+    ]
+    for act in acts:
+        with pytest.raises(StoreError, match="a newer depthrate, of format 7"):
+            act()
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b'{"format": "x", "min_reader": 1, "min_writer": 1}', b"\xff"])
+def test_a_format_that_cannot_be_believed_stops_writers_and_no_reader(folder: Store, content: bytes) -> None:
+    commit(folder, A, ["t1"])
+    folder.write(FORMAT_FILE, content)
+    code, said = call(folder, "compact")
+    assert code == 2 and "is not as it was written" in said and "backup" in said
+    assert open_results(folder.url).sql("select trial_id from trials").fetchall() == [("t1",)]
+
+
+def test_a_store_without_the_file_is_of_format_1_and_is_upgraded(folder: Store) -> None:
+    """A launch of an early version has no list of its trials: its sweep is expanded, its place among the launches stays."""
+    spec = {"name": "s", "task": "collapse", "params": {"arch": "rn1"}, "grid": {"depth": [2]}, "seeds": 2}
+    write_spec(folder, "s", "aaaa", {"name": "s", **spec})
+    before = newest_specs(folder)["s"]
+    assert existing_store(folder.url).format == Format() and before.trial_ids(folder) is None
+    code, said = call(folder, "upgrade")
+    assert code == 0 and "is of format 1" in said and "1 launches that have none" in said
+    after = newest_specs(folder)["s"]
+    assert len(after.trial_ids(folder) or ()) == 2 and (after.number, after.launched_at) == (
+        before.number,
+        before.launched_at,
+    )
+    assert existing_store(folder.url).format == Format(FORMAT)
+    there = files(folder)
+    code, said = call(folder, "upgrade")
+    assert code == 0 and "nothing to do" in said and files(folder) == there
+
+
+def newer_commit(store: Store, attempt_id: str, trial_id: str, schema_version: int = 1) -> None:
+    """Commit a trial as a later version might: with columns, of any type, that this one has never heard of."""
+    metrics = tables_of(trial_id, attempt_id)["metrics"]
+    metrics = metrics.append_column("later", pa.array([trial_id.encode()] * metrics.num_rows, pa.binary()))
+    content = table_bytes(metrics)
+    path = f"metrics/sweep=s/{attempt_id}.parquet"
+    store.write(path, content)
+    file = DataFile(path, len(content), hashlib.sha256(content).hexdigest(), metrics.num_rows, {})
+    row = {"trial_id": trial_id, "sweep": "s", "task": "t", "attempt_id": attempt_id, "status": "ok", "params": "{}"}
+    row |= {"committed_at": datetime(2026, 1, 1, tzinfo=UTC), "energy_kwh": 1.5}
+    metadata = {"schema_version": schema_version, "files": {"metrics": file.to_json()}}
+    schema = TRIALS.append(pa.field("energy_kwh", pa.float32()))
+    schema = schema.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
+    store.write(f"trials/sweep=s/{attempt_id}.parquet", trials_bytes(pa.Table.from_pylist([row], schema=schema)))
+    record = {"attempt_id": attempt_id, "sweep": "s", "trial_ids": [trial_id], "state": "done", "started_at": 1e9}
+    record |= {"heartbeat_at": 1e9, "ended_at": 1e9, "energy_kwh": 1.5}
+    store.write(f"attempts/sweep=s/{attempt_id}.json", json.dumps(record).encode())
+
+
+def compacted(store: Store, table: str) -> pa.Table:
+    (path,) = [path for path in store.list(table) if "compact_" in path]
+    return pq.read_table(Path(store.root, path))
+
+
+def test_columns_of_newer_versions_are_carried_on(folder: Store) -> None:
+    commit(folder, A, ["t1"])
+    newer_commit(folder, B, "t2")
+    found = verify(folder, builtin_columns())
+    assert found.findings == [] and found.newer == {"metrics.later"}
+    assert repair(folder, found).moved == []
+    for _ in range(2):  # what a compaction has written is compacted again
+        compact(folder, grace_s=0)
+        compact(folder, grace_s=0)
+        trials, metrics = compacted(folder, "trials"), compacted(folder, "metrics")
+        kept = dict(zip(trials["trial_id"].to_pylist(), trials["energy_kwh"].to_pylist(), strict=True))
+        assert kept["t1"] is None and kept["t2"] == 1.5
+        later = {*zip(metrics["trial_id"].to_pylist(), metrics["later"].to_pylist(), strict=True)}
+        assert later >= {("t1", None), ("t2", b"t2")}
+        assert folder.read(f"attempts/sweep=s/{B}.json"), "a record that says more than the table has columns for stays"
+        found = verify(folder, builtin_columns())
+        assert found.findings == [] and "metrics.later" in found.newer
+        commit(folder, C, ["t3"])
+    assert results_of(folder).sql("select count(*) from trials").fetchall() == [(3,)]
+    assert results_of(folder).sql("select count(*) from metrics where trial_id = 't2'").fetchall() == [(6,)]
+
+
+def test_columns_of_newer_versions_are_saved_beside_a_damaged_trial(folder: Store) -> None:
+    newer_commit(folder, A, "t1")
+    newer_commit(folder, B, "t2")
+    compact(folder, grace_s=0)
+    (source,) = take_snapshot(folder).sources
+    done = repair(folder, Verification(lost={source.path: {"t2"}}, sources={source.path: source}))
+    assert done.saved == 1 and take_snapshot(folder).trial_ids() == {"t1"}
+    assert compacted(folder, "trials")["energy_kwh"].to_pylist() == [1.5]
+
+
+def test_what_only_newer_versions_can_read_is_left_as_it_is(folder: Store) -> None:
+    commit(folder, A, ["t1"])
+    newer_commit(folder, B, "t2", schema_version=9)
+    before = files(folder)
+    results = results_of(folder)
+    assert results.sql("select trial_id from trials").fetchall() == [("t1",)]
+    assert any("written by a newer version of depthrate (schema 9" in problem.reason for problem in results.problems)
+    found = verify(folder, builtin_columns())
+    assert [(finding.kind, finding.path) for finding in found.findings] == [("newer", f"trials/sweep=s/{B}.parquet")]
+    assert repair(folder, found).moved == [] and files(folder) == before
+    compact(folder, grace_s=0)
+    left = files(folder)
+    assert all(left[path] == content for path, content in before.items() if B in path)
