@@ -77,14 +77,14 @@ def on_folder(root: Path, kill_at: int | None = None) -> Iterator[Deadline]:
     """Count the calls that change something below a folder, and die at the n-th."""
     deadline, inside = Deadline(kill_at), os.path.realpath(root)
 
-    def concerns(*given: Any, **named: Any) -> bool:
-        if named.get("dir_fd") is not None:
-            return True  # a folder is being removed
-        for value in given[:2]:
-            path = os.readlink(f"/proc/self/fd/{value}") if type(value) is int else value
-            if isinstance(path, str | os.PathLike) and os.path.abspath(os.fspath(path)).startswith(inside):
-                return True
-        return False
+    def is_inside(path: Any) -> bool:
+        return isinstance(path, str | os.PathLike) and os.path.abspath(os.fspath(path)).startswith(inside)
+
+    def concerns(*given: Any, dir_fd: int | None = None, **named: Any) -> bool:
+        opened = dir_fd if dir_fd is not None else given[0] if type(given[0]) is int else None
+        if opened is not None:
+            return is_inside(os.readlink(f"/proc/self/fd/{opened}"))
+        return any(is_inside(path) for path in given[:2])
 
     def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **named: Any) -> Any:
