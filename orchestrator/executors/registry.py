@@ -49,7 +49,7 @@ def make_launch_options(sweep: str, given: Mapping[str, Any], **more: Any) -> La
     Raises:
         OptionError: a value is not allowed.
     """
-    values = {}
+    values: dict[str, Any] = {}
     for option in launch_options():
         value = given.get(option.name, option.default)
         option.check(value)
