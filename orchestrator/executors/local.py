@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import Executor, ExecutorEntry, ExecutorRequest, JobEnd, Machines, PackJob
 from depthrate.orchestrator.executors.options import Option
 
@@ -74,7 +75,7 @@ class LocalExecutor(Executor):
 
     def sentence(self) -> str:
         """Say how many workers there are."""
-        return f"{self.workers} worker processes on {self.device}"
+        return f"{counted(self.workers, 'worker process', 'worker processes')} on {self.device}"
 
     def start(self, num_packs: int | None) -> None:
         """Use no more workers than there are packs; a search will have more of them."""

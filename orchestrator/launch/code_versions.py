@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from depthrate.orchestrator.attempts.record import is_live
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_diff import changed_files, short_diff
 from depthrate.orchestrator.launch.plan import CheckedSweep, Plan
@@ -212,9 +213,13 @@ def describe(found: OtherCode, checked: CheckedSweep, store: Store, again: str, 
     assert checked.task.code is not None
     task, now = checked.task, checked.task.code.contents
     done = sum(map(len, found.committed.values()))
-    parts = [f"{done} of {len(checked.trials)} trials are committed"] if done else []
-    parts += [f"{sum(map(len, found.half_done.values()))} trials are half done"] if found.half_done else []
-    parts += [f"{len(found.underway)} packs are on their way"] if found.underway else []
+    parts = [f"{done} of {counted(len(checked.trials), 'trial is', 'trials are')} committed"] if done else []
+    parts += (
+        [f"{counted(sum(map(len, found.half_done.values())), 'trial is', 'trials are')} half done"]
+        if found.half_done
+        else []
+    )
+    parts += [f"{counted(len(found.underway), 'pack is', 'packs are')} on their way"] if found.underway else []
     lines = [f"the code of task {task.name!r} has changed: {', '.join(parts)}, run by other code than it is now"]
     for version in found.versions[:3]:
         old = read_code(store, version)

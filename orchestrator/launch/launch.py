@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from depthrate.orchestrator.attempts.record import heartbeat_s
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import Executor, LaunchJob, LaunchSite, SubmitError
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
 from depthrate.orchestrator.launch.autocompact import Upkeep
@@ -205,7 +206,7 @@ def _check_still_there(store: Store, plan: Plan) -> None:
     """
     if store.list("removals") and (gone := plan.done - take_snapshot(store).trial_ids()):
         raise StoreError(
-            f"{len(gone)} trials that were done have been removed meanwhile; call it again to run them too"
+            f"{counted(len(gone), 'trial that was', 'trials that were')} done removed meanwhile; call it again to run them too"
         )
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 import yaml
 
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.monitor.cost import Reckoning
 from depthrate.orchestrator.report import figures
 from depthrate.orchestrator.report.data import STATES, ReportData, SearchContent
@@ -119,7 +120,7 @@ def _last_values(data: ReportData, each: Measurement) -> str:
     values = _finite_values(data.results, each.name)
     if each.axis == "log" or not values.size:
         return ""
-    numbers = f"mean {values.mean():.3f}, lowest {values.min():.3f} of {values.size} trials"
+    numbers = f"mean {values.mean():.3f}, lowest {values.min():.3f} of {counted(values.size, 'trial')}"
     return f"<li>{escape(each.label)} at the last step: {numbers}.</li>"
 
 
@@ -133,7 +134,7 @@ def _states(data: ReportData) -> str:
         if state in counts
     )
     wall_s = _finite_values(data.trials, "wall_s")
-    sentence = f"{len(data.trials)} trials planned."
+    sentence = f"{counted(len(data.trials), 'trial')} planned."
     if wall_s.size:
         median, longest = duration_text(float(np.median(wall_s))), duration_text(float(wall_s.max()))
         hours = number_text(wall_s.sum() / 3600)

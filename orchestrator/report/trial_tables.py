@@ -11,6 +11,7 @@ import pandas as pd
 
 from depthrate.orchestrator.analysis.convergence import UNCONVERGED_RULE
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.data import STATES, ReportData
 from depthrate.orchestrator.report.groups import thin_indices, unique, varying
 from depthrate.orchestrator.report.html_table import Cell, long_cell, number_cell, table, text_cell, without_empty
@@ -64,7 +65,7 @@ def trial_table(data: ReportData, *, without: frozenset[str] = frozenset()) -> s
         return ""
     note = "Click a header to sort, a trial for its curves and attempts."
     if len(trials) > len(rows):
-        note += f" The first {len(rows)} trials; {len(trials) - len(rows)} more are not shown."
+        note += f" The first {counted(len(rows), 'trial')}; {len(trials) - len(rows)} more are not shown."
     names = [f"trial-{trial_id}" for trial_id in shown["trial_id"]]
     content = table(header, rows, sortable=True, ids=names)
     return f"<p class=note>{note}</p>{content}{_shared(data, differing)}"

@@ -91,7 +91,7 @@ class SnapshotCache:
                 raise ValueError("its sha256 differs")
             return Commit(path, as_trials(read_parquet(content, self.columns), self.columns), {})
         except _UNREADABLE as error:
-            reason = f"is damaged ({first_line(error)}); its {file.rows} trials do not count, run the sweep again"
+            reason = f"is damaged ({first_line(error)}); its trials ({file.rows}) do not count, run the sweep again"
             return Problem(path, reason)
 
     def commits_of(self, store: Store, listed: Mapping[str, int]) -> dict[str, Commit | Problem]:

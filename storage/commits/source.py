@@ -28,7 +28,7 @@ class Problem:
 
     def __str__(self) -> str:
         lost = (
-            f"; {len(self.trial_ids)} trials in it do not count, run the sweep again to redo them"
+            f"; trials in it do not count ({len(self.trial_ids)}), run the sweep again to redo them"
             if self.trial_ids
             else ""
         )

@@ -24,7 +24,7 @@ class Finding:
     """Trials that do not count because of it, or may not."""
 
     def __str__(self) -> str:
-        lost = f" ({len(self.trial_ids)} trials)" if self.trial_ids else ""
+        lost = f" (trials: {len(self.trial_ids)})" if self.trial_ids else ""
         return f"{self.path}: {self.kind}: {self.what}{lost}"
 
 

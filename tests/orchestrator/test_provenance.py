@@ -200,7 +200,7 @@ def test_a_checkpoint_of_other_code_is_not_gone_on_from(tmp_path: Path) -> None:
     assert [path for path in lab.store.list("checkpoints") if path.endswith(".ckpt")]
     (tmp_path / "law.py").write_text(source)
     code, output = lab.run()
-    assert code == 2 and "1 trials are half done" in output
+    assert code == 2 and "1 trial is half done" in output
     code, output = lab.run("--rerun")
     assert code == 0 and lab.nc1() == {2: 1.0}, output
 

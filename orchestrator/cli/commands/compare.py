@@ -46,7 +46,7 @@ def compare_sweeps(given: tuple[str, str], store: Store, as_json: bool, console:
         console.print(
             f"{place}: {each.sweep.name}, {counted(len(each.trials), 'trial')}", highlight=False, markup=False
         )
-    console.print(f"{len(shared)} trials are in both", highlight=False)
+    console.print(f"{counted(len(shared), 'trial is', 'trials are')} in both", highlight=False)
     rows = [[name, *map(_listed, both)] for name, both in values.items()]
     if rows:
         print_table(console, ["parameter", *names], rows)

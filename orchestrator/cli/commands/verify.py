@@ -59,9 +59,14 @@ def run_verification(store: Store, with_repair: bool, as_json: bool, console: Co
     if done is not None:
         console.print(f"moved {counted(len(done.moved), 'file')} to {done.quarantine}/", highlight=False)
         if done.saved:
-            console.print(f"{done.saved} trials beside damaged ones were written anew and count", highlight=False)
+            console.print(
+                f"{counted(done.saved, 'trial')} beside damaged ones, written anew: counted again", highlight=False
+            )
         if done.pending:
-            console.print(f"{len(done.pending)} trials are pending again: run their sweep", highlight=False)
+            console.print(
+                f"{counted(len(done.pending), 'trial is', 'trials are')} pending again: run their sweep",
+                highlight=False,
+            )
     elif found.findings:
         console.print(
             "move what is broken aside and make its trials pending: depthrate verify --repair", highlight=False

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import ExecutorRequest, LaunchJob, LaunchSite
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.ray.node import RAY_ITSELF_GB, run_ray_node
@@ -52,9 +53,11 @@ class Allocation(RemoteLaunch, LaunchSite):
         """Say which cluster and what the job asks for."""
         profile, partition = self._profile, self._limits.partition_of(self._profile)
         asked = f"{profile.asked()} each, {profile.walltime_min} min"
-        nodes = f"{profile.nodes} nodes" if profile.nodes > 1 else "1 node"
+        nodes = counted(profile.nodes, "node")
         where = f"SLURM cluster {self._limits.cluster}, partition {partition.name}"
-        return f"Ray in one job of {nodes} of {where}: {asked}; {self.workers} packs at once on {self.device}"
+        return (
+            f"Ray in one job of {nodes} of {where}: {asked}; {counted(self.workers, 'pack')} at once on {self.device}"
+        )
 
     def details(self, packs: Sequence[Pack], estimate_s: Estimate) -> dict[str, Any]:
         """Return the batch script."""

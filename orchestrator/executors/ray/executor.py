@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.ray.settings import TUNE_SETTINGS  # first: ray reads the environment
 
 # isort: split
@@ -90,7 +91,7 @@ class RayExecutor(Executor):
 
     def sentence(self) -> str:
         """Say which Ray, and in what its nodes differ from this machine."""
-        where = f"{self._where}, {self.workers} packs at once on {self.device}"
+        where = f"{self._where}, {counted(self.workers, 'pack')} at once on {self.device}"
         return "; ".join([where, *self._differences[:5]])
 
     def details(self, packs: Sequence[Pack], estimate_s: Estimate) -> dict[str, Any]:

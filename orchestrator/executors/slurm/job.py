@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import FrameType
 
 from depthrate.orchestrator.attempts.record import nth_attempt_id, read_attempt, write_lost
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import JobEnd, PackJob
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.executors.slurm.gpu_sharing import shared_gpus
@@ -63,7 +64,7 @@ class _Bundle:
         with shared_gpus(gpus, packs_per_gpu) as names:
             self._run_on(LocalExecutor(min(slots, len(self.waiting)), names))
         if self.asked and self.waiting:
-            left = f"{len(self.waiting)} packs go on"
+            left = counted(len(self.waiting), "pack goes on", "packs go on")
             go_back_into_queue(self.asked, left, has_progressed=self.has_progressed)
 
     def _run_on(self, executor: LocalExecutor) -> None:

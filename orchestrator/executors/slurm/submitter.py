@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from depthrate.orchestrator.attempts.record import new_attempt_id
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import PackJob
 from depthrate.orchestrator.executors.slurm.job import run_bundle
 from depthrate.orchestrator.executors.slurm.queue import array_of
@@ -224,7 +225,7 @@ class Outbox:
             room = self._room.left(len(jobs_alive))
             size = min(size, len(left), size if room is None else room)
             if size == 0:
-                raise SubmitLimitError(f"the cluster takes {self._room.most} jobs of this user")
+                raise SubmitLimitError(f"the cluster takes {counted(self._room.most or 0, 'job')} of this user")
             try:
                 yield self._submit_array([left[index] for index in range(size)], excluded, jobs_alive)
             except SubmitLimitError:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.requested_maps import heat_map
 from depthrate.orchestrator.report.groups import grouped, spread
@@ -60,7 +61,7 @@ def _path_plot(data: ReportData, panel: PathPanel) -> Plot | None:
     label = data.measurement(panel.x).label
     rows = math.ceil(len(shown) / 2) + 1
     layout = make_layout(Axes("x", "y", label, each.label, x_log=False, y_log=is_log), frame[panel.measurement], rows)
-    notes = [f"Last step, {frame['trial_id'].nunique()} trials; bands from the lowest to the highest trial."]
+    notes = [f"Last step, {counted(frame['trial_id'].nunique(), 'trial')}; bands from the lowest to the highest trial."]
     notes.append(_error_note(frame, panel, each, is_log=is_log))
     notes += [f"{len(shown)} of {len(groups)} settings are drawn."] if len(shown) < len(groups) else []
     return Plot(f"{each.label} along the path of features", traces, layout, rows, notes)
@@ -129,7 +130,9 @@ def _layer_map(data: ReportData, each: Measurement, key: tuple[str, ...], part: 
     layout["yaxis"] |= {"autorange": "reversed"}
     setting = ", ".join(f"{name} = {value}" for name, value in zip(data.settings, key, strict=True))
     title = f"{each.label} over steps and layers{', ' if setting else ''}{setting}"
-    return Plot(title, [heat_map(values, label)], layout, 1, [f"Mean of {part['trial_id'].nunique()} trials."])
+    return Plot(
+        title, [heat_map(values, label)], layout, 1, [f"Mean of {counted(part['trial_id'].nunique(), 'trial')}."]
+    )
 
 
 def _trade_off_plot(data: ReportData, panel: TradeOffPanel) -> Plot | None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.figures.requested_points import is_log, label_of, placed
@@ -60,7 +61,7 @@ def spectrum_plot(data: ReportData, content: FigureContent) -> Plot | None:
         )
     layout = make_layout(axes, positive, rows := 1 + len(layers) // 8)
     layout["legend"]["title"] = {"text": "layer", "side": "top", "font": {"size": 12}}
-    notes = [f"Mean of {content.rows['trial_id'].nunique()} trials."]
+    notes = [f"Mean of {counted(content.rows['trial_id'].nunique(), 'trial')}."]
     return Plot(request.title or f"{label}, layer by layer", traces, layout, rows, notes)
 
 

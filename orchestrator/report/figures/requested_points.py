@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.groups import grouped, spread
@@ -186,4 +187,4 @@ def _dress(layout: dict[str, object], axes: Axes, places: pd.Series, legend: str
 
 
 def _trials_note(rows: pd.DataFrame) -> str:
-    return f"{rows['trial_id'].nunique()} trials."
+    return f"{counted(rows['trial_id'].nunique(), 'trial')}."
