@@ -56,7 +56,7 @@ def _measured(processes: int, *arguments: str) -> float:
 def _fused(trials: int, steps: int) -> float:
     import torch
 
-    from depthrate.tasks.dufm.pack import training_of
+    from depthrate.tasks.dufm.pack import training
     from depthrate.tasks.dufm.task import DUFM
 
     torch.set_num_threads(1)
@@ -65,9 +65,8 @@ def _fused(trials: int, steps: int) -> float:
     size = DUFM.max_pack_size(params[0], "cpu")  # more trials than fit into the caches run as several packs
     seconds = 0.0
     for start in range(0, trials, size):
-        training = training_of(params[start : start + size])
-        inputs = (torch.from_numpy(training.dataset.x_NI), torch.from_numpy(training.dataset.labels_N))
-        trainer = training.trainer(training.network, training.plan, training.hyperparameters, *inputs)
+        read = [DUFM.read(each) for each in params[start : start + size]]
+        trainer = training(read, DUFM.network(read[0], DUFM.data_shape(read[0]))).begin()
         for _ in range(5):
             trainer.step()
         begun = time.process_time()

@@ -24,7 +24,7 @@ def grown_mb(depth: int, num_samples: int, width: int) -> float:
     from depthrate.storage.files.store import Store
     from depthrate.storage.tables.feature_file import FeatureFile
     from depthrate.storage.tables.from_task import layer_parts, task_table
-    from depthrate.tasks.collapse.pack import training_of
+    from depthrate.tasks.collapse.pack import training
     from depthrate.tasks.collapse.task import COLLAPSE
     from depthrate.tasks.data.dataset import Dataset
     from depthrate.tasks.training.layers import kept_features
@@ -32,11 +32,12 @@ def grown_mb(depth: int, num_samples: int, width: int) -> float:
     rng = np.random.default_rng(0)
     data = Dataset.from_arrays(rng.normal(size=(num_samples, width)).astype(np.float32), np.arange(num_samples) % 10)
     params = COLLAPSE.schema.fill({"arch": "rn1", "depth": depth, "width": width, "steps": 1, "geodesic": True})
-    training = training_of([params], data)
-    trainer = training.begin()
+    trial = COLLAPSE.read(params)
+    pack = training([trial], data, COLLAPSE.network(trial, data.shape))
+    trainer = pack.begin()
     with tempfile.TemporaryDirectory() as folder:
         before = _peak_mb()
-        training.measure(trainer, [0], 0)
+        pack.measure(trainer, [0], 0)
         features = FeatureFile()
         for part in layer_parts(kept_features(trainer, 0, data.class_counts_K, 0, "all", "float32")):
             features.add(task_table("features", part, None, trial_id="x", attempt_id="a"))  # type: ignore[arg-type]

@@ -51,9 +51,9 @@ def main() -> None:
 
 
 def _compare(pool: ProcessPoolExecutor, setting: Setting, rounds: int, cores: int) -> None:
-    from depthrate.tasks.words.schema import max_pack_size
+    from depthrate.tasks.words.task import WORDS
 
-    pack = min(max_pack_size(_params(setting, 0), "cpu"), TRIALS)
+    pack = min(WORDS.max_pack_size(_params(setting, 0), "cpu"), TRIALS)
     sides = {
         # one after another: two trials a process give the same rate as eight, sooner
         "plain": (_train_plain, [[seed] for seed in range(2 * cores)]),
@@ -83,10 +83,10 @@ def _one_thread() -> None:
 
 
 def _params(setting: Setting, seed: int) -> dict[str, object]:
-    from depthrate.tasks.words.schema import SCHEMA
+    from depthrate.tasks.words.task import WORDS
 
     sequences, words, length, width, layer_norm, steps = setting
-    return SCHEMA.fill(
+    return WORDS.schema.fill(
         {
             "sequences": sequences,
             "vocabulary_size": words,
@@ -102,9 +102,10 @@ def _params(setting: Setting, seed: int) -> dict[str, object]:
 
 def _train_fused(setting: Setting, seeds: list[int]) -> float:
     """Return the seconds that a pack of these seeds takes."""
-    from depthrate.tasks.words.pack import make_trainer
+    from depthrate.tasks.words.task import WORDS
+    from depthrate.tasks.words.training import training
 
-    trainer = make_trainer([_params(setting, seed) for seed in seeds], "cpu")
+    trainer = training([WORDS.read(_params(setting, seed)) for seed in seeds]).begin()
     started = time.process_time()
     for _ in range(setting[-1]):
         trainer.step()
@@ -117,11 +118,12 @@ def _train_plain(setting: Setting, seeds: list[int]) -> float:
     from torch import nn
 
     from depthrate.tasks.words.sentences import draw_sentences
+    from depthrate.tasks.words.task import WORDS
 
     sequences, words, length, width, layer_norm, steps = setting
     (seed,) = seeds
     params = _params(setting, seed)
-    sentences = draw_sentences(params).train_NL.long()
+    sentences = draw_sentences(WORDS.read(params)).train_NL.long()
     labels = torch.arange(sequences).repeat_interleave(len(sentences) // sequences)
     torch.manual_seed(seed)
     norm = [nn.LayerNorm(width, elementwise_affine=False)] if layer_norm else []

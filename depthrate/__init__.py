@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from depthrate.tasks.fits.common_exponent import common_exponent
     from depthrate.tasks.fits.cutoffs import cutoff
     from depthrate.tasks.fits.rates import fit_many, fit_rates, predict
+    from depthrate.tasks.function_task import task
     from depthrate.tasks.measurement import Measurement
     from depthrate.tasks.measures.geodesic import along_geodesic, geodesic
     from depthrate.tasks.measures.labelled import FeaturesError
     from depthrate.tasks.measures.measure import measure
     from depthrate.tasks.measures.stream import Measurer
     from depthrate.tasks.own.probe import probe
-    from depthrate.tasks.task import Interrupted, Pruned, TaskError, task
+    from depthrate.tasks.task import Interrupted, Pruned, TaskError
 
 __all__ = [
     "FeaturesError",
@@ -78,7 +79,8 @@ _HOMES = {
     "tasks.measures.stream": ("Measurer",),
     "tasks.own.probe": ("probe",),
     "tasks.measures.geodesic": ("along_geodesic", "geodesic"),
-    "tasks.task": ("Interrupted", "Pruned", "TaskError", "task"),
+    "tasks.function_task": ("task",),
+    "tasks.task": ("Interrupted", "Pruned", "TaskError"),
 }
 _PLACES = {name: (module, name) for module, names in _HOMES.items() for name in names}
 _PLACES["open"] = ("orchestrator.notebook.results", "open_results")

@@ -29,7 +29,7 @@ from depthrate.storage.tables import schema
 from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.fits.models import MODELS
-from depthrate.tasks.schema import REQUIRED
+from depthrate.tasks.parameters import REQUIRED
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("orchestrator", "tasks", "sweeps", "storage", "slurm")

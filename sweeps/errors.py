@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from depthrate.tasks.schema import nearest, shown
+from depthrate.tasks.parameters import nearest, shown
 
 MAX_TRIALS = 1_000_000
 """Trials of a sweep, values of an axis, proposals of a search; a sweep file's `max_trials` allows more."""

@@ -12,7 +12,7 @@ from depthrate.sweeps.errors import SweepError, check_count, counted, kind_of
 from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.spec import Grid, SweepSpec
 from depthrate.sweeps.trial import Trial, TrialMaker
-from depthrate.tasks.schema import Filler, Parameter, ParameterError, nearest, shown
+from depthrate.tasks.parameters import Filler, Parameter, ParameterError, nearest, shown
 from depthrate.tasks.task import Task
 
 Combination = dict[str, Any]
@@ -72,7 +72,7 @@ class TrialBuilder:
         self._filters = [_checked_filter(part, task) for part in sweep.exclude]
         self._filler = Filler(task.schema, later=self.derived.keys())
         self._formulas = {name: _Formula(expression, task.schema[name]) for name, expression in self.derived.items()}
-        self._maker = TrialMaker(task.name, task.version, task.schema, added=task.schema.added)
+        self._maker = TrialMaker(task.name, task.version, task.schema, added=task.schema.added_later)
 
     def build(self, given: Combination) -> Trial | None:
         """Return the trial with these parameters, or None if the sweep excludes it.

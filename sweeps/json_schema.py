@@ -17,7 +17,7 @@ from depthrate.sweeps.spec import FIGURE_KEYS, FigureRequest, FitRequest, Grid, 
 from depthrate.tasks.measurement import scalars
 from depthrate.tasks.own.references import HOSTS, NAMED, OWN, OWN_PATTERNS, OwnReferences
 from depthrate.tasks.own.schema import OF_TEXTS, own_schema
-from depthrate.tasks.schema import Parameter
+from depthrate.tasks.parameters import Parameter
 from depthrate.tasks.task import Task
 
 Schema = dict[str, Any]

@@ -16,7 +16,7 @@ from depthrate.sweeps.spec import KEYS, NAME, Search, SweepSpec, figure_request,
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.loading import absolute_task_name
 from depthrate.tasks.own.references import HOSTS, NAMED, absolute_reference, is_own
-from depthrate.tasks.schema import nearest, shown
+from depthrate.tasks.parameters import nearest, shown
 from depthrate.tasks.user_code import code_of_file, require_trust
 
 SHIPPED = Path(__file__).parent

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from depthrate.sweeps.trial import CanonicalWriter, Trial
-from depthrate.tasks.schema import Parameter
+from depthrate.tasks.parameters import Parameter
 from depthrate.tasks.task import Task
 
 TOLERANCE = 1.25
@@ -81,7 +81,7 @@ def one_of_each_shape(packs: Iterable[Pack], task: Task) -> list[Pack]:
 
 def chains(trials: Sequence[Trial], task: Task) -> list[list[Trial]]:
     """Return trials of one pack chain by chain, each in its order; where there are no chains each trial is one."""
-    along = task.chained(trials[0].params) if task.fused and trials else None
+    along = task.chain_parameter(trials[0].params) if task.fused and trials else None
     if along is None:
         return [[trial] for trial in trials]
     others = CanonicalWriter(task.schema.keys() - {along})
@@ -93,29 +93,27 @@ def chains(trials: Sequence[Trial], task: Task) -> list[list[Trial]]:
 
 def largest(group: Sequence[list[Trial]], task: Task) -> Trial:
     """Return a trial that goes as far along its chain as any of them; all others are like it."""
-    along = task.chained(group[0][0].params)
+    along = task.chain_parameter(group[0][0].params)
     return group[0][0] if along is None else max((chain[-1] for chain in group), key=lambda trial: trial.params[along])
 
 
 def _most_that_fit(trial: Trial, task: Task, device: str, most: int, memory_bytes: float) -> int:
     """Return the largest number of trials of this shape, up to `most`, whose predicted peak fits; at least 1."""
-    if task.memory_bytes is None:
-        return most
-    while most > 1 and task.memory_bytes(trial.params, most, device) > memory_bytes:
+    while most > 1 and (task.memory_bytes(trial.params, most, device) or 0) > memory_bytes:
         most -= 1
     return most
 
 
 def estimated_wall_s(pack: Pack, task: Task) -> float:
     """Return the rough seconds of a pack on one core; its number of trials where the task gives no estimate."""
-    if task.estimate_s is None:
-        return float(len(pack.trials))
-    if not task.fused:
-        return sum(task.estimate_s(trial.params) for trial in pack.trials)
     if not pack.trials:  # what is left of a pack that another launch committed
         return 0.0
+    if not task.fused:
+        estimates = [task.estimate_s(trial.params) for trial in pack.trials]
+        return sum(1.0 if seconds is None else seconds for seconds in estimates)
     group = chains(pack.trials, task)
-    return task.estimate_s(largest(group, task).params) * len(group)  # one shape, one estimate
+    seconds = task.estimate_s(largest(group, task).params)  # one shape, one estimate
+    return float(len(pack.trials)) if seconds is None else seconds * len(group)
 
 
 def _by_shape(trials: list[Trial], task: Task) -> list[list[list[Trial]]]:
@@ -124,7 +122,7 @@ def _by_shape(trials: list[Trial], task: Task) -> list[list[list[Trial]]]:
     writers: dict[str | None, CanonicalWriter] = {}
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
-        along = task.chained(trial.params)
+        along = task.chain_parameter(trial.params)
         if along not in writers:
             writers[along] = CanonicalWriter(shared - {along})
         groups.setdefault(writers[along].write(trial.params), []).append(trial)
@@ -139,11 +137,9 @@ def _cut_evenly(chains: list[list[Trial]], most: int) -> list[list[list[Trial]]]
 
 def predicted_bytes(pack: Pack, task: Task, device: str) -> float | None:
     """Return the predicted peak memory of a pack; null where the task predicts none."""
-    if task.memory_bytes is None or not pack.trials:
-        return None
-    group = chains(pack.trials, task)
-    together = len(group) if task.fused else 1
-    return max(task.memory_bytes(trial.params, together, device) for trial in _asked(pack, task))
+    together = len(chains(pack.trials, task)) if task.fused else 1
+    predictions = [task.memory_bytes(trial.params, together, device) for trial in _asked(pack, task)]
+    return max((number for number in predictions if number is not None), default=None)
 
 
 def _asked(pack: Pack, task: Task) -> Sequence[Trial]:
@@ -157,13 +153,13 @@ def check_memory(packs: Sequence[Pack], task: Task, device: str, memory_bytes: f
     Raises:
         MemoryLimitError: saying what was predicted, what there is, and which parameters would make it fit.
     """
-    if task.memory_bytes is None or memory_bytes is None:
+    if memory_bytes is None:
         return
     needs: dict[str, tuple[float, Trial]] = {}
     for pack in packs:
         for trial in _asked(pack, task):
             needed = task.memory_bytes(trial.params, 1, device)
-            if needed > TOLERANCE * memory_bytes:
+            if needed is not None and needed > TOLERANCE * memory_bytes:
                 needs[trial.trial_id] = needed, trial
     if not needs:
         return
@@ -189,14 +185,14 @@ def gigabytes(number: float) -> str:
 
 
 def _largest_that_fits(
-    trial: Trial, parameter: Parameter, predict: Callable[..., float], device: str, memory_bytes: float
+    trial: Trial, parameter: Parameter, predict: Callable[..., float | None], device: str, memory_bytes: float
 ) -> int | None:
     """Return the largest value of a whole-number parameter with which the trial fits; null if it alone cannot do it."""
     if parameter.kind != "int" or parameter.fusible:
         return None
 
     def fits(value: int) -> bool:
-        return predict({**trial.params, parameter.name: value}, 1, device) <= memory_bytes
+        return (predict({**trial.params, parameter.name: value}, 1, device) or 0) <= memory_bytes
 
     low, given = int(parameter.minimum or 1), trial.params[parameter.name]
     if given == low or not fits(low):

@@ -11,7 +11,7 @@ from msgspec import structs
 from msgspec.structs import FieldInfo, fields
 
 from depthrate.sweeps.errors import SweepError, kind_of, require_keys
-from depthrate.tasks.schema import nearest, shown
+from depthrate.tasks.parameters import nearest, shown
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from msgspec import Meta
 from depthrate.sweeps.errors import MAX_TRIALS, SweepError, counted
 from depthrate.sweeps.part import Part
 from depthrate.sweeps.spec import Search
-from depthrate.tasks.schema import Parameter, ParameterSchema, shown
+from depthrate.tasks.parameters import Parameter, ParameterSchema, shown
 
 _MOST_POINTS = 10**15
 """Of a range with a step: more cannot be told apart as floats."""

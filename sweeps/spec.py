@@ -17,7 +17,7 @@ from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.measurement import scalars
 from depthrate.tasks.own.references import references_of_sweep
-from depthrate.tasks.schema import LARGEST, ParameterError, nearest, shown
+from depthrate.tasks.parameters import LARGEST, ParameterError, nearest, shown
 from depthrate.tasks.task import Engine, Task
 
 NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,99}"

@@ -13,7 +13,7 @@ from depthrate.sweeps.expression import ExpressionError
 from depthrate.sweeps.search_space import Dimension, dimensions_of
 from depthrate.sweeps.spec import Search, SweepSpec
 from depthrate.sweeps.trial import Trial, canonical_json, identifying
-from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.task import Task
 
 
@@ -92,7 +92,7 @@ def _make_studies(sweep: SweepSpec, search: Search, task: Task) -> list[Study]:
         identity = {
             "task": task.name,
             "task_version": task.version,
-            "given": identifying(checked, task.schema.added),
+            "given": identifying(checked, task.schema.added_later),
             "derive": {name: expression.text for name, expression in builder.derived.items()},
             "seeds": builder.seeds,
             "search": search.definition(),

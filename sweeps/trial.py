@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from depthrate.tasks.schema import OncePerObject
+from depthrate.tasks.parameters import OncePerObject
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 _FIXED = (str, int, float, type(None))
@@ -27,7 +27,7 @@ def trial_id_of(
     """Return the first 16 hex digits of sha256 over the canonical JSON of task, version and parameters.
 
     These are all parameters but those that the task gained later and that stand at the value which `added` has for them
-    (`ParameterSchema.added`): there the trial is what it was before the task knew them.
+    (`ParameterSchema.added_later`): there the trial is what it was before the task knew them.
     """
     content = {"task": task, "task_version": task_version, "params": identifying(params, added)}
     return _short_hash(canonical_json(content))

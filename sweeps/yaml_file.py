@@ -10,7 +10,7 @@ import yaml
 from depthrate.sweeps.errors import SweepError, counted
 
 MAX_DIGITS = 300
-"""Of a whole number in a sweep file; no parameter takes one of more (`tasks.schema.LARGEST`)."""
+"""Of a whole number in a sweep file; no parameter takes one of more (`tasks.parameters.LARGEST`)."""
 MAX_REPEATED = 100_000
 """Values that the aliases of a sweep file may stand for."""
 _FLOAT_TAG, _INT_TAG = "tag:yaml.org,2002:float", "tag:yaml.org,2002:int"

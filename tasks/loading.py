@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from depthrate.tasks.builtin import builtin_tasks
+from depthrate.tasks.function_task import FunctionTask
 from depthrate.tasks.own.references import OWN, code_of_references, references_of_text
-from depthrate.tasks.schema import nearest
-from depthrate.tasks.task import Params, RunPack, Task, TaskContext, TaskError, TrialResult
+from depthrate.tasks.parameters import nearest
+from depthrate.tasks.task import Task, TaskError
 from depthrate.tasks.task_code import TaskCode
-from depthrate.tasks.user_code import code_of_file, code_of_installed, load_user_module, unforeseen_import
+from depthrate.tasks.user_code import code_of_file, code_of_installed, load_user_module
 
 
 def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] | None = None) -> Task:
@@ -44,22 +45,8 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
         state = "has no function" if function is None else "does not mark with @depthrate.task the function"
         tasks = [key for key, value in vars(module).items() if hasattr(value, "__depthrate_task__")]
         raise TaskError(f"{where} {state} {function_name!r}; tasks there: {', '.join(tasks) or 'none'}")
-    assert isinstance(loaded, Task)
-    return loaded if code is None else replace(loaded, code=code, run=_explained(loaded.run, code))
-
-
-def _explained(run: RunPack, code: TaskCode) -> RunPack:
-    """Return a task's function that says of a module beside its file why it cannot be imported while the task runs."""
-
-    def explained(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
-        try:
-            yield from run(trials, context)
-        except ModuleNotFoundError as error:
-            if unforeseen := unforeseen_import(error, code):
-                raise ImportError(unforeseen, name=error.name) from error
-            raise
-
-    return explained
+    assert isinstance(loaded, FunctionTask)
+    return replace(loaded, code=code)
 
 
 def names_user_code(name: str) -> bool:

@@ -30,7 +30,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from depthrate.tasks.code_trust import STRICT_MODES, distrust, distrust_of_paths, is_accepted, is_mine
-from depthrate.tasks.schema import ParameterError, nearest
+from depthrate.tasks.parameters import ParameterError, nearest
 from depthrate.tasks.task import TaskError
 from depthrate.tasks.task_code import TaskCode, TooMuchCode, code_of_module, collect_code
 

@@ -42,7 +42,7 @@ def fit_curves(
     if not requests:
         return []
     ended = judge(results, trials, task.measurements if task else ())
-    draw_names = [] if task is None else [name for name, parameter in task.schema.items() if parameter.draw]
+    draw_names = [] if task is None else [name for name, parameter in task.schema.items() if parameter.is_random_seed]
     declared = {} if task is None else by_name(task.measurements)
     params = {trial.trial_id: trial.params for trial in trials}
     curves, values = [], FittedValues(results, requests)

@@ -7,7 +7,7 @@ from typing import Any
 
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import canonical_json
-from depthrate.tasks.schema import OncePerObject
+from depthrate.tasks.parameters import OncePerObject
 
 SCOPE = "seed_scope"
 """The parameter that says whether a seed's trials share their draws (`seed`) or each has its own (`trial`)."""

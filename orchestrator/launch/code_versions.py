@@ -235,7 +235,7 @@ def describe(found: OtherCode, checked: CheckedSweep, store: Store, again: str, 
     else:
         lines.append(f"  run those trials again; only what the new code gives counts then: {again} --rerun")
     lines.append(f"  keep them, because the change alters no result: {again} --accept-code")
-    lines.append(f"  keep both, as different trials: {task.told_apart or _raised(task)}")
+    lines.append(f"  keep both, as different trials: {task.distinguished_by or _raised(task)}")
     return "\n".join(lines)
 
 

@@ -29,6 +29,8 @@ from depthrate.tasks.task import Task
 MOST_TRIALS = 1000
 """Committed last, among which measured packs are looked for."""
 MOST_PACKS = 64
+NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
+"""What a task raises on the parameters of trials that it cannot have run."""
 NEAREST = 7
 """Measured packs whose median corrects a pack's estimate: those whose trials were reckoned to take about as long."""
 
@@ -47,7 +49,7 @@ class Estimates:
 
     def __call__(self, pack: Pack) -> float | None:
         """Return the rough seconds on one core (or GPU, where measured ones correct it); None where nothing is known."""
-        if self.task.estimate_s is None and not self.measured:
+        if not self.measured and any(self.task.estimate_s(trial.params) is None for trial in pack.trials[:1]):
             return None
         reckoned_s = estimated_wall_s(pack, self.task)
         return reckoned_s * self._factor(reckoned_s / max(1, len(pack.trials)))
@@ -101,17 +103,24 @@ def _measured(
         if row["task"] == task.name and row["wall_s"] is not None and device_kind(row["device"]) == device_kind(device):
             packs[row["attempt_id"], row["pack_id"]].append(row)
     packs = dict(islice(packs.items(), MOST_PACKS))
-    counts_cores = task.estimate_s is not None and device_kind(device) == "cpu"
+    first = next(iter(packs.values()), [])
+    counts_cores = device_kind(device) == "cpu" and any(_estimate_s(task, row) is not None for row in first[:1])
     records = records_of_attempts(store, snapshot, {attempt for attempt, _ in packs})
     found = []
     for (attempt_id, _), rows in packs.items():
         share = _computing_share(records.get(attempt_id)) if counts_cores else 1.0
-        with suppress(ValueError, KeyError, TypeError, ArithmeticError):  # trials that this task cannot have run
+        with suppress(*NOT_OURS):  # trials that this task cannot have run
             reckoned_s, taken_s = _reckoned_s(task, rows), sum(row["wall_s"] for row in rows) * (share or 0.0)
             if taken_s > 0 and reckoned_s > 0:
                 found.append((float(np.log(reckoned_s / len(rows))), taken_s / reckoned_s))
     ended = [record for record in records.values() if record["ended_at"] is not None and record["packs_s"]]
     return sorted(found), [max(0.0, span_s(record, record["ended_at"]) - record["packs_s"]) for record in ended]
+
+
+def _estimate_s(task: Task, row: Mapping[str, Any]) -> float | None:
+    with suppress(*NOT_OURS):
+        return task.estimate_s(task.schema.completed(object_of(row["params"])))
+    return None
 
 
 def _reckoned_s(task: Task, rows: Sequence[Mapping[str, Any]]) -> float:

@@ -14,7 +14,7 @@ from depthrate.storage.query.sql_checks import QueryError
 from depthrate.sweeps.spec import fit_request
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.builtin import builtin_tasks
-from depthrate.tasks.schema import nearest
+from depthrate.tasks.parameters import nearest
 from depthrate.tasks.task import Task
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.studies import make_studies
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.measurement import scalars
-from depthrate.tasks.schema import nearest
+from depthrate.tasks.parameters import nearest
 
 
 def check_search(checked: CheckedSweep, source: DataSource) -> None:

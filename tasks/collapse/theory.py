@@ -158,10 +158,10 @@ def bound_of_basis(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | 
 
 def _is_simplex(params: Mapping[str, Any]) -> bool:
     """Tell which of both the optimum of the unconstrained model has (Lemma 4.2): with a last bias, too, squares have it."""
-    from depthrate.tasks.networks.builtin import has_last_bias  # here: see construction_excess
+    from depthrate.tasks.networks.builtin import NetworkParameters, has_last_bias  # here: see construction_excess
 
-    given = {"loss": "ce", "last_bias": None, **params}
-    return given["loss"] == "ce" or has_last_bias(given)
+    trial = NetworkParameters.of({"loss": "ce", "last_bias": None, **params})
+    return trial.loss == "ce" or has_last_bias(trial)
 
 
 def _bound_of_distance(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from depthrate.tasks.dufm.solutions import Solution
 from depthrate.tasks.dufm.strongly_regular import graph_order
-from depthrate.tasks.dufm.theory import Problem
+from depthrate.tasks.dufm.theory import DufmProblem
 
 Array = npt.NDArray[np.float64]
 
@@ -39,7 +39,7 @@ class SolutionKind(StrEnum):
     UNCONVERGED = "unconverged"
 
 
-def classify(problem: Problem, solution: Solution, *, drift: float, relu: bool, rank_tol: float) -> SolutionKind:
+def classify(problem: DufmProblem, solution: Solution, *, drift: float, relu: bool, rank_tol: float) -> SolutionKind:
     """Return which solution these matrices are. The first that holds, of:
 
     1. zero: the output's norm is at most 0.001 of the targets'.

@@ -1,7 +1,4 @@
-"""Full-batch gradient descent on the deep unconstrained features model, fused over trials, with the gradient by hand.
-
-The matrices are tiny (30 x 500), so a step by autograd is mostly overhead: by hand, in place and in buffers that stay, it
-takes a fifth of the time. What leaves and enters is `FusedTrainer`'s, evaluation by autograd included.
+"""Gradient descent on the deep unconstrained features model with the gradient by hand, in place and in buffers that stay.
 
 Shapes: T trials, N samples, D = width, K classes, P parameters of one trial.
 """
@@ -14,89 +11,59 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.dufm.network import FEATURES, UnconstrainedFeatures
-from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
-from depthrate.tasks.training.trainer import FusedTrainer
+from depthrate.tasks.training.hand_gradient import HandGradientTrainer
 
 DRIFT_STEPS = 200
 """Enough for what crosses a ReLU's kink back and forth to average out."""
 
 
-class GradientDescent(FusedTrainer):
+class DufmDescent(HandGradientTrainer):
     """Plain gradient descent on H_1 and all weights at once, from given starts."""
 
-    can_compile = False  # its step by hand is as fast as the compiled one
-
-    def __init__(
-        self,
-        network: UnconstrainedFeatures,
-        plan: TrainingPlan,
-        hyperparameters: Sequence[Hyperparameters],
-        x_NI: Tensor,
-        labels_N: Tensor,
-        *,
-        start_TP: Tensor,
-    ):
-        self._laid_out: Tensor | None = None
-        super().__init__(network, plan, hyperparameters, x_NI, labels_N)
-        self._network, self._names, self._relu = network, network.weight_names(), network.relu
-        self.theta_TP = start_TP.to(self.theta_TP)
-
-    def step(self) -> Tensor:
-        """Advance every trial by one step and return its loss before the step, [T]."""
-        if self._laid_out is not self.theta_TP:
-            self._lay_out()
-        self._set_rates()
-        error_TNK = self._forward()
-        loss_T = error_TNK.square().sum(-1).mean(1) / 2
-        self._backward(error_TNK)
-        self.step_count += 1
-        return loss_T
+    network: UnconstrainedFeatures
 
     def drift(self, position: int) -> float:
         """Return how far one trial is from rest: 0 at a stationary point, about 1 where nothing balances the weight decay.
 
         It is the norm of the mean gradient over the next steps, taken on a copy, over the norm of lambda times the matrices.
         """
-        own, hyperparameters = slice(position, position + 1), self.hyperparameters[position]
-        ahead = GradientDescent(
-            self._network, self.plan, [hyperparameters], self.x_NI, self.labels_N, start_TP=self.theta_TP[own].clone()
+        alone, hyperparameters = slice(position, position + 1), self.hyperparameters[position]
+        ahead = DufmDescent(
+            self.network, self.plan, [hyperparameters], self.x_NI, self.labels_N, start_TP=self.theta_TP[alone].clone()
         )
         for _ in range(DRIFT_STEPS):
             ahead.step()
-        moved_P = (self.theta_TP[own] - ahead.theta_TP) / (DRIFT_STEPS * hyperparameters.lr)
-        pull_P = self._decay_TP[own] * self.theta_TP[own]
+        moved_P = (self.theta_TP[alone] - ahead.theta_TP) / (DRIFT_STEPS * hyperparameters.lr)
+        pull_P = self._decay_TP[alone] * self.theta_TP[alone]
         return float(moved_P.double().norm() / pull_P.double().norm())
 
-    def _lay_out(self) -> None:
-        """See the parameters by name and make room for what a step holds."""
-        named = self.parameters()
-        self._h0_TND, self._weights = named[FEATURES], [named[name] for name in self._names]
-        self._h = [torch.empty_like(self._h0_TND) for _ in self._names[1:]]
+    def _lay_out(self, parameters: dict[str, Tensor]) -> None:
+        names = self.network.weight_names()
+        self._h0_TND, self._weights = parameters[FEATURES], [parameters[name] for name in names]
+        self._h = [torch.empty_like(self._h0_TND) for _ in names[1:]]
         self._deltas = [torch.empty_like(self._h0_TND) for _ in range(2)]
-        num_classes = self._weights[-1].shape[1]
-        self._error_TNK = self._h0_TND.new_empty(*self._h0_TND.shape[:2], num_classes)
-        self._targets_NK = torch.nn.functional.one_hot(self.labels_N, num_classes).to(self.theta_TP)
-        decays = [[h.weight_decays[name] for h in self.hyperparameters] for name in (FEATURES, *self._names)]
+        self._error_TNK = self._h0_TND.new_empty(*self._h0_TND.shape[:2], self.network.num_classes)
+        decays = [[h.weight_decays[name] for h in self.hyperparameters] for name in (FEATURES, *names)]
         self._decays_MT = torch.tensor(decays, dtype=torch.float64)
-        self._rates: list[float] | None = None
-        self._laid_out = self.theta_TP
 
-    def _set_rates(self) -> None:
-        """Form what the learning rate enters into, where it changed: all in float64, and rounded once."""
-        rates = self.lr_at(self.step_count)
-        if rates == self._rates:
-            return
-        self._rates = rates
+    def _set_rates(self, rates: Sequence[float]) -> None:
+        """All is formed in float64, and rounded once."""
         rate_T = torch.tensor(rates, dtype=torch.float64)
         self._rate_T11 = (rate_T / len(self._targets_NK)).view(-1, 1, 1).to(self.theta_TP)
         self._shrinks = [shrink_T.view(-1, 1, 1).to(self.theta_TP) for shrink_T in 1 - rate_T * self._decays_MT]
+
+    def _descend(self) -> Tensor:
+        error_TNK = self._forward()
+        loss_T = error_TNK.square().sum(-1).mean(1) / 2
+        self._backward(error_TNK)
+        return loss_T
 
     def _forward(self) -> Tensor:
         """Return output minus targets, [T, N, K]."""
         h_TND = self._h0_TND
         for weight_TDD, out_TND in zip(self._weights[:-1], self._h, strict=True):
             h_TND = torch.bmm(h_TND, weight_TDD.mT, out=out_TND)
-            if self._relu:
+            if self.network.relu:
                 h_TND.relu_()
         return torch.bmm(h_TND, self._weights[-1].mT, out=self._error_TNK).sub_(self._targets_NK)
 
@@ -109,7 +76,7 @@ class GradientDescent(FusedTrainer):
             weight, h_TND = self._weights[layer], inputs[layer]
             next_TND = torch.bmm(delta, weight, out=self._deltas[layer % 2])  # before the weight changes
             weight.mul_(shrinks[layer]).baddbmm_(delta.mT, h_TND, alpha=-1)
-            if layer and self._relu:
+            if layer and self.network.relu:
                 torch.ops.aten.threshold_backward.grad_input(next_TND, h_TND, 0, grad_input=next_TND)
             delta = next_TND
         self._h0_TND.mul_(shrink_features).sub_(delta)

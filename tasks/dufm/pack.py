@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,81 +16,51 @@ from torch import Tensor
 from depthrate.tasks.data.dataset import numbered_samples
 from depthrate.tasks.dufm.classify import GEOMETRY_TOLERANCE, classify
 from depthrate.tasks.dufm.closed_forms import best_known, dnc_loss, srg_loss
-from depthrate.tasks.dufm.descent import GradientDescent
+from depthrate.tasks.dufm.descent import DufmDescent
 from depthrate.tasks.dufm.measurements import RANK_TOLERANCES
 from depthrate.tasks.dufm.network import FEATURES, UnconstrainedFeatures
-from depthrate.tasks.dufm.schema import has_closed_forms, network_of, problem_of, weight_decays
+from depthrate.tasks.dufm.schema import DufmParameters, has_closed_forms, problem_of, weight_decays
 from depthrate.tasks.dufm.solutions import Solution
 from depthrate.tasks.dufm.starts import start
 from depthrate.tasks.dufm.strongly_regular import graph_order
-from depthrate.tasks.dufm.theory import Problem
+from depthrate.tasks.dufm.theory import DufmProblem
 from depthrate.tasks.measures.class_means import class_collapse, class_means
 from depthrate.tasks.measures.spectra import spectrum
-from depthrate.tasks.task import Params, TaskContext, TrialResult
-from depthrate.tasks.training.pack import run_training
-from depthrate.tasks.training.parameters import measured_steps
-from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
+from depthrate.tasks.training.plan import Hyperparameters
 from depthrate.tasks.training.trainer import FusedTrainer, stream
-from depthrate.tasks.training.training import OwnCurves, Training
+from depthrate.tasks.training.training import NetworkTraining, OwnCurves, Row, training_of
 
 
-def run_pack(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
-    """Train and measure a pack of trials of one shape; results come when the whole pack is done.
-
-    Raises:
-        Interrupted: it was asked to stop and has saved a checkpoint.
-    """
-    yield from run_training(training_of(trials), context)
-
-
-def training_of(trials: Sequence[Params]) -> Training:
+def training(trials: Sequence[DufmParameters], network: UnconstrainedFeatures) -> NetworkTraining:
     """Return what a pack of trials does."""
-    shared, network = trials[0], network_of(trials[0])
-    problems = [problem_of(params) for params in trials]
+    problems = [problem_of(trial) for trial in trials]
     starts = [
         start(
             network,
             problem,
-            init=params["init"],
-            scale=params["init_scale"],
-            noise=params["init_noise"],
-            generator=stream(params["seed"], "init"),
+            init=trial.init,
+            scale=trial.init_scale,
+            noise=trial.init_noise,
+            generator=stream(trial.seed, "init"),
         )
-        for params, problem in zip(trials, problems, strict=True)
+        for trial, problem in zip(trials, problems, strict=True)
     ]
-    return Training(
-        network=network,
-        dataset=numbered_samples(network.num_classes, network.num_samples),
-        plan=_plan(shared),
-        hyperparameters=[
-            Hyperparameters(seed=params["seed"], lr=params["lr"], momentum=0.0, weight_decays=weight_decays(params))
-            for params in trials
-        ],
-        measured_steps=measured_steps(shared, shared["steps"]),
-        measure=_LayerMeasurements(network, shared["rank_tol"]),
+    return training_of(
+        trials,
+        network,
+        numbered_samples(network.num_classes, network.num_samples),
+        [weight_decays(trial) for trial in trials],
+        measure=_LayerMeasurements(network, trials[0].rank_tol),
         own_curves=_ratios(problems, relu=network.relu),
-        kept=[(params["features"], params["feature_dtype"]) for params in trials],
-        trainer=functools.partial(GradientDescent, start_TP=torch.stack(starts)),
+        trainer=functools.partial(DufmDescent, start_TP=torch.stack(starts)),
+        init="normal",  # the trainer begins at these starts
     )
 
 
-def _plan(params: Params) -> TrainingPlan:
-    return TrainingPlan(
-        loss="mse",
-        optimizer="sgd",
-        schedule=params["schedule"],
-        num_steps=params["steps"],
-        batch_size=None,
-        init="normal",
-        clip_norm=None,
-        dtype=getattr(torch, params["dtype"]),
-    )
-
-
-def _ratios(problems: Sequence[Problem], *, relu: bool) -> OwnCurves:
+def _ratios(problems: Sequence[DufmProblem], *, relu: bool) -> OwnCurves:
     """Return what adds to a row of curves the objective over the closed forms: null where these are not defined."""
 
-    def ratios(index: int, row: Mapping[str, float]) -> dict[str, float | None]:
+    def ratios(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float | None]:
         problem = problems[index]
         if not has_closed_forms(problem):
             return {"loss_over_dnc": None, "loss_over_srg": None, "best_known": None}
@@ -132,7 +102,7 @@ class _LayerMeasurements:
                 row |= {f"{name}_pre": value for name, value in self._of_values(before_TND).items()}
             rows.append({name: _as_row(value) if isinstance(value, Tensor) else value for name, value in row.items()})
         problem = _problem(trainer.hyperparameters[position], self._network)
-        assert isinstance(trainer, GradientDescent)
+        assert isinstance(trainer, DufmDescent)
         rows[-1] |= {"is_last": True, "solution": self._solution(problem, parameters, trainer.drift(position))}
         return rows
 
@@ -163,16 +133,16 @@ class _LayerMeasurements:
             **{name: measured[name] for name in ("rank", "singular_values", "class_gram")},
         }
 
-    def _solution(self, problem: Problem, parameters: Mapping[str, Tensor], drift: float) -> str:
+    def _solution(self, problem: DufmProblem, parameters: Mapping[str, Tensor], drift: float) -> str:
         found = Solution(
             parameters[FEATURES][0].numpy(), [parameters[name][0].numpy() for name in self._network.weight_names()]
         )
         return str(classify(problem, found, drift=drift, relu=self._network.relu, rank_tol=self._rank_tol))
 
 
-def _problem(hyperparameters: Hyperparameters, network: UnconstrainedFeatures) -> Problem:
+def _problem(hyperparameters: Hyperparameters, network: UnconstrainedFeatures) -> DufmProblem:
     features, *weights = hyperparameters.weight_decays.values()
-    return Problem(network.num_classes, network.num_samples // network.num_classes, tuple(weights), features)
+    return DufmProblem(network.num_classes, network.num_samples // network.num_classes, tuple(weights), features)
 
 
 def _distance_to_means(weight_TMD: Tensor, means_TKD: Tensor) -> Tensor:

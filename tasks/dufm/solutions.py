@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from depthrate.tasks.dufm.strongly_regular import TriangularGraph
-from depthrate.tasks.dufm.theory import Problem, dnc_branch, srg_branch, triangular_classes, triangular_root
+from depthrate.tasks.dufm.theory import DufmProblem, dnc_branch, srg_branch, triangular_classes, triangular_root
 
 Array = npt.NDArray[np.float64]
 KINK = 1e-12
@@ -28,7 +28,7 @@ class Solution:
     weights: list[Array]
 
 
-def dnc_solution(problem: Problem, width: int) -> Solution:
+def dnc_solution(problem: DufmProblem, width: int) -> Solution:
     """Return deep neural collapse at its best scale: class k has its own coordinate k in every layer.
 
     Raises:
@@ -43,7 +43,7 @@ def dnc_solution(problem: Problem, width: int) -> Solution:
     return _with_ridge(problem, m_KD, hidden)
 
 
-def srg_solution(problem: Problem, width: int) -> Solution:
+def srg_solution(problem: DufmProblem, width: int) -> Solution:
     """Return the strongly regular graph's solution at its best scale.
 
     Raises:
@@ -67,7 +67,7 @@ def srg_solution(problem: Problem, width: int) -> Solution:
     return _with_ridge(problem, _padded(m_KR, (problem.num_classes, width)), [_padded(w, (width,) * 2) for w in hidden])
 
 
-def _check_width(problem: Problem, width: int) -> None:
+def _check_width(problem: DufmProblem, width: int) -> None:
     if width < problem.num_classes:
         raise ValueError(f"width is {width}; the construction for {problem.num_classes} classes needs at least as much")
 
@@ -76,7 +76,7 @@ def _padded(matrix: Array, shape: tuple[int, ...]) -> Array:
     return np.pad(matrix, [(0, size - given) for size, given in zip(shape, matrix.shape, strict=True)])
 
 
-def _with_ridge(problem: Problem, m_KD: Array, hidden: list[Array]) -> Solution:
+def _with_ridge(problem: DufmProblem, m_KD: Array, hidden: list[Array]) -> Solution:
     """Return the solution with the best last weight for these."""
     h_KD = m_KD
     for weight in hidden:
@@ -91,7 +91,7 @@ def repeated(solution: Solution, samples_per_class: int) -> Solution:
     return Solution(np.repeat(solution.h_ND, samples_per_class, axis=0), solution.weights)
 
 
-def objective(problem: Problem, solution: Solution, *, relu: bool = True) -> tuple[float, Solution]:
+def objective(problem: DufmProblem, solution: Solution, *, relu: bool = True) -> tuple[float, Solution]:
     """Return the objective of all samples and its gradient, laid out as a solution.
 
     Where a value before a ReLU is zero to rounding, the ReLU's derivative may be any number from 0 to 1 (Clarke); of each

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from depthrate.tasks.dufm.network import UnconstrainedFeatures
 from depthrate.tasks.dufm.solutions import dnc_solution, repeated, srg_solution
-from depthrate.tasks.dufm.theory import Problem
+from depthrate.tasks.dufm.theory import DufmProblem
 
 _EXPLICIT = {"dnc": dnc_solution, "srg": srg_solution}
 
 
 def start(
     network: UnconstrainedFeatures,
-    problem: Problem | None,
+    problem: DufmProblem | None,
     *,
     init: str,
     scale: float,

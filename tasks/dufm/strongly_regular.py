@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from depthrate.tasks.dufm.theory import SMALLEST_R, Branch, Problem, graph_constant, triangular_root
+from depthrate.tasks.dufm.theory import SMALLEST_R, Branch, DufmProblem, graph_constant, triangular_root
 
 Array = npt.NDArray[np.float64]
 
@@ -82,7 +82,7 @@ class TriangularGraph:
         return self.incidence_RK.T @ self.incidence_RK / 2
 
 
-def cut_graph_branch(problem: Problem, r: int) -> Branch:
+def cut_graph_branch(problem: DufmProblem, r: int) -> Branch:
     """Return the family of solutions on the first K classes of the graph of r, whose other classes are left out.
 
     For K = r(r-1)/2 it is `srg_branch`. Nuclear norm and eigenvalues are computed: they have no closed form here.

@@ -22,7 +22,7 @@ _GRID = 400
 
 
 @dataclass(frozen=True)
-class Problem:
+class DufmProblem:
     """One deep unconstrained features model: what its closed forms depend on. The width is none of it, if large enough."""
 
     num_classes: int
@@ -52,7 +52,7 @@ class Branch:
     matrices, H_1 among them, share their regularisation equally.
     """
 
-    problem: Problem
+    problem: DufmProblem
     spectrum: tuple[tuple[float, float], ...]
     """(multiplicity m_i, eigenvalue mu_i); the multiplicities add up to the classes that it is about."""
     gain: float
@@ -84,7 +84,7 @@ class Branch:
         return self.slope > self.problem.weight_decays[-1] * falls * alpha / scale
 
 
-def dnc_branch(problem: Problem, num_classes: int | None = None) -> Branch:
+def dnc_branch(problem: DufmProblem, num_classes: int | None = None) -> Branch:
     """Return deep neural collapse of so many of the classes (all by default): M_l = sqrt(alpha_l) I for every layer.
 
     alpha_l = x^l / (n lambda_H prod_{i<l} lambda_i), and the regularisation of each matrix is K x / 2.
@@ -112,7 +112,7 @@ def triangular_classes(around: int) -> str:
     return ", ".join(str(each * (each - 1) // 2) for each in range(r, r + 5))
 
 
-def srg_branch(problem: Problem, r: int) -> Branch:
+def srg_branch(problem: DufmProblem, r: int) -> Branch:
     """Return the strongly regular graph on r(r-1)/2 of the classes: M_l = sqrt(alpha_l) T_r for 2 <= l <= L-1.
 
     alpha_l = p^{l-2} q^l / (r^{l-2} prod_{i=2}^{l-1} lambda_i) with p = sqrt(n lambda_H lambda_1) (sqrt 2 +
@@ -142,7 +142,7 @@ def limit_ratio(r: int, depth: int) -> float:
     Raises:
         ValueError: the depth is below 3, or r below 4.
     """
-    problem = Problem(r * (r - 1) // 2, 1, (1.0,) * depth, 1.0)
+    problem = DufmProblem(r * (r - 1) // 2, 1, (1.0,) * depth, 1.0)
 
     def size(branch: Branch) -> float:
         residual = sum(number / eigenvalue for number, eigenvalue in branch.spectrum) / branch.gain

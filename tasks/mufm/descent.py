@@ -1,4 +1,4 @@
-"""Full-batch gradient descent on the unconstrained features models, fused over trials, with the gradient by hand.
+"""Gradient descent on the unconstrained features models, with the gradient by hand.
 
 The trials of a pack have inputs of their own. Shapes: T trials, N samples, D = dimension, K classes.
 """
@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from depthrate.tasks.mufm.network import INPUTS, WEIGHT, UnconstrainedLayers
-from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
+from depthrate.tasks.training.hand_gradient import HandGradientTrainer
 from depthrate.tasks.training.step import losses
-from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
+from depthrate.tasks.training.trainer import Evaluation
 
 PROXIMITY = "proximity"
 """Name under which a trial's lambda stands among its weight decays."""
@@ -30,34 +31,31 @@ class Descent:
     """Whether the step is lr K n on features and lr K on W, which takes the factors before their squares out; else lr."""
 
 
-class GradientDescent(FusedTrainer):
+class UnconstrainedDescent(HandGradientTrainer):
     """Plain gradient descent on all features and W at once, from given starts."""
 
-    can_compile = False  # its step by hand is all elementwise work and three small products
+    network: UnconstrainedLayers
 
-    def __init__(
-        self,
-        network: UnconstrainedLayers,
-        plan: TrainingPlan,
-        hyperparameters: Sequence[Hyperparameters],
-        x_NI: Tensor,
-        labels_N: Tensor,
-        *,
-        descent: Descent,
-        inputs_TND: Tensor,
-        start_TP: Tensor,
-    ):
-        self._laid_out: Tensor | None = None
-        super().__init__(network, plan, hyperparameters, x_NI, labels_N)
-        self._network, self._descent = network, descent
-        self.theta_TP = start_TP.to(self.theta_TP)
+    def __init__(self, *given: Any, descent: Descent, inputs_TND: Tensor, start_TP: Tensor):
+        super().__init__(*given, start_TP=start_TP)
+        self._descent = descent
         self.untrained = {INPUTS: inputs_TND.to(self.theta_TP)}
 
-    def step(self) -> Tensor:
-        """Advance every trial by one step and return its loss before the step, [T]."""
-        if self._laid_out is not self.theta_TP:
-            self._lay_out()
-        self._set_rates()
+    def _lay_out(self, parameters: dict[str, Tensor]) -> None:
+        self._features = [parameters[name] for name in self.network.feature_names()]
+        self._weight_TKD = parameters[WEIGHT]
+        first = self.untrained[INPUTS] if self._descent.anchored else torch.zeros_like(self._features[0])
+        self._before = [first, *self._features[:-1]]
+
+    def _set_rates(self, rates: Sequence[float]) -> None:
+        samples, classes = len(self.x_NI), self.network.num_classes
+        of_features, of_weight = (samples, classes) if self._descent.scaled_steps else (1, 1)
+        rate_T11 = self._column(rates).unsqueeze(2)
+        decay_T11, proximity_T11 = self._factors()
+        self._pull, self._shrink = of_features * rate_T11 * proximity_T11, 1 - of_weight * rate_T11 * decay_T11
+        self._rate_features, self._rate_weight = of_features * rate_T11 / samples, of_weight * rate_T11 / samples
+
+    def _descend(self) -> Tensor:
         loss_T, error_TNK = self._errors(self._features[-1].bmm(self._weight_TKD.mT))
         # all from the values before the step, as one gradient has it
         ways = self._ways()
@@ -69,31 +67,7 @@ class GradientDescent(FusedTrainer):
             if before is not None:
                 before.add_(pull_TND)
         self._weight_TKD.mul_(self._shrink).sub_(of_weight_TKD.mul_(self._rate_weight))
-        self.step_count += 1
         return loss_T
-
-    def _lay_out(self) -> None:
-        """See the parameters by name, once for all steps."""
-        named = self.parameters()
-        self._features, self._weight_TKD = [named[name] for name in self._network.feature_names()], named[WEIGHT]
-        first = self.untrained[INPUTS] if self._descent.anchored else torch.zeros_like(self._features[0])
-        self._before = [first, *self._features[:-1]]
-        self._targets_NK = torch.nn.functional.one_hot(self.labels_N, self._network.num_classes).to(self.theta_TP)
-        self._rates: list[float] | None = None
-        self._laid_out = self.theta_TP
-
-    def _set_rates(self) -> None:
-        """Form what the learning rate enters into, where it changed."""
-        rates = self.lr_at(self.step_count)
-        if rates == self._rates:
-            return
-        self._rates = rates
-        samples, classes = len(self.x_NI), self._network.num_classes
-        of_features, of_weight = (samples, classes) if self._descent.scaled_steps else (1, 1)
-        rate_T11 = self._column(rates).unsqueeze(2)
-        decay_T11, proximity_T11 = self._factors()
-        self._pull, self._shrink = of_features * rate_T11 * proximity_T11, 1 - of_weight * rate_T11 * decay_T11
-        self._rate_features, self._rate_weight = of_features * rate_T11 / samples, of_weight * rate_T11 / samples
 
     def _errors(self, logits_TNK: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss [T], and N times its gradient at the output."""
@@ -105,30 +79,30 @@ class GradientDescent(FusedTrainer):
 
     def evaluate(self) -> Evaluation:
         """Return loss, objective, accuracy and the objective's gradient norm."""
-        named, (loss_T, found) = self.parameters(), self._gradients()
-        logits_TNK = named[self._network.feature_names()[-1]].bmm(named[WEIGHT].mT)
+        named, (loss_T, gradients) = self.parameters(), self._gradients()
+        logits_TNK = named[self.network.feature_names()[-1]].bmm(named[WEIGHT].mT)
         correct_T = (logits_TNK.argmax(-1) == self.labels_N).double().mean(1)
         decay_T11, proximity_T11 = self._factors()
         objective_T = loss_T.double() + (decay_T11 * named[WEIGHT].square()).sum((1, 2)).double() / 2
         for way_TND in self._ways():
             objective_T = objective_T + (proximity_T11 * way_TND.square()).sum((1, 2)).double() / 2
-        squares_T = sum(gradient.double().square().sum((1, 2)) for gradient in found.values())
+        squares_T = sum(gradient.double().square().sum((1, 2)) for gradient in gradients.values())
         assert isinstance(squares_T, Tensor)
         return Evaluation(loss_T.double(), objective_T, correct_T, squares_T.sqrt())
 
     def _gradients(self) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss [T] and the objective's gradient by parameter."""
-        self._lay_out()
+        self._see_parameters()
         h_TND, weight_TKD = self._features[-1], self._weight_TKD
         loss_T, error_TNK = self._errors(h_TND.bmm(weight_TKD.mT))
         error_TNK = error_TNK / len(self.x_NI)
         decay_T11, proximity_T11 = self._factors()
         pulls = [proximity_T11 * way_TND for way_TND in self._ways()]
-        found = {WEIGHT: error_TNK.mT.bmm(h_TND) + decay_T11 * weight_TKD}
-        for name, pull_TND, after_TND in zip(self._network.feature_names(), pulls, [*pulls[1:], None], strict=True):
-            found[name] = pull_TND if after_TND is None else pull_TND - after_TND
-        found[self._network.feature_names()[-1]] += error_TNK.bmm(weight_TKD)
-        return loss_T, found
+        gradients = {WEIGHT: error_TNK.mT.bmm(h_TND) + decay_T11 * weight_TKD}
+        for name, pull_TND, after_TND in zip(self.network.feature_names(), pulls, [*pulls[1:], None], strict=True):
+            gradients[name] = pull_TND if after_TND is None else pull_TND - after_TND
+        gradients[self.network.feature_names()[-1]] += error_TNK.bmm(weight_TKD)
+        return loss_T, gradients
 
     def _ways(self) -> list[Tensor]:
         """Return what each block adds to what is before it, [T, N, D]."""
@@ -136,6 +110,6 @@ class GradientDescent(FusedTrainer):
 
     def _factors(self) -> tuple[Tensor, Tensor]:
         """Return lambda_W / K and lambda / N of each trial, [T, 1, 1]."""
-        decay = [h.weight_decays[WEIGHT] / self._network.num_classes for h in self.hyperparameters]
+        decay = [h.weight_decays[WEIGHT] / self.network.num_classes for h in self.hyperparameters]
         proximity = [h.weight_decays[PROXIMITY] / len(self.x_NI) for h in self.hyperparameters]
         return self._column(decay).unsqueeze(2), self._column(proximity).unsqueeze(2)

@@ -24,7 +24,7 @@ SMALLEST_START = 1e-3
 
 
 @dataclass(frozen=True)
-class Optimum:
+class ExactSolution:
     """Where an objective is lowest."""
 
     h_ND: Array
@@ -33,7 +33,7 @@ class Optimum:
 
 
 @dataclass(frozen=True)
-class Problem:
+class UnconstrainedProblem:
     """One model: `target_ND` is X in MUFM and zero in UFM."""
 
     target_ND: Array
@@ -49,7 +49,7 @@ class Problem:
         return np.eye(self.num_classes)[self.labels_N]
 
 
-def solve(problem: Problem, loss: str, generator: np.random.Generator) -> Optimum:
+def solve(problem: UnconstrainedProblem, loss: str, generator: np.random.Generator) -> ExactSolution:
     """Return the optimum of a problem with loss mse or ce, the better of two starts: ridge regression, and one drawn.
 
     The problem is not convex. From both starts the same objective was found wherever it was tried.
@@ -60,18 +60,18 @@ def solve(problem: Problem, loss: str, generator: np.random.Generator) -> Optimu
         ridge_KD + SMALLEST_START * generator.normal(size=ridge_KD.shape),
         scale * generator.normal(size=ridge_KD.shape),
     ]
-    found = [_solve_mse(problem, start) if loss == "mse" else _solve_ce(problem, start) for start in starts]
-    return min(found, key=lambda each: each.objective)
+    solutions = [_solve_mse(problem, start) if loss == "mse" else _solve_ce(problem, start) for start in starts]
+    return min(solutions, key=lambda solution: solution.objective)
 
 
-def _ridge(problem: Problem, h_ND: Array) -> Array:
+def _ridge(problem: UnconstrainedProblem, h_ND: Array) -> Array:
     """Return the best W for given features: Y H^T (H H^T + n lambda_W I)^-1."""
     per_class = len(h_ND) / problem.num_classes
     gram_DD = h_ND.T @ h_ND + per_class * max(problem.weight_decay, 1e-12) * np.eye(h_ND.shape[1])
     return np.asarray(np.linalg.solve(gram_DD, h_ND.T @ problem.targets_NK).T)
 
 
-def _solve_mse(problem: Problem, start_KD: Array) -> Optimum:
+def _solve_mse(problem: UnconstrainedProblem, start_KD: Array) -> ExactSolution:
     from scipy.optimize import minimize  # here: it takes half a second
 
     x_ND, y_NK, count = problem.target_ND, problem.targets_NK, len(problem.target_ND)
@@ -96,10 +96,10 @@ def _solve_mse(problem: Problem, start_KD: Array) -> Optimum:
     w_KD = found.x.reshape(start_KD.shape)
     system_DD = w_KD.T @ w_KD + problem.proximity * np.eye(w_KD.shape[1])
     h_ND = np.linalg.solve(system_DD, w_KD.T @ y_NK.T + problem.proximity * x_ND.T).T
-    return Optimum(h_ND, w_KD, float(found.fun))
+    return ExactSolution(h_ND, w_KD, float(found.fun))
 
 
-def _solve_ce(problem: Problem, start_KD: Array) -> Optimum:
+def _solve_ce(problem: UnconstrainedProblem, start_KD: Array) -> ExactSolution:
     from scipy.optimize import minimize
 
     x_ND, labels_N, (count, dimension) = problem.target_ND, problem.labels_N, problem.target_ND.shape
@@ -131,4 +131,4 @@ def _solve_ce(problem: Problem, start_KD: Array) -> Optimum:
         options={"gtol": 1e-10, "ftol": 0.0, "maxiter": MOST_ITERATIONS, "maxfun": 2 * MOST_ITERATIONS, "maxcor": 30},
     )
     w_KD, h_ND = found.x[: start_KD.size].reshape(start_KD.shape), found.x[start_KD.size :].reshape(x_ND.shape) * unit
-    return Optimum(h_ND, w_KD, float(found.fun))
+    return ExactSolution(h_ND, w_KD, float(found.fun))

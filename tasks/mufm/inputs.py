@@ -10,14 +10,12 @@ import numpy.typing as npt
 
 from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.data.sources import DataSource
-from depthrate.tasks.task import Params
+from depthrate.tasks.mufm.schema import GAUSSIAN, UnconstrainedParameters
 
 Array = npt.NDArray[np.float64]
 
-GAUSSIAN = "gaussian"
 
-
-def inputs(params: Params, source: DataSource) -> Array:
+def inputs(trial: UnconstrainedParameters, source: DataSource) -> Array:
     """Return X [N, D] of one trial.
 
     Gaussian: x ~ N(mu_k, I) with mu_k uniform on the unit sphere (P3, section V). A data set: the first classes, drawn by
@@ -26,14 +24,14 @@ def inputs(params: Params, source: DataSource) -> Array:
     Raises:
         DatasetError: a file of the data set is missing or damaged.
     """
-    classes, per_class, dimension = params["num_classes"], params["samples_per_class"], params["dimension"]
-    if params["data"] == GAUSSIAN:
-        generator = np.random.default_rng([params["data_seed"], classes, dimension])
+    classes, per_class, dimension = trial.num_classes, trial.samples_per_class, trial.dimension
+    if trial.data == GAUSSIAN:
+        generator = np.random.default_rng([trial.data_seed, classes, dimension])
         means_KD = generator.normal(size=(classes, dimension))
         means_KD /= np.linalg.norm(means_KD, axis=1, keepdims=True)
         return np.repeat(means_KD, per_class, axis=0) + generator.normal(size=(classes * per_class, dimension))
     dataset = load_dataset(
-        params["data"], source, samples_per_class=per_class, data_seed=params["data_seed"], normalize="global"
+        trial.data, source, samples_per_class=per_class, data_seed=trial.data_seed, normalize="global"
     )
     x_NI = dataset.x_NI[dataset.labels_N < classes]
     x_NI = x_NI - x_NI.mean(0)

@@ -7,7 +7,7 @@ same. Shapes: T trials, N samples sorted by class, D = dimension, K classes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,117 +18,80 @@ from depthrate.tasks.data.dataset import numbered_samples
 from depthrate.tasks.measures.alignment import weight_alignment
 from depthrate.tasks.measures.class_means import class_collapse, class_means
 from depthrate.tasks.measures.progressive import monotonicity
-from depthrate.tasks.mufm.descent import PROXIMITY, Descent, GradientDescent
-from depthrate.tasks.mufm.exact import Array, Optimum, Problem, solve
-from depthrate.tasks.mufm.inputs import inputs
+from depthrate.tasks.mufm.descent import PROXIMITY, Descent, UnconstrainedDescent
+from depthrate.tasks.mufm.exact import Array, ExactSolution, UnconstrainedProblem, solve
 from depthrate.tasks.mufm.network import INPUTS, WEIGHT, UnconstrainedLayers
-from depthrate.tasks.mufm.schema import EXACT, depth_of, is_anchored, network_of, proximity_of, steps_of
+from depthrate.tasks.mufm.schema import EXACT, UnconstrainedParameters
 from depthrate.tasks.mufm.theory import equivalent_proximity, ufm_optimum
-from depthrate.tasks.task import Params, TaskContext, TrialResult
 from depthrate.tasks.training.layers import LayerMeasurements
-from depthrate.tasks.training.pack import run_training
-from depthrate.tasks.training.parameters import measured_steps
-from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
 from depthrate.tasks.training.trainer import FusedTrainer, stream
-from depthrate.tasks.training.training import OwnCurves, Training
+from depthrate.tasks.training.training import NetworkTraining, OwnCurves, Row, training_of
 
 
-def run_pack(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
-    """Solve or train, and measure, a pack of trials of one shape; results come when the whole pack is done.
-
-    Raises:
-        Interrupted: it was asked to stop and has saved a checkpoint.
-    """
-    yield from run_training(training_of(trials, [inputs(params, context.data) for params in trials]), context)
-
-
-def training_of(trials: Sequence[Params], inputs_of_trials: Sequence[Array]) -> Training:
+def training(
+    trials: Sequence[UnconstrainedParameters], network: UnconstrainedLayers, inputs_of_trials: Sequence[Array]
+) -> NetworkTraining:
     """Return what a pack of trials does with their inputs, each [N, D]."""
-    shared, network = trials[0], network_of(trials[0])
-    optima = [_optimum(params, x_ND) for params, x_ND in zip(trials, inputs_of_trials, strict=True)]
-    starts = [_start(network, *each) for each in zip(trials, inputs_of_trials, optima, strict=True)]
-    steps = steps_of(shared)
-    make = functools.partial(
-        GradientDescent,
-        descent=Descent(anchored=is_anchored(shared), scaled_steps=shared["scaled_steps"]),
-        inputs_TND=torch.from_numpy(np.stack(inputs_of_trials)),
-        start_TP=torch.stack(starts),
-    )
+    shared = trials[0]
+    optima = [_optimum(trial, x_ND) for trial, x_ND in zip(trials, inputs_of_trials, strict=True)]
+    starts = [_start(network, *of_trial) for of_trial in zip(trials, inputs_of_trials, optima, strict=True)]
     dataset = numbered_samples(network.num_classes, network.num_samples)
-    return Training(
-        network=network,
-        dataset=dataset,
-        plan=_plan(shared, steps),
-        hyperparameters=[
-            Hyperparameters(
-                seed=params["seed"],
-                lr=params["lr"],
-                momentum=0.0,
-                weight_decays={WEIGHT: params["weight_decay"], PROXIMITY: proximity_of(params)},
-            )
-            for params in trials
-        ],
-        measured_steps=measured_steps(shared, steps) if steps else [0],
+    return training_of(
+        trials,
+        network,
+        dataset,
+        [{WEIGHT: trial.weight_decay, PROXIMITY: trial.proximity} for trial in trials],
         measure=_PathMeasurements(dataset.class_counts_K),
-        own_curves=_gaps([_lowest(params, optimum) for params, optimum in zip(trials, optima, strict=True)]),
-        kept=[(params["features"], params["feature_dtype"]) for params in trials],
-        trainer=make,
+        own_curves=_gaps([_lowest(trial, optimum) for trial, optimum in zip(trials, optima, strict=True)]),
+        trainer=functools.partial(
+            UnconstrainedDescent,
+            descent=Descent(anchored=shared.is_anchored, scaled_steps=shared.scaled_steps),
+            inputs_TND=torch.from_numpy(np.stack(inputs_of_trials)),
+            start_TP=torch.stack(starts),
+        ),
     )
 
 
-def _plan(params: Params, steps: int) -> TrainingPlan:
-    return TrainingPlan(
-        loss=params["loss"],
-        optimizer="sgd",
-        schedule=params["schedule"],
-        num_steps=steps,
-        batch_size=None,
-        init="normal",
-        clip_norm=None,
-        dtype=getattr(torch, params["dtype"]),
-    )
-
-
-def _optimum(params: Params, x_ND: Array) -> Optimum:
-    labels_N = np.repeat(np.arange(params["num_classes"]), params["samples_per_class"])
-    problem = Problem(
-        target_ND=x_ND if is_anchored(params) else np.zeros_like(x_ND),
+def _optimum(trial: UnconstrainedParameters, x_ND: Array) -> ExactSolution:
+    labels_N = np.repeat(np.arange(trial.num_classes), trial.samples_per_class)
+    problem = UnconstrainedProblem(
+        target_ND=x_ND if trial.is_anchored else np.zeros_like(x_ND),
         labels_N=labels_N,
-        num_classes=params["num_classes"],
-        weight_decay=params["weight_decay"],
-        proximity=equivalent_proximity(proximity_of(params), depth_of(params)),
+        num_classes=trial.num_classes,
+        weight_decay=trial.weight_decay,
+        proximity=equivalent_proximity(trial.proximity, trial.depth),
     )
-    return solve(problem, params["loss"], np.random.default_rng(params["seed"]))
+    return solve(problem, trial.loss, np.random.default_rng(trial.seed))
 
 
-def _lowest(params: Params, optimum: Optimum) -> float:
+def _lowest(trial: UnconstrainedParameters, optimum: ExactSolution) -> float:
     """Return the lowest objective: the closed form of UFM, the exact solver's of MUFM."""
-    if is_anchored(params):
+    if trial.is_anchored:
         return optimum.objective
     return ufm_optimum(
-        params["loss"],
-        num_classes=params["num_classes"],
-        weight_decay=params["weight_decay"],
-        weight_decay_features=params["weight_decay_features"],
+        trial.loss,
+        num_classes=trial.num_classes,
+        weight_decay=trial.weight_decay,
+        weight_decay_features=trial.weight_decay_features,
     )
 
 
-def _start(network: UnconstrainedLayers, params: Params, x_ND: Array, optimum: Optimum) -> Tensor:
+def _start(network: UnconstrainedLayers, trial: UnconstrainedParameters, x_ND: Array, optimum: ExactSolution) -> Tensor:
     """Return where a trial starts, flat: at the optimum, features evenly between X and H; or at H = X with a drawn W."""
-    if params["solver"] == EXACT:
+    if trial.solver == EXACT:
         shares = [layer / network.depth for layer in range(1, network.depth + 1)]
         features = [x_ND + share * (optimum.h_ND - x_ND) for share in shares]
         return torch.from_numpy(np.concatenate([array.ravel() for array in (*features, optimum.weight_KD)]))
     shape = (network.num_classes, network.dimension)
-    drawn_KD = torch.randn(shape, generator=stream(params["seed"], "init"), dtype=torch.float64)
-    weight_KD = params["init_scale"] / network.dimension**0.5 * drawn_KD
+    drawn_KD = torch.randn(shape, generator=stream(trial.seed, "init"), dtype=torch.float64)
+    weight_KD = trial.init_scale / network.dimension**0.5 * drawn_KD
     return torch.cat([*[torch.from_numpy(x_ND).flatten()] * network.depth, weight_KD.flatten()])
 
 
 def _gaps(lowest: Sequence[float]) -> OwnCurves:
     """Return what adds to a row of curves the exact optimum, and the objective above it."""
 
-    def gap(index: int, row: Mapping[str, float]) -> dict[str, float | None]:
+    def gap(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float | None]:
         return {"objective_gap": row["objective"] - lowest[index], "optimum": lowest[index]}
 
     return gap
@@ -141,8 +104,8 @@ class _PathMeasurements:
         counts_K = torch.from_numpy(class_counts_K)
 
         def of_features(h_TND: Tensor) -> dict[str, Tensor]:
-            own_K = counts_K.to(h_TND.device)
-            return class_collapse(h_TND, own_K, class_means(h_TND.double(), own_K))
+            there_K = counts_K.to(h_TND.device)
+            return class_collapse(h_TND, there_K, class_means(h_TND.double(), there_K))
 
         def of_weights(h_TND: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
             return weight_alignment(h_TND, counts_K.to(h_TND.device), weight_TKD)
@@ -151,13 +114,13 @@ class _PathMeasurements:
 
     def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
         """Return of each trial one row a layer; the last one says whether the metrics were monotone on the way."""
-        found = self._of_layers(trainer, positions, step)
-        for position, rows in zip(positions, found, strict=True):
+        rows_of_trials = self._of_layers(trainer, positions, step)
+        for position, rows in zip(positions, rows_of_trials, strict=True):
             x_1ND = _unit(trainer.untrained[INPUTS][position : position + 1].double())
             for row, h_1ND in zip(rows, trainer.features(position), strict=True):
                 row["alignment"] = (_unit(h_1ND.double()) - x_1ND).norm().item()
             rows[-1] |= monotonicity(rows)
-        return found
+        return rows_of_trials
 
 
 def _unit(h_TND: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.batch_normed import DenseResNet, StagedResNet, stages_of
@@ -15,14 +16,31 @@ from depthrate.tasks.networks.convolutional import ResNetWithHead
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.networks.transformer import Transformer
-from depthrate.tasks.task import Params
+from depthrate.tasks.parameters import Parameters
+
+
+class NetworkParameters(Parameters):
+    """What networks are made of beside the data's shape."""
+
+    arch: str
+    norm: str
+    depth: int
+    width: int
+    loss: str
+    last_bias: bool | None
+    ln_eps: float
+    dataset: str
+    stages: str | None
+    patch_size: int | None
+    regularise: str
+    weight_decay_features: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A kind of network, and what a trial's parameters may ask of it."""
 
-    make: Callable[[Params, DataShape], Network]
+    make: Callable[[Any, DataShape], Network]
     """Makes the network of a trial for data of a shape."""
     reads_tokens: bool = False
     """Whether it takes texts."""
@@ -38,73 +56,73 @@ class Architecture:
     """Weight matrices in a block of the explicit construction that reaches collapse; null where none is known."""
 
 
-def has_last_bias(params: Params) -> bool:
+def has_last_bias(trial: NetworkParameters) -> bool:
     """Return whether the last layer has a bias: as the trial says, else with cross-entropy and not with squares."""
-    return bool(params["loss"] == "ce" if params["last_bias"] is None else params["last_bias"])
+    return bool(trial.loss == "ce" if trial.last_bias is None else trial.last_bias)
 
 
-def _residual(params: Params, data: DataShape, *, linear_layers: int) -> Network:
+def _residual(trial: NetworkParameters, data: DataShape, *, linear_layers: int) -> Network:
     return ResidualNetwork(
         linear_layers=linear_layers,
-        pre_norm=params["norm"] == "pre",
-        depth=params["depth"],
-        width=params["width"],
+        pre_norm=trial.norm == "pre",
+        depth=trial.depth,
+        width=trial.width,
         input_dimensions=data.num_inputs,
         num_classes=data.num_classes,
-        last_bias=has_last_bias(params),
-        ln_eps=params["ln_eps"],
+        last_bias=has_last_bias(trial),
+        ln_eps=trial.ln_eps,
     )
 
 
-def _transformer(params: Params, data: DataShape, *, attention_layers: int, mlp_layers: int) -> Network:
+def _transformer(trial: NetworkParameters, data: DataShape, *, attention_layers: int, mlp_layers: int) -> Network:
     is_text = data.vocabulary_size is not None
-    positions = data.num_inputs if is_text else _num_patches(params, data)
+    positions = data.num_inputs if is_text else _num_patches(trial, data)
     return Transformer(
         attention_layers=attention_layers,
         mlp_layers=mlp_layers,
-        pre_norm=params["norm"] == "pre",
-        depth=params["depth"],
-        width=params["width"],
+        pre_norm=trial.norm == "pre",
+        depth=trial.depth,
+        width=trial.width,
         positions=positions,
         patch_dimensions=None if is_text else data.num_inputs // positions,
         vocabulary_size=data.vocabulary_size,
         num_classes=data.num_classes,
-        last_bias=has_last_bias(params),
-        ln_eps=params["ln_eps"],
+        last_bias=has_last_bias(trial),
+        ln_eps=trial.ln_eps,
         image_shape=None if is_text else _image_shape(data),
     )
 
 
-def _resnet_with_head(params: Params, data: DataShape) -> Network:
-    decays_features = params["regularise"] == "head_and_features"
+def _resnet_with_head(trial: NetworkParameters, data: DataShape) -> Network:
+    decays_features = trial.regularise == "head_and_features"
     return ResNetWithHead(
-        depth=params["depth"],
-        width=params["width"],
+        depth=trial.depth,
+        width=trial.width,
         image_shape=_image_shape(data),
         num_samples=data.num_samples,
         num_classes=data.num_classes,
-        last_bias=has_last_bias(params),
+        last_bias=has_last_bias(trial),
         regularised_backbone=not decays_features,
-        feature_decay=(params["weight_decay_features"] or 0.0) if decays_features else 0.0,
+        feature_decay=(trial.weight_decay_features or 0.0) if decays_features else 0.0,
     )
 
 
-def _dense_resnet(params: Params, data: DataShape) -> Network:
+def _dense_resnet(trial: NetworkParameters, data: DataShape) -> Network:
     return DenseResNet(
-        depth=params["depth"],
-        width=params["width"],
+        depth=trial.depth,
+        width=trial.width,
         input_dimensions=data.num_inputs,
         num_classes=data.num_classes,
-        last_bias=has_last_bias(params),
+        last_bias=has_last_bias(trial),
     )
 
 
-def _staged_resnet(params: Params, data: DataShape) -> Network:
+def _staged_resnet(trial: NetworkParameters, data: DataShape) -> Network:
     return StagedResNet(
-        stages=stages_of(params["stages"], params["dataset"]),
+        stages=stages_of(trial.stages, trial.dataset),
         image_shape=_image_shape(data),
         num_classes=data.num_classes,
-        last_bias=has_last_bias(params),
+        last_bias=has_last_bias(trial),
     )
 
 
@@ -117,10 +135,10 @@ def _image_shape(data: DataShape) -> tuple[int, int, int]:
     return channels, rows, columns
 
 
-def _num_patches(params: Params, data: DataShape) -> int:
+def _num_patches(trial: NetworkParameters, data: DataShape) -> int:
     """Return how many square patches an image is cut into; their side is what is given, else a quarter of the image's."""
     _, rows, columns = _image_shape(data)
-    side = params["patch_size"] or columns // 4
+    side = trial.patch_size or columns // 4
     return (rows // side) * (columns // side)
 
 

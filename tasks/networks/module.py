@@ -124,9 +124,9 @@ class ModuleNetwork(Network):
         return self.report.positions
 
     @property
-    def alone_because(self) -> str | None:
+    def unfused_reason(self) -> str | None:
         """Why its trials train one by one; null: fused."""
-        return self.report.alone_because
+        return self.report.unfused_reason
 
     def start(self, seed: int, dtype: torch.dtype) -> tuple[Tensor, Tensors]:
         """Return parameters [P], flat, and state as the module's own code initialises them under a seed."""
@@ -153,7 +153,7 @@ class ModuleNetwork(Network):
         import torch
 
         self._skeleton(x_TNI).train()
-        if self.alone_because is None:
+        if self.unfused_reason is None:
             return self._over_trials(self._call, parameters, state, x_TNI), state
         outputs, states = [], []
         for trial, x_NI in enumerate(x_TNI):
@@ -193,7 +193,7 @@ class ModuleNetwork(Network):
         """Return what a call gives for each trial, stacked: fused, or one trial after the other."""
         import torch
 
-        if self.alone_because is None:
+        if self.unfused_reason is None:
             return torch.func.vmap(call)(dict(parameters), dict(state), x_TNI)
         found = []
         for trial, x_NI in enumerate(x_TNI):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depthrate.tasks.schema import ParameterError, nearest, shown
+from depthrate.tasks.parameters import ParameterError, nearest, shown
 
 _SHOWN = 40
 """Modules that a message lists."""

@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.module_layers import layer_names, pooled, watched
 from depthrate.tasks.networks.module_seconds import samples
-from depthrate.tasks.schema import ParameterError, shown
+from depthrate.tasks.parameters import ParameterError, shown
 from depthrate.tasks.user_code import innermost_line
 
 HEAD = "head input"
@@ -55,7 +55,7 @@ class ModuleReport:
     """Of one sample."""
     kept: float
     """Numbers that modules give for one sample, which the backward pass needs."""
-    alone_because: str | None
+    unfused_reason: str | None
     """Why its trials train one by one; null: fused."""
     is_random: bool
     """Whether training draws random numbers (dropout)."""
@@ -130,7 +130,7 @@ def inspected(
         products=max(1, costs.products),
         multiply_adds=max(1.0, flops.get_total_flops() / 4),  # two operations a product, two samples
         kept=max(1.0, costs.kept / 2),
-        alone_because=training.alone_because,
+        unfused_reason=training.unfused_reason,
         is_random=training.is_random,
     )
 
@@ -183,7 +183,7 @@ class _Costs:
 class _Training:
     trained: dict[str, tuple[int, ...]]
     carried: dict[str, tuple[int, ...]]
-    alone_because: str | None
+    unfused_reason: str | None
     is_random: bool
 
 

@@ -159,7 +159,7 @@ class Network(ABC):
         return [*([] if self.input_layer is None else [self.input_layer]), *self.layers()]
 
     @property
-    def alone_because(self) -> str | None:
+    def unfused_reason(self) -> str | None:
         """Why the trials of a pack train one after the other; null: fused, which is the default."""
         return None
 

@@ -2,76 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from depthrate.tasks.collapse.schema import SCHEMA as COLLAPSE_SCHEMA
-from depthrate.tasks.own.names import OwnName
-from depthrate.tasks.own.references import OwnReferences, short_name
-from depthrate.tasks.schema import REQUIRED, Parameter, ParameterError, ParameterSchema
+from depthrate.tasks.collapse.schema import CollapseParameters
+from depthrate.tasks.own.references import OwnReferences, is_own, short_name
+from depthrate.tasks.parameters import (
+    REQUIRED,
+    Kind,
+    Parameter,
+    ParameterError,
+    ParameterSchema,
+    kind_of_hint,
+    parameter,
+)
 
 OF_BUILTIN_NETWORKS = (
     *("norm", "depth", "width", "patch_size", "last_bias", "regularise", "weight_decay_features", "init", "ln_eps"),
 )
 """Parameters of `collapse` that say how its own networks are made: a user's has its own."""
-NOT_TAKEN = (
-    *(
-        "seed_scope",
-        "continuation",
-        "polish",
-        "polish_tolerance",
-        "polish_smoothing",
-        "polish_memory",
-        "polish_barrier",
-    ),
-)
-"""Parameters of `collapse` that rest on what is known of its own networks and data."""
 OF_TEXTS = ("context_length", "vocabulary_size")
 """How texts are read; an argument of the network with such a name is the same parameter."""
 FROM_DATA = ("num_classes", "num_inputs", "in_channels", "image_size")
 """Arguments of a network that the data tells where the sweep does not: classes, numbers of a sample, channels, side; and
 those of `OF_TEXTS` without a default."""
 
-LAYERS = Parameter(
-    name="layers",
-    kind="str",
-    nullable=True,
-    default=None,
-    doc="modules whose outputs are measured, by pattern, several with commas: blocks.*, norm; null: the children of the "
-    "module's lists that are of one class",
-)
-MAPS = Parameter(
-    name="maps",
-    kind="str",
-    choices=("mean", "flatten"),
-    default="mean",
-    doc="maps and tokens as they are measured: averaged over pixels and over tokens, or all numbers",
-)
-FLAT_INPUTS = Parameter(
-    name="flat_inputs", kind="bool", default=False, doc="whether images come to the network as plain vectors"
-)
-DECAYED = Parameter(
-    name="decayed",
-    kind="str",
-    nullable=True,
-    default=None,
-    doc="parameters that weight_decay and weight_decay_last regularise, by pattern, several with commas: *.weight; null: "
-    "all of two dimensions or more",
-)
-TEST = Parameter(
-    name="test",
-    kind="bool",
-    default=True,
-    doc="whether the test split is measured beside the training split, if there is one",
-)
-DATASET_HASH = Parameter(
-    name="dataset_hash",
-    kind="str",
-    nullable=True,
-    default=None,
-    doc="SHA-256 of the data's content, its first 16 digits; it is filled in, so that other content is another trial",
-)
-_NETWORK = (LAYERS, MAPS, FLAT_INPUTS, DECAYED)
+
+class OwnParameters(CollapseParameters):
+    """What a trial of `own` has, beside the arguments of the user's callables; what it does not take is what it is here."""
+
+    layers: str | None = parameter(
+        None,
+        doc="modules whose outputs are measured, by pattern, several with commas: blocks.*, norm; null: the children of the "
+        "module's lists that are of one class",
+    )
+    maps: Literal["mean", "flatten"] = parameter(
+        "mean", doc="maps and tokens as they are measured: averaged over pixels and over tokens, or all numbers"
+    )
+    flat_inputs: bool = parameter(False, doc="whether images come to the network as plain vectors")
+    decayed: str | None = parameter(
+        None,
+        doc="parameters that weight_decay and weight_decay_last regularise, by pattern, several with commas: *.weight; null: "
+        "all of two dimensions or more",
+    )
+    dataset_hash: str | None = parameter(
+        None,
+        doc="SHA-256 of the data's content, its first 16 digits; it is filled in, so that other content is another trial",
+    )
+    test: bool = parameter(True, doc="whether the test split is measured beside the training split, if there is one")
+    arguments: Mapping[str, Any]
+    """Those of the user's callables."""
+    seed_scope = "seed"
+    continuation = ()  # type: ignore[assignment]
+    polish = 0
+    polish_tolerance = 0.0
+    polish_smoothing = ()  # type: ignore[assignment]
+    polish_memory = 0
+    polish_barrier = 0.0
+
+
+_DECLARED = OwnParameters.schema
+_NETWORK = ("layers", "maps", "flat_inputs", "decayed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnName(Parameter):
+    """`arch` or `dataset`, where it is the user's."""
+
+    def check(self, value: Any) -> Any:
+        """Return the name without the folder.
+
+        Raises:
+            ParameterError: it is another one.
+        """
+        return super().check(short_name(value) if is_own(self.name, value) else value)
 
 
 def own_schema(
@@ -82,8 +89,9 @@ def own_schema(
     Raises:
         ParameterError: an argument has the name of a parameter of training, or of another argument.
     """
-    removed = NOT_TAKEN if references.arch is None else (*NOT_TAKEN, *OF_BUILTIN_NETWORKS)
-    ours = {name: parameter for name, parameter in COLLAPSE_SCHEMA.items() if name not in removed}
+    removed = () if references.arch is None else OF_BUILTIN_NETWORKS
+    taken = [name for name in CollapseParameters.schema if name in _DECLARED and name not in removed]
+    ours = {name: _DECLARED[name] for name in taken}
     doc = "weight decay lambda, of (lambda/2)||theta||^2 on the parameters that `decayed` chooses"
     if references.arch is not None:
         ours["arch"] = OwnName(name="arch", kind="str", choices=(short_name(references.arch),), doc="your network")
@@ -91,18 +99,16 @@ def own_schema(
         ours["weight_decay_last"] = replace(
             ours["weight_decay_last"], doc="the same of the last linear map's weight; null: weight_decay"
         )
-        ours |= {each.name: each for each in _NETWORK}
-        ours |= {name: replace(ours[name], added=True) for name in OF_TEXTS}
-        for name in {each.name for each in network_arguments}.intersection(OF_TEXTS):
+        ours |= {name: _DECLARED[name] for name in _NETWORK}
+        ours |= {name: replace(ours[name], added_later=True) for name in OF_TEXTS}
+        for name in {argument.name for argument in network_arguments}.intersection(OF_TEXTS):
             del ours[name]
     if references.dataset is not None:
         name = short_name(references.dataset)
         ours["dataset"] = OwnName(name="dataset", kind="str", choices=(name,), doc="your data")
-        ours[DATASET_HASH.name] = DATASET_HASH
-    # the files of a published set's test split may not be there; a user's data says itself whether it has one
-    ours[TEST.name] = (
-        TEST if references.dataset is not None else replace(TEST, default=False, doc=COLLAPSE_SCHEMA[TEST.name].doc)
-    )
+        ours["dataset_hash"] = _DECLARED["dataset_hash"]
+    else:  # the files of a published set's test split may not be there; a user's data says itself whether it has one
+        ours["test"] = replace(ours["test"], default=False, doc=CollapseParameters.schema["test"].doc)
     arguments = _checked((*network_arguments, *data_arguments), ours)
     first = ("arch", "dataset")
     in_order = [*(ours[name] for name in first), *arguments, *(ours[name] for name in ours if name not in first)]
@@ -110,24 +116,79 @@ def own_schema(
 
 
 def _checked(arguments: Iterable[Parameter], ours: dict[str, Parameter]) -> list[Parameter]:
-    found: dict[str, Parameter] = {}
-    for each in arguments:
-        if each.name in ours:
+    checked: dict[str, Parameter] = {}
+    for argument in arguments:
+        name, owner = argument.name, argument.doc.removeprefix("argument of ")
+        if name in ours:
             raise ParameterError(
-                f"{each.doc.removeprefix('argument of ')} has an argument {each.name!r}, which is a parameter of training "
-                f"here ({ours[each.name].doc}); rename the argument, or wrap the callable in a function of other names"
+                f"{owner} has an argument {name!r}, which is a parameter of training "
+                f"here ({ours[name].doc}); rename the argument, or wrap the callable in a function of other names"
             )
-        if each.name in found:
+        if name in checked:
             raise ParameterError(
-                f"{each.doc.removeprefix('argument of ')} and {found[each.name].doc.removeprefix('argument of ')} both "
-                f"have an argument {each.name!r}; rename one of them"
+                f"{owner} and {checked[name].doc.removeprefix('argument of ')} both "
+                f"have an argument {name!r}; rename one of them"
             )
-        is_told = each.name in FROM_DATA and not each.nullable
-        is_told |= each.name in OF_TEXTS and each.default is REQUIRED
-        found[each.name] = (
-            replace(each, nullable=True, default=None, doc=f"{each.doc}; null: as the data has it") if is_told else each
-        )
-    return list(found.values())
+        is_told = name in FROM_DATA and not argument.nullable
+        is_told |= name in OF_TEXTS and argument.default is REQUIRED
+        if is_told:
+            argument = replace(argument, nullable=True, default=None, doc=f"{argument.doc}; null: as the data has it")
+        checked[name] = argument
+    return list(checked.values())
+
+
+def parameters_of_callable(function: Callable[..., Any], name: str) -> list[Parameter]:
+    """Read parameters off a callable that was not written for sweeps: arguments need no annotation.
+
+    Where there is none, the default's type holds; without a default any scalar is taken. What no sweep can give (a class, a
+    function) keeps its default, as do *args and **kwargs.
+
+    Raises:
+        ParameterError: an argument without a default takes something that no sweep can give.
+    """
+    inner = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
+    try:
+        hints = typing.get_type_hints(inner)
+    except Exception:  # of names that only its author's type checker can resolve
+        hints = {}
+    parameters = []
+    for argument in inspect.signature(function).parameters.values():
+        if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
+            continue
+        kind, nullable, choices = _kind_of_argument(hints.get(argument.name), argument)
+        if kind is not None:
+            default = REQUIRED if argument.default is argument.empty else argument.default
+            made = Parameter(
+                name=argument.name, kind=kind, nullable=nullable, choices=choices, doc=f"argument of {name}"
+            )
+            parameters.append(made if default is REQUIRED else replace(made, default=made.check(default)))
+        elif argument.default is argument.empty:
+            raise ParameterError(
+                f"{name} needs {argument.name!r}, which is {hints.get(argument.name)!r}: no sweep can give that; name a "
+                "function that takes numbers, texts and truth values and makes the rest itself"
+            )
+    return parameters
+
+
+def _kind_of_argument(hint: Any, argument: inspect.Parameter) -> tuple[Kind | None, bool, tuple[Any, ...] | None]:
+    """Return (kind, nullable, choices) of an argument; no kind where a sweep cannot give it."""
+    default = argument.default
+    if hint is not None:
+        try:
+            kind, nullable, choices = kind_of_hint(hint, argument.name, "")
+            return kind, nullable or default is None, choices
+        except ParameterError:
+            if default is argument.empty or not isinstance(default, int | float | str | tuple | list):
+                return None, False, None
+    if default is argument.empty or default is None:
+        return "scalar", default is None, None
+    if isinstance(default, tuple | list):
+        for kind, one in (("list[int]", int), ("list[float]", int | float)):
+            if default and all(isinstance(item, one) and not isinstance(item, bool) for item in default):
+                return kind, False, None
+        return None, False, None
+    name = type(default).__name__
+    return (typing.cast(Kind, name), False, None) if name in ("bool", "int", "float", "str") else (None, False, None)
 
 
 def patterns(text: str | None) -> tuple[str, ...] | None:

@@ -5,34 +5,209 @@ It is `collapse` in all but what is trained and on what: the same trainer, measu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from depthrate.tasks.collapse.measurements import MEASUREMENTS
-from depthrate.tasks.collapse.schema import SCHEMA as COLLAPSE_SCHEMA
-from depthrate.tasks.data import published
-from depthrate.tasks.data.published import PUBLISHED, check_dataset, check_test
-from depthrate.tasks.data.sources import DataSource
+from depthrate.tasks.collapse.schema import CollapseParameters, data_shape
+from depthrate.tasks.collapse.task import check_draw
+from depthrate.tasks.data.dataset import Dataset, DataShape
+from depthrate.tasks.data.published import PUBLISHED
+from depthrate.tasks.data.sources import DatasetError, DataSource
+from depthrate.tasks.networks.builtin import ARCHITECTURES
+from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.own.data import OwnData
+from depthrate.tasks.own.data import OwnData, prepared, shape_of
 from depthrate.tasks.own.references import OWN, code_of_files, references_of_text, short_name
-from depthrate.tasks.own.schema import OF_TEXTS, own_schema
-from depthrate.tasks.own.trial import OwnTrials
-from depthrate.tasks.schema import ParameterError
-from depthrate.tasks.signature import parameters_of_callable
-from depthrate.tasks.task import Params, Task, TaskContext, TaskError, TrialResult
+from depthrate.tasks.own.schema import FROM_DATA, OF_TEXTS, OwnParameters, own_schema, parameters_of_callable, patterns
+from depthrate.tasks.parameters import ParameterError, ParameterSchema
+from depthrate.tasks.task import Params, TaskError
 from depthrate.tasks.task_code import TaskCode
-from depthrate.tasks.training.cost import estimate_s, max_pack_size
-from depthrate.tasks.training.memory import memory_bytes
+from depthrate.tasks.training.fused_task import NetworkTask
 from depthrate.tasks.training.parameters import check_training
 from depthrate.tasks.user_code import load_user_module, require_trust
 
-VERSION = 1
+if TYPE_CHECKING:
+    from depthrate.tasks.training.training import NetworkTraining
 
 
-def own_task(text: str, files: Mapping[str, bytes] | None = None) -> Task:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Own(NetworkTask[OwnParameters]):
+    """A network or data of the user's."""
+
+    name: str = OWN
+    version: int = 1
+    doc: str = "Train a network of your own, or on data of your own, and measure neural collapse layer by layer."
+    schema: ParameterSchema = field()
+    make: Callable[..., Any] | None
+    """Returns the user's network; null: one of ours."""
+    network_arguments: tuple[str, ...]
+    data: OwnData | None
+    """The user's; null: a published set."""
+    data_arguments: tuple[str, ...]
+    code: TaskCode | None
+    defined_at: str
+    distinguished_by: str
+    _networks: dict[str, Network] = field(default_factory=dict)
+    """Networks made before, by all that they depend on."""
+    parameters = OwnParameters
+    measurements = MEASUREMENTS
+
+    def read(self, params: Params) -> OwnParameters:
+        """Return the parameters of a trial as attributes, those of the user's callables in `arguments`."""
+        others = {*self.network_arguments, *self.data_arguments}.difference(OF_TEXTS)
+        ours = {name: value for name, value in params.items() if name not in others}
+        return OwnParameters.of({**ours, "arguments": params})
+
+    def whole(self, trial: OwnParameters) -> Dataset:
+        """Return the user's data as it comes.
+
+        Raises:
+            DatasetError: it cannot be read, or is not what training takes.
+        """
+        assert self.data is not None
+        return self.data.read({name: trial.arguments[name] for name in self.data_arguments})
+
+    def complete(self, params: dict[str, Any]) -> None:
+        """Fill in the content's hash, and what the data tells a network.
+
+        Raises:
+            ParameterError: the data cannot be read, so that trials cannot be told from those of before.
+        """
+        try:
+            if self.data is not None:
+                params["dataset_hash"] = self.whole(self.read(params)).content_hash[:16]
+        except DatasetError as error:
+            raise ParameterError(str(error)) from error
+        if self.make is None:
+            return
+        told = _told(self.data_shape(self.read(params)))
+        for name in (*FROM_DATA, *OF_TEXTS):
+            if name in self.network_arguments and params[name] is None:
+                params[name] = told.get(name)
+
+    def published_sets(self, trial: OwnParameters) -> Sequence[str]:
+        """Return the data set that it trains on, where it is not the user's."""
+        return (trial.dataset,) if self.data is None else ()
+
+    def data_shape(self, trial: OwnParameters) -> DataShape:
+        """Return the shape of the training set."""
+        if self.data is not None:
+            return shape_of(self.whole(trial), trial.samples_per_class, trial.dtype)
+        return data_shape(trial)
+
+    def network(self, trial: OwnParameters, data: DataShape) -> Network:
+        """Return the trial's network.
+
+        Raises:
+            ParameterError: it cannot be made of these arguments, or does not read this data.
+        """
+        if self.make is None:
+            try:
+                return ARCHITECTURES[trial.arch].make(trial, data)
+            except ValueError as error:
+                raise ParameterError(f"arch {trial.arch!r}: {error}") from error
+        arguments = {name: trial.arguments[name] for name in self.network_arguments}
+        key = repr((arguments, data.sample_shape, data.num_classes, data.vocabulary_size))
+        key += repr([trial.layers, trial.maps, trial.flat_inputs, trial.decayed])
+        if key not in self._networks:
+            seen = replace(data, sample_shape=(data.num_inputs,)) if trial.flat_inputs else data
+            self._networks[key] = ModuleNetwork(
+                make=self.make,
+                name=trial.arch,
+                arguments=arguments,
+                data=seen,
+                patterns=patterns(trial.layers),
+                maps=trial.maps,
+                decayed=patterns(trial.decayed),
+            )
+        return self._networks[key]
+
+    def load(self, trial: OwnParameters, source: DataSource) -> Dataset:
+        """Return what a trial trains on, with its test split where that is wanted.
+
+        Raises:
+            DatasetError: it is missing, damaged, or not what it was when the trial was planned.
+        """
+        if self.data is None:
+            from depthrate.tasks.collapse.pack import loaded
+
+            return loaded(trial, source)
+        whole = self.whole(trial)
+        if whole.content_hash[:16] != trial.dataset_hash:
+            raise DatasetError(
+                f"{self.data.name} has changed since the trial was planned (content {whole.content_hash[:16]}, planned "
+                f"{trial.dataset_hash}); start the sweep again: what has other content is another trial"
+            )
+        return prepared(
+            whole,
+            self.data.name,
+            samples_per_class=trial.samples_per_class,
+            data_seed=trial.data_seed,
+            normalize=trial.normalize,
+            dtype=trial.dtype,
+            test=trial.test,
+        )
+
+    def training(self, trials: Sequence[OwnParameters], source: DataSource) -> NetworkTraining:
+        """Return what a pack of trials does.
+
+        Raises:
+            DatasetError: what they train on is missing, damaged, or not what it was when the trials were planned.
+        """
+        from depthrate.tasks.own.pack import training
+
+        dataset = self.load(trials[0], source)
+        return training(trials, dataset, self.network(trials[0], dataset.shape))
+
+    def check(self, trial: OwnParameters) -> None:
+        """Refuse combinations that cannot run; this builds a user's network and runs it once.
+
+        Raises:
+            ParameterError: naming the parameters that exclude each other.
+        """
+        _check_texts(self, trial)
+        data = self.data_shape(trial)
+        check_training(trial, data.num_samples)
+        is_own = self.data is not None
+        check_draw(trial, min(self.whole(trial).class_counts_K) if is_own else PUBLISHED[trial.dataset].smallest_class)
+        self.network(trial, data).layers()
+
+    def remarks(self, trials: Sequence[Params]) -> Sequence[str]:
+        """Say which layers of the largest network are measured, and whether trials train fused."""
+        if self.make is None or not trials:
+            return []
+        read = [self.read(params) for params in trials]
+        networks = {id(network): network for network in (self.network(t, self.data_shape(t)) for t in read)}
+        name = read[0].arch
+        reasons: dict[str | None, int] = {}
+        for network in networks.values():
+            reasons[network.unfused_reason] = reasons.get(network.unfused_reason, 0) + 1
+        sentences = [
+            f"{name}: {'trains fused' if reason is None else f'trials train one by one, because {reason}'}"
+            + (f" ({count} of {len(networks)} shapes)" if len(reasons) > 1 else "")
+            for reason, count in reasons.items()
+        ]
+        largest = max(networks.values(), key=lambda network: network.num_parameters)
+        return [*sentences, _layers_sentence(name, largest)]
+
+
+@lru_cache(maxsize=64)
+def _told(data: DataShape) -> dict[str, int]:
+    """Return the arguments that the data's shape answers."""
+    told = {"num_classes": data.num_classes, "num_inputs": math.prod(data.sample_shape)}
+    if data.vocabulary_size is not None:
+        told |= {"context_length": data.num_inputs, "vocabulary_size": data.vocabulary_size}
+    if len(data.sample_shape) == 3:
+        told |= {"in_channels": data.sample_shape[0], "image_size": data.sample_shape[-1]}
+    return told
+
+
+def own_task(text: str, files: Mapping[str, bytes] | None = None) -> Own:
     """Return the task for the references that a text has, whose code is what `files` has, or what the files hold now.
 
     Raises:
@@ -52,29 +227,24 @@ def own_task(text: str, files: Mapping[str, bytes] | None = None) -> Task:
     make_data = _callable(references.dataset, "dataset", content) if ":" in (references.dataset or "") else None
     network_arguments = [] if network is None else parameters_of_callable(network.make, network.name)
     data_arguments = [] if make_data is None else parameters_of_callable(make_data.make, make_data.name)
-    schema = own_schema(references, network_arguments, data_arguments)
     data = None
     if references.dataset is not None:
         path = None if make_data is not None else Path(references.dataset)
         data = OwnData(short_name(references.dataset), path, None if make_data is None else make_data.make)
-    trials = OwnTrials(
-        schema=schema,
+    executed = network or make_data
+    whole = None if executed is None else executed.code
+    if whole is not None and content is not None:
+        whole = replace(whole, files=tuple(sorted(content.items())))
+    return Own(
+        schema=own_schema(references, network_arguments, data_arguments),
         make=None if network is None else network.make,
-        network_arguments=tuple(each.name for each in network_arguments),
+        network_arguments=tuple(argument.name for argument in network_arguments),
         data=data,
-        data_arguments=tuple(each.name for each in data_arguments),
+        data_arguments=tuple(argument.name for argument in data_arguments),
+        code=whole,
+        defined_at="" if executed is None else executed.defined_at,
+        distinguished_by="" if executed is None else f"give {executed.name} another name ({executed.defined_at})",
     )
-    executed = next((each for each in (network, make_data) if each is not None), None)
-    made = _task_of(trials)
-    if executed is None:
-        return made
-    whole = (
-        executed.code
-        if content is None or executed.code is None
-        else replace(executed.code, files=tuple(sorted(content.items())))
-    )
-    told_apart = f"give {executed.name} another name ({executed.defined_at})"
-    return replace(made, code=whole, defined_at=executed.defined_at, told_apart=told_apart)
 
 
 @dataclass(frozen=True)
@@ -90,102 +260,25 @@ def _callable(reference: str | None, parameter: str, files: Mapping[str, bytes] 
         return None
     where, _, name = reference.rpartition(":")
     module, code = load_user_module(where, None, files if where.endswith(".py") else None)
-    found = getattr(module, name, None)
-    if not callable(found):
-        state = "has nothing called" if found is None else "has something that is no class or function called"
+    named = getattr(module, name, None)
+    if not callable(named):
+        state = "has nothing called" if named is None else "has something that is no class or function called"
         known = [key for key, value in vars(module).items() if callable(value) and value.__module__ == module.__name__]
         raise TaskError(f"{parameter}: {where} {state} {name!r}; what it defines: {', '.join(known) or 'nothing'}")
-    return _Callable(found, short_name(reference), code, f"{Path(where).name}, {name}")
+    return _Callable(named, short_name(reference), code, f"{Path(where).name}, {name}")
 
 
-def _task_of(own: OwnTrials) -> Task:
-    """Return the task of such trials."""
-
-    def check_trial(params: Params) -> None:
-        _check_texts(own, params)
-        data = own.shape(params)
-        check_training(params, data.num_samples)
-        _check_draw(own, params)
-        own.network(params, data).layers()  # which builds a user's network and runs it once
-
-    def check_data(trials: Sequence[Params], source: DataSource) -> None:
-        if own.data is None:
-            for name in dict.fromkeys(params["dataset"] for params in trials):
-                check_dataset(name, source)
-            for name in dict.fromkeys(params["dataset"] for params in trials if params["test"]):
-                check_test(name, source)
-
-    def check_contents(trials: Sequence[Params], source: DataSource) -> None:
-        if own.data is None:
-            for name in dict.fromkeys(params["dataset"] for params in trials):
-                published.check_contents(name, source)
-
-    def run(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
-        from depthrate.tasks.own.pack import run_pack
-
-        yield from run_pack(own, trials, context)
-
-    def largest_pack(params: Params, device: str) -> int:
-        shape = own.pack_shape(params)
-        return 1 if shape.network.alone_because is not None else max_pack_size(shape, device)
-
-    return Task(
-        name=OWN,
-        version=VERSION,
-        schema=own.schema,
-        run=run,
-        fused=True,
-        doc="Train a network of your own, or on data of your own, and measure neural collapse layer by layer.",
-        measurements=MEASUREMENTS,
-        complete=own.complete,
-        check_trial=check_trial,
-        check_data=check_data,
-        check_contents=check_contents,
-        remarks=lambda trials: _remarks(own, trials),
-        max_pack_size=largest_pack,
-        memory_bytes=lambda params, num_trials, device: memory_bytes(own.pack_shape(params), num_trials, device),
-        estimate_s=lambda params: estimate_s(own.pack_shape(params)),
-    )
-
-
-def _check_texts(own: OwnTrials, params: Params) -> None:
+def _check_texts(own: Own, trial: OwnParameters) -> None:
     """Refuse what says how texts are read where there is none, so that no two trials differ in name only."""
-    is_text = own.data is None and PUBLISHED[params["dataset"]].is_text
+    is_text = own.data is None and PUBLISHED[trial.dataset].is_text
     for name in OF_TEXTS:
-        value, least = params.get(name), COLLAPSE_SCHEMA[name].minimum or 0
+        value, least = getattr(trial, name, None), CollapseParameters.schema[name].minimum or 0
         if is_text and value is not None and (not isinstance(value, int) or value < least):
             raise ParameterError(
-                f"{name} is {value!r}; for {params['dataset']!r} give a whole number of at least {least:g}"
+                f"{name} is {value!r}; for {trial.dataset!r} give a whole number of at least {least:g}"
             )
         if value is not None and not is_text and name not in own.network_arguments:
-            raise ParameterError(f"{name} is {value}, but {params['dataset']!r} is no text; give null")
-
-
-def _check_draw(own: OwnTrials, params: Params) -> None:
-    most = min(own.whole(params).class_counts_K) if own.data else PUBLISHED[params["dataset"]].smallest_class
-    if params["samples_per_class"] is not None and params["samples_per_class"] > most:
-        raise ParameterError(
-            f"samples_per_class is {params['samples_per_class']}, but the smallest class of {params['dataset']!r} has "
-            f"{most} samples; give at most that, or null for all"
-        )
-
-
-def _remarks(own: OwnTrials, trials: Sequence[Params]) -> list[str]:
-    """Say which layers of the largest network are measured, and whether trials train fused."""
-    if own.make is None or not trials:
-        return []
-    networks = {id(network): network for network in (own.network(params, own.shape(params)) for params in trials)}
-    name = trials[0]["arch"]
-    reasons: dict[str | None, int] = {}
-    for network in networks.values():
-        reasons[network.alone_because] = reasons.get(network.alone_because, 0) + 1
-    sentences = [
-        f"{name}: {'trains fused' if reason is None else f'trials train one by one, because {reason}'}"
-        + (f" ({count} of {len(networks)} shapes)" if len(reasons) > 1 else "")
-        for reason, count in reasons.items()
-    ]
-    largest = max(networks.values(), key=lambda network: network.num_parameters)
-    return [*sentences, _layers_sentence(name, largest)]
+            raise ParameterError(f"{name} is {value}, but {trial.dataset!r} is no text; give null")
 
 
 def _layers_sentence(name: str, network: Network) -> str:

@@ -21,30 +21,33 @@ from torch import Tensor
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.networks.flat_parameters import split_parameters
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.task import Engine, Params, ResultStatus, TaskContext, TrialResult
+from depthrate.tasks.parameters import changed
+from depthrate.tasks.task import Engine, ResultStatus, TaskContext, TrialResult
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.pack import ready_pack
+from depthrate.tasks.training.parameters import TrainingParameters
 from depthrate.tasks.training.polish_parameters import chain
-from depthrate.tasks.training.training import Training
+from depthrate.tasks.training.trainer import FusedTrainer
+from depthrate.tasks.training.training import NetworkTraining
 
-MakeTraining = Callable[[Sequence[Params]], Training]
+MakeTraining = Callable[[Sequence[Any]], NetworkTraining]
 """From the parameters of trials of one depth to what they train on and how."""
 
 
-def run_chain(trials: Sequence[Params], make: MakeTraining, context: TaskContext) -> Iterator[TrialResult]:
+def run_chain(trials: Sequence[TrainingParameters], make: MakeTraining, context: TaskContext) -> Iterator[TrialResult]:
     """Train and measure the lanes of a pack depth by depth; results come as depths are done.
 
     Raises:
         Interrupted: it was asked to stop and has saved a checkpoint.
     """
     wanted: dict[tuple[str, int], int] = {}
-    lanes: dict[str, Params] = {}
-    for index, params in enumerate(trials):
-        lane = json.dumps({name: value for name, value in params.items() if name != "depth"}, sort_keys=True)
-        wanted[lane, params["depth"]] = index
-        if lane not in lanes or lanes[lane]["depth"] < params["depth"]:
-            lanes[lane] = params
-    with computing(context.device, trials[0]["matmul_precision"]):
+    lanes: dict[str, TrainingParameters] = {}
+    for index, trial in enumerate(trials):
+        lane = json.dumps({name: value for name, value in vars(trial).items() if name != "depth"}, sort_keys=True)
+        wanted[lane, trial.depth] = index
+        if lane not in lanes or lanes[lane].depth < trial.depth:
+            lanes[lane] = trial
+    with computing(context.device, trials[0].matmul_precision):
         yield from _Chain(lanes, wanted, make, context).results()
 
 
@@ -53,14 +56,14 @@ class _Chain:
 
     def __init__(
         self,
-        lanes: Mapping[str, Params],
+        lanes: Mapping[str, TrainingParameters],
         wanted: Mapping[tuple[str, int], int],
         make: MakeTraining,
         context: TaskContext,
     ):
         """Go as deep in each lane as its deepest trial; `wanted` is (lane, depth) -> the trial's index in the pack."""
         self._lanes, self._wanted, self._make, self.context = lanes, wanted, make, context
-        self._depths = chain(max(lanes.values(), key=lambda params: params["depth"]))
+        self._depths = chain(max(lanes.values(), key=lambda trial: trial.depth))
         self.saved = _separated(context.load_checkpoint())
         """The checkpoint of each depth that has one."""
         self.steps_before = 0
@@ -71,7 +74,7 @@ class _Chain:
         ends: dict[str, Tensor] = {}
         network: Network | None = None
         for stage, depth in enumerate(self._depths):
-            reached = [lane for lane, params in self._lanes.items() if params["depth"] >= depth]
+            reached = [lane for lane, trial in self._lanes.items() if trial.depth >= depth]
             going = [lane for lane in reached if stage == 0 or lane in ends]
             for lane in reached:
                 if lane not in going and (lane, depth) in self._wanted:  # it diverged while its first depth trained
@@ -87,6 +90,7 @@ class _Chain:
             pack.train()
             network, self.steps_before = training.network, self.steps_before + _budget(training)
             self.saved[stage:] = [pack.saved(), *self.saved[stage + 1 :]]
+            assert isinstance(pack.trainer, FusedTrainer)
             ends = {going[index]: pack.trainer.theta_TP[position] for position, index in enumerate(pack.alive)}
             for result in pack.results():
                 if (going[result.index], depth) in self._wanted:
@@ -97,8 +101,8 @@ class _Chain:
         index = self._wanted.get((lane, self._depths[stage]))
         return None if index is None else self.context.trial_ids[index]
 
-    def _training(self, depth: int, lanes: Sequence[str]) -> Training:
-        return self._make([{**self._lanes[lane], "depth": depth} for lane in lanes])
+    def _training(self, depth: int, lanes: Sequence[str]) -> NetworkTraining:
+        return self._make([changed(self._lanes[lane], depth=depth) for lane in lanes])
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ class StageContext:
         return self
 
 
-def _budget(training: Training) -> int:
+def _budget(training: NetworkTraining) -> int:
     """Return the most steps that a depth takes."""
     return training.plan.num_steps + (0 if training.polish is None else training.polish.num_evaluations)
 

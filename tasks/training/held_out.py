@@ -15,7 +15,7 @@ from depthrate.tasks.training.layers import defined
 from depthrate.tasks.training.trainer import FusedTrainer
 
 Rows = list[dict[str, Any]]
-Measure = Callable[[FusedTrainer, Sequence[int], int], list[Rows]]
+Measure = Callable[[Any, Sequence[int], int], list[Rows]]
 """From the trainer, positions of trials in it and the step to the rows of metrics of each of them."""
 
 

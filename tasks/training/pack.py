@@ -1,35 +1,34 @@
 """The life of a pack, whatever its task: resume, train, measure on the way, prune, checkpoint, and give the results.
 
-A task hands in a `Training`: its network, its data, its hyper-parameters, and functions that measure. Shapes: T trials.
+A task hands in a `Training`: what advances its trials, for how many steps each, and what measures them. Shapes: T trials.
 """
 
 from __future__ import annotations
 
+import bisect
+import dataclasses
 import logging
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from depthrate.tasks.task import Engine, Interrupted, ResultStatus, TaskContext, TrialResult
 from depthrate.tasks.training.checkpoint import at_positions, left_by_earlier, packed
 from depthrate.tasks.training.computing import computing
-from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engine import EngineError, chosen_engine
-from depthrate.tasks.training.held_out import HeldOut
-from depthrate.tasks.training.layers import defined, kept_features
+from depthrate.tasks.training.layers import defined
 from depthrate.tasks.training.native_steps import native_library
 from depthrate.tasks.training.polish import Polisher
-from depthrate.tasks.training.polish_parameters import curve_steps
 from depthrate.tasks.training.step_cache import compiled_step
 from depthrate.tasks.training.trainer import FusedTrainer
-from depthrate.tasks.training.training import Training
+from depthrate.tasks.training.training import NetworkTraining, Training
 
 log = logging.getLogger(__name__)
-CURVES = ("loss", "objective", "accuracy", "grad_norm")
 
 
 def run_training(training: Training, context: TaskContext) -> Iterator[TrialResult]:
@@ -38,7 +37,7 @@ def run_training(training: Training, context: TaskContext) -> Iterator[TrialResu
     Raises:
         Interrupted: it was asked to stop and has saved a checkpoint.
     """
-    with computing(context.device, training.plan.matmul_precision):
+    with computing(context.device, training.matmul_precision):
         pack = ready_pack(training, context)
         pack.train()
         yield from pack.results()
@@ -53,7 +52,7 @@ def ready_pack(training: Training, context: TaskContext) -> TrainingPack:
     """
     pack = TrainingPack(training, context)
     begun = pack.resume()
-    engine = begun or _chosen_engine(pack)
+    engine = begun or pack.chosen_engine()
     if begun is not None and context.engine not in (begun, Engine.AUTO):
         log.warning("the pack's checkpoint was trained %s; it goes on like that, not %s", begun, context.engine)
     context.runs_as(engine)
@@ -72,41 +71,30 @@ def ready_pack(training: Training, context: TaskContext) -> TrainingPack:
     return pack
 
 
-def _chosen_engine(pack: TrainingPack) -> Engine:
-    context = pack.context
-    if pack.trainer.can_compile:
-        return chosen_engine(context.engine, pack.shape(), context.device)
-    if context.engine is Engine.NATIVE:
-        raise EngineError(
-            f"there are no native steps for {type(pack.trainer.network).__name__}, whose step is written by hand; train with "
-            "--engine auto"
-        )
-    return Engine.EAGER
-
-
 class TrainingPack:
     """A pack on its way through training: the trainer, which trials are left, and what was measured."""
 
     def __init__(self, training: Training, context: TaskContext):
         self.training, self.context = training, context
-        dataset, plan = training.dataset, training.plan
         self.trainer = training.begin(context.device)
         self.polisher: Polisher | None = None
-        self.held_out = None
-        if training.measure_test is not None and dataset.test is not None:
-            self.held_out = HeldOut(dataset.test, training.measure_test, context.device, plan.dtype)
+        self.test_split = training.test_split(context.device)
         self.engine = Engine.EAGER
-        self.num_steps = plan.num_steps
-        self.measured_steps = {*training.measured_steps, self.num_steps}
-        budget = 0 if training.polish is None else training.polish.num_evaluations
-        self.curve_steps = self.measured_steps | set(curve_steps(plan.schedule, self.num_steps, budget))
-        num_trials = len(training.hyperparameters)
+        self.num_steps = max(training.num_steps)
+        self._ends = set(training.num_steps)
+        self.curve_steps: set[int] = set().union(*training.curve_steps)
+        self._stops = sorted(self.curve_steps | self._ends)
+        num_trials = len(training.num_steps)
         self.alive = list(range(num_trials))
+        """Trials that the trainer holds, by their index in the pack: a trial's position there is its position here."""
         self._divergence = Divergence(num_trials, self.trainer.device)
         self.diverged_at: dict[int, int] = {}
         self.pruned_at: dict[int, int] = {}
+        self.finished_at: dict[int, int] = {}
+        """Trials that came to their end before others of the pack."""
         self.metrics: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
         self.curves: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
+        self.features: list[list[dict[str, Any]]] = [[] for _ in range(num_trials)]
 
     @property
     def _on_gpu(self) -> bool:
@@ -117,10 +105,21 @@ class TrainingPack:
         """Whether no step of training is left."""
         return self.polisher is not None or self.trainer.step_count == self.num_steps
 
-    def shape(self) -> PackShape:
-        """Return what the time of its steps depends on."""
-        own = self.training
-        return PackShape.of_plan(own.plan, own.network, own.dataset.shape, len(self.measured_steps))
+    def chosen_engine(self) -> Engine:
+        """Return how its steps are run.
+
+        Raises:
+            EngineError: native steps were asked for, and there are none; or compiled ones, and the network is a user's.
+        """
+        if self.trainer.can_compile:
+            assert isinstance(self.training, NetworkTraining)
+            return chosen_engine(self.context.engine, self.training.shape(), self.context.device)
+        if self.context.engine is Engine.NATIVE:
+            raise EngineError(
+                f"there are no native steps for {type(self.trainer).__name__}, whose step is written by hand; train with "
+                "--engine auto"
+            )
+        return Engine.EAGER
 
     def use(self, engine: Engine) -> float:
         """Train natively or compiled from here on, and return the seconds it took to build or compile what that takes.
@@ -129,6 +128,7 @@ class TrainingPack:
             EngineError: that cannot be done here.
             Interrupted: asked to stop on the way.
         """
+        assert isinstance(self.trainer, FusedTrainer)
         if engine is Engine.NATIVE:
             library, compile_s = native_library(self.trainer.network, self.trainer.plan, self.context.should_stop)
             self.trainer.use_native(library)
@@ -142,18 +142,21 @@ class TrainingPack:
         """Train to the end, and polish where that is asked for, measuring on the way."""
         self.context.show_curves(dict(zip(self.context.trial_ids, self.curves, strict=True)))
         if self.polisher is None:
-            self._descend(self.trainer)
+            self._descend()
         if self.training.polish is not None and self.alive:
             self._polish()
 
-    def _descend(self, trainer: FusedTrainer) -> None:
+    def _descend(self) -> None:
+        trainer = self.trainer
         while True:
             step = trainer.step_count
             if step in self.curve_steps:
                 self._record(step)
+            if step in self._ends and step < self.num_steps:
+                self._drop_finished(step)
             if step == self.num_steps or not self.alive:
                 return
-            looked = trainer.advance(min(each for each in self.curve_steps if each > step), self._divergence)
+            looked = trainer.advance(self._stops[bisect.bisect_right(self._stops, step)], self._divergence)
             if (
                 looked and not self._on_gpu
             ):  # which would wait for it here; what diverged there disturbs nobody meanwhile
@@ -168,10 +171,11 @@ class TrainingPack:
             if step in self.curve_steps or done:
                 self._record_polished(step, positions if step in self.curve_steps else sorted(done), done)
             self._tell_progress(step)
+        assert isinstance(self.trainer, FusedTrainer)
         self.trainer.theta_TP = polisher.theta_TP
 
     def _begin_polish(self) -> Polisher:
-        assert self.training.polish is not None
+        assert self.training.polish is not None and isinstance(self.trainer, FusedTrainer)
         self.trainer = self.trainer.in_float64()
         self.polisher = Polisher(self.training.polish, self.trainer)
         return self.polisher
@@ -203,7 +207,7 @@ class TrainingPack:
 
     def _steps_taken(self, index: int) -> int:
         if index in self.diverged_at or self.polisher is None:
-            return self.diverged_at.get(index, self.num_steps)
+            return self.diverged_at.get(index, self.training.num_steps[index])
         return self.num_steps + (self.polisher.finished_at[self.alive.index(index)] or 0)
 
     def _tables(self, index: int) -> dict[str, Any]:
@@ -212,12 +216,13 @@ class TrainingPack:
             for row in self.metrics[index]
         ]
         tables: dict[str, Any] = {"metrics": metrics, "curves": self.curves[index]}
-        kept, dtype = ("none", "") if self.training.kept is None else self.training.kept[index]
-        if kept != "none" and index in self.alive:
-            counts_K = self.training.dataset.class_counts_K
+        kept: Mapping[str, Any] | None = None
+        if self.features[index]:
+            kept = _joined(self.features[index])
+        elif index in self.alive:
             position, last = self.alive.index(index), self._steps_taken(index)
-            tables["features"] = kept_features(self.trainer, position, counts_K, last, kept, dtype)
-        return tables
+            kept = self.training.kept_at_end(self.trainer, position, index, last)
+        return tables if kept is None else {**tables, "features": kept}
 
     def resume(self) -> Engine | None:
         """Go on from the checkpoint of an earlier attempt, if there is one that holds all these trials; return its engine."""
@@ -225,11 +230,17 @@ class TrainingPack:
         if left is None:
             return None
         saved, positions = left
+        if (
+            "diverged_at" not in saved
+        ):  # of the task words when it kept other things; training anew costs time, not results
+            return None
         self.metrics = [saved["metrics"][position] for position in positions]
         self.curves = [saved["curves"][position] for position in positions]
         self.diverged_at = at_positions(saved["diverged_at"], positions)
         self.pruned_at = at_positions(saved.get("pruned_at", {}), positions)
-        gone = self.diverged_at.keys() | self.pruned_at.keys()
+        self.finished_at = at_positions(saved.get("finished_at", {}), positions)  # older versions have none
+        self.features = [saved["features"][position] if "features" in saved else [] for position in positions]
+        gone = self.diverged_at.keys() | self.pruned_at.keys() | self.finished_at.keys()
         alive = [index for index in range(len(positions)) if index not in gone]
         self._keep([self.alive.index(index) for index in alive])
         rows = [saved["alive"].index(positions[index]) for index in alive]
@@ -250,8 +261,10 @@ class TrainingPack:
                 "alive": self.alive,
                 "diverged_at": self.diverged_at,
                 "pruned_at": self.pruned_at,
+                "finished_at": self.finished_at,
                 "metrics": self.metrics,
                 "curves": self.curves,
+                "features": self.features,
             }
         )
 
@@ -268,45 +281,73 @@ class TrainingPack:
         self._keep([position for position, index in enumerate(self.alive) if index not in left_out])
 
     def _drop_diverged(self) -> None:
-        found = self._divergence.found()
-        self.diverged_at |= {self.alive[position]: step for position, step in found.items()}
-        self._keep([position for position in range(len(self.alive)) if position not in found])
+        diverged = self._divergence.found()
+        self.diverged_at |= {self.alive[position]: step for position, step in diverged.items()}
+        self._keep([position for position in range(len(self.alive)) if position not in diverged])
+
+    def _drop_finished(self, step: int) -> None:
+        """Let those leave whose steps are over."""
+        finished = [index for index in self.alive if self.training.num_steps[index] == step]
+        self.finished_at |= {index: step for index in finished}
+        self._keep([position for position, index in enumerate(self.alive) if index not in finished])
 
     def _record(self, step: int) -> None:
-        """Append the curves at this step, and every layer's measurements if it is one of the measured steps."""
+        """Append the curves of the trials that have them at this step, and the measurements where they are due."""
         self._drop_diverged()
-        evaluation = self.trainer.evaluate()
+        due = [position for position, index in enumerate(self.alive) if step in self.training.curve_steps[index]]
+        evaluation = self.training.evaluate(self.trainer, due)
+        loss_T = torch.zeros(len(self.alive), dtype=evaluation.loss.dtype, device=evaluation.loss.device)
+        loss_T[due] = evaluation.loss
         finite = torch.isfinite(evaluation.loss)
-        self._divergence.look(evaluation.loss, step)
+        indices = [self.alive[position] for position, is_finite in zip(due, finite.tolist(), strict=True) if is_finite]
+        self._divergence.look(loss_T, step)
         self._drop_diverged()
-        columns = {name: getattr(evaluation, name)[finite].tolist() for name in CURVES}
+        rows = _rows(evaluation, finite)
         rates = self.trainer.lr_at(step) if self.num_steps else [math.nan] * len(self.alive)
+        positions = [self.alive.index(index) for index in indices]
         reported = {}
-        for position, index in enumerate(self.alive):
-            row = {name: values[position] for name, values in columns.items()}
-            reported[index] = defined({**row, **self.training.own_curves(index, row), "lr": rates[position]})
-            self.curves[index].append({"step": step, "split": "train", **reported[index]})
-        self._measure(step, range(len(self.alive)))
-        if 0 < step < self.num_steps:
+        for index, position, row in zip(indices, positions, rows, strict=True):
+            columns = self.training.own_curves(index, row, self.curves[index])
+            values = defined({**row, **columns, "lr": rates[position]})
+            self.curves[index].append({"step": step, "split": "train", **values})
+            if 0 < step < self.training.num_steps[index]:
+                reported[index] = values
+        self._measure(step, positions)
+        if reported:
             self._drop_pruned(step, reported)
 
     def _record_polished(self, step: int, positions: Sequence[int], done: Collection[int]) -> None:
         """Append the curves of these trials, with the true ReLU, and the measurements where they are due or a trial is done."""
         assert self.polisher is not None
-        evaluation = self.polisher.compare(positions)
-        for position in positions:
+        rows = _rows(self.polisher.compare(positions), list(positions))
+        for position, row in zip(positions, rows, strict=True):
             index = self.alive[position]
-            row: dict[str, Any] = {name: getattr(evaluation, name)[position].item() for name in CURVES}
-            row |= self.training.own_curves(index, row)
+            row |= self.training.own_curves(index, row, self.curves[index])
             row["smoothed_grad_norm"] = self.polisher.gradient_norms[position]
             self.curves[index].append({"step": step, "split": "train", **defined(row)})
         self._measure(step, positions, done)
 
     def _measure(self, step: int, positions: Sequence[int], done: Collection[int] = ()) -> None:
-        """Append the layers of these trials if the step is a measured one, else of those that are done, and the test split."""
-        measured = positions if step in self.measured_steps else sorted(done)
-        for position, rows in zip(measured, self.training.measure(self.trainer, measured, step), strict=True):
-            self.metrics[self.alive[position]] += rows
-        if self.held_out is not None:
+        """Append the layers of these trials where the step is a measured one or the trial is done, and the test split."""
+        training = self.training
+        measured = [p for p in positions if step in training.measured_steps[self.alive[p]] or p in done]
+        for position, rows in zip(measured, training.measure(self.trainer, measured, step), strict=True):
+            index = self.alive[position]
+            self.metrics[index] += rows
+            kept = training.kept_on_the_way(self.trainer, position, index, step)
+            if kept is not None:
+                self.features[index].append(kept)
+        if self.test_split is not None:
             tables = {p: (self.metrics[self.alive[p]], self.curves[self.alive[p]]) for p in positions}
-            self.held_out.record(self.trainer, step, tables, measured)
+            self.test_split.record(self.trainer, step, tables, measured)
+
+
+def _rows(evaluation: Any, chosen: Any) -> list[dict[str, Any]]:
+    """Return the numbers of these trials, each one's by column."""
+    columns = {each.name: getattr(evaluation, each.name)[chosen].tolist() for each in dataclasses.fields(evaluation)}
+    return [dict(zip(columns, numbers, strict=True)) for numbers in zip(*columns.values(), strict=True)]
+
+
+def _joined(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return tables of columns, tensors and lists, as one of arrays."""
+    return {name: np.concatenate([np.asarray(table[name]) for table in tables]) for name in tables[0]}

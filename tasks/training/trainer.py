@@ -26,7 +26,7 @@ from depthrate.tasks.networks.flat_parameters import decay_groups, split_paramet
 from depthrate.tasks.networks.network import Network, Tensors
 from depthrate.tasks.task import Engine
 from depthrate.tasks.training.compiled_step import CompiledStep
-from depthrate.tasks.training.divergence import CHECK_STEPS, Divergence
+from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engine import EngineError
 from depthrate.tasks.training.native_steps import NativeSteps, StepState
 from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters, TrainingPlan, learning_rate_factor
@@ -169,11 +169,7 @@ class FusedTrainer:
         if self._native is not None:
             self._native_steps(self._native, until - step, divergence)
             return True
-        loss_T = self.step()
-        is_due = self.step_count % CHECK_STEPS == 0
-        if is_due:
-            divergence.look(loss_T, step)
-        return is_due
+        return divergence.look_when_due(self.step(), step)
 
     def _eager_step(self) -> Tensor:
         x_TBI, labels_TB = self._next_batch()

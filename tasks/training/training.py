@@ -2,30 +2,111 @@
 
 from __future__ import annotations
 
+import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.task import Params
-from depthrate.tasks.training.held_out import Measure
+from depthrate.tasks.training.cost import PackShape
+from depthrate.tasks.training.divergence import Divergence
+from depthrate.tasks.training.held_out import HeldOut, Measure, Rows
+from depthrate.tasks.training.layers import kept_features
+from depthrate.tasks.training.parameters import TrainingParameters, learning_rate, milestone_steps
 from depthrate.tasks.training.plan import Hyperparameters, PolishPlan, TrainingPlan
-from depthrate.tasks.training.trainer import FusedTrainer
+from depthrate.tasks.training.polish_parameters import curve_steps, marked_steps, polish_plan, training_steps
+from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
 
-OwnCurves = Callable[[int, Mapping[str, float]], dict[str, float | None]]
-"""From a trial's index in the pack and a row of its curves to the columns that the task adds to that row."""
+Row = Mapping[str, Any]
+OwnCurves = Callable[[int, Row, Sequence[Row]], dict[str, float | None]]
+"""From a trial's index in the pack, a row of its curves and those before it to the columns that the task adds to that row."""
 
 
-def _none(index: int, row: Mapping[str, float]) -> dict[str, float | None]:
+class Trainer(Protocol):
+    """What the life of a pack asks of whatever advances its trials."""
+
+    can_compile: bool
+    step_count: int
+    device: torch.device
+
+    def advance(self, until: int, divergence: Divergence) -> bool:
+        """Take a step or several, up to step `until`; return whether it looked who diverges."""
+        ...
+
+    def lr_at(self, step: int) -> list[float]:
+        """Return the learning rate of each trial at a step."""
+        ...
+
+    def keep(self, trials: Sequence[int]) -> None:
+        """Go on with these trials only."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return all that training needs to go on, as tensors and numbers."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any], trials: Sequence[int]) -> None:
+        """Go on from what `state` gave: of these trials of it, in this order."""
+        ...
+
+
+class Recorder(Protocol):
+    """What appends the rows of a test split."""
+
+    def record(self, trainer: Any, step: int, tables: Mapping[int, tuple[Rows, Rows]], measured: Sequence[int]) -> None:
+        """Append to (metrics, curves) of trials at a step; `tables` is a trial's position -> its rows."""
+        ...
+
+
+def _no_columns(index: int, row: Row, earlier: Sequence[Row]) -> dict[str, float | None]:
     return {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
-    """What the trials of a pack train on, how, and what is measured of them."""
+class Training(ABC):
+    """What the life of a pack asks of its task: how its trials advance, and what is measured of them."""
+
+    num_steps: Sequence[int]
+    """Steps of each trial."""
+    measured_steps: Sequence[Collection[int]]
+    """Of each trial those at which it is measured, the last among them."""
+    curve_steps: Sequence[Collection[int]]
+    """Of each trial those that have a row of curves, those measured among them."""
+    measure: Measure
+    own_curves: OwnCurves = _no_columns
+    matmul_precision: str = "full"
+    polish: PolishPlan | None = None
+    """What brings the trials to a stationary point after training; its evaluations count as steps."""
+
+    @abstractmethod
+    def begin(self, device: str = "cpu") -> Trainer:
+        """Return the trainer of all trials, on a device, before their first step."""
+
+    @abstractmethod
+    def evaluate(self, trainer: Any, positions: Sequence[int]) -> Any:
+        """Return of the trials at these positions the numbers of a row of curves, one tensor a column, `loss` among them."""
+
+    def test_split(self, device: str) -> Recorder | None:
+        """Return what measures the trials on a test split; null: nothing does."""
+        return None
+
+    def kept_on_the_way(self, trainer: Any, position: int, index: int, step: int) -> dict[str, Any] | None:
+        """Return the features that a trial keeps at a step at which it is measured, tensors and lists by column; null: none."""
+        return None
+
+    def kept_at_end(self, trainer: Any, position: int, index: int, step: int) -> Mapping[str, Any] | None:
+        """Return the features that a trial keeps which trained to its end; null: none."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkTraining(Training):
+    """Networks that train on one data set, all for as many steps."""
 
     network: Network
     dataset: Dataset
@@ -33,42 +114,96 @@ class Training:
     plan: TrainingPlan
     hyperparameters: Sequence[Hyperparameters]
     """One a trial."""
-    measured_steps: Collection[int]
-    """Steps at which `measure` is called, the last among them."""
-    measure: Measure
     measure_test: Measure | None = None
-    """The same on the data set's test split, with a trainer over it; null: it is not measured."""
-    own_curves: OwnCurves = _none
+    """As `measure`, on the data set's test split, with a trainer over it; null: it is not measured."""
     trainer: Callable[..., FusedTrainer] = FusedTrainer
     """Makes the trainer from network, plan, hyper-parameters, samples and labels; a task may have a step of its own."""
-    polish: PolishPlan | None = None
-    """What brings the trials to a stationary point after training; its evaluations count as steps."""
     start_TP: Tensor | None = None
     """Parameters to begin with; null: drawn."""
-    kept: Sequence[tuple[str, str]] | None = None
-    """Of each trial which features it keeps at the end (none, class_means, all, sample:<n>) and in which dtype; null: none."""
+    kept: Sequence[tuple[str, str]] = ()
+    """Of each trial which features it keeps at the end (none, class_means, all, sample:<n>) and in which dtype."""
 
     def begin(self, device: str = "cpu") -> FusedTrainer:
         """Return the trainer of all trials, on a device, before their first step."""
-        x_NI, labels_N = (torch.from_numpy(each).to(device) for each in (self.dataset.x_NI, self.dataset.labels_N))
+        x_NI, labels_N = (torch.from_numpy(array).to(device) for array in (self.dataset.x_NI, self.dataset.labels_N))
         x_NI = x_NI.to(self.plan.dtype) if x_NI.is_floating_point() else x_NI
         trainer = self.trainer(self.network, self.plan, self.hyperparameters, x_NI, labels_N)
         if self.start_TP is not None:
             trainer.theta_TP = self.start_TP.to(trainer.theta_TP)
         return trainer
 
+    def shape(self) -> PackShape:
+        """Return what the time of its steps depends on."""
+        return PackShape.of_plan(self.plan, self.network, self.dataset.shape, len(self.measured_steps[0]))
 
-def training_plan(params: Params, num_steps: int, milestones: tuple[int, ...] | None = None) -> TrainingPlan:
-    """Return the plan that the parameters of `tasks.training.parameters` ask for."""
-    return TrainingPlan(
-        loss=params["loss"],
-        optimizer=params["optimizer"],
-        schedule=params["schedule"],
-        num_steps=num_steps,
-        milestones=milestones,
-        batch_size=params["batch_size"],
-        init=params["init"],
-        clip_norm=params["clip_norm"],
-        dtype=getattr(torch, params["dtype"]),
-        matmul_precision=params.get("matmul_precision", "full"),
+    def evaluate(self, trainer: FusedTrainer, positions: Sequence[int]) -> Evaluation:
+        """Return the numbers of all trials, whose rows are due at the same steps."""
+        assert len(positions) == trainer.num_trials
+        return trainer.evaluate()
+
+    def test_split(self, device: str) -> Recorder | None:
+        """Return what measures the trials on the data set's test split, where it has one and that is wanted."""
+        if self.measure_test is None or self.dataset.test is None:
+            return None
+        return HeldOut(self.dataset.test, self.measure_test, device, self.plan.dtype)
+
+    def kept_at_end(self, trainer: FusedTrainer, position: int, index: int, step: int) -> Mapping[str, Any] | None:
+        """Return the features that a trial keeps; they are computed when they are read."""
+        kept, dtype = self.kept[index] if self.kept else ("none", "")
+        if kept == "none":
+            return None
+        return kept_features(trainer, position, self.dataset.class_counts_K, step, kept, dtype)
+
+
+def training_of(
+    trials: Sequence[TrainingParameters],
+    network: Network,
+    dataset: Dataset,
+    weight_decays: Sequence[Mapping[str, float]],
+    *,
+    seeds: Sequence[int] | None = None,
+    init: str | None = None,
+    **others: Any,
+) -> NetworkTraining:
+    """Return what a pack of trials does with a network and a data set, as their parameters say.
+
+    weight_decays: of each trial, by decay group. seeds, init: of their draws, where those are not what the trials name so.
+    others: what `NetworkTraining` takes besides.
+    """
+    shared, num_samples = trials[0], len(dataset.x_NI)
+    steps, polish = training_steps(shared, num_samples), polish_plan(shared)
+    measured = {*marked_steps(shared, num_samples), steps}
+    in_curves = measured | {*curve_steps(shared.schedule, steps, 0 if polish is None else polish.num_evaluations)}
+    test = dataset.test
+    arranged = dataclasses.replace(
+        dataset,
+        x_NI=network.arranged(dataset.x_NI),
+        test=None if test is None else dataclasses.replace(test, x_NI=network.arranged(test.x_NI)),
+    )
+    return NetworkTraining(
+        network=network,
+        dataset=arranged,
+        plan=TrainingPlan(
+            loss=shared.loss,
+            optimizer=shared.optimizer,
+            schedule=shared.schedule,
+            num_steps=steps,
+            milestones=milestone_steps(shared, num_samples),
+            batch_size=shared.batch_size,
+            init=shared.init if init is None else init,
+            clip_norm=shared.clip_norm,
+            dtype=getattr(torch, shared.dtype),
+            matmul_precision=shared.matmul_precision,
+        ),
+        hyperparameters=[
+            Hyperparameters(seed, learning_rate(trial), trial.momentum, decays)
+            for seed, trial, decays in zip(seeds or [t.seed for t in trials], trials, weight_decays, strict=True)
+        ],
+        num_steps=[steps] * len(trials),
+        measured_steps=[measured] * len(trials),
+        curve_steps=[in_curves] * len(trials),
+        matmul_precision=shared.matmul_precision,
+        polish=polish,
+        kept=[(trial.features, trial.feature_dtype) for trial in trials],
+        **others,
     )

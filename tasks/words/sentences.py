@@ -8,15 +8,13 @@ Source: Feature Collapse (Laurent, von Brecht and Bresson 2023), section 2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from depthrate.tasks.training.trainer import stream
-from depthrate.tasks.words.schema import words_per_concept
+from depthrate.tasks.words.schema import WordsParameters
 from depthrate.tasks.words.theory import frequencies
 
 LARGEST_SHUFFLED = 1 << 20
@@ -40,14 +38,14 @@ class Sentences:
         return len(self.train_NL)
 
 
-def draw_sentences(params: Mapping[str, Any]) -> Sentences:
+def draw_sentences(trial: WordsParameters) -> Sentences:
     """Return the sentences of a trial; more of them begin with the same ones, and frequencies change no sequence."""
-    seed = params["seed"] if params["data_seed"] is None else params["data_seed"]
+    seed = trial.seed if trial.data_seed is None else trial.data_seed
     concepts_KL = latent_sequences(
-        stream(seed, "latent sequences"), params["concepts"], params["sentence_length"], params["sequences"]
+        stream(seed, "latent sequences"), trial.concepts, trial.sentence_length, trial.sequences
     )
-    words = words_per_concept(params)
-    cumulative_S = torch.from_numpy(frequencies(words, params["zipf"])).cumsum(0)
+    words = trial.words_per_concept
+    cumulative_S = torch.from_numpy(frequencies(words, trial.zipf)).cumsum(0)
 
     def said(purpose: str, per_sequence: int) -> Tensor:
         generator = stream(seed, purpose)
@@ -58,8 +56,8 @@ def draw_sentences(params: Mapping[str, Any]) -> Sentences:
 
     return Sentences(
         concepts_KL,
-        said("training sentences", params["samples_per_sequence"]),
-        said("test sentences", params["test_samples_per_sequence"]),
+        said("training sentences", trial.samples_per_sequence),
+        said("test sentences", trial.test_samples_per_sequence),
     )
 
 

@@ -1,33 +1,112 @@
-"""The task `words`, all of it put together. Importable without torch."""
+"""The task `words`: its checks, its predictions of memory and time, and all of it put together. Importable without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from depthrate.tasks.task import Params, Task, TaskContext, TrialResult
+from depthrate.tasks.data.sources import DataSource
+from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.task import Params
+from depthrate.tasks.training.fused_task import FusedTask
+from depthrate.tasks.training.memory import PROCESS_BYTES
+from depthrate.tasks.training.parameters import check_training
+from depthrate.tasks.training.polish_parameters import taken_steps
 from depthrate.tasks.words.measurements import MEASUREMENTS, PANELS
-from depthrate.tasks.words.schema import SCHEMA, check_trial, estimate_s, max_pack_size, measured, memory_bytes
+from depthrate.tasks.words.schema import WordsParameters
+
+if TYPE_CHECKING:
+    from depthrate.tasks.words.training import WordsTraining
+
+MULTIPLY_ADDS_PER_S = 4e10
+"""Of one core in a step's matrix products (measured)."""
+STEP_OVERHEAD_S = 4e-4
+FUSED_MULTIPLY_ADDS = 1e8
+"""Of one step, up to which fusing pays on a CPU: beyond it the matrix products take all the time."""
 
 
-def run(trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
-    """Train and measure a pack; torch is imported here and not before."""
-    from depthrate.tasks.words.pack import run_pack
+class Words(FusedTask[WordsParameters]):
+    """An embedding and a linear layer, on sentences of the trial's own."""
 
-    yield from run_pack(trials, context)
+    name = "words"
+    version = 1
+    doc = "Train an embedding and a linear layer on sentences made of concepts, and measure how words collapse to them."
+    parameters = WordsParameters
+    measurements = MEASUREMENTS
+    panels = PANELS
+
+    def training(self, trials: Sequence[WordsParameters], source: DataSource) -> WordsTraining:
+        """Return what a pack of trials does."""
+        from depthrate.tasks.words.training import training
+
+        return training(trials)
+
+    def check(self, trial: WordsParameters) -> None:
+        """Refuse combinations that cannot run.
+
+        Raises:
+            ParameterError: naming the parameters that exclude each other.
+        """
+        check_training(trial, trial.num_sentences)
+        words, concepts = trial.vocabulary_size, trial.concepts
+        if words % concepts:
+            raise ParameterError(
+                f"vocabulary_size is {words}, which {concepts} concepts cannot share evenly; give a multiple of {concepts}"
+            )
+        most = concepts**trial.sentence_length
+        if trial.sequences > most:
+            raise ParameterError(
+                f"sequences is {trial.sequences}, but {concepts} concepts make {most} sequences of "
+                f"{trial.sentence_length} words; give at most that"
+            )
+        least = concepts if trial.layer_norm else concepts - 1
+        if trial.width < least:
+            raise ParameterError(
+                f"width is {trial.width}, in which {concepts} concepts have no equiangular directions; give at least {least}"
+            )
+        for name, decay in (("weight_decay", trial.weight_decay), ("weight_decay_embedding", trial.embedding_decay)):
+            if trial.lr * decay >= 1:
+                raise ParameterError(
+                    f"lr is {trial.lr} and {name} is {decay}; give a product below 1, else one step takes all weight away"
+                )
+
+    def max_pack_size(self, params: Params, device: str) -> int:
+        """Return how many trials of a shape to fuse for speed."""
+        if device == "cuda":
+            return 64
+        return int(max(1, min(16, FUSED_MULTIPLY_ADDS // _step_multiply_adds(self.read(params)))))
+
+    def estimate_s(self, params: Params) -> float:
+        """Return the rough seconds of a trial on one core."""
+        trial = self.read(params)
+        return float(trial.num_steps * (STEP_OVERHEAD_S + 3 * _step_multiply_adds(trial) / MULTIPLY_ADDS_PER_S))
+
+    def memory_bytes(self, params: Params, num_trials: int, device: str) -> float:
+        """Return the peak memory of a pack: of the process on a CPU, of torch's tensors on a GPU."""
+        trial = self.read(params)
+        number = 8 if trial.dtype == "float64" else 4
+        length, classes, width = trial.sentence_length, trial.sequences, trial.width
+        batch = trial.batch_size or trial.num_sentences
+        weights = width * (trial.vocabulary_size + length * classes)
+        step = batch * (3 * length * width + 3 * classes)
+        sentences = classes * (trial.samples_per_sequence + trial.test_samples_per_sequence)
+        data = sentences * (2 * 4 * length + 4 * 8)
+        # of one trial at a time: the table of what each word adds to each class at each place, and float64 copies to measure
+        table = number * length * classes * (trial.vocabulary_size + width) + 3 * 8 * length * classes * width
+        pack = num_trials * (number * (weights + step) + data)
+        return float((0 if device == "cuda" else PROCESS_BYTES) + pack + table)
+
+    def measured(self, params: Params, steps: int) -> tuple[list[int], list[int]]:
+        """Return the (steps, layers) at which a trial that took so many steps was measured: layer 0 is the embedding, with
+        LayerNorm layer 1 the words as the linear layer reads them."""
+        trial = self.read(params)
+        return taken_steps(trial, trial.num_sentences, steps), [0, 1] if trial.layer_norm else [0]
 
 
-WORDS = Task(
-    name="words",
-    version=1,
-    schema=SCHEMA,
-    run=run,
-    fused=True,
-    doc="Train an embedding and a linear layer on sentences made of concepts, and measure how words collapse to them.",
-    measurements=MEASUREMENTS,
-    panels=PANELS,
-    check_trial=check_trial,
-    max_pack_size=max_pack_size,
-    measured=measured,
-    memory_bytes=memory_bytes,
-    estimate_s=estimate_s,
-)
+def _step_multiply_adds(trial: WordsParameters) -> float:
+    """Return those of the linear layer's forward product in one step; the backward pass has two more of them."""
+    batch = trial.batch_size or trial.num_sentences
+    return float(batch * trial.sentence_length * trial.width * trial.sequences)
+
+
+WORDS = Words()

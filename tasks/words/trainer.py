@@ -19,72 +19,47 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.plan import learning_rate_factor
 from depthrate.tasks.training.trainer import stream
-from depthrate.tasks.words.schema import EVALUATED_PER_SEQUENCE
+from depthrate.tasks.words.schema import WordsParameters
 from depthrate.tasks.words.sentences import Sentences
 
 SMALLEST_SCALE = 2.0**-20
 """A factor below it is multiplied into its matrix, long before that leaves the range of its numbers."""
 ROWS_AT_ONCE = 4096
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """What all trials of a pack share."""
-
-    vocabulary_size: int
-    width: int
-    sentence_length: int
-    sequences: int
-    batch_size: int | None
-    layer_norm_eps: float | None
-    """Null: no LayerNorm."""
-    schedule: str
-    dtype: torch.dtype
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hyperparameters:
-    """What may differ between the trials of a pack."""
-
-    seed: int
-    lr: float
-    decay_embedding: float
-    decay_linear: float
-    init_scale: float
-    num_steps: int
+EVALUATED_PER_SEQUENCE = 10
+"""Training sentences of a sequence that losses and accuracies are taken over: a pass over 500 costs some 1,000 steps."""
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Numbers of one trial."""
+class WordsEvaluation:
+    """Numbers of some trials, each a float64 tensor [T]."""
 
-    loss: float
-    objective: float
-    accuracy: float
-    test_loss: float
-    test_accuracy: float
+    loss: Tensor
+    objective: Tensor
+    accuracy: Tensor
+    test_loss: Tensor
+    test_accuracy: Tensor
 
 
 class WordsTrainer:
     """Trains T networks on their own sentences; trials that leave the pack disturb nobody."""
 
-    def __init__(
-        self,
-        shape: Shape,
-        hyperparameters: Sequence[Hyperparameters],
-        sentences: Sequence[Sentences],
-        device: str = "cpu",
-    ):
-        self.shape, self.device = shape, torch.device(device)
-        self.hyperparameters, self.sentences = list(hyperparameters), list(sentences)
+    can_compile = False
+
+    def __init__(self, trials: Sequence[WordsParameters], sentences: Sequence[Sentences], device: str = "cpu"):
+        self.trials, self.sentences, self.device = list(trials), list(sentences), torch.device(device)
+        self.shape = trials[0]
+        """What all trials of a pack share."""
+        self._dtype = getattr(torch, self.shape.dtype)
+        self._num_steps = [trial.num_steps for trial in trials]
         self.step_count = 0
-        starts = [_initial(shape, h) for h in hyperparameters]
+        starts = [_initial(trial, self._dtype) for trial in trials]
         self._words_TVD = torch.stack([words for words, _ in starts]).to(self.device)
         self._linear_TKM = torch.stack([linear for _, linear in starts]).to(self.device)
         self._word_scales, self._linear_scales = [1.0] * len(starts), [1.0] * len(starts)
-        self._generators = [stream(h.seed, "data order") for h in hyperparameters]
+        self._generators = [stream(trial.seed, "data order") for trial in trials]
         self._positions = [0] * len(starts)
         self._orders: list[Tensor | None] = [None] * len(starts)
         self._shuffled: list[tuple[Tensor, Tensor] | None] = [None] * len(starts)
@@ -93,7 +68,7 @@ class WordsTrainer:
     @property
     def num_trials(self) -> int:
         """Trials still training."""
-        return len(self.hyperparameters)
+        return len(self.trials)
 
     def embedding(self, trial: int) -> Tensor:
         """Return the embedding of a trial, [V, D]."""
@@ -102,7 +77,7 @@ class WordsTrainer:
     def word_features(self, trial: int) -> Tensor:
         """Return the words of a trial as the linear layer reads them, [V, D]."""
         words_VD = self.embedding(trial)
-        if self.shape.layer_norm_eps is None:
+        if not self.shape.layer_norm:
             return words_VD
         return F.layer_norm(words_VD, words_VD.shape[-1:], eps=self.shape.layer_norm_eps)
 
@@ -111,17 +86,25 @@ class WordsTrainer:
         blocks = (self.shape.sequences, self.shape.sentence_length, self.shape.width)
         return (self._linear_TKM[trial] * self._linear_scales[trial]).view(blocks)
 
-    def lr_at(self, trial: int, step: int) -> float:
-        """Return the learning rate of a trial at a step."""
-        h = self.hyperparameters[trial]
-        return h.lr * learning_rate_factor(self.shape.schedule, step, h.num_steps)
+    def lr_at(self, step: int) -> list[float]:
+        """Return the learning rate of each trial at a step."""
+        schedule = self.shape.schedule
+        return [
+            trial.lr * learning_rate_factor(schedule, step, last)
+            for trial, last in zip(self.trials, self._num_steps, strict=True)
+        ]
+
+    def advance(self, until: int, divergence: Divergence) -> bool:
+        """Take a step, and return whether it looked who diverges."""
+        return divergence.look_when_due(self.step(), self.step_count - 1)
 
     @torch.no_grad()
     def step(self) -> Tensor:
-        """Advance every trial by one step; return whether each one's probabilities were finite, [T]."""
-        num_trials, width, eps = self.num_trials, self.shape.width, self.shape.layer_norm_eps
+        """Advance every trial by one step; return sums of its probabilities, which tell whether these were finite, [T]."""
+        num_trials, width = self.num_trials, self.shape.width
+        eps = self.shape.layer_norm_eps if self.shape.layer_norm else None
         rows, labels_TB1 = self._next_batch()
-        rates = [self.lr_at(trial, self.step_count) for trial in range(num_trials)]
+        rates = self.lr_at(self.step_count)
         table = self._words_TVD.view(-1, width)
         words_TXD = table.index_select(0, rows).view(num_trials, -1, width)  # X = B L
         words_TXD *= self._column(self._word_scales)
@@ -132,7 +115,7 @@ class WordsTrainer:
         linear_scale_T11 = self._column(self._linear_scales)
         x_TBM = x_TBM * linear_scale_T11
         logits_TBK = torch.bmm(x_TBM, self._linear_TKM.mT)
-        slope_TBK, finite_T = _loss_slope(logits_TBK, labels_TB1)
+        slope_TBK, sums_T = _loss_slope(logits_TBK, labels_TB1)
         slope_TXD = torch.bmm(slope_TBK, self._linear_TKM).mul_(linear_scale_T11).view(words_TXD.shape)
         if eps is not None:
             slope_TXD, *_ = torch.ops.aten.native_layer_norm_backward(
@@ -147,12 +130,16 @@ class WordsTrainer:
         table.index_add_(0, rows, slope_TXD.view(-1, width))
         self._fold_scales()
         self.step_count += 1
-        return finite_T
+        return sums_T
 
     @torch.no_grad()
-    def evaluate(self, trial: int) -> Evaluation:
-        """Return loss and accuracy of a trial on training sentences (up to 10 of each sequence) and on its test sentences."""
-        h, sentences = self.hyperparameters[trial], self.sentences[trial]
+    def evaluate(self, trials: Sequence[int]) -> WordsEvaluation:
+        """Return loss and accuracy of trials on training sentences (up to 10 of each sequence) and on their test sentences."""
+        numbers = torch.tensor([self._evaluated(trial) for trial in trials], dtype=torch.float64).view(-1, 5)
+        return WordsEvaluation(*numbers.unbind(1))
+
+    def _evaluated(self, trial: int) -> tuple[float, ...]:
+        of_trial, sentences = self.trials[trial], self.sentences[trial]
         linear_KLD, features_VD = self.linear(trial), self.word_features(trial)
         # of every word at every place what it adds to every class: sentences are then sums of its rows
         table_LVK = torch.matmul(features_VD, linear_KLD.permute(1, 2, 0))
@@ -163,17 +150,18 @@ class WordsTrainer:
         test_loss, test_accuracy = self._tested(
             table, sentences.test_NL.view(self.shape.sequences, -1, train_NL.shape[-1])
         )
-        decay = h.decay_linear * linear_KLD.double().square().sum().item()
-        decay += h.decay_embedding * self.embedding(trial).double().square().sum().item()
-        return Evaluation(loss, loss + decay / 2, accuracy, test_loss, test_accuracy)
+        decay = of_trial.weight_decay * linear_KLD.double().square().sum().item()
+        decay += of_trial.embedding_decay * self.embedding(trial).double().square().sum().item()
+        return loss, loss + decay / 2, accuracy, test_loss, test_accuracy
 
     def keep(self, trials: Sequence[int]) -> None:
         """Go on with these trials only; those that stay are not changed by a bit."""
         index = torch.tensor(list(trials), dtype=torch.int64)
         self._words_TVD, self._linear_TKM = self._words_TVD[index], self._linear_TKM[index]
         for name in (
-            "hyperparameters",
+            "trials",
             "sentences",
+            "_num_steps",
             "_word_scales",
             "_linear_scales",
             "_generators",
@@ -217,7 +205,7 @@ class WordsTrainer:
 
     def _column(self, values: Sequence[float]) -> Tensor:
         """Return one number a trial, [T, 1, 1]."""
-        return torch.tensor(values, dtype=self.shape.dtype, device=self.device).view(-1, 1, 1)
+        return torch.tensor(values, dtype=self._dtype, device=self.device).view(-1, 1, 1)
 
     def _next_batch(self) -> tuple[Tensor, Tensor]:
         """Return the rows of the table that each trial's batch names, [T B L], and its labels, [T, B, 1]."""
@@ -251,9 +239,9 @@ class WordsTrainer:
 
     def _decay(self, rates: Sequence[float]) -> None:
         """Multiply both matrices of every trial by what weight decay leaves of them."""
-        for trial, (rate, h) in enumerate(zip(rates, self.hyperparameters, strict=True)):
-            self._word_scales[trial] *= 1 - rate * h.decay_embedding
-            self._linear_scales[trial] *= 1 - rate * h.decay_linear
+        for position, (rate, trial) in enumerate(zip(rates, self.trials, strict=True)):
+            self._word_scales[position] *= 1 - rate * trial.embedding_decay
+            self._linear_scales[position] *= 1 - rate * trial.weight_decay
 
     def _fold_scales(self) -> None:
         for stored, scales in ((self._words_TVD, self._word_scales), (self._linear_TKM, self._linear_scales)):
@@ -278,18 +266,18 @@ class WordsTrainer:
         return loss / len(rows_NL), correct / len(rows_NL)
 
 
-def _initial(shape: Shape, h: Hyperparameters) -> tuple[Tensor, Tensor]:
+def _initial(trial: WordsParameters, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the start of the embedding, N(0, 1), and of the linear layer, U(-1, 1)/sqrt(M), both times the initial scale."""
-    generator, inputs = stream(h.seed, "init"), shape.sentence_length * shape.width
-    words_VD = torch.randn(shape.vocabulary_size, shape.width, generator=generator, dtype=shape.dtype)
-    linear_KM = torch.rand(shape.sequences, inputs, generator=generator, dtype=shape.dtype) * 2 - 1
-    return words_VD * h.init_scale, linear_KM * (h.init_scale / inputs**0.5)
+    generator, inputs = stream(trial.seed, "init"), trial.sentence_length * trial.width
+    words_VD = torch.randn(trial.vocabulary_size, trial.width, generator=generator, dtype=dtype)
+    linear_KM = torch.rand(trial.sequences, inputs, generator=generator, dtype=dtype) * 2 - 1
+    return words_VD * trial.init_scale, linear_KM * (trial.init_scale / inputs**0.5)
 
 
 def _loss_slope(logits_TBK: Tensor, labels_TB1: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the derivative of the mean cross-entropy in the logits, [T, B, K], and whether it is finite, [T]."""
+    """Return the derivative of the mean cross-entropy in the logits, [T, B, K], and numbers finite where it is, [T]."""
     slope_TBK = torch.softmax(logits_TBK, dim=-1)
-    finite_T = torch.isfinite(slope_TBK[..., 0].sum(1))  # one number that is not finite spoils its whole row
+    sums_T = slope_TBK[..., 0].sum(1)  # one number that is not finite spoils its whole row
     minus_one = slope_TBK.new_full((1, 1, 1), -1.0).expand(labels_TB1.shape)
     slope_TBK.scatter_add_(-1, labels_TB1, minus_one)
-    return slope_TBK.div_(logits_TBK.shape[1]), finite_T
+    return slope_TBK.div_(logits_TBK.shape[1]), sums_T

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from plain_task import PlainTask
 
 import depthrate
 from depthrate.orchestrator.analysis.columns import builtin_columns, columns_of
@@ -142,7 +143,7 @@ def test_stores_keep_the_columns_and_types_that_they_have_always_had() -> None:
 
 def own_task(*measurements: Measurement) -> Task:
     schema: Any = {}
-    return Task(name="f", version=1, schema=schema, run=lambda *_: iter(()), fused=False, measurements=measurements)
+    return PlainTask(name="f", schema=schema, fused=False, measurements=measurements)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError, check_expression
 from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import TableError
-from depthrate.tasks.schema import Parameter, ParameterError
+from depthrate.tasks.parameters import Parameter, ParameterError
 
 A = "20260101T000000_aaaaaaaaaaaa"
 

@@ -9,7 +9,7 @@ import yaml
 from here import TINY
 
 from depthrate.tasks.builtin import builtin_tasks
-from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.parameters import ParameterError
 
 Row = tuple[str, Any, str]
 """(name of the case, what is given, a piece of the message)."""

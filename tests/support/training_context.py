@@ -49,6 +49,15 @@ class Context:
         return self.checkpoint
 
 
+def training_on(trials, dataset):
+    """Return what a pack of the task `collapse` does with a data set of the test's own."""
+    from depthrate.tasks.collapse.pack import training
+    from depthrate.tasks.collapse.task import COLLAPSE
+
+    read = [COLLAPSE.read(params) for params in trials]
+    return training(read, dataset, COLLAPSE.network(read[0], dataset.shape))
+
+
 def ids_of(trials):
     return [repr(sorted(params.items())) for params in trials]
 

@@ -1,5 +1,6 @@
 """A task that gains a parameter keeps its trials: they are the trials of before wherever its value is what was before."""
 
+import copy
 import dataclasses
 import json
 
@@ -14,17 +15,19 @@ from depthrate.sweeps.studies import make_studies
 from depthrate.sweeps.trial import TrialMaker, trial_id_of
 from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.loading import load_task
-from depthrate.tasks.schema import Parameter, ParameterError, ParameterSchema
+from depthrate.tasks.parameters import Parameter, ParameterError, ParameterSchema
 
 COLLAPSE = builtin_tasks()["collapse"]
-TEMPERATURE = Parameter(name="temperature", kind="float", default=1e-5, minimum=0, added=True)
-PHASES = Parameter(name="phases", kind="list[int]", default=None, nullable=True, added=True)
+TEMPERATURE = Parameter(name="temperature", kind="float", default=1e-5, minimum=0, added_later=True)
+PHASES = Parameter(name="phases", kind="list[int]", default=None, nullable=True, added_later=True)
 
 
 def grown(*parameters, task=COLLAPSE):
     """The task with more parameters, placed as they might be: not only at the end."""
     own = list(task.schema.values())
-    return dataclasses.replace(task, schema=ParameterSchema([*own[:3], *parameters, *own[3:]]))
+    changed = copy.copy(task)
+    changed.schema = ParameterSchema([*own[:3], *parameters, *own[3:]])
+    return changed
 
 
 def ids(task, **spec):
@@ -101,10 +104,10 @@ def test_packs_hold_one_value_unless_the_parameter_is_fusible():
 
 def test_an_added_parameter_has_the_default_that_was_before():
     with pytest.raises(ParameterError, match="'eps' is added and has no default; give the value that reproduces"):
-        Parameter(name="eps", kind="float", added=True)
+        Parameter(name="eps", kind="float", added_later=True)
     with pytest.raises(ParameterError, match="'eps' is -1; allowed: a number >= 0"):
-        Parameter(name="eps", kind="float", default=-1, minimum=0, added=True)
-    assert repr(Parameter(name="eps", kind="float", default=1, added=True).default) == "1.0"
+        Parameter(name="eps", kind="float", default=-1, minimum=0, added_later=True)
+    assert repr(Parameter(name="eps", kind="float", default=1, added_later=True).default) == "1.0"
 
 
 LAW = """

@@ -6,6 +6,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_task import PlainTask
 
 from depthrate.sweeps.packing import (
     MemoryLimitError,
@@ -17,8 +18,7 @@ from depthrate.sweeps.packing import (
 )
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.collapse.task import COLLAPSE
-from depthrate.tasks.schema import Parameter, ParameterSchema
-from depthrate.tasks.task import Task
+from depthrate.tasks.parameters import Parameter, ParameterSchema
 
 SCHEMA = ParameterSchema(
     [
@@ -31,15 +31,15 @@ SCHEMA = ParameterSchema(
 
 
 def task_of(most=4, fused=True, estimate_s=lambda params: params["depth"] * params["width"]):
-    return Task(
-        name="law",
-        version=1,
-        schema=SCHEMA,
-        run=lambda trials, context: iter(()),
-        fused=fused,
-        max_pack_size=lambda params, device: most * (10 if device == "cuda" else 1),
-        estimate_s=estimate_s,
-    )
+    def max_pack_size(params, device):
+        return most * (10 if device == "cuda" else 1)
+
+    does = {"max_pack_size": max_pack_size, "estimate_s": estimate_s}
+    return PlainTask(name="law", schema=SCHEMA, fused=fused, does=does)
+
+
+def with_memory(task, memory_bytes):
+    return dataclasses.replace(task, does={**task.does, "memory_bytes": memory_bytes})
 
 
 def trial(number, depth=2, width=8):
@@ -97,7 +97,7 @@ def test_trials_that_run_in_turn_are_shared_out_among_workers(workers, largest):
     ("memory_bytes", "sizes"), [(None, [8]), (900, [8]), (899, [4, 4]), (350, [2] * 4), (10, [1] * 8)]
 )
 def test_packs_are_cut_so_that_they_fit_into_memory(memory_bytes, sizes):
-    task = dataclasses.replace(task_of(8), memory_bytes=lambda params, num_trials, device: 100.0 + 50 * 2 * num_trials)
+    task = with_memory(task_of(8), lambda params, num_trials, device: 100.0 + 50 * 2 * num_trials)
     packs = pack_trials(trials_of([(2, 8)] * 8), task, memory_bytes=memory_bytes)
     assert sorted(len(pack.trials) for pack in packs) == sizes
 
@@ -111,7 +111,9 @@ def test_a_pack_is_named_by_its_trials():
 def test_shapes_that_are_equal_but_not_the_same_are_kept_apart():
     """1, 1.0 and True are equal in Python; a list is a shape by what it holds, not by which object it is."""
     shapes = [1, 1.0, True, 1, [1], [1], [1.0], "1", None]
-    packs = pack_trials([trial(number, depth) for number, depth in enumerate(shapes)], task_of(9, estimate_s=None))
+    packs = pack_trials(
+        [trial(number, depth) for number, depth in enumerate(shapes)], task_of(9, estimate_s=lambda params: None)
+    )
     together = sorted([int(trial_id, 16) for trial_id in pack.trial_ids] for pack in packs)
     assert together == [[0, 3], [1], [2], [4, 5], [6], [7], [8]]
 
@@ -135,8 +137,8 @@ def test_the_same_trials_give_the_same_packs():
 
 
 def predicting(task, base=100.0):
-    return dataclasses.replace(
-        task, memory_bytes=lambda params, num_trials, device: base + 50 * params["depth"] * params["width"] * num_trials
+    return with_memory(
+        task, lambda params, num_trials, device: base + 50 * params["depth"] * params["width"] * num_trials
     )
 
 

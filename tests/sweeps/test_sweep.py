@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_task import PlainTask
 
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
@@ -11,8 +12,7 @@ from depthrate.sweeps.load import sweep_of_spec
 from depthrate.sweeps.spec import check_fits
 from depthrate.sweeps.trial import Trial, trial_id_of
 from depthrate.tasks.measurement import Measurement
-from depthrate.tasks.schema import Parameter, ParameterError, ParameterSchema
-from depthrate.tasks.task import Task
+from depthrate.tasks.parameters import Parameter, ParameterError, ParameterSchema
 
 
 def refuse_wide_and_deep(params):
@@ -20,9 +20,8 @@ def refuse_wide_and_deep(params):
         raise ParameterError("depth times width is beyond 10000")
 
 
-TASK = Task(
+TASK = PlainTask(
     name="law",
-    version=1,
     schema=ParameterSchema(
         [
             Parameter(name="depth", kind="int", minimum=1),
@@ -33,10 +32,8 @@ TASK = Task(
             Parameter(name="seed", kind="int", default=0, fusible=True),
         ]
     ),
-    run=lambda trials, context: iter(()),
-    fused=True,
     measurements=(Measurement("nc1"), Measurement("nc2a")),
-    check_trial=refuse_wide_and_deep,
+    does={"check_trial": refuse_wide_and_deep},
 )
 
 

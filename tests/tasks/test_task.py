@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from depthrate.tasks.function_task import task
 from depthrate.tasks.loading import absolute_task_name, load_task
-from depthrate.tasks.schema import ParameterError
-from depthrate.tasks.task import Interrupted, TaskError, task
+from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.task import Interrupted, TaskError
 
 POWER_LAW = """
-from depthrate.tasks.task import task
+import depthrate
 
-@task(version=3)
+@depthrate.task(version=3)
 def power_law(*, depth: int, exponent: float = 0.5, seed: int = 0, context):
     "One trial."
     return {"metrics": [{"step": 0, "layer": depth, "nc1": depth**-exponent}]}
@@ -193,3 +194,11 @@ def test_a_task_file_is_executed_once_until_it_changes(tmp_path: Path) -> None:
     path.write_text(text.format(22))
     assert load_task(f"{path}:f").version == 22
     assert Path(f"{path}.log").read_text() == "xx"
+
+
+def test_the_decorator_is_found_where_it_was_and_says_where_it_is():
+    import depthrate
+    from depthrate.tasks import task as module
+
+    with pytest.warns(DeprecationWarning, match=r"is depthrate\.task; import that"):
+        assert module.task is depthrate.task

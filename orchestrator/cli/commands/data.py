@@ -14,7 +14,7 @@ from depthrate.storage.files.data_folder import DataFolder
 from depthrate.tasks.data.downloads import DOWNLOADS, Download
 from depthrate.tasks.data.published import PUBLISHED, check_dataset
 from depthrate.tasks.data.sources import DatasetError, IncompleteDatasetError
-from depthrate.tasks.schema import nearest
+from depthrate.tasks.parameters import nearest
 
 
 class UnknownDatasetError(ValueError):

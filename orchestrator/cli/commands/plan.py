@@ -104,9 +104,8 @@ def _peak_gb(pack: Pack, plan: Plan, machines: Machines) -> float | None:
 
 def _engine(pack: Pack, plan: Plan, machines: Machines) -> Engine | None:
     """Return how the steps of a pack would run; null where the task has no choice."""
-    task, device = plan.checked.task, machines.device
     asked, _ = machines.engine(plan.checked.sweep.engine)
-    return None if task.engine is None else task.engine(pack.trials[0].params, asked, device)
+    return plan.checked.task.engine(pack.trials[0].params, asked, machines.device)
 
 
 def _print_engines(console: Console, plan: Plan, machines: Machines) -> None:

@@ -13,7 +13,7 @@ from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.measurement import Measurement
 from depthrate.tasks.papers import titles_cited
-from depthrate.tasks.schema import REQUIRED
+from depthrate.tasks.parameters import REQUIRED
 
 
 def show_tasks(name: str | None, console: Console) -> None:

@@ -97,9 +97,9 @@ def _hash_of(spec: Mapping[str, Any]) -> str:
 def _measured(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | None:
     """Return the (steps, layers) that a committed trial's task says it measures."""
     task = builtin_tasks().get(row["task"])
-    if task is None or task.measured is None or task.version != row["task_version"] or row["steps"] is None:
+    if task is None or task.version != row["task_version"] or row["steps"] is None:
         return None
     try:
         return task.measured(task.schema.completed(object_of(row["params"])), row["steps"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None  # parameters that the task never had: the commit was not written by us

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from training_context import Context, assert_same
 
-from depthrate.tasks.collapse.pack import run_pack
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.training.parameters import measured_steps
 
@@ -17,7 +16,7 @@ def params_of(**changes):
 
 
 def run(trials):
-    return list(run_pack(trials, Context([f"trial {index}" for index in range(len(trials))])))
+    return list(COLLAPSE.run(trials, Context([f"trial {index}" for index in range(len(trials))])))
 
 
 SHAPES = [
@@ -82,7 +81,7 @@ def test_every_measured_step_has_every_layer(depth):
     (result,) = run([params])
     rows = [(row["step"], row["layer"], row["is_last"]) for row in result.tables["metrics"]]
     expected = [(step, layer, layer == depth) for step in (3, 17, STEPS) for layer in range(depth + 1)]
-    assert rows == expected and measured_steps(params, STEPS) == [3, 17, STEPS]
+    assert rows == expected and measured_steps(COLLAPSE.read(params), STEPS) == [3, 17, STEPS]
 
 
 def test_a_transformer_has_its_embedding_as_layer_0_and_keeps_it():

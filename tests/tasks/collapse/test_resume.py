@@ -12,7 +12,6 @@ import pytest
 import torch
 from training_context import Context, assert_same, ids_of, run_resumed
 
-from depthrate.tasks.collapse.pack import run_pack
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.task import Interrupted
 from depthrate.tasks.training.divergence import Divergence
@@ -31,7 +30,7 @@ def params_of(**changes):
 
 
 def run(trials, **context):
-    return list(run_pack(trials, Context(ids_of(trials), **context)))
+    return list(COLLAPSE.run(trials, Context(ids_of(trials), **context)))
 
 
 def uninterrupted(trials):
@@ -65,7 +64,7 @@ def with_diverging(shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_interrupted_and_resumed_is_uninterrupted(shape, stop_at):
     trials = pack_of(shape)
-    found, steps = run_resumed(run_pack, trials, stop_at)
+    found, steps = run_resumed(COLLAPSE.run, trials, stop_at)
     assert steps == list(range(stop_at + 1, STEPS + 1))
     assert_same(found, uninterrupted(trials))
 
@@ -74,7 +73,7 @@ def test_interrupted_and_resumed_is_uninterrupted(shape, stop_at):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_resuming_after_a_divergence_is_exact(shape, stop_at):
     trials = with_diverging(shape)
-    assert_same(run_resumed(run_pack, trials, stop_at)[0], uninterrupted(trials))
+    assert_same(run_resumed(COLLAPSE.run, trials, stop_at)[0], uninterrupted(trials))
 
 
 @pytest.mark.parametrize("chosen", [[0], [1], [2, 0], [1, 2]], ids=str)
@@ -83,7 +82,7 @@ def test_a_part_of_a_saved_pack_goes_on_by_itself(chosen, stop_at):
     """As after a pack ran out of memory and was halved; trial 1 diverges."""
     trials = with_diverging({"batch_size": 7})
     part = [trials[index] for index in chosen]
-    found, steps = run_resumed(run_pack, trials, stop_at, part)
+    found, steps = run_resumed(COLLAPSE.run, trials, stop_at, part)
     assert_same(found, uninterrupted(part))
     assert not steps or steps[0] == stop_at + 1
 
@@ -91,16 +90,16 @@ def test_a_part_of_a_saved_pack_goes_on_by_itself(chosen, stop_at):
 def test_a_checkpoint_that_is_due_is_kept_and_changes_nothing():
     trials = pack_of({})
     context = Context(ids_of(trials), save_every=15)
-    assert_same(list(run_pack(trials, context)), uninterrupted(trials))
+    assert_same(list(COLLAPSE.run(trials, context)), uninterrupted(trials))
     resumed = Context(ids_of(trials), checkpoint=context.checkpoint)
-    assert_same(list(run_pack(trials, resumed)), uninterrupted(trials))
+    assert_same(list(COLLAPSE.run(trials, resumed)), uninterrupted(trials))
     assert resumed.steps_seen[0] == 31
 
 
 def test_a_checkpoint_of_other_trials_is_not_used():
     other = Context(["someone else's"], stop_at=20)
     with pytest.raises(Interrupted):
-        list(run_pack([params_of(seed=8)], other))
+        list(COLLAPSE.run([params_of(seed=8)], other))
     assert_same(run([params_of()], checkpoint=other.checkpoint), uninterrupted([params_of()]))
 
 
@@ -109,7 +108,7 @@ def checkpoint_bytes():
     trials = [params_of()]
     context = Context(ids_of(trials), stop_at=20)
     with pytest.raises(Interrupted):
-        list(run_pack(trials, context))
+        list(COLLAPSE.run(trials, context))
     return context.checkpoint
 
 
@@ -176,6 +175,6 @@ def test_what_has_diverged_may_leave_as_late_as_it_is_asked_for(shape, stop_at, 
     at_once = len(asked)
     monkeypatch.setattr(TrainingPack, "_on_gpu", True)
     asked.clear()
-    seldom = run(trials) if stop_at is None else run_resumed(run_pack, trials, stop_at)[0]
+    seldom = run(trials) if stop_at is None else run_resumed(COLLAPSE.run, trials, stop_at)[0]
     assert_same(seldom, expected)
     assert len(asked) < at_once or stop_at is not None

@@ -2,15 +2,19 @@
 
 import pytest
 
-from depthrate.tasks.collapse.schema import data_shape, network_of, num_samples, objective_limit, weight_decays
+from depthrate.tasks.collapse.schema import data_shape, objective_limit, weight_decays
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.networks.builtin import has_last_bias
-from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.parameters import learning_rate, log_spaced_steps, measured_steps, num_steps
 
 
 def params_of(**changes):
     return COLLAPSE.schema.fill({"arch": "rn1", "depth": 3, **changes})
+
+
+def trial_of(**changes):
+    return COLLAPSE.read(params_of(**changes))
 
 
 @pytest.mark.parametrize(
@@ -24,8 +28,8 @@ def params_of(**changes):
     ],
 )
 def test_the_number_of_steps(changes, expected):
-    params = params_of(**changes)
-    assert num_steps(params, num_samples(params)) == expected
+    trial = trial_of(**changes)
+    assert num_steps(trial, data_shape(trial).num_samples) == expected
 
 
 @pytest.mark.parametrize(
@@ -33,14 +37,14 @@ def test_the_number_of_steps(changes, expected):
     [({}, 0.2), ({"loss": "mse"}, 0.02), ({"optimizer": "adam"}, 0.005), ({"lr": 0.3, "optimizer": "adam"}, 0.3)],
 )
 def test_the_learning_rate(changes, expected):
-    assert learning_rate(params_of(**changes)) == expected
+    assert learning_rate(trial_of(**changes)) == expected
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"), [({}, 0.005), ({"weight_decay": 0.1}, 0.1), ({"weight_decay_last": 0}, 0.0)]
 )
 def test_the_last_layer_is_decayed_like_the_rest_unless_said(changes, expected):
-    assert weight_decays(params_of(**changes)) == {
+    assert weight_decays(trial_of(**changes)) == {
         "hidden": pytest.approx(changes.get("weight_decay", 0.005)),
         "last": expected,
     }
@@ -50,12 +54,12 @@ def test_the_last_layer_is_decayed_like_the_rest_unless_said(changes, expected):
     ("changes", "expected"), [({}, True), ({"loss": "mse"}, False), ({"loss": "mse", "last_bias": True}, True)]
 )
 def test_the_last_bias_follows_the_loss_unless_said(changes, expected):
-    assert has_last_bias(params_of(**changes)) == expected
+    assert has_last_bias(trial_of(**changes)) == expected
 
 
 def test_the_training_set_is_all_or_drawn():
-    assert num_samples(params_of()) == 1797 and num_samples(params_of(samples_per_class=5)) == 50
-    assert num_samples(params_of(dataset="mnist")) == 60_000
+    for changes, num_samples in (({}, 1797), ({"samples_per_class": 5}, 50), ({"dataset": "mnist"}, 60_000)):
+        assert data_shape(trial_of(**changes)).num_samples == num_samples
 
 
 @pytest.mark.parametrize(("last", "steps"), [(1, [0, 1]), (5, [0, 1, 2, 5]), (30, [0, 1, 2, 5, 10, 20, 30])])
@@ -64,7 +68,7 @@ def test_log_spaced_steps_end_with_the_last(last, steps):
 
 
 def test_measured_steps_are_sorted_once_each_with_the_last():
-    assert measured_steps(params_of(steps=9, measure_steps=[9, 4, 0, 4]), 9) == [0, 4, 9]
+    assert measured_steps(trial_of(steps=9, measure_steps=[9, 4, 0, 4]), 9) == [0, 4, 9]
 
 
 @pytest.mark.parametrize(
@@ -106,12 +110,13 @@ def test_impossible_combinations_are_refused(changes, message):
 )
 def test_the_positions_of_a_sample(changes, positions):
     params = params_of(**changes)
-    assert network_of(params, data_shape(params)).rows_per_sample == positions
+    trial = COLLAPSE.read(params)
+    assert COLLAPSE.network(trial, data_shape(trial)).rows_per_sample == positions
     COLLAPSE.check_trial(params)
 
 
 def test_the_limit_is_that_of_the_number_of_classes():
-    limits = [objective_limit(params_of(arch="t11"), num_classes) for num_classes in (2, 10, 100)]
+    limits = [objective_limit(trial_of(arch="t11"), num_classes) for num_classes in (2, 10, 100)]
     assert limits[2] is None  # 100 classes do not fit into 63 dimensions
     assert limits[1] == pytest.approx(0.02275937, rel=1e-6) and 0 < limits[0] < limits[1]
 

@@ -4,9 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from training_context import Context, assert_same, ids_of
+from training_context import Context, assert_same, ids_of, training_on
 
-from depthrate.tasks.collapse.pack import run_pack, training_of
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.data.published import load_dataset
@@ -91,7 +90,7 @@ def test_the_content_hash_sees_samples_labels_shape_and_test_set():
 def test_a_pack_trains_on_arrays(arch):
     """In the dtype of the trial, and with the classes, the inputs and the patches of these arrays."""
     trials = [params_of(arch=arch, dtype="float32", seed=seed, features="class_means") for seed in (0, 1)]
-    training = training_of(trials, Dataset.from_arrays(*arrays()))
+    training = training_on(trials, Dataset.from_arrays(*arrays()))
     results = list(run_training(training, Context(ids_of(trials))))
     for result in results:
         curves = result.tables["curves"]
@@ -109,5 +108,5 @@ def test_arrays_of_a_published_set_train_as_that_set():
     )  # classes in another order
     again = Dataset.from_arrays(digits.x_NI[order].reshape(-1, 1, 8, 8), digits.labels_N[order])
     trials = [params_of(samples_per_class=4)]
-    found = run_training(training_of(trials, again), Context(ids_of(trials)))
-    assert_same(list(found), list(run_pack(trials, Context(ids_of(trials)))))
+    found = run_training(training_on(trials, again), Context(ids_of(trials)))
+    assert_same(list(found), list(COLLAPSE.run(trials, Context(ids_of(trials)))))

@@ -5,10 +5,10 @@ import pytest
 
 from depthrate.tasks.dufm.classify import SolutionKind, classify, geometry
 from depthrate.tasks.dufm.solutions import Solution, dnc_solution, repeated, srg_solution
-from depthrate.tasks.dufm.theory import Problem
+from depthrate.tasks.dufm.theory import DufmProblem
 
 SAMPLES = 4
-PROBLEM = Problem(10, SAMPLES, (0.004,) * 4, 0.004 * 50 / SAMPLES)
+PROBLEM = DufmProblem(10, SAMPLES, (0.004,) * 4, 0.004 * 50 / SAMPLES)
 
 
 def disguised(solution, rng, noise):

@@ -12,10 +12,9 @@ from training_context import Context, assert_same, ids_of, run_resumed
 from depthrate.tasks.dufm.classify import SolutionKind
 from depthrate.tasks.dufm.closed_forms import dnc_loss
 from depthrate.tasks.dufm.measurements import MEASUREMENTS
-from depthrate.tasks.dufm.pack import training_of
-from depthrate.tasks.dufm.schema import network_of, problem_of
-from depthrate.tasks.dufm.task import DUFM, check_trial
-from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.dufm.schema import problem_of
+from depthrate.tasks.dufm.task import DUFM
+from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.task import Engine
 from depthrate.tasks.training.trainer import FusedTrainer
 
@@ -24,7 +23,7 @@ SMALL = {"depth": 3, "num_classes": 3, "samples_per_class": 4, "width": 5, "weig
 
 def trial(**params):
     filled = DUFM.schema.fill({**SMALL, "steps": 30, **params})
-    check_trial(filled)
+    DUFM.check_trial(filled)
     return filled
 
 
@@ -33,7 +32,7 @@ def run(trials):
 
 
 def trainer_of(trials, make=None):
-    training = training_of(trials)
+    training = DUFM.training([DUFM.read(params) for params in trials], None)
     data = training.dataset
     return (make or training.trainer)(
         training.network, training.plan, training.hyperparameters, torch.tensor(data.x_NI), torch.tensor(data.labels_N)
@@ -106,7 +105,7 @@ def test_objective_and_ratios_are_the_theorys():
     (result,) = run([params])
     last = result.tables["curves"][-1]
     assert last["loss_over_dnc"] == pytest.approx(1, rel=1e-12) and last["loss_over_srg"] is None
-    assert last["best_known"] == pytest.approx(dnc_loss(problem_of(params)), rel=1e-12)
+    assert last["best_known"] == pytest.approx(dnc_loss(problem_of(DUFM.read(params))), rel=1e-12)
     assert last["grad_norm"] < 1e-10 and last["accuracy"] == 1
     row = result.tables["metrics"][-1]
     assert (
@@ -160,7 +159,8 @@ def test_scale_and_noise_of_a_start():
 
 
 def test_the_network_reports_what_it_computes():
-    network = network_of(trial())
+    smallest = DUFM.read(trial())
+    network = DUFM.network(smallest, DUFM.data_shape(smallest))
     assert network.num_parameters == 12 * 5 + 5 * 5 * 2 + 3 * 5
     assert [spec.decay for spec in network.parameter_specs()] == ["H_1", "W_1", "W_2", "W_3"]
 

@@ -10,7 +10,7 @@ from depthrate.tasks.dufm.solutions import dnc_solution, norm, objective, repeat
 from depthrate.tasks.dufm.strongly_regular import TriangularGraph, cut_graph_branch, graph_order
 from depthrate.tasks.dufm.theory import (
     ZERO_LOSS,
-    Problem,
+    DufmProblem,
     limit_ratio,
     srg_branch,
     triangular_classes,
@@ -19,7 +19,7 @@ from depthrate.tasks.dufm.theory import (
 
 
 def equal_decays(num_classes, depth, decay=0.004, samples_per_class=1):
-    return Problem(num_classes, samples_per_class, (decay,) * depth, decay)
+    return DufmProblem(num_classes, samples_per_class, (decay,) * depth, decay)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -28,7 +28,7 @@ def test_closed_forms_are_the_objective_at_the_explicit_matrices(seed):
     for r, depth in itertools.product(range(4, 10), range(3, 7)):
         classes, samples = r * (r - 1) // 2, int(rng.integers(1, 6))
         decays = tuple(10 ** rng.uniform(-5, -3, depth))
-        problem = Problem(classes, samples, decays, 10 ** rng.uniform(-5, -3))
+        problem = DufmProblem(classes, samples, decays, 10 ** rng.uniform(-5, -3))
         for solution, loss in ((dnc_solution, dnc_loss), (srg_solution, srg_loss)):
             found = repeated(solution(problem, classes + int(rng.integers(0, 4))), samples)
             assert objective(problem, found)[0] == pytest.approx(loss(problem), rel=1e-12)
@@ -59,8 +59,8 @@ def test_the_graph_of_other_classes_is_no_stationary_point(r, depth):
 
 def test_the_gradient_is_that_of_differences():
     rng = np.random.default_rng(0)
-    problem = Problem(3, 2, (0.1, 0.2, 0.3), 0.4)
-    start = repeated(dnc_solution(Problem(3, 2, (1e-3,) * 3, 1e-3), 4), 2)
+    problem = DufmProblem(3, 2, (0.1, 0.2, 0.3), 0.4)
+    start = repeated(dnc_solution(DufmProblem(3, 2, (1e-3,) * 3, 1e-3), 4), 2)
     matrices = [matrix + 0.3 * rng.normal(size=matrix.shape) for matrix in (start.h_ND, *start.weights)]
     moves = [rng.normal(size=matrix.shape) for matrix in matrices]
 

@@ -8,11 +8,11 @@ import numpy as np
 import own_models
 import pytest
 import torch
-from training_context import Context, ids_of
+from training_context import Context, ids_of, training_on
 
 import depthrate
-from depthrate.tasks.collapse.pack import layer_measurements, training_of
-from depthrate.tasks.collapse.schema import SCHEMA
+from depthrate.tasks.collapse.pack import layer_measurements
+from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.training.trainer import FusedTrainer
 
@@ -173,9 +173,9 @@ def test_a_probed_module_has_the_rows_of_the_metrics_table(make):
 
 def test_the_rows_of_a_built_in_network_keep_their_numbers():
     """The very rows that a pack commits come from the same function that probe calls."""
-    params = SCHEMA.fill({"arch": "rn1", "depth": 2, "width": 8, "steps": 2})
+    params = COLLAPSE.schema.fill({"arch": "rn1", "depth": 2, "width": 8, "steps": 2})
     x = np.random.default_rng(0).normal(size=(20, 6))
-    training = training_of([params], Dataset.from_arrays(x, np.arange(20) % 2))
+    training = training_on([params], Dataset.from_arrays(x, np.arange(20) % 2))
     from depthrate.tasks.training.pack import run_training
 
     result = next(iter(run_training(training, Context(ids_of([params])))))

@@ -7,9 +7,8 @@ from training_context import Context, assert_same, ids_of, run_resumed
 
 from depthrate.tasks.mufm.inputs import inputs
 from depthrate.tasks.mufm.measurements import MEASUREMENTS
-from depthrate.tasks.mufm.pack import training_of
 from depthrate.tasks.mufm.task import MUFM, UFM
-from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.parameters import ParameterError
 
 TABLE = {
     0.0005: (4.31, 0.090, 0.514),
@@ -83,8 +82,8 @@ def test_layers_between_lie_on_a_line_and_the_objective_is_that_of_one_block(dep
 @pytest.mark.parametrize(("task", "own"), [(MUFM, {"proximity": 0.1}), (MUFM, {"depth": 3}), (UFM, {})])
 def test_a_step_by_hand_is_a_step_by_autograd(task, own, loss):
     params = trial(task, **SMALL, **GRADIENT, **own, loss=loss, lr=0.2)
-    x = inputs(params, None)
-    training = training_of([params], [x])
+    x = inputs(task.read(params), None)
+    training = task.training([task.read(params)], None)
     made = training.begin()
     for _ in range(3):
         leaves = {name: value.detach().clone().requires_grad_() for name, value in made.parameters().items()}
@@ -149,7 +148,7 @@ def test_every_declared_column_is_measured_and_no_other():
 
 def test_inputs_of_a_data_set_are_its_principal_components():
     params = trial(data="digits", num_classes=4, samples_per_class=10, dimension=6)
-    x = inputs(params, None)
+    x = inputs(MUFM.read(params), None)
     assert x.shape == (40, 6) and (x**2).mean() == pytest.approx(1) and abs(x.mean(0)).max() < 1e-12
     covariance = x.T @ x
     assert np.allclose(covariance, np.diag(np.diag(covariance))) and (np.diff(np.diag(covariance)) <= 0).all()

@@ -6,19 +6,20 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from depthrate.tasks.mufm.exact import Problem, solve
+from depthrate.tasks.mufm.exact import UnconstrainedProblem, solve
 from depthrate.tasks.mufm.inputs import inputs
+from depthrate.tasks.mufm.task import MUFM
 from depthrate.tasks.mufm.theory import equivalent_proximity, ufm_optimum
 
 
 def gaussian(data_seed=0, classes=5, per_class=100, dimension=20):
     params = {"num_classes": classes, "samples_per_class": per_class, "dimension": dimension}
-    return inputs({**params, "data": "gaussian", "data_seed": data_seed}, None)
+    return inputs(MUFM.read({**params, "data": "gaussian", "data_seed": data_seed}), None)
 
 
 def problem(x, classes=5, weight_decay=0.005, proximity=0.001):
     labels = np.repeat(np.arange(classes), len(x) // classes)
-    return Problem(x, labels, classes, weight_decay, proximity)
+    return UnconstrainedProblem(x, labels, classes, weight_decay, proximity)
 
 
 def optimum(given, loss="mse", seed=0):

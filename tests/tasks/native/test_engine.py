@@ -7,8 +7,6 @@ from training_context import Context, assert_same, ids_of
 from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
-from depthrate.tasks.collapse.pack import run_pack
-from depthrate.tasks.collapse.schema import SCHEMA
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.dufm.task import DUFM
 from depthrate.tasks.task import Engine, Interrupted
@@ -17,12 +15,12 @@ from depthrate.tasks.training.engine import EngineError, NoCompilerError
 
 def params_of(seed=0, **changes):
     given = {"arch": "rn1", "depth": 2, "width": 9, "samples_per_class": 4, "steps": 60, "seed": seed, **changes}
-    return SCHEMA.fill(given)
+    return COLLAPSE.schema.fill(given)
 
 
 def run_as(engine, trials, **given):
     context = Context(ids_of(trials), engine=engine, **given)
-    return list(run_pack(trials, context)), context
+    return list(COLLAPSE.run(trials, context)), context
 
 
 class Stopping(Context):
@@ -52,9 +50,9 @@ def test_a_pack_that_resumes_stays_native_whatever_is_asked(asked):
     whole, _ = run_as(Engine.NATIVE, trials)
     first = Stopping(ids_of(trials), engine=Engine.NATIVE, stop_at=7)
     with pytest.raises(Interrupted):
-        list(run_pack(trials, first))
+        list(COLLAPSE.run(trials, first))
     second = Context(ids_of(trials), engine=asked, checkpoint=first.checkpoint)
-    assert_same(list(run_pack(trials, second)), whole)
+    assert_same(list(COLLAPSE.run(trials, second)), whole)
     assert second.ran_as[-1][0] is Engine.NATIVE and second.steps_seen[0] > 7
 
 
@@ -62,9 +60,9 @@ def test_an_eager_pack_that_resumes_stays_eager():
     trials = [params_of()]
     first = Context(ids_of(trials), engine=Engine.EAGER, stop_at=17)
     with pytest.raises(Interrupted):
-        list(run_pack(trials, first))
+        list(COLLAPSE.run(trials, first))
     second = Context(ids_of(trials), engine=Engine.NATIVE, checkpoint=first.checkpoint)
-    assert_same(list(run_pack(trials, second)), run_as(Engine.EAGER, trials)[0])
+    assert_same(list(COLLAPSE.run(trials, second)), run_as(Engine.EAGER, trials)[0])
     assert second.ran_as == [(Engine.EAGER, None)]
 
 

@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from training_context import Context, assert_same, ids_of, run_resumed
+from training_context import Context, assert_same, ids_of, run_resumed, training_on
 
 from depthrate.storage.files.data_folder import DataFolder
-from depthrate.tasks.collapse.pack import run_pack, training_of
-from depthrate.tasks.collapse.schema import network_of
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.published import check_dataset
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.networks.flat_parameters import initial_parameters, initial_state, split_parameters
-from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.pack import run_training
 from depthrate.tasks.training.parameters import measured_steps, milestone_steps
 from depthrate.tasks.training.plan import learning_rate_factor
@@ -86,7 +84,7 @@ class PlainConv(nn.Module):
 
 def network(shape, **params):
     filled = COLLAPSE.schema.fill(params)
-    return network_of(filled, DataShape(num_samples=40, sample_shape=shape, num_classes=10))
+    return COLLAPSE.network(COLLAPSE.read(filled), DataShape(num_samples=40, sample_shape=shape, num_classes=10))
 
 
 def plain_dense():
@@ -176,7 +174,7 @@ def trial(**params):
 
 
 def run_on_images(trials, context):
-    return list(run_training(training_of(trials, images()), context))
+    return list(run_training(training_on(trials, images()), context))
 
 
 @pytest.mark.parametrize("params", [{**DENSE, "dataset": "digits"}, CONV])
@@ -200,12 +198,12 @@ def test_epochs_say_when_it_is_measured_and_when_the_rate_falls():
     )
     COLLAPSE.check_trial(params)
     per_epoch = 60_000 // 128
-    steps = milestone_steps(params, 60_000)
+    steps = milestone_steps(COLLAPSE.read(params), 60_000)
     assert steps == (117 * per_epoch, 233 * per_epoch)
     last = 350 * per_epoch
     factors = [learning_rate_factor("step", step, last, steps) for step in (0, steps[0] - 1, steps[0], steps[1], last)]
     assert factors == pytest.approx([1, 1, 0.1, 0.01, 0.01])
-    assert measured_steps(params, last) == [epoch * per_epoch for epoch in range(0, 351, 50)]
+    assert measured_steps(COLLAPSE.read(params), last) == [epoch * per_epoch for epoch in range(0, 351, 50)]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +220,7 @@ def test_it_trains_on_images(name, own, layers):
         pytest.skip(f"DEPTHRATE_DATA is not set, or holds no {name}")
     params = trial(**own, dataset=name, samples_per_class=2, steps=25, batch_size=10, features="none")
     COLLAPSE.check_trial(params)
-    (result,) = run_pack([params], Context(ids_of([params]), data=source))
+    (result,) = COLLAPSE.run([params], Context(ids_of([params]), data=source))
     first, last = result.tables["curves"][0], result.tables["curves"][-1]
     assert result.status == "ok" and last["loss"] < first["loss"]
     assert [row["layer"] for row in result.tables["metrics"]][-3:] == layers

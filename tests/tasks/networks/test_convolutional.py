@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from training_context import Context, assert_same, ids_of, run_resumed
+from training_context import Context, assert_same, ids_of, run_resumed, training_on
 
 from depthrate.storage.files.data_folder import DataFolder
-from depthrate.tasks.collapse.pack import run_pack, training_of
-from depthrate.tasks.collapse.schema import network_of
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.published import check_dataset
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.networks.flat_parameters import initial_parameters, initial_state, split_parameters
-from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.pack import run_training
 from depthrate.tasks.training.step import losses
 from depthrate.tasks.training.trainer import FusedTrainer, stream
@@ -65,7 +63,7 @@ class Plain(nn.Module):
 
 def network(shape=(3, 32, 32), **params):
     filled = COLLAPSE.schema.fill({**BASE, **params})
-    return network_of(filled, DataShape(num_samples=40, sample_shape=shape, num_classes=10))
+    return COLLAPSE.network(COLLAPSE.read(filled), DataShape(num_samples=40, sample_shape=shape, num_classes=10))
 
 
 def load(plain, parameters, trial):
@@ -135,7 +133,7 @@ def trial(**params):
 
 
 def run_on_images(trials, context):
-    return list(run_training(training_of(trials, images()), context))
+    return list(run_training(training_on(trials, images()), context))
 
 
 def test_it_resumes_and_is_independent_of_its_pack():
@@ -153,7 +151,7 @@ def test_the_features_decay_is_the_gradient_of_their_norm():
         regularise="head_and_features", weight_decay_features=0.3, weight_decay=0.0, batch_size=None, dtype="float64"
     )
     data = images()
-    training = training_of([params], data)
+    training = training_on([params], data)
     x, labels = torch.tensor(data.x_NI).double(), torch.tensor(data.labels_N)
     trainer = FusedTrainer(training.network, training.plan, training.hyperparameters, x, labels)
     leaves = {name: p.detach().requires_grad_() for name, p in trainer.parameters().items()}
@@ -184,7 +182,7 @@ def test_it_trains_on_images_of_cifar10():
         pytest.skip("DEPTHRATE_DATA is not set, or holds no CIFAR-10 batch")
     params = trial(dataset="cifar10_batch1", samples_per_class=2, steps=25, batch_size=10, loss="ce", lr=0.05)
     COLLAPSE.check_trial(params)
-    (result,) = run_pack([params], Context(ids_of([params]), data=source))
+    (result,) = COLLAPSE.run([params], Context(ids_of([params]), data=source))
     first, last = result.tables["curves"][0], result.tables["curves"][-1]
     assert result.status == "ok" and last["loss"] < first["loss"]
     assert [row["layer"] for row in result.tables["metrics"]][-3:] == [1, 2, 3]

@@ -8,7 +8,7 @@ from torch import nn
 import depthrate
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.module import ModuleNetwork
-from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
 from depthrate.tasks.training.trainer import FusedTrainer, stream
 
@@ -70,7 +70,7 @@ def trained(made, seeds, steps=10, **options):
 )
 def test_a_trial_is_as_if_alone(make, arguments, reason):
     made = network(make, **arguments)
-    assert (made.alone_because is None) == (reason is None) and (reason or "") in (made.alone_because or "")
+    assert (made.unfused_reason is None) == (reason is None) and (reason or "") in (made.unfused_reason or "")
     pack, alone = trained(made, [0, 1, 2, 3]), trained(made, [2])
     if make is Mixer:
         torch.testing.assert_close(pack.theta_TP[2], alone.theta_TP[0], atol=TOLERANCE, rtol=0)

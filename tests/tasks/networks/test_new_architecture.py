@@ -7,13 +7,11 @@ import pytest
 import torch
 from training_context import Context, assert_same, ids_of, run_resumed
 
-from depthrate.tasks.collapse.pack import run_pack
-from depthrate.tasks.collapse.schema import data_shape, network_of
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.networks.builtin import ARCHITECTURES, Architecture
 from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StateSpec, StepCost
 from depthrate.tasks.networks.operations import linear
-from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.parameters import ParameterError
 
 STEPS, MOMENTUM = 40, 0.2
 
@@ -80,9 +78,9 @@ class Funnel(Network):
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["stateless", "running means"])
 def funnel(request, monkeypatch):
-    def make(params, data):
+    def make(trial, data):
         shape = {"inputs": data.num_inputs, "classes": data.num_classes}
-        return Funnel(depth=params["depth"], width=params["width"], centred=request.param, **shape)
+        return Funnel(depth=trial.depth, width=trial.width, centred=request.param, **shape)
 
     monkeypatch.setitem(ARCHITECTURES, "funnel", Architecture(make=make))
     return request.param
@@ -106,13 +104,14 @@ def trials():
 
 
 def run(pack):
-    return list(run_pack(pack, Context(ids_of(pack))))
+    return list(COLLAPSE.run(pack, Context(ids_of(pack))))
 
 
 def test_it_is_planned_from_what_it_reports():
     params = params_of()
     COLLAPSE.check_trial(params)
-    network = network_of(params, data_shape(params))
+    trial = COLLAPSE.read(params)
+    network = COLLAPSE.network(trial, COLLAPSE.data_shape(trial))
     assert network.num_parameters == 18 * 64 + 9 * 18 + 9 * 9 + 10 * 9
     assert COLLAPSE.measured(params, STEPS) == ([5, STEPS], [1, 2, 3])
     assert 0 < COLLAPSE.memory_bytes(params, 1, "cuda") < COLLAPSE.memory_bytes(params, 9, "cuda")
@@ -155,13 +154,13 @@ def test_fused_is_alone():
 
 @pytest.mark.parametrize("stop_at", [1, 17])
 def test_interrupted_and_resumed_is_uninterrupted(stop_at):
-    found, steps = run_resumed(run_pack, trials(), stop_at)
+    found, steps = run_resumed(COLLAPSE.run, trials(), stop_at)
     assert steps[0] == stop_at + 1
     assert_same(found, run(trials()))
 
 
 def test_a_part_of_the_pack_goes_on_by_itself():
-    found, _ = run_resumed(run_pack, trials(), 17, [trials()[2], trials()[0]])
+    found, _ = run_resumed(COLLAPSE.run, trials(), 17, [trials()[2], trials()[0]])
     assert_same(found, run([trials()[2], trials()[0]]))
 
 
@@ -177,7 +176,8 @@ def test_running_means_are_carried_and_used_in_evaluation_only(funnel):
     if not funnel:
         pytest.skip("has none")
     params = params_of()
-    network = network_of(params, data_shape(params))
+    trial = COLLAPSE.read(params)
+    network = COLLAPSE.network(trial, COLLAPSE.data_shape(trial))
     generator = torch.Generator().manual_seed(0)
     theta = {s.name: torch.randn(2, *s.shape, generator=generator) for s in network.parameter_specs()}
     start = {s.name: torch.zeros(2, *s.shape) for s in network.state_specs()}

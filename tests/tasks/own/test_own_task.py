@@ -13,7 +13,7 @@ from training_context import Context, ids_of
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import sweep_of_spec
-from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.task import TaskError
 
 X = np.random.default_rng(0).normal(size=(80, 1, 8, 8)).astype(np.float32)

@@ -12,8 +12,7 @@ import pytest
 import torch
 from training_context import Context, assert_same, ids_of
 
-from depthrate.tasks.collapse.pack import run_pack
-from depthrate.tasks.collapse.schema import SCHEMA, pack_shape
+from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.task import Engine, Interrupted
@@ -248,12 +247,12 @@ def test_a_step_that_cannot_be_recorded_is_taken_as_it_is(monkeypatch, caplog):
 
 def params_of(seed, **changes):
     given = {"arch": "rn1", "depth": 2, "width": 9, "samples_per_class": 4, "steps": 40, "seed": seed, **changes}
-    return SCHEMA.fill(given)
+    return COLLAPSE.schema.fill(given)
 
 
 def run_as(engine, trials):
     made = Context(ids_of(trials), engine=engine)
-    return list(run_pack(trials, made)), made
+    return list(COLLAPSE.run(trials, made)), made
 
 
 @pytest.mark.slow
@@ -263,15 +262,15 @@ def test_a_resumed_pack_keeps_its_engine(monkeypatch):
     assert [engine for engine, _ in context.ran_as] == [Engine.COMPILED] * 2 and context.ran_as[-1][1] is not None
     first = Context(ids_of(trials), engine=Engine.COMPILED, stop_at=17)
     with pytest.raises(Interrupted):
-        list(run_pack(trials, first))
+        list(COLLAPSE.run(trials, first))
     for asked in (Engine.EAGER, Engine.AUTO):
         second = Context(ids_of(trials), engine=asked, checkpoint=first.checkpoint)
-        assert_same(list(run_pack(trials, second)), whole)
+        assert_same(list(COLLAPSE.run(trials, second)), whole)
         assert second.ran_as[-1][0] is Engine.COMPILED and second.steps_seen[0] == 18
     monkeypatch.setattr(training_pack, "compiled_step", _no_compiler)
     third = Context(ids_of(trials), checkpoint=first.checkpoint)
     eagerly, _ = run_as(Engine.EAGER, trials)
-    assert_same(list(run_pack(trials, third)), eagerly)  # anew: half of each would be neither
+    assert_same(list(COLLAPSE.run(trials, third)), eagerly)  # anew: half of each would be neither
     assert third.steps_seen[0] == 1 and third.ran_as[-1] == (Engine.EAGER, None)
 
 
@@ -283,9 +282,9 @@ def test_an_eager_pack_that_resumes_stays_eager_whatever_is_asked():
     trials = [params_of(0)]
     first = Context(ids_of(trials), engine=Engine.EAGER, stop_at=17)
     with pytest.raises(Interrupted):
-        list(run_pack(trials, first))
+        list(COLLAPSE.run(trials, first))
     second = Context(ids_of(trials), engine=Engine.COMPILED, checkpoint=first.checkpoint)
-    assert_same(list(run_pack(trials, second)), list(run_pack(trials, Context(ids_of(trials)))))
+    assert_same(list(COLLAPSE.run(trials, second)), list(COLLAPSE.run(trials, Context(ids_of(trials)))))
     assert second.ran_as == [(Engine.EAGER, None)]
 
 
@@ -387,7 +386,8 @@ def test_the_key_tells_apart_what_compiles_to_different_programs():
 
 def test_auto_compiles_where_a_single_trial_repays_it_and_never_asks_about_the_pack():
     def choice(asked=Engine.AUTO, device="cpu", **given):
-        shape = pack_shape(SCHEMA.fill({"arch": "t11", "patch_size": 4, "dataset": "digits", **given}))
+        params = COLLAPSE.schema.fill({"arch": "t11", "patch_size": 4, "dataset": "digits", **given})
+        shape = COLLAPSE.pack_shape(COLLAPSE.read(params))
         return chosen_engine(asked, shape, device)
 
     assert choice(depth=2, steps=200, samples_per_class=20) is Engine.EAGER

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from training_context import training_on
 
-from depthrate.tasks.collapse.pack import training_of
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.training import layers
@@ -33,7 +33,7 @@ def test_together_is_alone_however_many_at_once(shape, samples, monkeypatch):
     labels_N = np.repeat(np.arange(len(samples)), samples)
     data = Dataset.from_arrays(rng.normal(size=(len(labels_N), 19)).astype(shape.get("dtype", "float32")), labels_N)
     trials = [COLLAPSE.schema.fill({"depth": 4, "steps": 9, **shape, "seed": seed}) for seed in range(5)]
-    training = training_of(trials, data)
+    training = training_on(trials, data)
     trainer = training.begin()
     for _ in range(3):
         trainer.step()

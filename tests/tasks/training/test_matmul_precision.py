@@ -4,9 +4,8 @@ import pytest
 import torch
 from training_context import Context, assert_same, ids_of, run_resumed
 
-from depthrate.tasks.collapse.pack import run_pack
 from depthrate.tasks.collapse.task import COLLAPSE
-from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.task import Engine
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.step import lowered
@@ -26,7 +25,7 @@ def params_of(**changes):
 
 
 def run(trials):
-    return list(run_pack(trials, Context(ids_of(trials))))
+    return list(COLLAPSE.run(trials, Context(ids_of(trials))))
 
 
 def curve(result, name):
@@ -56,12 +55,12 @@ def test_what_is_measured_is_as_exact_as_ever():
 
 def test_interrupted_and_resumed_is_uninterrupted():
     trials = [params_of(seed=seed, batch_size=7) for seed in range(2)]
-    assert_same(run_resumed(run_pack, trials, 13)[0], run(trials))
+    assert_same(run_resumed(COLLAPSE.run, trials, 13)[0], run(trials))
 
 
 def test_a_trial_in_full_precision_is_the_trial_it_was_before_there_was_a_choice():
     with_it, without = params_of(matmul_precision="full"), params_of()
-    added = COLLAPSE.schema.added
+    added = COLLAPSE.schema.added_later
     assert added["matmul_precision"] == "full" and with_it != without
 
 
@@ -97,7 +96,7 @@ def test_nothing_is_lowered_outside_of_steps():
 
 def test_steps_in_bf16_are_never_compiled():
     context = Context(ids_of([params_of()]), engine=Engine.COMPILED)
-    list(run_pack([params_of()], context))
+    list(COLLAPSE.run([params_of()], context))
     assert context.ran_as == [(Engine.EAGER, None)]
 
 

@@ -11,8 +11,6 @@ import pytest
 import torch
 from training_context import Context, ids_of
 
-from depthrate.tasks.collapse.pack import run_pack
-from depthrate.tasks.collapse.schema import pack_shape
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.data.published import PUBLISHED
 
@@ -24,7 +22,6 @@ PACKS_ON_THE_CPU = {
 PROCESS = """
 import json, os, sys
 import depthrate.orchestrator.worker.__main__  # what a worker has loaded before it trains
-from depthrate.tasks.collapse.pack import run_pack
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.task import Engine
 
@@ -43,7 +40,7 @@ params, num_trials = json.loads(sys.argv[1])
 params |= {"steps": 2, "measure_steps": [0]}
 trials = [COLLAPSE.schema.fill({**params, "seed": seed}) for seed in range(num_trials)]
 Context.trial_ids = [str(seed) for seed in range(num_trials)]
-list(run_pack(trials, Context()))
+list(COLLAPSE.run(trials, Context()))
 print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
 
@@ -80,7 +77,7 @@ def parameters_by_formula(params):
 @pytest.mark.parametrize("shape", list(shapes()), ids=str)
 def test_the_number_of_parameters_is_that_of_the_definition(shape):
     params = params_of(**shape)
-    assert pack_shape(params).network.num_parameters == parameters_by_formula(params)
+    assert COLLAPSE.pack_shape(COLLAPSE.read(params)).network.num_parameters == parameters_by_formula(params)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +119,7 @@ def test_what_tensors_hold_is_predicted_within_a_quarter(changes, num_trials):
     """What a GPU would hold, counted on the CPU: every allocation of torch's, and the training set that numpy allocated."""
     trials = trials_of({**changes, "steps": 1, "measure_steps": [1]}, num_trials)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        list(run_pack(trials, Context(ids_of(trials))))
+        list(COLLAPSE.run(trials, Context(ids_of(trials))))
     events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
     changes_in_order = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
     measured = int(np.cumsum(changes_in_order).max())
@@ -143,7 +140,7 @@ def test_what_tensors_hold_is_predicted_within_a_quarter(changes, num_trials):
 def test_the_peak_on_a_gpu_is_predicted_within_a_quarter(changes, num_trials):
     trials = trials_of({**changes, "steps": 2, "measure_steps": [0]}, num_trials)
     torch.cuda.empty_cache()
-    results = list(run_pack(trials, Context(device="cuda")))
+    results = list(COLLAPSE.run(trials, Context(device="cuda")))
     assert COLLAPSE.memory_bytes(trials[0], num_trials, "cuda") == pytest.approx(
         results[0].peak_memory_gb * 1e9, rel=0.25
     )

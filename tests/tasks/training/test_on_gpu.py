@@ -4,7 +4,6 @@ import pytest
 import torch
 from training_context import Context, ids_of, run_resumed
 
-from depthrate.tasks.collapse.pack import run_pack
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.task import Engine
 from depthrate.tasks.training.compiled_step import CompiledStep
@@ -29,7 +28,7 @@ def trials_of(shape, count=4, **changes):
 
 
 def run(trials, device="cuda", engine=Engine.EAGER):
-    return list(run_pack(trials, Context(ids_of(trials), device=device, engine=engine)))
+    return list(COLLAPSE.run(trials, Context(ids_of(trials), device=device, engine=engine)))
 
 
 def curves(results):
@@ -70,7 +69,7 @@ def test_a_diverging_trial_leaves_the_record_that_it_leaves_on_a_cpu(engine):
 def test_interrupted_and_resumed_is_uninterrupted():
     def on_gpu(trials, context):
         context.device = "cuda"
-        return run_pack(trials, context)
+        return COLLAPSE.run(trials, context)
 
     trials = trials_of({"batch_size": 64})
     resumed, _ = run_resumed(on_gpu, trials, 31)

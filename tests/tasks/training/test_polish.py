@@ -8,14 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from training_context import Context, assert_same, ids_of, run_resumed
+from training_context import Context, assert_same, ids_of, run_resumed, training_on
 
-from depthrate.tasks.collapse.pack import run_pack, training_of
-from depthrate.tasks.collapse.schema import SCHEMA, measured
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.networks.operations import relu
-from depthrate.tasks.schema import ParameterError
+from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.lbfgs import Lbfgs
 from depthrate.tasks.training.pack import run_training
 
@@ -29,7 +27,7 @@ def one_thread():
 
 def params_of(**changes):
     base = {"arch": "rn1", "depth": 3, "width": 16, "samples_per_class": 3, "steps": STEPS, "lr": 0.05}
-    return SCHEMA.fill({**base, "polish": BUDGET, **changes})
+    return COLLAPSE.schema.fill({**base, "polish": BUDGET, **changes})
 
 
 def chain_of(*depths, **changes):
@@ -37,7 +35,7 @@ def chain_of(*depths, **changes):
 
 
 def run(trials, **context):
-    return list(run_pack(trials, Context(ids_of(trials), **context)))
+    return list(COLLAPSE.run(trials, Context(ids_of(trials), **context)))
 
 
 def minimised(function, start, num_evaluations=300, memory=10):
@@ -137,7 +135,7 @@ def test_a_trial_is_measured_where_it_says():
     for result, depth in zip(chain_results(), (2, 3, 5, 5), strict=True):
         (params,) = chain_of(depth)
         rows = [(row["step"], row["layer"]) for row in result.tables["metrics"]]
-        assert rows == list(itertools.product(*measured(params, result.num_steps)))
+        assert rows == list(itertools.product(*COLLAPSE.measured(params, result.num_steps)))
         assert result.num_steps == BUDGET + (STEPS if depth == 2 else 0)
 
 
@@ -149,13 +147,13 @@ def test_a_trial_that_is_done_early_says_when_and_stays_as_it_is(tolerance):
     last = result.tables["curves"][-1]
     assert last["step"] == result.num_steps and last["smoothed_grad_norm"] <= tolerance
     rows = [(row["step"], row["layer"]) for row in result.tables["metrics"]]
-    assert rows == list(itertools.product(*measured(trials[0], result.num_steps)))
+    assert rows == list(itertools.product(*COLLAPSE.measured(trials[0], result.num_steps)))
 
 
 @pytest.mark.parametrize("stop_at", [7, STEPS, *random.Random(0).sample(range(STEPS + 1, STEPS + 3 * BUDGET), 3)])
 def test_a_chain_interrupted_and_resumed_is_uninterrupted(stop_at):
     trials = [*chain_of(2, 3, 5), *chain_of(5, seed=1)]
-    found, steps = run_resumed(run_pack, trials, stop_at)
+    found, steps = run_resumed(COLLAPSE.run, trials, stop_at)
     assert steps == list(range(stop_at + 1, STEPS + 3 * BUDGET + 1))
     assert_same(sorted(found, key=lambda result: result.index), list(chain_results()))
 
@@ -164,7 +162,7 @@ def test_the_test_split_is_measured_where_the_training_split_is():
     trials = [params_of(depth=2, width=8, seed=seed, polish_tolerance=0.08) for seed in (0, 1)]
     draw = functools.partial(load_dataset, "digits", None, samples_per_class=3, normalize="global", dtype="float32")
     train, test = (draw(data_seed=seed) for seed in (0, 1))
-    results = list(run_training(training_of(trials, replace(train, test=test)), Context(ids_of(trials))))
+    results = list(run_training(training_on(trials, replace(train, test=test)), Context(ids_of(trials))))
     for result in results:
         for table in ("metrics", "curves"):
             steps = {
@@ -178,14 +176,14 @@ def test_the_test_split_is_measured_where_the_training_split_is():
 @pytest.mark.parametrize("stop_at", [STEPS, STEPS + 5])
 def test_running_statistics_are_those_of_the_checkpoint_when_polish_goes_on(stop_at):
     trials = [params_of(arch="resnet_dense", depth=1, width=8, seed=seed) for seed in (0, 1)]
-    found, steps = run_resumed(run_pack, trials, stop_at)
+    found, steps = run_resumed(COLLAPSE.run, trials, stop_at)
     assert steps[0] == stop_at + 1
     assert_same(found, run(trials))
 
 
 def test_a_part_of_a_chain_pack_goes_on_by_itself():
     trials = [*chain_of(2, 3, 5), *chain_of(5, seed=1)]
-    found, steps = run_resumed(run_pack, trials, STEPS + BUDGET + 10, trials[3:])
+    found, steps = run_resumed(COLLAPSE.run, trials, STEPS + BUDGET + 10, trials[3:])
     assert steps[0] == STEPS + BUDGET + 11
     assert_same(found, [run(trials[3:])[0]])
 

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from training_context import Context, assert_same, ids_of, run_resumed
 
-from depthrate.tasks.schema import ParameterError
-from depthrate.tasks.words.pack import curve_steps, run_pack
+from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.task import Interrupted
+from depthrate.tasks.training.checkpoint import packed, unpacked
 from depthrate.tasks.words.sentences import draw_sentences
 from depthrate.tasks.words.task import WORDS
+from depthrate.tasks.words.training import curve_steps
 
 SMALL = {"vocabulary_size": 30, "sentence_length": 4, "sequences": 12, "width": 7, "batch_size": 20}
 
@@ -28,8 +30,12 @@ TRIALS = [
 ]
 
 
+def sentences_of(params):
+    return draw_sentences(WORDS.read(params))
+
+
 def run(trials, **context):
-    return list(run_pack(trials, Context(ids_of(trials), **context)))
+    return list(WORDS.run(trials, Context(ids_of(trials), **context)))
 
 
 def test_a_pack_is_its_trials_alone():
@@ -42,13 +48,13 @@ def test_a_pack_is_its_trials_alone():
 
 @pytest.mark.parametrize("stop_at", [1, 10, 24, 30])
 def test_resumed_is_never_interrupted(stop_at):
-    resumed, steps = run_resumed(run_pack, TRIALS, stop_at)
+    resumed, steps = run_resumed(WORDS.run, TRIALS, stop_at)
     assert steps[0] == stop_at + 1
     assert_same(resumed, run(TRIALS))
 
 
 def test_a_part_of_a_pack_goes_on_from_the_whole_packs_checkpoint():
-    resumed, _ = run_resumed(run_pack, TRIALS, 13, resumed=TRIALS[1:])
+    resumed, _ = run_resumed(WORDS.run, TRIALS, 13, resumed=TRIALS[1:])
     assert_same(resumed, run(TRIALS)[1:])
 
 
@@ -66,7 +72,7 @@ class Pruning(Context):
 
 
 def test_a_pruned_trial_disturbs_no_other():
-    results = list(run_pack(TRIALS, Pruning(ids_of(TRIALS))))
+    results = list(WORDS.run(TRIALS, Pruning(ids_of(TRIALS))))
     assert results[0].status == "pruned" and results[0].num_steps < 24 and not results[0].tables
     assert_same(results[1:], run(TRIALS)[1:])
 
@@ -108,22 +114,22 @@ def test_curves_are_dense_enough_to_find_a_peak():
 
 def test_sentences_say_their_sequences_in_words_of_these_frequencies():
     given = filled(concepts=2, zipf=1.0, sequences=9, samples_per_sequence=2000, vocabulary_size=8)
-    drawn = draw_sentences(given)
+    drawn = sentences_of(given)
     assert len({tuple(row) for row in drawn.concepts_KL.tolist()}) == 9
     concepts = drawn.train_NL.view(9, 2000, 4) // 4
     assert (concepts == drawn.concepts_KL.unsqueeze(1)).all()
     shares = np.bincount((drawn.train_NL % 4).flatten().numpy()) / drawn.train_NL.numel()
     assert shares == pytest.approx(np.array([12, 6, 4, 3]) / 25, abs=0.01)
-    fewer = draw_sentences({**given, "samples_per_sequence": 3, "zipf": 0.0})
+    fewer = sentences_of({**given, "samples_per_sequence": 3, "zipf": 0.0})
     assert (fewer.concepts_KL == drawn.concepts_KL).all() and len(fewer.train_NL) == 27
-    again = draw_sentences({**given, "seed": 5, "data_seed": 0})
+    again = sentences_of({**given, "seed": 5, "data_seed": 0})
     assert (again.train_NL == drawn.train_NL).all() and (
-        draw_sentences({**given, "seed": 5}).test_NL != drawn.test_NL
+        sentences_of({**given, "seed": 5}).test_NL != drawn.test_NL
     ).any()
 
 
 def test_all_sequences_can_be_classes():
-    drawn = draw_sentences(filled(concepts=2, sequences=16, vocabulary_size=8))
+    drawn = sentences_of(filled(concepts=2, sequences=16, vocabulary_size=8))
     assert len({tuple(row) for row in drawn.concepts_KL.tolist()}) == 16
 
 
@@ -142,3 +148,14 @@ def test_all_sequences_can_be_classes():
 def test_what_cannot_run_is_refused(params, message):
     with pytest.raises(ParameterError, match=message):
         filled(**params)
+
+
+def test_a_checkpoint_of_the_form_that_words_had_before_costs_time_and_no_results():
+    interrupted = Context(ids_of(TRIALS), stop_at=13)
+    with pytest.raises(Interrupted):
+        list(WORDS.run(TRIALS, interrupted))
+    saved = unpacked(interrupted.checkpoint)
+    old = {name: saved[name] for name in ("trial_ids", "trainer", "alive", "metrics", "curves", "features")}
+    context = Context(ids_of(TRIALS), checkpoint=packed({**old, "ended": {}}))
+    assert_same(list(WORDS.run(TRIALS, context)), run(TRIALS))
+    assert context.steps_seen[0] == 1

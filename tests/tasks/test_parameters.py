@@ -1,16 +1,25 @@
 """Parameters are checked, typed and explained before anything starts."""
 
-from typing import Literal, Optional
+from typing import Annotated, Literal, Optional
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depthrate.tasks.schema import REQUIRED, Filler, Parameter, ParameterError, ParameterSchema
-from depthrate.tasks.signature import schema_of_function
+from depthrate.tasks.function_task import schema_of_function
+from depthrate.tasks.parameters import (
+    REQUIRED,
+    Filler,
+    Parameter,
+    ParameterError,
+    Parameters,
+    ParameterSchema,
+    changed,
+    parameter,
+)
 
 
-def parameter(kind, **changes):
+def of_kind(kind, **changes):
     return Parameter(name="depth", kind=kind, **changes)
 
 
@@ -35,7 +44,7 @@ def same(found, expected):
     ],
 )
 def test_values_are_brought_to_one_form(kind, given, canonical):
-    assert same(parameter(kind).check(given), canonical)
+    assert same(of_kind(kind).check(given), canonical)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +84,7 @@ def test_wrong_types_are_refused_with_what_is_allowed(kind, given):
         "list[float]": "a list of numbers",
     }[kind]
     with pytest.raises(ParameterError) as caught:
-        parameter(kind).check(given)
+        of_kind(kind).check(given)
     given_text = "null" if given is None else repr(given)
     assert f"parameter 'depth' is {given_text}; allowed: {allowed}" in str(caught.value)
 
@@ -94,16 +103,16 @@ def test_wrong_types_are_refused_with_what_is_allowed(kind, given):
     ],
 )
 def test_ranges_patterns_and_choices(limits, kind, good, bad, message):
-    checked = parameter(kind, **limits)
+    checked = of_kind(kind, **limits)
     assert checked.check(good) == good
     with pytest.raises(ParameterError, match=message):
         checked.check(bad)
 
 
 def test_null_is_allowed_only_where_it_is_said():
-    assert parameter("int", nullable=True).check(None) is None
+    assert of_kind("int", nullable=True).check(None) is None
     with pytest.raises(ParameterError, match="is 'x'; allowed: a whole number or null"):
-        parameter("int", nullable=True).check("x")
+        of_kind("int", nullable=True).check("x")
 
 
 SCHEMA = ParameterSchema(
@@ -256,8 +265,62 @@ def test_a_default_of_the_wrong_type_is_refused():
 
 
 def test_what_was_stored_is_completed_with_what_the_task_gained():
-    eps = Parameter(name="eps", kind="float", default=1, added=True)
-    schema = ParameterSchema([parameter("int"), eps, Parameter(name="width", kind="int", default=8)])
-    assert same(schema.added, {"eps": 1.0})
+    eps = Parameter(name="eps", kind="float", default=1, added_later=True)
+    schema = ParameterSchema([of_kind("int"), eps, Parameter(name="width", kind="int", default=8)])
+    assert same(schema.added_later, {"eps": 1.0})
     assert schema.completed({"depth": 2}) == {"depth": 2, "eps": 1.0}
     assert schema.completed({"depth": 2, "eps": None}) == {"depth": 2, "eps": None}
+
+
+Shared = Annotated[Literal["ce", "mse"], parameter("ce", doc="what is minimised")]
+
+
+class Base(Parameters):
+    depth: int = parameter(minimum=1, doc="blocks")
+    rate: float | None = parameter(None, above=0, fusible=True)
+    loss: Shared
+    phases: list[int] = parameter([1], added_later=True)
+
+
+class Fixed(Base):
+    seed: int = parameter(0, is_random_seed=True)
+    loss: Shared = parameter("mse")
+    rate = 0.5
+
+    @property
+    def phases(self):
+        return [self.depth]
+
+
+def test_a_class_declares_the_schema_in_its_order():
+    assert list(Base.schema) == ["depth", "rate", "loss", "phases"]
+    depth, rate, loss, phases = Base.schema.values()
+    assert (depth.kind, depth.default, depth.minimum, depth.doc) == ("int", REQUIRED, 1, "blocks")
+    assert (rate.kind, rate.nullable, rate.exclusive_minimum, rate.fusible) == ("float", True, True, True)
+    assert (loss.kind, loss.choices, loss.default, loss.doc) == ("str", ("ce", "mse"), "ce", "what is minimised")
+    assert (phases.kind, phases.default, phases.added_later) == ("list[int]", [1], True)
+
+
+def test_a_class_below_says_other_defaults_and_fixes_what_it_does_not_take():
+    assert list(Fixed.schema) == ["depth", "loss", "seed"] and Fixed.schema["seed"].is_random_seed
+    assert Fixed.schema["loss"].default == "mse" and Fixed.schema["loss"].doc == "what is minimised"
+    assert Base.schema["loss"].default == "ce"
+    trial = Fixed.of(Fixed.schema.fill({"depth": 3}))
+    assert (trial.depth, trial.loss, trial.rate, trial.phases) == (3, "mse", 0.5, [3])
+
+
+def test_parameters_are_read_as_attributes_and_another_trial_differs_in_what_is_said():
+    trial = Base.of(Base.schema.fill({"depth": 2.0}))
+    other = changed(trial, depth=5)
+    assert (trial.depth, other.depth, other.loss) == (2, 5, "ce") and type(other) is Base
+    with pytest.raises(AttributeError, match="detph"):
+        _ = trial.detph
+    with pytest.raises(AttributeError, match="depth"):
+        _ = Base.of({}).depth
+
+
+def test_an_annotation_that_no_parameter_has_is_refused():
+    with pytest.raises(ParameterError, match="argument 'what' is annotated <class 'dict'>; allowed: int, float"):
+
+        class Wrong(Parameters):
+            what: dict = parameter({})

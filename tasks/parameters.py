@@ -1,13 +1,25 @@
-"""Parameter schemas: what a task accepts, checked before anything starts. Importable without torch."""
+"""The parameters of a task: declared as an annotated class, checked before anything starts. Importable without torch.
+
+    class LawParameters(Parameters):
+        depth: int = parameter(minimum=1, doc="number of blocks")
+        lr: float | None = parameter(None, above=0, fusible=True, doc="learning rate; null: 0.1")
+        loss: Literal["ce", "mse"] = parameter("ce", doc="what is minimised")
+
+`LawParameters.schema` has their checks, types and docs, from which tables, JSON schemas and identities follow; the task's code
+reads the attributes of `LawParameters.of(params)`.
+"""
 
 from __future__ import annotations
 
 import copy
 import difflib
+import inspect
 import re
+import types
+import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypedDict, TypeVar, Unpack
 
 Kind = Literal["int", "float", "str", "bool", "scalar", "list[int]", "list[float]"]
 
@@ -74,9 +86,9 @@ class Parameter:
     nullable: bool = False
     fusible: bool = False
     """Whether trials that differ only in this parameter may share a pack."""
-    draw: bool = False
+    is_random_seed: bool = False
     """Whether it seeds a random draw: intervals say over which draws they are."""
-    added: bool = False
+    added_later: bool = False
     """Whether the task gained it later: its default gives what there was before, and a trial with it is the trial of before."""
 
     def __post_init__(self) -> None:
@@ -85,7 +97,7 @@ class Parameter:
         Raises:
             ParameterError: it has none, or one that the parameter does not accept.
         """
-        if not self.added:
+        if not self.added_later:
             return
         if self.default is REQUIRED:
             raise ParameterError(
@@ -211,14 +223,14 @@ class ParameterSchema(Mapping[str, Parameter]):
         return frozenset(name for name, parameter in self.items() if parameter.fusible)
 
     @property
-    def added(self) -> dict[str, Any]:
+    def added_later(self) -> dict[str, Any]:
         """Parameters that the task gained later, each with what trials of before have: they are no part of a trial's
         identity there."""
-        return {name: parameter.default for name, parameter in self.items() if parameter.added}
+        return {name: parameter.default for name, parameter in self.items() if parameter.added_later}
 
     def completed(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parameters that a trial was stored with, and those that the task gained since."""
-        return {**self.added, **params}
+        return {**self.added_later, **params}
 
     def require_known(self, name: str, where: str) -> Parameter:
         """Return the parameter called `name`.
@@ -277,3 +289,118 @@ class Filler:
                     f"missing parameter {name!r} ({parameter.doc or parameter.allowed}); give it under 'params' or 'grid'"
                 )
         return [(name, check) for name, check in self._checks.items() if name in names]
+
+
+class _Said(TypedDict, total=False):
+    doc: str
+    choices: Collection[Any]
+    minimum: float
+    above: float
+    """The same, but the bound itself is refused."""
+    maximum: float
+    pattern: str
+    fusible: bool
+    is_random_seed: bool
+    added_later: bool
+
+
+class _Declared(dict[str, Any]):
+    """What a class says of one parameter, beside its name and its type."""
+
+
+def parameter(default: Any = REQUIRED, **said: Unpack[_Said]) -> Any:
+    """Declare a parameter in a class of `Parameters`; name, type and choices come from the annotation (see `Parameter`).
+
+    A declaration that several tasks share stands in the type, as in `Loss = Annotated[str, parameter("ce", ...)]`; what a class
+    says of a parameter of such a type goes before.
+    """
+    return _Declared(said if default is REQUIRED else {"default": default, **said})
+
+
+class Parameters:
+    """What a task's trials have, as attributes; a class below declares each with `parameter`, in the order tables show them.
+
+    A class below that gives an inherited parameter a plain value does not take it: it is a constant there.
+    """
+
+    schema: ClassVar[ParameterSchema]
+
+    def __init_subclass__(cls) -> None:
+        """Make the schema of what the class declares, and of what it inherits."""
+        inherited = getattr(cls, "schema", {})
+        own = {name: value for name, value in vars(cls).items() if not name.startswith("_")}
+        hints = typing.get_type_hints(cls, include_extras=True)
+        declared = {
+            name: value for name, value in inherited.items() if isinstance(own.get(name, _Declared()), _Declared)
+        }
+        for name in inspect.get_annotations(cls):
+            shared = [each for each in getattr(hints[name], "__metadata__", ()) if isinstance(each, _Declared)]
+            if not shared and not isinstance(own.get(name), _Declared):
+                continue
+            said = {key: value for part in (*shared, own.pop(name, {})) for key, value in part.items()}
+            declared[name] = _declared(name, hints[name], said, cls.__name__)
+            if name in vars(cls):
+                delattr(cls, name)  # else a trial that lacks it would have the declaration
+        cls.schema = ParameterSchema(declared.values())
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Self:
+        """Return a trial's checked parameters (`ParameterSchema.fill`) as attributes; they are not copied."""
+        made = object.__new__(cls)
+        made.__dict__ = params if isinstance(params, dict) else dict(params)
+        return made
+
+
+ParametersT = TypeVar("ParametersT", bound=Parameters)
+
+
+def changed(parameters: ParametersT, **changes: Any) -> ParametersT:
+    """Return the parameters of another trial, which differs in these."""
+    return type(parameters).of({**vars(parameters), **changes})
+
+
+def _declared(name: str, hint: Any, said: dict[str, Any], owner: str) -> Parameter:
+    if "above" in said:
+        said |= {"minimum": said.pop("above"), "exclusive_minimum": True}
+    kind, nullable, choices = kind_of_hint(typing.get_args(hint)[0] if _is_annotated(hint) else hint, name, owner)
+    return Parameter(name=name, kind=kind, nullable=nullable, **({"choices": choices} | said))
+
+
+def _is_annotated(hint: Any) -> bool:
+    return typing.get_origin(hint) is Annotated
+
+
+PYTHON_TYPES: dict[Kind, Any] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "list[int]": list[int],
+    "list[float]": list[float],
+}
+
+
+def kind_of_hint(hint: Any, name: str, owner: str) -> tuple[Kind, bool, tuple[Any, ...] | None]:
+    """Return (kind, nullable, choices) of an annotation: int, float, str, bool, list[int], list[float], Literal[...], each
+    also `| None`.
+
+    Raises:
+        ParameterError: it is another one.
+    """
+    nullable = False
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        options = [option for option in typing.get_args(hint) if option is not type(None)]
+        nullable = len(options) < len(typing.get_args(hint))
+        hint = options[0] if len(options) == 1 else hint
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        kinds = {type(choice).__name__ for choice in choices}
+        if len(kinds) == 1 and kinds <= {"int", "float", "str", "bool"}:
+            return typing.cast(Kind, kinds.pop()), nullable, choices
+    for kind, python_type in PYTHON_TYPES.items():
+        if hint == python_type:
+            return kind, nullable, None
+    raise ParameterError(
+        f"task {owner!r}: argument {name!r} is annotated {hint!r}; allowed: int, float, str, bool, "
+        "list[int], list[float], Literal[...], each also '| None'"
+    )

@@ -1,0 +1,169 @@
+"""Tasks that are a user's function: `depthrate.task`. Importable without torch."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from depthrate.tasks.measurement import Measurement, by_name
+from depthrate.tasks.panel import Panel
+from depthrate.tasks.parameters import REQUIRED, Parameter, ParameterError, ParameterSchema, kind_of_hint
+from depthrate.tasks.task import Interrupted, Params, Pruned, ResultStatus, Task, TaskContext, TaskError, TrialResult
+from depthrate.tasks.task_code import TaskCode
+from depthrate.tasks.user_code import unforeseen_import
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FunctionTask(Task):
+    """A function, called once a trial, or once a pack."""
+
+    function: Callable[..., Any]
+    name: str
+    version: int
+    schema: ParameterSchema
+    fused: bool
+    measurements: tuple[Measurement, ...] = ()
+    panels: tuple[Panel, ...] = ()
+    doc: str = ""
+    defined_at: str = ""
+    code: TaskCode | None = None
+
+    def __post_init__(self) -> None:
+        """Check the measurements.
+
+        Raises:
+            MeasurementError: two have one name, or one names a gap that is not measured.
+        """
+        by_name(self.measurements)
+
+    def run(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
+        """Run a pack, in turn or in one call.
+
+        Raises:
+            Interrupted: it was asked to stop.
+            TaskError: the function returned a number of results that is not the pack's.
+            ImportError: a module beside its file cannot be imported while it runs; the message says why.
+        """
+        try:
+            yield from self._run_fused(trials, context) if self.fused else self._run_in_turn(trials, context)
+        except ModuleNotFoundError as error:
+            if self.code is not None and (unforeseen := unforeseen_import(error, self.code)):
+                raise ImportError(unforeseen, name=error.name) from error
+            raise
+
+    def _call(self, params: Params, context: TaskContext) -> Any:
+        takes_context = "context" in inspect.signature(self.function).parameters
+        return self.function(**params, **({"context": context} if takes_context else {}))
+
+    def _run_in_turn(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
+        failures: list[Exception] = []
+        for index, params in enumerate(trials):
+            if context.should_stop():
+                raise Interrupted
+            try:
+                tables = self._call(params, context.for_trial(index))
+            except (Interrupted, MemoryError):
+                raise
+            except Pruned:
+                yield TrialResult(index, {}, status=ResultStatus.PRUNED)
+                continue
+            except Exception as error:  # the other trials of the pack have nothing to do with it
+                error.add_note(f"trial {context.trial_ids[index]} with {dict(params)}")
+                failures.append(error)
+                continue
+            yield TrialResult(index, tables)
+        if failures:
+            raise failures[0]
+
+    def _run_fused(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
+        shared = {name: value for name, value in trials[0].items() if name not in self.schema.fusible}
+        varying = {name: [params[name] for params in trials] for name in self.schema.fusible}
+        results = self._call({**shared, **varying}, context)
+        if len(results) != len(trials):
+            raise TaskError(
+                f"task returned {len(results)} results for a pack of {len(trials)} trials; return one a trial"
+            )
+        for index, tables in enumerate(results):
+            yield TrialResult(index, {}, status=ResultStatus.PRUNED) if tables is None else TrialResult(index, tables)
+
+
+def task(
+    *,
+    version: int = 1,
+    fusible: Sequence[str] | None = None,
+    measurements: Sequence[Measurement] = (),
+    panels: Sequence[Panel] = (),
+    added: Sequence[str] = (),
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Mark a function as a task; its keyword arguments are the parameter schema.
+
+    Without `fusible` it is called once a trial and returns that trial's tables. With `fusible` it is called once a
+    pack: each named argument arrives as a list with one value a trial, and it returns a list of tables (None: pruned).
+    With `measurements` fits, searches and the report know its columns before any trial runs; `panels` are what the report
+    draws of them together.
+
+    `added` names arguments that the task gained later, whose defaults give what it did before: trials with them are the
+    trials of before, which are not run again. The version is raised when results change.
+
+    Raises:
+        ParameterError: an argument has no usable annotation, `fusible` or `added` names something that is not an
+            argument, or an added argument has no default.
+        MeasurementError: two measurements have one name.
+    """
+
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
+        schema = schema_of_function(function, ("seed",) if fusible is None else fusible, added)
+        for word, names in (("fusible", fusible or ()), ("added", added)):
+            for name in names:
+                schema.require_known(name, f"{word} of task {function.__name__!r}")
+        path = Path(inspect.getfile(function))
+        function.__depthrate_task__ = FunctionTask(  # type: ignore[attr-defined]
+            function=function,
+            name=f"{path.stem}:{function.__name__}",
+            version=version,
+            schema=schema,
+            fused=bool(fusible),
+            measurements=tuple(measurements),
+            panels=tuple(panels),
+            doc=inspect.getdoc(function) or "",
+            defined_at=f"{path.name}, line {function.__code__.co_firstlineno}",
+        )
+        return function
+
+    return mark
+
+
+def schema_of_function(
+    function: Callable[..., Any], fusible: Iterable[str] = ("seed",), added_later: Iterable[str] = ()
+) -> ParameterSchema:
+    """Read a parameter schema off the keyword arguments of a user's task function (types: see `kind_of_hint`).
+
+    Raises:
+        ParameterError: an argument has no annotation or one that is not understood, or an added one has no default.
+    """
+    hints = typing.get_type_hints(function)
+    fusible, added_later = set(fusible), set(added_later)
+    parameters = []
+    for argument in inspect.signature(function).parameters.values():
+        if argument.name == "context":
+            continue
+        if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
+            raise ParameterError(
+                f"task {function.__name__!r} takes *{argument.name}; every parameter needs a name and a type, "
+                "as in `depth: int`"
+            )
+        kind, nullable, choices = kind_of_hint(hints.get(argument.name), argument.name, function.__name__)
+        parameter = Parameter(
+            name=argument.name,
+            kind=kind,
+            nullable=nullable,
+            choices=choices,
+            fusible=argument.name in fusible,
+        )
+        default = REQUIRED if argument.default is argument.empty else parameter.check(argument.default)
+        parameters.append(replace(parameter, default=default, added_later=argument.name in added_later))
+    return ParameterSchema(parameters)
