@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import pyarrow as pa
-import typer
 import yaml
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -75,7 +75,7 @@ def executors() -> str:
 
 def command_summary() -> str:
     """A row a command."""
-    rows = [[f"`depthrate {' '.join(path)}`", command.help] for path, command in _leaves(typer.main.get_command(app))]
+    rows = [[f"`depthrate {' '.join(path)}`", command.help] for path, command in _leaves(app)]
     return _table(["command", "what"], rows)
 
 
@@ -121,7 +121,7 @@ def papers() -> str:
 
 def commands() -> str:
     """A section a command: what it does, its arguments and its options."""
-    return "\n".join(_section(path, command) for path, command in _leaves(typer.main.get_command(app)))
+    return "\n".join(_section(path, command) for path, command in _leaves(app))
 
 
 def store_layout() -> str:
@@ -220,12 +220,12 @@ def _axes(file: Path) -> str:
 
 
 def _leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    subcommands = getattr(command, "commands", None)
-    if subcommands is None:
+    if not isinstance(command, click.Group):
         yield path, command
         return
-    for name, subcommand in subcommands.items():
-        yield from _leaves(subcommand, (*path, name))
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        yield from _leaves(command.get_command(context, name), (*path, name))
 
 
 def _section(path: tuple[str, ...], command: Any) -> str:
@@ -241,7 +241,8 @@ def _section(path: tuple[str, ...], command: Any) -> str:
 
 
 def _option_default(option: Any) -> str:
-    return "" if option.default in (None, False, (), []) else f"`{option.default}`"
+    default = option.get_default(click.Context(click.Command("")))
+    return "" if default in (None, False, (), []) else f"`{default}`"
 
 
 def _documented(kind: str, names: Iterable[str]) -> str:

@@ -38,9 +38,7 @@ BLAMES_NODE = frozenset(
     }
 )
 """Failures that may be a node's doing; memory, time, and what somebody cancelled or took away are not."""
-_NEVER_THE_PACKS = frozenset(
-    {FailureKind.HARDWARE, FailureKind.NODE_LOST, FailureKind.NOT_BEGUN, FailureKind.NOT_HERE}
-)
+_NEVER_THE_PACKS = frozenset({FailureKind.HARDWARE, FailureKind.NODE_LOST, FailureKind.NOT_BEGUN, FailureKind.NOT_HERE})
 _HARDWARE_ERRORS = (
     r"uncorrectable (?:ECC|NVLink) error|ECC error|double[- ]bit ECC|ECC_?UNCORRECTABLE",
     r"\bXid\b",

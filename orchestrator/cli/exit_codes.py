@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import ParamSpec
 
-import typer
+import click
 
 P = ParamSpec("P")
 OUTPUT_CLOSED = 141
@@ -21,7 +21,7 @@ def exits(command: Callable[P, int | None]) -> Callable[P, None]:
     @functools.wraps(command)
     def call(*args: P.args, **kwargs: P.kwargs) -> None:
         if code := exit_code(functools.partial(command, *args, **kwargs)):
-            raise typer.Exit(code)
+            raise click.exceptions.Exit(code)
 
     return call
 

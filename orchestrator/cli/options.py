@@ -1,24 +1,117 @@
-"""Arguments that several commands share."""
+"""How a command declares itself: `declared`, or `declared_group`, and the arguments and options that several share."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-import typer
+import click
 
-SweepArgument = Annotated[str, typer.Argument(help="A sweep file, or the name of a shipped or launched sweep.")]
-TrialArgument = Annotated[str, typer.Argument(help="A trial_id, or its beginning.")]
-StoreOption = Annotated[
-    str | None, typer.Option("--store", help="Any fsspec URL; else DEPTHRATE_STORE, else ./results.")
-]
-WideOption = Annotated[bool, typer.Option("--wide", help="All columns, however wide the table gets.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+from depthrate.orchestrator.cli.exit_codes import exits
+from depthrate.orchestrator.executors.options import Option
+from depthrate.orchestrator.executors.registry import launch_options as every_launch_option
+from depthrate.orchestrator.executors.registry import make_launch_options
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
+GRACE_NOTE = "the first compaction an hour or more from now"
 
 
-def print_version(wanted: bool) -> None:
-    """Print the version and end, where that is what is wanted."""
-    if wanted:
-        from importlib.metadata import version
+class Number(click.FloatRange):
+    """A number of a range, which no `nan` is in."""
 
-        print(version("depthrate"))
-        raise typer.Exit
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
+NOT_NEGATIVE = Number(min=0.0)
+
+
+class _File(click.Path):
+    """A path that may not be there yet."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if "\0" in str(value):
+            self.fail(f"{str(value)!r} is no path", param, ctx)
+        return Path(value)
+
+
+FILE = _File()
+store_option = click.option("--store", help="Any fsspec URL; else DEPTHRATE_STORE, else ./results.")
+json_option = click.option("--json", is_flag=True, help="Print JSON for programs.")
+wide_option = click.option("--wide", is_flag=True, help="All columns, however wide the table gets.")
+yes_option = click.option("--yes", is_flag=True, help="Do it; without it this only shows what would go.")
+launched_argument = click.argument("sweep", help="A sweep that was launched.")
+
+
+def sweep_argument(name: str) -> Callable[..., Any]:
+    """Return an argument that is a sweep."""
+    return click.argument(name, help="A sweep file, or the name of a shipped or launched sweep.")
+
+
+def trial_argument(name: str) -> Callable[..., Any]:
+    """Return an argument that is a trial."""
+    return click.argument(name, help="A trial_id, or its beginning.")
+
+
+def help_of(module_doc: str | None) -> str:
+    """Return what a command's module says that it does, after its name."""
+    _, _, text = " ".join((module_doc or "").split()).partition(": ")
+    return text[:1].upper() + text[1:]
+
+
+def declared(module_doc: str | None) -> Callable[[Callable[..., int | None]], click.Command]:
+    """Make a function the command of its module, whose docstring says what it does; it ends as `exits` says."""
+    return lambda function: click.command(help=help_of(module_doc), context_settings=SETTINGS)(exits(function))
+
+
+class DeclaredGroup(click.Group):
+    """Several verbs about one thing, in one module."""
+
+    def declared(self, name: str) -> Callable[[Callable[..., int | None]], click.Command]:
+        """Make a function one of the verbs; its docstring says what it does."""
+        return lambda function: self.command(name, context_settings=SETTINGS)(exits(function))
+
+
+def declared_group(module_doc: str | None) -> DeclaredGroup:
+    """Return the command of a module that has several verbs."""
+    return DeclaredGroup(help=help_of(module_doc), context_settings=SETTINGS)
+
+
+def launch_options(*, of_plan: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the options of a launch, and as its first parameter the `LaunchOptions` made of them."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        options = [option for option in every_launch_option() if option.of_plan or not of_plan]
+
+        def call(sweep: str, **given: Any) -> Any:
+            launch = make_launch_options(sweep, {option.name: given.pop(option.name) for option in options})
+            return command(launch, **given)
+
+        call.__click_params__ = [  # type: ignore[attr-defined]  # where click collects them, the last first
+            *getattr(command, "__click_params__", []),
+            *map(_click_option, reversed(options)),
+        ]
+        return sweep_argument("sweep")(inspect.unwrap(call))
+
+    return decorate
+
+
+def _click_option(option: Option) -> click.Option:
+    kind: Any = {bool: None, str: str, int: int, float: float}[option.type]
+    if option.minimum is not None:
+        kind = (click.IntRange if option.type is int else Number)(min=option.minimum)
+    return click.Option(
+        [option.flag, option.name],
+        type=kind,
+        is_flag=option.type is bool,
+        multiple=option.is_list,
+        default=None if option.is_list else option.default,
+        metavar=option.metavar,
+        help=option.doc,
+    )

@@ -48,7 +48,7 @@ class Option:
         allowed = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[self.type]
         kinds = (int, float) if self.type is float else (self.type,)
         is_type = isinstance(value, kinds) and (self.type is bool or not isinstance(value, bool))
-        if not is_type or (self.minimum is not None and value < self.minimum):
+        if not is_type or (self.minimum is not None and not value >= self.minimum):
             least = "" if self.minimum is None else f" >= {self.minimum:g}"
             raise OptionError(f"{self.name} is {value!r}; allowed: {allowed}{least}")
 

@@ -14,18 +14,15 @@ import pytest
 import yaml
 from bad_arguments import bad_arguments
 from bad_inputs import Row, bad_sweeps
+from click.testing import CliRunner
 from here import TINY
 from tests_rows import commit
-from typer.main import get_command
-from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.storage.files.store import Store
 
 STORE = "there"
 SWEEPS, ARGUMENTS = list(bad_sweeps()), list(bad_arguments(STORE))
-COMMAND = get_command(app)
-"""Made once: that takes longer than most refusals."""
 CPU_S, MEMORY_MB = 10.0, 300.0
 """What refusing may cost, on a slow and busy machine: reading a store or training would take more."""
 LETTERS = 700
@@ -83,7 +80,6 @@ def refuse_here(arguments: list[str], piece: str, folder: Path, monkeypatch: pyt
     """Call the command line in this process, and check that nothing is started or written, at a small price."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr("subprocess.Popen", _nothing_is_started)
-    monkeypatch.setattr("typer.testing._get_command", lambda _: COMMAND)
     before, used, started = everything(folder), peak_mb(resource.RUSAGE_SELF), time.process_time()
     result = CliRunner().invoke(app, arguments)
     taken_s, used = time.process_time() - started, peak_mb(resource.RUSAGE_SELF) - used

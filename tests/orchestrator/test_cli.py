@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from here import TINY
-from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 

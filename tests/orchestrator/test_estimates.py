@@ -5,7 +5,7 @@ import statistics
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from benchmarks.store_synthetic import PACK_S, write_pack
 from depthrate.orchestrator.analysis.columns import builtin_columns

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
-from typer.testing import CliRunner
 
 import depthrate
 from depthrate.orchestrator.cli.app import app

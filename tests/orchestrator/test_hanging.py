@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from outcomes import committed, states
-from typer.testing import CliRunner
 
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark, write_cancel_mark
 from depthrate.orchestrator.attempts.record import Attempt

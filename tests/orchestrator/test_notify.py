@@ -7,7 +7,7 @@ import json
 import threading
 from pathlib import Path
 
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.launch.notify import Notifier

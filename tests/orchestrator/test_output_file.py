@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tests_rows import commit
-from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.console.output_file import output_file

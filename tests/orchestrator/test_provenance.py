@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import depthrate
 from depthrate.orchestrator.attempts.record import Attempt

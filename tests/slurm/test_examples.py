@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.slurm.profile import load_profile

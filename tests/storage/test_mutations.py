@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from store_mutations import fuzz, make_store, seen
-from typer.testing import CliRunner
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.cli.app import app

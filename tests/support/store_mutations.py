@@ -287,7 +287,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    from typer.testing import CliRunner
+    from click.testing import CliRunner
 
     from depthrate.orchestrator.cli.app import app
 

@@ -5,7 +5,7 @@ import dataclasses
 import json
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.sweeps.expand import expand

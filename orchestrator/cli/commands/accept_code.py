@@ -1,11 +1,15 @@
-"""`depthrate accept-code`: let code run that others could have written, once it was read."""
+"""`depthrate accept-code`: let code run that others could have written, or that a shared store names, after reading it;
+as it is, and for you.
+"""
 
 from __future__ import annotations
 
+import click
 from rich.console import Console
 
+from depthrate.orchestrator.cli.options import declared
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.tables import printable
+from depthrate.orchestrator.console.tables import make_console, printable
 from depthrate.tasks.code_trust import accept, is_hash
 from depthrate.tasks.user_code import unpacked_files
 
@@ -30,3 +34,9 @@ def accept_code(content_hash: str, console: Console) -> None:
     for path in files:
         console.print(printable(str(path)), highlight=False, markup=False, soft_wrap=True)
     console.print("these files may be executed from now on, as they are and for you alone", highlight=False)
+
+
+@declared(__doc__)
+@click.argument("content_hash", metavar="HASH", help="Of the code, as the command that refused it says.")
+def command(content_hash: str) -> None:
+    accept_code(content_hash, make_console())

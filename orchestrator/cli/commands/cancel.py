@@ -1,20 +1,22 @@
-"""`depthrate cancel`: a mark in the store that every launch of the sweep sees, and the end of its jobs."""
+"""`depthrate cancel`: stop a sweep wherever it runs: what runs saves its state, what waits is taken out of the queue."""
 
 from __future__ import annotations
 
 import time
 
+import click
 from rich.console import Console
 
 from depthrate.orchestrator.attempts.cancellation import write_cancel_mark
 from depthrate.orchestrator.attempts.record import is_live, who
+from depthrate.orchestrator.cli.options import declared, launched_argument, store_option
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.tables import counted, printable
+from depthrate.orchestrator.console.tables import counted, make_console, printable
 from depthrate.orchestrator.executors.registry import schedulers
 from depthrate.storage.attempts.records import Record, read_loose_records
 from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.files.paths import sweep_of_path
-from depthrate.storage.files.store import Store
+from depthrate.storage.files.store import Store, existing_store
 
 SHOWN = 5
 """Machines that are named."""
@@ -66,3 +68,11 @@ def _live_attempts(store: Store, sweep: str) -> list[Record]:
     paths = [path for path in store.list("attempts") if sweep_of_path(path) == sweep and path.endswith(".json")]
     now = time.time()
     return [record for _, record in read_loose_records(store, paths) if is_live(record, now)]
+
+
+@declared(__doc__)
+@launched_argument
+@store_option
+@click.option("--force", is_flag=True, help="End what runs at once, without saving its state: for a task that hangs.")
+def command(sweep: str, store: str | None, force: bool) -> None:
+    cancel_launched(existing_store(store, writes=True), sweep, make_console(), force=force)

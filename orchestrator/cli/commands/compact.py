@@ -1,14 +1,18 @@
-"""`depthrate compact`: many small files into few large ones, with progress and a summary."""
+"""`depthrate compact`: put many small files together into few large, sorted ones; safe while sweeps run and queries are
+asked.
+"""
 
 from __future__ import annotations
 
 import sys
 
+import click
 from rich.console import Console
 from rich.progress import Progress
 
-from depthrate.orchestrator.console.tables import counted, printable
-from depthrate.storage.files.store import Store
+from depthrate.orchestrator.cli.options import NOT_NEGATIVE, declared, store_option
+from depthrate.orchestrator.console.tables import counted, make_console, printable
+from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.maintenance.compact import CompactionResult, compact
 
 
@@ -38,3 +42,12 @@ def run_compaction(store: Store, grace_s: float, console: Console) -> bool:
     for text in result.refused:
         print(f"depthrate: {printable(text)}", file=sys.stderr)
     return not result.refused
+
+
+@declared(__doc__)
+@store_option
+@click.option(
+    "--grace", type=NOT_NEGATIVE, default=1.0, help="Hours that replaced files stay for whoever is still reading them."
+)
+def command(store: str | None, grace: float) -> int:
+    return 0 if run_compaction(existing_store(store, writes=True), grace * 3600, make_console()) else 1

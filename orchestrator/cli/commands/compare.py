@@ -1,4 +1,4 @@
-"""`depthrate compare`: what two sweeps differ in, their fits side by side, and whether they share their exponents."""
+"""`depthrate compare`: show what two sweeps differ in, their fits side by side, and whether they share their exponents."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.find_sweep import find_sweep
-from depthrate.orchestrator.console.tables import counted, print_json, print_rows, print_table, printable
+from depthrate.orchestrator.cli.options import declared, json_option, store_option, sweep_argument
+from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_table, printable
 from depthrate.orchestrator.launch.plan import CheckedSweep
 from depthrate.orchestrator.search.proposals import fitted_trials
-from depthrate.storage.files.store import Store
+from depthrate.storage.files.store import Store, existing_store
 
 SHOWN = 6
 """Values of a parameter that are printed."""
@@ -134,3 +135,12 @@ def _pair_json(pair: FitPair) -> Mapping[str, Any]:
         )
     fields["common_exponent"] = None if common is None else common.exponent
     return fields | {"p_equal": None if common is None else common.p_common}
+
+
+@declared(__doc__)
+@sweep_argument("first")
+@sweep_argument("second")
+@store_option
+@json_option
+def command(first: str, second: str, store: str | None, json: bool) -> None:
+    compare_sweeps((first, second), existing_store(store), json, make_console())

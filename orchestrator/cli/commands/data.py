@@ -1,4 +1,4 @@
-"""`depthrate data`: which data sets are here, and getting one."""
+"""`depthrate data`: the data sets: what is here, and getting what is not."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
+from depthrate.orchestrator.cli.options import declared_group
 from depthrate.orchestrator.console.tables import make_console, print_table
-from depthrate.storage.files.data_folder import DataFolder
+from depthrate.storage.files.data_folder import DataFolder, open_data_folder
 from depthrate.tasks.data.downloads import DOWNLOADS, Download
 from depthrate.tasks.data.published import PUBLISHED, check_dataset
 from depthrate.tasks.data.sources import DatasetError, IncompleteDatasetError
@@ -123,3 +126,19 @@ def _landing_place(data: DataFolder, folder: str) -> Iterator[str]:
     place = nullcontext(data.store.full_path(folder)) if data.store.is_local else tempfile.TemporaryDirectory()
     with place as landing:
         yield landing
+
+
+command = declared_group(__doc__)
+
+
+@command.declared("list")
+def show_list() -> None:
+    """Show which data sets are at DEPTHRATE_DATA, and which files of them are read."""
+    print_datasets(open_data_folder())
+
+
+@command.declared("fetch")
+@click.argument("name", help="A data set: its name in depthrate data list.")
+def fetch(name: str) -> int:
+    """Download a data set from its publisher to DEPTHRATE_DATA, checksums checked."""
+    return 0 if fetch_and_print(name, open_data_folder()) else 1

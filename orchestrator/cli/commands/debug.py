@@ -1,4 +1,4 @@
-"""Run one trial alone in this process: for a debugger, a profiler, or a doubt."""
+"""`depthrate debug`: run one trial alone in this process, without committing anything, and print its last measurement."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import click
+
 from depthrate.orchestrator.analysis.columns import columns_of
 from depthrate.orchestrator.cli.find_sweep import launched_sweep
+from depthrate.orchestrator.cli.options import declared, store_option, trial_argument
 from depthrate.orchestrator.console.tables import make_console, print_table, printable
 from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.orchestrator.monitor.status import find_params
@@ -98,3 +101,13 @@ def debug_trial(prefix: str, sweep: str | None, url: str | None, device: str, *,
     last = [row for row in rows if row.get("step") == rows[-1].get("step")]
     columns = [name for name in last[-1] if any(isinstance(row[name], int | float) for row in last)] if last else []
     print_table(console, columns, [[row.get(name) for name in columns] for row in last])
+
+
+@declared(__doc__)
+@trial_argument("trial")
+@click.option("--sweep", help="The sweep it belongs to; default: any of the store.")
+@store_option
+@click.option("--device", default="cpu", help="cpu or cuda.")
+@click.option("--pdb", is_flag=True, help="Open the debugger where an exception was raised.")
+def command(trial: str, sweep: str | None, store: str | None, device: str, pdb: bool) -> None:
+    debug_trial(trial, sweep, store, device, post_mortem=pdb)

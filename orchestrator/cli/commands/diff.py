@@ -1,4 +1,4 @@
-"""`depthrate diff`: what two trials differ in: parameters, versions, where they ran, and code."""
+"""`depthrate diff`: show what two trials differ in: parameters, versions, where they ran, and their task's code."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 from rich.console import Console
 
 from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.cli.options import declared, json_option, store_option, trial_argument
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.tables import print_json, print_table, printable
+from depthrate.orchestrator.console.tables import make_console, print_json, print_table, printable
 from depthrate.orchestrator.launch.code_diff import unified_diff
 from depthrate.storage.catalog.code import read_code
 from depthrate.storage.files.json_objects import object_of
-from depthrate.storage.files.store import Store
+from depthrate.storage.files.store import Store, existing_store
 
 _COLUMNS = (
     *(
@@ -98,3 +99,12 @@ def _code_difference(store: Store, first: Mapping[str, Any], second: Mapping[str
         return [], f"{' and '.join(lost)} are not in the store, or damaged"
     names = [code_hash[:12] for code_hash in hashes]
     return unified_diff(contents[0] or {}, contents[1] or {}, *names), f"{names[0]} and {names[1]} differ"
+
+
+@declared(__doc__)
+@trial_argument("first")
+@trial_argument("second")
+@store_option
+@json_option
+def command(first: str, second: str, store: str | None, json: bool) -> None:
+    show_difference(existing_store(store), (first, second), json, make_console())

@@ -1,4 +1,6 @@
-"""`depthrate export`: a search's studies for Optuna's dashboard, or curves and metrics for TensorBoard or MLflow."""
+"""`depthrate export`: copy curves and metrics to TensorBoard or MLflow, or a search to an Optuna storage, which
+optuna-dashboard opens.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.find_sweep import find_sweep
+from depthrate.orchestrator.cli.options import declared, store_option, sweep_argument
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.mlflow import ExportedTrial, write_runs
 from depthrate.orchestrator.export.tensorboard import Scalars, write_events
 from depthrate.orchestrator.launch.plan import CheckedSweep
-from depthrate.storage.files.store import Store
+from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.own_columns import quoted
 from depthrate.sweeps.trial import Trial, varying_parameters
@@ -168,3 +173,12 @@ def _rows(results: Results, table: str, condition: str) -> Iterator[dict[str, An
 def _values(row: Mapping[str, Any]) -> dict[str, float]:
     ending = "" if row["split"] in (None, "train") else f"/{row['split']}"
     return {f"{name}{ending}": v for name, v in row["values"].items() if v is not None and math.isfinite(v)}
+
+
+@declared(__doc__)
+@sweep_argument("sweep")
+@click.argument("to", required=False, help="TensorBoard's folder, Optuna's database (sqlite:///x.db), MLflow's server.")
+@click.option("--mlflow", is_flag=True, help="To MLflow: to the server TO, else where MLFLOW_TRACKING_URI says.")
+@store_option
+def command(sweep: str, to: str | None, mlflow: bool, store: str | None) -> None:
+    export_sweep(sweep, existing_store(store), to, mlflow=mlflow)

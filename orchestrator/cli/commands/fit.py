@@ -1,4 +1,6 @@
-"""`depthrate fit`: the rates a sweep asks for, or others of the moment, kept in the store and printed."""
+"""`depthrate fit`: fit the rates that a sweep asks for, keep them in the store, and print them; with options, others of
+the moment.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import click
 from rich.console import Console
 
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.find_sweep import find_sweep
 from depthrate.orchestrator.cli.fit_table import print_fits
+from depthrate.orchestrator.cli.options import declared, json_option, store_option, sweep_argument, wide_option
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import make_console, print_json, print_warnings
 from depthrate.orchestrator.launch.code_versions import mixed_sentence
@@ -19,7 +23,7 @@ from depthrate.orchestrator.launch.plan import CheckedSweep, check_filters
 from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
 from depthrate.storage.catalog.fits import write_fits
 from depthrate.storage.commits.source import Problem
-from depthrate.storage.files.store import Store
+from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.load import parse_yaml
@@ -121,3 +125,21 @@ def changed_requests(sweep: SweepSpec, changes: Mapping[str, Any]) -> tuple[Any,
     if not sweep.fit:
         raise SweepError(f"sweep {sweep.name!r} asks for no fit; say which metric: --metric nc1")
     return tuple(fit_request({**request.spec(), **changes}) for request in sweep.fit)
+
+
+@declared(__doc__)
+@sweep_argument("sweep")
+@store_option
+@click.option("--metric", help="Fit this instead of what the sweep asks for.")
+@click.option("--x", help="The parameter to fit over; default: depth.")
+@click.option("--by", multiple=True, help="One curve for each value; several times.")
+@click.option("--layer", type=int, help="Default: the last; -2 is the one before it.")
+@click.option("--where", help="SQL over results: which trials.")
+@click.option("--weights", help="equal, spread or robust.")
+@click.option("--x-min", help="Lower cut-off: a number, or auto.")
+@click.option("--unconverged", help="keep or drop.")
+@click.option("--target", type=float, help="At which x is this value reached?")
+@json_option
+@wide_option
+def command(sweep: str, store: str | None, json: bool, wide: bool, by: tuple[str, ...], **changes: Any) -> None:
+    fit_sweep(sweep, existing_store(store), {"by": list(by) or None, **changes}, json, wide=wide)

@@ -1,13 +1,16 @@
-"""`depthrate init`: a sweep and a task of one's own to start from, commented, which run as they are."""
+"""`depthrate init`: write a commented sweep and a task of your own to start from."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import click
 from rich.console import Console
 
+from depthrate.orchestrator.cli.options import FILE, declared
 from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.console.tables import make_console
 from depthrate.storage.files.local import write_whole
 from depthrate.sweeps.json_schema import sweep_schema
 from depthrate.tasks.builtin import builtin_tasks
@@ -79,3 +82,9 @@ def write_start(folder: Path, console: Console) -> None:
 def schema_text() -> str:
     """Return the JSON schema of sweep files."""
     return json.dumps(sweep_schema(builtin_tasks()), indent=1) + "\n"
+
+
+@declared(__doc__)
+@click.argument("folder", type=FILE, default=Path(), help="A folder; default: this one.")
+def command(folder: Path) -> None:
+    write_start(folder, make_console())

@@ -1,4 +1,4 @@
-"""`depthrate logs`: every attempt of a trial, and what it printed."""
+"""`depthrate logs`: print every attempt of a trial: where it ran, how it ended, and what it printed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import time
 
 from rich.console import Console
 
+from depthrate.orchestrator.cli.options import declared, store_option, trial_argument
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.console.tables import counted, printable
+from depthrate.orchestrator.console.tables import counted, make_console, printable
 from depthrate.orchestrator.executors.registry import silent_deaths
 from depthrate.storage.attempts.records import compacted_log, read_records
 from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import log_path
-from depthrate.storage.files.store import Store
+from depthrate.storage.files.store import Store, existing_store
 
 
 def print_logs(store: Store, prefix: str, console: Console) -> None:
@@ -46,3 +47,10 @@ def print_logs(store: Store, prefix: str, console: Console) -> None:
             printed = compacted_log(store, snapshot, state["attempt_id"])
         if printed:
             console.print(printable(printed.decode(errors="replace")), highlight=False, markup=False, end="")
+
+
+@declared(__doc__)
+@trial_argument("trial")
+@store_option
+def command(trial: str, store: str | None) -> None:
+    print_logs(existing_store(store), trial, make_console())

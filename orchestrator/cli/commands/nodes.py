@@ -1,4 +1,4 @@
-"""`depthrate nodes`: who failed where."""
+"""`depthrate nodes`: show what each node has done of a sweep, what failed there, and how."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import time
 from dataclasses import asdict
 
 from depthrate.orchestrator.cli.find_sweep import planned_trials
+from depthrate.orchestrator.cli.options import declared, json_option, launched_argument, store_option
 from depthrate.orchestrator.console.tables import make_console, print_json, print_table, printable
 from depthrate.orchestrator.monitor.cost import NodeReckoning, reckon
 from depthrate.storage.attempts.records import read_records_of
 from depthrate.storage.commits.snapshot import take_snapshot
-from depthrate.storage.files.store import Store
+from depthrate.storage.files.store import Store, existing_store
 
 SHOWN_ERRORS = 5
 """Nodes whose last failure is shown in words."""
@@ -44,3 +45,11 @@ def _row(node: NodeReckoning) -> list[object]:
     kinds = ", ".join(f"{kind} {number}" for kind, number in node.failures.most_common())
     failed = sum(node.failures.values())
     return [node.node, node.attempts, node.done, failed, round(node.hours, 3), round(node.wasted_hours, 3), kinds]
+
+
+@declared(__doc__)
+@launched_argument
+@store_option
+@json_option
+def command(sweep: str, store: str | None, json: bool) -> None:
+    show_nodes(sweep, existing_store(store), as_json=json)

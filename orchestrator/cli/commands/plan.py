@@ -1,4 +1,4 @@
-"""`depthrate plan`: what would run, in which packs and jobs, and how long it takes."""
+"""`depthrate plan`: show what would run and what is done; starts nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from depthrate.orchestrator.cli.options import declared, json_option, launch_options, wide_option
 from depthrate.orchestrator.cli.planning import again, check_launch, machines_of, plan_on, plan_sentence
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_warnings
 from depthrate.orchestrator.executors.base import Machines
@@ -155,3 +156,11 @@ def print_cost(console: Console, plan: Plan, machines: Machines, estimates: Esti
 def _values(values: list[Any]) -> str:
     unique = list({repr(value): value for value in values}.values())  # by text: a list has no hash
     return ", ".join(map(str, unique[:6])) + (", ..." if len(unique) > 6 else "")
+
+
+@declared(__doc__)
+@launch_options(of_plan=True)
+@json_option
+@wide_option
+def command(options: LaunchOptions, json: bool, wide: bool) -> None:
+    show_plan(options, json, wide=wide)

@@ -1,4 +1,4 @@
-"""The rows of a query: on the terminal, or as CSV, JSON or Parquet."""
+"""`depthrate query`: ask the store with SQL; read-only."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 from rich.console import Console
 
 from depthrate.orchestrator.analysis.open_results import open_results
 from depthrate.orchestrator.cli.commands.what_varies import what_varies
+from depthrate.orchestrator.cli.options import FILE, declared, store_option, wide_option
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.output_file import check_output, output_file
 from depthrate.orchestrator.console.tables import make_console, print_rows, print_table, print_warnings, printable
@@ -93,3 +95,21 @@ def write_answer(relation: duckdb.DuckDBPyRelation, format: str, path: Path) -> 
             print_table(Console(file=stream, width=100_000), relation.columns, relation.fetchall())
         else:
             {"csv": write_csv, "json": write_json}[format](relation, stream)
+
+
+@declared(__doc__)
+@click.argument("sql", help="One SELECT over trials, metrics, curves, features, live, attempts, fits, results.")
+@store_option
+@click.option("--sweep", help="The trials of this sweep alone.")
+@click.option(
+    "--format",
+    type=click.Choice(["table", "csv", "json", "parquet"]),
+    help="Default: by the ending of -o, else a table.",
+)
+@click.option("-o", "--output", type=FILE, help="A file to write instead of printing.")
+@click.option("--json", is_flag=True, help="The same as --format json.")
+@wide_option
+def command(
+    sql: str, store: str | None, sweep: str | None, format: str | None, output: Path | None, json: bool, wide: bool
+) -> None:
+    answer(sql, store, format, output, sweep=sweep, as_json=json, wide=wide)

@@ -1,4 +1,4 @@
-"""`depthrate report`: collect, draw, write; once, or again and again while the sweep runs."""
+"""`depthrate report`: draw the sweep's report: one HTML file that opens from disk."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import click
 
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.find_sweep import find_sweep
+from depthrate.orchestrator.cli.options import FILE, declared, store_option, sweep_argument
 from depthrate.orchestrator.cli.polling import looks
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.output_file import check_folder, check_output, is_replaceable, output_file
@@ -210,3 +214,25 @@ def _read(checked: CheckedSweep, store: Store, results: Results, command: list[s
     counts = state.counts()
     data = read_report(checked, state, results, curves, command, view, held)
     return data, counts["pending"] + counts["running"]
+
+
+@declared(__doc__)
+@sweep_argument("sweep")
+@store_option
+@click.option("-o", "--output", type=FILE, default=Path("report.html"), help="The HTML file to write.")
+@click.option("--figures", type=FILE, help="A folder for figures: SVG, PDF, CSV.")
+@click.option("--dark", is_flag=True, help="Draw these figures for a dark background.")
+@click.option(
+    "--style", type=click.Choice([*StyleName]), help="Of these figures: screen (default), or paper: serif, at its size."
+)
+@click.option(
+    "--width",
+    type=click.Choice([*PaperWidth]),
+    help="Of a paper's figures: column (3.25 in, default) or text (5.5 in).",
+)
+@click.option("--latex", type=FILE, help="A folder for fits.tex and methods.tex.")
+@click.option("--overlay", help="A second sweep, in the same figures.")
+@click.option("--watch", is_flag=True, help="Write it again while the sweep runs, until it is done.")
+@click.option("--every", type=click.FloatRange(min=1.0), default=15.0, help="Seconds between two reports of --watch.")
+def command(sweep: str, store: str | None, output: Path, watch: bool, every: float, **options: Any) -> None:
+    report_sweep(sweep, store, output, ReportOptions(**options), every if watch else None)

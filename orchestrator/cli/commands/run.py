@@ -1,4 +1,6 @@
-"""`depthrate run`: plan, launch what is pending, fit, and say how it ended and how to go on."""
+"""`depthrate run`: run what is pending of a sweep, then fit its rates. Run it again to resume: what is committed is
+never redone.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from rich.console import Console
 
 from depthrate.orchestrator.attempts.failure_policy import error_pattern
 from depthrate.orchestrator.cli.commands.plan import print_cost
+from depthrate.orchestrator.cli.options import declared, launch_options
 from depthrate.orchestrator.cli.planning import again, check_launch, machines_of, plan_on, plan_sentence
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_table, print_warnings, printable
@@ -330,3 +333,9 @@ def _print_failures(outcome: Outcome, left: int, unseen: int, options: LaunchOpt
     if outcome.stopped_early:
         print("  stopped early: several packs failed with the same error", file=sys.stderr)
     print(f"  try what is left again: {again(options)}", file=sys.stderr)
+
+
+@declared(__doc__)
+@launch_options(of_plan=False)
+def command(options: LaunchOptions) -> int:
+    return run_sweep(options)

@@ -1,4 +1,4 @@
-"""`depthrate status`: the table of all sweeps, once, or again and again until all is done."""
+"""`depthrate status`: show how many trials are done, running, failed and pending; of one sweep also what it has cost."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 
 from depthrate.orchestrator.attempts.record import stalled_s, who
 from depthrate.orchestrator.cli.find_sweep import planned_trials
+from depthrate.orchestrator.cli.options import FILE, declared, json_option, store_option, wide_option
 from depthrate.orchestrator.cli.polling import looks
 from depthrate.orchestrator.console.output_file import check_output
 from depthrate.orchestrator.console.tables import (
@@ -33,7 +35,7 @@ from depthrate.storage.attempts.live_curves import LiveReader, newest_rows
 from depthrate.storage.attempts.records import Record, RecordReader, read_records_of
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
-from depthrate.storage.files.store import Store
+from depthrate.storage.files.store import Store, existing_store
 
 WATCH_EVERY_S = 2.0
 SHOWN_EVENTS = 6
@@ -226,3 +228,14 @@ def _job_words(counts: JobCounts, title: str) -> str:
     reasons = ", ".join(f"{reason} {count}" for reason, count in counts.reasons.items())
     wait = counted(counts.waiting, f"{title} job waits", f"{title} jobs wait")
     return wait + (f" ({reasons})" if reasons else "") + f", {counts.running} run"
+
+
+@declared(__doc__)
+@click.argument("sweep", required=False, help="A sweep; default: all sweeps of the store.")
+@store_option
+@click.option("--watch", is_flag=True, help="Refresh every two seconds until all is done.")
+@json_option
+@click.option("--prometheus", type=FILE, help="Write the same for Prometheus' node exporter: a file NAME.prom.")
+@wide_option
+def command(sweep: str | None, store: str | None, watch: bool, json: bool, prometheus: Path | None, wide: bool) -> None:
+    show_status(sweep, existing_store(store), watch=watch, as_json=json, textfile=prometheus, wide=wide)

@@ -1,4 +1,4 @@
-"""`depthrate sweeps`: which sweeps a store has; remove one, give it another name, bring it back."""
+"""`depthrate sweeps`: the sweeps of a store: list, remove, rename, bring back."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
+import click
 from rich.console import Console
 
 from depthrate.orchestrator.attempts.record import is_live, who
 from depthrate.orchestrator.cli.find_sweep import launched_sweep, write_missing_lists
+from depthrate.orchestrator.cli.options import (
+    GRACE_NOTE,
+    declared_group,
+    json_option,
+    launched_argument,
+    store_option,
+    yes_option,
+)
 from depthrate.orchestrator.console.errors import UsageError, next_call
-from depthrate.orchestrator.console.tables import counted, print_json, print_table, printable
+from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_table, printable
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.attempts.records import Record, read_records_of
 from depthrate.storage.catalog.fits import rename_fits
@@ -20,7 +29,7 @@ from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, read_spe
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.json_objects import read_sealed, sealed
 from depthrate.storage.files.paths import identity, renaming_path
-from depthrate.storage.files.store import Store
+from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.maintenance.sweep_removal import Going, remove_sweep, what_goes
 from depthrate.storage.query.membership import read_membership
 
@@ -184,3 +193,40 @@ def _write_renaming(store: Store, old: str, new: str, *, is_over: bool) -> None:
 def _launches(store: Store, sweep: str) -> list[LaunchedSpec]:
     """Return the launches of a sweep in their order."""
     return sorted(read_specs(store, identity(sweep)), key=lambda spec: (spec.number, spec.launched_at))
+
+
+command = declared_group(__doc__)
+
+
+@command.declared("list")
+@store_option
+@json_option
+def show_list(store: str | None, json: bool) -> None:
+    """Show every sweep of a store: how many trials it asks for, how many of them are committed."""
+    list_sweeps(existing_store(store), json, make_console())
+
+
+@command.declared("rm")
+@launched_argument
+@store_option
+@yes_option
+def rm(sweep: str, store: str | None, yes: bool) -> None:
+    """Remove a sweep with those of its trials that no other sweep asks for; safe beside running sweeps."""
+    remove_named(existing_store(store, writes=True), sweep, is_sure=yes, grace_note=GRACE_NOTE, console=make_console())
+
+
+@command.declared("restore")
+@click.argument("sweep", help="A removed sweep.")
+@store_option
+def bring_back(sweep: str, store: str | None) -> None:
+    """Bring a removed sweep back, until a compaction has taken its trials away."""
+    restore_named(existing_store(store, writes=True), sweep, make_console())
+
+
+@command.declared("rename")
+@launched_argument
+@click.argument("name", help="Its new name.")
+@store_option
+def give_name(sweep: str, name: str, store: str | None) -> None:
+    """Give a sweep another name."""
+    rename(existing_store(store, writes=True), sweep, name, make_console())

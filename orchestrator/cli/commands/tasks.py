@@ -1,4 +1,4 @@
-"""`depthrate tasks`: the tasks there are, and what one takes and measures."""
+"""`depthrate tasks`: list the tasks, or the parameters and measurements of one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 
-from depthrate.orchestrator.console.tables import print_described, print_table
+from depthrate.orchestrator.cli.options import declared
+from depthrate.orchestrator.console.tables import make_console, print_described, print_table
 from depthrate.tasks.builtin import builtin_tasks
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.measurement import Measurement
@@ -66,3 +68,9 @@ def print_measurements(measurements: Sequence[Measurement], console: Console) ->
 
 def _literal(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@declared(__doc__)
+@click.argument("name", required=False, help="A task: its name, or file.py:function.")
+def command(name: str | None) -> None:
+    show_tasks(name, make_console())

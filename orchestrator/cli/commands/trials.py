@@ -1,20 +1,22 @@
-"""`depthrate trials`: remove the results of some trials, bring them back, give them tags."""
+"""`depthrate trials`: the trials of a store: remove results, bring them back, tag."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import click
 from rich.console import Console
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.commands.sweeps import say_restored
+from depthrate.orchestrator.cli.options import GRACE_NOTE, declared_group, store_option, yes_option
 from depthrate.orchestrator.console.errors import UsageError, next_call
-from depthrate.orchestrator.console.tables import counted, print_table
+from depthrate.orchestrator.console.tables import counted, make_console, print_table
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.catalog.removals import RemovalKind, remove, restore
 from depthrate.storage.catalog.tags import require_tag, write_tag
 from depthrate.storage.commits.snapshot import take_snapshot
-from depthrate.storage.files.store import Store
+from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.maintenance.sweep_removal import rows_of_trials
 from depthrate.storage.query.results import Results
 from depthrate.storage.query.views import names_sweep
@@ -113,3 +115,39 @@ def chosen_trials(results: Results, prefixes: Sequence[str], where: str | None) 
         if not found:
             raise UsageError(f"for no trial of {results.store.url} holds {where}")
     return sorted(chosen)
+
+
+command = declared_group(__doc__)
+trials_argument = click.argument("trials", nargs=-1, help="Trials: their identities, or how they begin.")
+where_option = click.option("--where", help="SQL over results: all trials for which it holds.")
+
+
+@command.declared("rm")
+@trials_argument
+@where_option
+@store_option
+@yes_option
+def rm(trials: Sequence[str], where: str | None, store: str | None, yes: bool) -> None:
+    """Remove results; sweeps that ask for their trials run them again. Safe beside running sweeps."""
+    opened, console = existing_store(store, writes=True), make_console()
+    remove_trials(opened, trials, where, is_sure=yes, grace_note=GRACE_NOTE, console=console)
+
+
+@command.declared("restore")
+@trials_argument
+@store_option
+@click.option("--all", "all_", is_flag=True, help="All results that were removed.")
+def bring_back(trials: Sequence[str], store: str | None, all_: bool) -> None:
+    """Bring removed results back, with all that were removed by the same call."""
+    restore_trials(existing_store(store, writes=True), trials, all_of_them=all_, console=make_console())
+
+
+@command.declared("tag")
+@click.argument("tag", help="The word: letters, digits and _.:+-.")
+@trials_argument
+@where_option
+@store_option
+@click.option("--off", is_flag=True, help="Take the tag away.")
+def give_tag(tag: str, trials: Sequence[str], where: str | None, store: str | None, off: bool) -> None:
+    """Give trials a tag; the column `tags` of trials and results has it."""
+    tag_trials(existing_store(store, writes=True), tag, trials, where, is_set=not off, console=make_console())

@@ -1,4 +1,4 @@
-"""`depthrate upgrade`: a store of an older version brought up to this one's format, step by step, said before it is done."""
+"""`depthrate upgrade`: bring a store of an older version up to this one's format; safe beside running sweeps, and resumable."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import replace
 from rich.console import Console
 
 from depthrate.orchestrator.cli.find_sweep import unlisted_launches, write_missing_lists
-from depthrate.orchestrator.console.tables import printable
+from depthrate.orchestrator.cli.options import declared, store_option
+from depthrate.orchestrator.console.tables import make_console, printable
 from depthrate.storage.files.format import FORMAT, FORMAT_FILE
-from depthrate.storage.files.store import Store
+from depthrate.storage.files.store import Store, existing_store
 
 
 def upgrade_store(store: Store, console: Console) -> None:
@@ -39,3 +40,9 @@ def upgrade_store(store: Store, console: Console) -> None:
     write_missing_lists(store)
     store.write_format(replace(known, format=max(FORMAT, known.format)))
     say(f"done: the store is of format {FORMAT}; older versions go on reading and writing it")
+
+
+@declared(__doc__)
+@store_option
+def command(store: str | None) -> None:
+    upgrade_store(existing_store(store, writes=True), make_console())

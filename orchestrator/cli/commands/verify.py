@@ -1,4 +1,6 @@
-"""`depthrate verify`: is every file what was committed; with progress, findings and repair."""
+"""`depthrate verify`: read every file of the store and compare it with what was committed; exit code 1 if something is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.progress import Progress
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
-from depthrate.orchestrator.console.tables import counted, print_json, print_table, printable
+from depthrate.orchestrator.cli.options import declared, json_option, store_option
+from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_table, printable
 from depthrate.storage.attempts.clocks import require_clock
 from depthrate.storage.files.json_objects import object_of
-from depthrate.storage.files.store import Store
+from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.maintenance.findings import Verification
 from depthrate.storage.maintenance.repair import repair
 from depthrate.storage.maintenance.verify import verify
@@ -103,3 +107,11 @@ def _measured(row: Mapping[str, Any]) -> tuple[Sequence[int], Sequence[int]] | N
         return task.measured(task.schema.completed(object_of(row["params"])), row["steps"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # parameters that the task never had: the commit was not written by us
+
+
+@declared(__doc__)
+@store_option
+@click.option("--repair", is_flag=True, help="Move what is broken to quarantine/; its trials are pending again.")
+@json_option
+def command(store: str | None, repair: bool, json: bool) -> int:
+    return 0 if run_verification(existing_store(store, writes=repair), repair, json, make_console()) else 1

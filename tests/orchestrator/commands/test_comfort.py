@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from rich.console import Console
-from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.console.tables import print_rows

@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from click.testing import CliRunner
 from here import TINY
 from s3_server import S3Server
 from tests_rows import commit
-from typer.testing import CliRunner
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import new_attempt_id

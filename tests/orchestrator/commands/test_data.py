@@ -14,8 +14,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from here import is_root
-from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.tasks.data.downloads import DOWNLOADS, Download

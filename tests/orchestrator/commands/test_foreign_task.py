@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from tests_rows import commit
-from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.launch.plan import check_sweep

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from here import TINY
-from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.cli.commands import report, status

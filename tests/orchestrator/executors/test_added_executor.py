@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import runpy
+import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from one_by_one import TOY
 from outcomes import committed
-from typer.testing import CliRunner
 
+from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors import registry
 from depthrate.storage.files.store import Store
 
 
 def test_it_runs_a_sweep_from_the_command_line(folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cli_file = Path(registry.__file__).parents[1] / "cli" / "app.py"
     monkeypatch.setitem(registry.EXECUTORS, "toy", TOY)
-    app = runpy.run_path(str(cli_file))["app"]  # its options are declared when it is imported
+    for verb in ("run", "plan"):  # which declare their options when they are imported
+        monkeypatch.delitem(sys.modules, f"depthrate.orchestrator.cli.commands.{verb}", raising=False)
 
     def call(*words: str, code: int = 0) -> str:
         result = CliRunner().invoke(app, list(words), catch_exceptions=False, env={"COLUMNS": "200"})

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from outcomes import committed, raw_rows, states
-from typer.testing import CliRunner
 
 from depthrate.orchestrator.analysis.open_results import open_results
 from depthrate.orchestrator.attempts.record import read_attempts

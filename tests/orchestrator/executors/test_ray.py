@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.app import app

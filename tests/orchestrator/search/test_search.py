@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
 from depthrate.orchestrator.cli.app import app

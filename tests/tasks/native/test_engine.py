@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from click.testing import CliRunner
 from training_context import Context, assert_same, ids_of
-from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.tasks.collapse.task import COLLAPSE

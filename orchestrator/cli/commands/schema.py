@@ -1,0 +1,11 @@
+"""`depthrate schema`: print the JSON schema of sweep files, by which editors check and complete them."""
+
+from __future__ import annotations
+
+from depthrate.orchestrator.cli.commands.init import schema_text
+from depthrate.orchestrator.cli.options import declared
+
+
+@declared(__doc__)
+def command() -> None:
+    print(schema_text(), end="")
