@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +10,6 @@ from typing import Any
 import click
 
 from depthrate.orchestrator.cli.exit_codes import exits
-from depthrate.orchestrator.executors.options import Option
-from depthrate.orchestrator.executors.registry import launch_options as every_launch_option
-from depthrate.orchestrator.executors.registry import make_launch_options
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
 GRACE_NOTE = "the first compaction an hour or more from now"
@@ -81,37 +77,3 @@ class DeclaredGroup(click.Group):
 def declared_group(module_doc: str | None) -> DeclaredGroup:
     """Return the command of a module that has several verbs."""
     return DeclaredGroup(help=help_of(module_doc), context_settings=SETTINGS)
-
-
-def launch_options(*, of_plan: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the options of a launch, and as its first parameter the `LaunchOptions` made of them."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        options = [option for option in every_launch_option() if option.of_plan or not of_plan]
-
-        def call(sweep: str, **given: Any) -> Any:
-            launch = make_launch_options(sweep, {option.name: given.pop(option.name) for option in options})
-            return command(launch, **given)
-
-        call.__click_params__ = [  # type: ignore[attr-defined]  # where click collects them, the last first
-            *getattr(command, "__click_params__", []),
-            *map(_click_option, reversed(options)),
-        ]
-        return sweep_argument("sweep")(inspect.unwrap(call))
-
-    return decorate
-
-
-def _click_option(option: Option) -> click.Option:
-    kind: Any = {bool: None, str: str, int: int, float: float}[option.type]
-    if option.minimum is not None:
-        kind = (click.IntRange if option.type is int else Number)(min=option.minimum)
-    return click.Option(
-        [option.flag, option.name],
-        type=kind,
-        is_flag=option.type is bool,
-        multiple=option.is_list,
-        default=None if option.is_list else option.default,
-        metavar=option.metavar,
-        help=option.doc,
-    )

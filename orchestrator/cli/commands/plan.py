@@ -8,7 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from depthrate.orchestrator.cli.options import declared, json_option, launch_options, wide_option
+from depthrate.orchestrator.cli.launch_options import launch_options
+from depthrate.orchestrator.cli.options import declared, json_option, wide_option
 from depthrate.orchestrator.cli.planning import again, check_launch, machines_of, plan_on, plan_sentence
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_warnings
 from depthrate.orchestrator.executors.base import Machines

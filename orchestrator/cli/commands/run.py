@@ -15,7 +15,8 @@ from rich.console import Console
 
 from depthrate.orchestrator.attempts.failure_policy import error_pattern
 from depthrate.orchestrator.cli.commands.plan import print_cost
-from depthrate.orchestrator.cli.options import declared, launch_options
+from depthrate.orchestrator.cli.launch_options import launch_options
+from depthrate.orchestrator.cli.options import declared
 from depthrate.orchestrator.cli.planning import again, check_launch, machines_of, plan_on, plan_sentence
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_table, print_warnings, printable
