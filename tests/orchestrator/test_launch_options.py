@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,3 +107,17 @@ def test_an_option_of_run_is_its_declaration_and_its_use(use: str, file: str) ->
         path.relative_to(ROOT / "orchestrator").as_posix() for path in RUN_FILES if re.search(use, path.read_text())
     }
     assert file in files and files <= {file, "cli/commands/run.py"}, "run.py refuses options that contradict each other"
+
+
+def test_a_job_runs_the_launch_that_its_file_says(sweep: Path, folder: Store, tmp_path: Path) -> None:
+    options = make_launch_options(str(sweep), {"workers": 1, "nice": 1, "store": folder.address})
+    file = tmp_path / "launch.json"
+    file.write_text(replace(options, data=str(tmp_path / "data sets")).to_json())
+    (tmp_path / "numpy.py").write_text("raise SystemExit('somebody else's')")
+    command = [sys.executable, "-m", "depthrate.orchestrator.cli.launch_file", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0 and "1 trial" in done.stdout, done.stderr
+    assert niceness(folder.address) == [os.getpriority(os.PRIO_PROCESS, 0) + 1.0]
+    file.write_text(replace(options, device="tpu", store=f"{folder.address}/other").to_json())
+    refused = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert refused.returncode == 2 and "device 'tpu' is unknown" in refused.stderr, refused.stderr
