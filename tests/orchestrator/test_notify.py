@@ -32,7 +32,7 @@ def test_a_command_is_told_of_the_first_failure_and_of_the_end(tmp_path: Path) -
     result = CliRunner().invoke(app, [*arguments, "--notify", command])
     assert result.exit_code == 1
     first, last = heard.read_text().splitlines()
-    assert first.startswith("failure s 1 trials of s failed:") and "too deep" in first
+    assert first.startswith("failure s 1 trial of s failed:") and "too deep" in first
     assert last == "end s s ended with trials that are not done"
 
 
