@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.slurm.submitter import START_UP_S, held_s
