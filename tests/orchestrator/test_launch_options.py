@@ -95,7 +95,6 @@ def test_a_job_that_an_earlier_version_submitted_begins() -> None:
     ("use", "file"),
     [
         (r"\boptions\.checkpoint_seconds\b", "worker/context.py"),
-        (r"\boptions\.stall_minutes\b", "worker/attempt_runner.py"),
         (r"\boptions\.accept_code\b", "launch/code_versions.py"),
         (r"\boptions\.notify\b", "cli/commands/run.py"),
         (r"\bNICE\b", "executors/local.py"),
