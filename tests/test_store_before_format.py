@@ -11,7 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import depthrate
 from depthrate.orchestrator.cli.app import app

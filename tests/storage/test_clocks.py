@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from tests_rows import commit
-from typer.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
 from depthrate.storage.attempts.clocks import age_s, require_clock

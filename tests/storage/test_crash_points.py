@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from crash_points import Killed, on_folder, on_requests
 from one_by_one import TOY
 from s3_server import S3Server
 from tests_rows import commit
-from typer.testing import CliRunner
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of

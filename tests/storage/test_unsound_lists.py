@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 
 import pytest
+from click.testing import CliRunner
 from tests_rows import commit
-from typer.testing import CliRunner
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.cli.app import app
