@@ -242,7 +242,7 @@ def _section(path: tuple[str, ...], command: Any) -> str:
 
 def _option_default(option: Any) -> str:
     default = option.get_default(click.Context(click.Command("")))
-    return "" if default in (None, False, (), []) else f"`{default}`"
+    return f"`{default}`" if isinstance(default, str | int | float | Path) and default is not False else ""
 
 
 def _documented(kind: str, names: Iterable[str]) -> str:
