@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import graphlib
 import itertools
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -64,9 +65,11 @@ class TrialBuilder:
             SweepError, ParameterError, ExpressionError: a name is unknown, or a derived parameter cannot be formed.
         """
         check_names(sweep.params, "params", task)
+        check_names(sweep.derive, "derive", task)
+        _refuse_twice_in(sweep, {"in grid": sweep.grid, "in zip": sweep.zip, "in params": sweep.params})
         self.seeds = _seeds(sweep, task)
         derived = {name: Expression(_arithmetic(value, name)) for name, value in sweep.derive.items()}
-        _check_derived(derived, sweep, task)
+        _check_operands(derived, task)
         self.derived = {name: derived[name] for name in _derivation_order(derived)}
         self._task = task
         self._filters = [_checked_filter(part, task) for part in sweep.exclude]
@@ -115,22 +118,15 @@ class _Formula:
 
 
 def _derivation_order(derived: dict[str, Expression]) -> list[str]:
-    order: list[str] = []
-    while len(order) < len(derived):
-        ready = [n for n in derived if n not in order and not (derived[n].names & derived.keys()) - set(order)]
-        if not ready:
-            circle = sorted(set(derived) - set(order))
-            raise SweepError(f"derive goes in a circle: {', '.join(circle)} refer to each other")
-        order += ready
-    return order
+    needs = {name: expression.names & derived.keys() for name, expression in derived.items()}
+    try:
+        return list(graphlib.TopologicalSorter(needs).static_order())
+    except graphlib.CycleError as error:
+        circle = sorted(set(error.args[1]))
+        raise SweepError(f"derive goes in a circle: {', '.join(circle)} refer to each other") from None
 
 
-def _check_derived(derived: dict[str, Expression], sweep: SweepSpec, task: Task) -> None:
-    check_names(derived, "derive", task)
-    for place, taken in (("params", sweep.params), ("grid", sweep.grid), ("zip", sweep.zip)):
-        refuse_twice(derived, taken, "derive", place)
-    if sweep.seeds is not None and "seed" in derived:
-        raise SweepError("'seed' is given in derive and by seeds; keep one")
+def _check_operands(derived: dict[str, Expression], task: Task) -> None:
     for name, expression in derived.items():
         for used in sorted(expression.names - set(task.schema)):
             raise SweepError(
@@ -150,9 +146,6 @@ def _seeds(sweep: SweepSpec, task: Task) -> list[int | None]:
         return [None]
     if "seed" not in task.schema:
         raise SweepError(f"seeds is given, but task {task.name!r} has no parameter 'seed'")
-    for place, taken in (("params", sweep.params), ("grid", sweep.grid), ("zip", sweep.zip)):
-        if "seed" in taken:
-            raise SweepError(f"'seed' is given in {place} and by seeds; keep one")
     return seed_values(sweep.seeds, "seeds", sweep.max_trials)
 
 
@@ -171,22 +164,22 @@ class Combinations:
             SweepError, ParameterError: an axis is not understood, or a parameter is unknown or given twice.
         """
         self._base = dict(sweep.params)
-        outer = _Grid(sweep.grid, sweep.zip, self._base, "", task, sweep.max_trials)
+        outer = _Grid(sweep, "", task, sweep.max_trials)
         self._parts: list[tuple[_Grid, Combination, _Grid | None]] = []
         if not sweep.grids and not (sweep.include and not outer.names):
             self._parts.append((outer, {}, None))
         for number, part in enumerate(sweep.grids):
-            inner, fixed = _read_part(part, number, task, sweep.max_trials)
-            refuse_twice(outer.names, inner.names | fixed.keys(), "grid", f"grids[{number}]")
-            self._parts.append((outer, fixed, inner))
+            where = f"grids[{number}]"
+            grid = Grid.read({key: value for key, value in part.items() if value is not None}, where, f"{where}.")
+            check_names(grid.params, f"{where}.params", task)
+            inner = _Grid(grid, f"{where}.", task, sweep.max_trials)
+            names = inner.names | grid.params.keys()
+            _refuse_twice_in(sweep, {"in grid": outer.names, f"in {where}": names})
+            self._parts.append((outer, dict(grid.params), inner))
         for number, part in enumerate(sweep.include):
             check_names(part, f"include[{number}]", task)
+            _refuse_twice_in(sweep, {f"in include[{number}]": part})
         self._include = sweep.include
-        named = [outer.names | fixed.keys() | (inner.names if inner else set()) for outer, fixed, inner in self._parts]
-        for names in (*named, *(part.keys() for part in sweep.include)):
-            refuse_twice(sweep.derive, names, "derive", "grids or include")
-            if sweep.seeds is not None:
-                refuse_twice({"seed"}, names, "seeds", "grids or include")
 
     @property
     def count(self) -> int:
@@ -205,22 +198,12 @@ class Combinations:
 class _Grid:
     """The axes of a `grid:` and of the `zip:` beside it."""
 
-    def __init__(
-        self,
-        grid: Mapping[str, Any],
-        zipped: Mapping[str, Any],
-        fixed: Mapping[str, Any],
-        where: str,
-        task: Task,
-        most: int,
-    ):
-        check_names(grid, where + "grid", task)
-        check_names(zipped, where + "zip", task)
-        refuse_twice(grid, fixed, where + "grid", where + "params")
-        refuse_twice(zipped, fixed, where + "zip", where + "params")
-        refuse_twice(grid, zipped, where + "grid", where + "zip")
-        self._axes = {name: _axis(name, values, where + "grid", most) for name, values in grid.items()}
-        self._rows = {name: _axis(name, values, where + "zip", most) for name, values in zipped.items()}
+    def __init__(self, given: SweepSpec | Grid, where: str, task: Task, most: int):
+        check_names(given.grid, where + "grid", task)
+        check_names(given.zip, where + "zip", task)
+        refuse_twice({f"in {where}{key}": getattr(given, key) for key in ("grid", "zip", "params")})
+        self._axes = {name: _axis(name, values, where + "grid", most) for name, values in given.grid.items()}
+        self._rows = {name: _axis(name, values, where + "zip", most) for name, values in given.zip.items()}
         self.names = self._axes.keys() | self._rows.keys()
         lengths = {name: len(values) for name, values in self._rows.items()}
         if len(set(lengths.values())) > 1:
@@ -242,15 +225,6 @@ class _Grid:
             for values in itertools.product(*axes.values())
             for part in together
         ]
-
-
-def _read_part(part: Mapping[str, Any], number: int, task: Task, most: int) -> tuple[_Grid, Combination]:
-    """Return the axes and the fixed parameters of an entry of `grids:`."""
-    where = f"grids[{number}]."
-    given = {key: value for key, value in part.items() if value is not None}
-    grid = Grid.read(given, f"grids[{number}]", where)
-    check_names(grid.params, where + "params", task)
-    return _Grid(grid.grid, grid.zip, grid.params, where, task, most), dict(grid.params)
 
 
 def _axis(name: str, values: Any, where: str, most: int) -> Sequence[Any]:
@@ -340,12 +314,18 @@ def check_names(given: Iterable[str], where: str, task: Task) -> None:
         task.schema.require_known(name, where)
 
 
-def refuse_twice(first: Iterable[str], second: Container[str], first_place: str, second_place: str) -> None:
-    """Check that no parameter is given in two places.
+def _refuse_twice_in(sweep: SweepSpec, places: Mapping[str, Collection[str]]) -> None:
+    """Check that no parameter is given in two of these places, or in one and by what holds for the whole sweep."""
+    refuse_twice({"in derive": sweep.derive, **places, "by seeds": () if sweep.seeds is None else ("seed",)})
+
+
+def refuse_twice(places: Mapping[str, Collection[str]]) -> None:
+    """Check that no parameter is given in two places, which are called as in `in grid`.
 
     Raises:
         SweepError: one is, and in which.
     """
-    twice = [name for name in first if name in second]
-    if twice:
-        raise SweepError(f"parameter {twice[0]!r} is given in {first_place} and in {second_place}; keep one")
+    for (first_place, first), (second_place, second) in itertools.combinations(places.items(), 2):
+        for name in first:
+            if name in second:
+                raise SweepError(f"parameter {name!r} is given {first_place} and {second_place}; keep one")

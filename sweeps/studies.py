@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from depthrate.sweeps.errors import SweepError, check_count
-from depthrate.sweeps.expand import Combination, Combinations, TrialBuilder, seed_values, with_seed
+from depthrate.sweeps.expand import Combination, Combinations, TrialBuilder, refuse_twice, seed_values, with_seed
 from depthrate.sweeps.expression import ExpressionError
 from depthrate.sweeps.search_space import Dimension, dimensions_of
 from depthrate.sweeps.spec import Search, SweepSpec
@@ -79,7 +79,6 @@ def make_studies(sweep: SweepSpec, task: Task) -> list[Study]:
 def _make_studies(sweep: SweepSpec, search: Search, task: Task) -> list[Study]:
     builder = TrialBuilder(sweep, task)
     dimensions = tuple(dimensions_of(search, task.schema))
-    _refuse_given_twice(sweep, dimensions, builder)
     measure_seeds = _measure_seeds(search, task, sweep.max_trials)
     combinations = Combinations(sweep, task)
     check_count(combinations.count * len(builder.seeds) * search.trials, sweep.max_trials)
@@ -88,7 +87,7 @@ def _make_studies(sweep: SweepSpec, search: Search, task: Task) -> list[Study]:
     studies = []
     for given in every_given:
         checked = {name: task.schema[name].check(value) for name, value in given.items()}
-        _refuse_searched(dimensions, given, sweep)
+        _refuse_given_twice(sweep, dimensions, given)
         identity = {
             "task": task.name,
             "task_version": task.version,
@@ -107,23 +106,17 @@ def _make_studies(sweep: SweepSpec, search: Search, task: Task) -> list[Study]:
     return list({study.study_id: study for study in studies}.values())
 
 
-def _refuse_given_twice(sweep: SweepSpec, dimensions: tuple[Dimension, ...], builder: TrialBuilder) -> None:
-    for dimension in dimensions:
-        name = dimension.name
-        places = [place for place in ("grid", "zip", "derive") if name in getattr(sweep, place)]
-        places += ["exclude"] if any(name in part for part in sweep.exclude) else []
-        places += ["seeds"] if name == "seed" and sweep.seeds is not None else []
-        places += ["params"] if name in sweep.params and not dimension.when else []
-        if places:
-            raise SweepError(f"parameter {name!r} is given in search.params and in {places[0]}; keep one")
-
-
-def _refuse_searched(dimensions: tuple[Dimension, ...], given: Combination, sweep: SweepSpec) -> None:
-    for dimension in dimensions:
-        if dimension.name in given and dimension.name not in sweep.params:
-            raise SweepError(
-                f"parameter {dimension.name!r} is given in search.params and in grids or include; keep one"
-            )
+def _refuse_given_twice(sweep: SweepSpec, dimensions: tuple[Dimension, ...], given: Combination) -> None:
+    """Check that what is searched is not given elsewhere; what is searched under a condition may have a fixed value."""
+    searched = [dimension.name for dimension in dimensions]
+    unconditional = [dimension.name for dimension in dimensions if not dimension.when]
+    places: dict[str, Collection[str]] = {"in grid": sweep.grid, "in zip": sweep.zip, "in derive": sweep.derive}
+    places |= {"in exclude": [name for part in sweep.exclude for name in part]}
+    places |= {"by seeds": () if sweep.seeds is None else ("seed",)}
+    places |= {"in grids or include": given.keys() - sweep.params.keys()}
+    for place, names in places.items():
+        refuse_twice({"in search.params": searched, place: names})
+    refuse_twice({"in search.params": unconditional, "in params": sweep.params})
 
 
 def _measure_seeds(search: Search, task: Task, most: int) -> list[int | None]:
