@@ -47,7 +47,7 @@ class Manifest:
     logs: list[str] = field(default_factory=list)
     """Attempts whose logs it holds."""
     gone: list[str] | None = field(default_factory=list)
-    """Attempts of which rows were left out for good, as removed or damaged; null where an older version did not note them."""
+    """Attempts of which rows were left out (removed, doubled, damaged); null where an older version did not note them."""
 
     @property
     def path(self) -> str:

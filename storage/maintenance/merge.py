@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,9 +36,9 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
         DamagedFile: a file is not what was committed; nothing has changed.
         FileNotFoundError: a file is gone, which another compaction has replaced; nothing has changed.
     """
-    written = write_tables(store, group.sweep, _resolved(store, group, snapshot), compaction_id, read_rows)
-    removed = {attempt for _, attempt in snapshot.removals.gone}
-    held = {attempt for source in group.sources for attempt in source.held["attempt_id"].to_pylist()}
+    resolved = _resolved(store, group, snapshot)
+    written = write_tables(store, group.sweep, resolved, compaction_id, read_rows)
+    left_out = _rows(source.held for source in resolved) - _rows(source.trials for source in resolved)
     replaced = [source.manifest for source in group.sources if source.manifest is not None]
     records, sizes, logs = _joined_records(store, group, replaced, snapshot)
     if records is not None:
@@ -53,10 +53,16 @@ def write_group(store: Store, group: Group, snapshot: Snapshot, compaction_id: s
         compactions=sorted({m.compaction_id for m in replaced} | _still_there(group.sweep, replaced, snapshot)),
         attempts=sizes,
         logs=logs,
-        gone=_gone(held & removed, replaced),
+        gone=_gone({attempt_id for _, attempt_id in left_out}, replaced),
     )
     manifest.write(store)
     return manifest
+
+
+def _rows(tables: Iterable[pa.Table]) -> set[tuple[str, str]]:
+    """Return the (trial, attempt) of some tables."""
+    columns = ((table[name].to_pylist() for name in ("trial_id", "attempt_id")) for table in tables)
+    return {row for pair in columns for row in zip(*pair, strict=True)}
 
 
 def _gone(attempts: set[str], replaced: Sequence[Manifest]) -> list[str] | None:

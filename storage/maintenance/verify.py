@@ -330,7 +330,8 @@ class _Check:
             for record in self.records.values()
             if record["state"] is AttemptState.DONE and (record["ended_at"] or before) < before
             if record["sweep"] not in unnoted and record["attempt_id"] not in explained
-            if (lost := set(record["trial_ids"]) - held)
+            if (lost := set(record["trial_ids"]))
+            and not lost & held  # of a part one cannot tell whether it was removed once
         ]
 
     def look_again(self) -> None:
