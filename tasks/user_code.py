@@ -37,6 +37,8 @@ from depthrate.tasks.task_code import TaskCode, TooMuchCode, code_of_module, col
 _OURS = [Path(__file__).resolve().parents[1] / room for room in ("depthrate", "orchestrator", "sweeps", "tasks")]
 _MAIN = "depthrate_task_"
 """Begins the name of the module of a task's own file."""
+_OF_PROCESS = "depthrate-code-"
+"""Begins the name of a folder in which one process unpacks code for itself."""
 _UNUSED_S = 30 * 24 * 3600
 """After which unpacked code is deleted."""
 
@@ -109,7 +111,10 @@ def require_trust(code: TaskCode, main: Path) -> None:
 
 def how_to_accept(code: TaskCode) -> str:
     """Return how code is read and accepted, for a message; what is to be read is unpacked for it."""
-    return f"read what is in {unpack(code)} and accept it as it is: depthrate accept-code {code.content_hash}"
+    folder = unpack(code)
+    if folder.parent.name.startswith(_OF_PROCESS):
+        return "set XDG_CACHE_HOME to a folder that is yours alone, from which it can be read and accepted"
+    return f"read what is in {folder} and accept it as it is: depthrate accept-code {code.content_hash}"
 
 
 def unpack(code: TaskCode) -> Path:
@@ -164,7 +169,7 @@ def _code_folder() -> Path:
 
 @functools.cache
 def _folder_of_process() -> Path:
-    folder = tempfile.mkdtemp(prefix="depthrate-code-")
+    folder = tempfile.mkdtemp(prefix=_OF_PROCESS)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 

@@ -331,7 +331,9 @@ def test_what_cannot_be_kept_in_the_cache_is_unpacked_for_this_process(
     (tmp_path / "cache/depthrate/code").mkdir(parents=True)
     (tmp_path / "cache/depthrate").chmod(0o777)  # anybody could put another folder there
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    unpacked = unpack(code_of_file(folder / "law.py"))
+    code = code_of_file(folder / "law.py")
+    unpacked = unpack(code)
+    assert "set XDG_CACHE_HOME" in user_code.how_to_accept(code)
     assert not unpacked.is_relative_to(tmp_path) and unpacked.parent.stat().st_mode & 0o777 == 0o700
 
 
