@@ -8,6 +8,7 @@ it had (Fisher's exact test, one-sided)? Attempts elsewhere that run for longer 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 import time
@@ -16,6 +17,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from depthrate.storage.attempts.records import Record
+from depthrate.storage.files.json_objects import read_object
+from depthrate.storage.files.paths import forgiven_path
+from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
 
 CHANCE = 0.1
@@ -57,6 +61,24 @@ _HARDWARE_ERRORS = (
 _HARDWARE = re.compile("|".join(_HARDWARE_ERRORS))
 
 
+def read_forgiven(store: Store, sweep: str) -> dict[str, float]:
+    """Return node -> when it was said that it is repaired; empty where nobody did, or the store does not answer."""
+    try:
+        said = read_object(store.read(forgiven_path(sweep)))
+    except (OSError, ValueError):
+        return {}
+    return {node: float(at) for node, at in said.items() if isinstance(at, int | float) and math.isfinite(at)}
+
+
+def write_forgiven(store: Store, sweep: str, node: str) -> None:
+    """Say that a node is repaired: launches that run, and those to come, count what it does from now on.
+
+    Raises:
+        OSError: the store refuses it.
+    """
+    store.write(forgiven_path(sweep), json.dumps(read_forgiven(store, sweep) | {node: time.time()}).encode())
+
+
 def is_hardware_error(error: str | None) -> bool:
     """Whether an error is known to come from a node's card, driver or local disk, whatever the task."""
     return error is not None and _HARDWARE.search(error) is not None
@@ -71,6 +93,10 @@ def chance_of(failed: int, succeeded: int, failed_elsewhere: int, succeeded_else
         for here in range(failed, min(attempts, failures) + 1)
     )
     return ways / math.comb(total, failures)
+
+
+def _ended_at(record: Record) -> float:
+    return float(record["ended_at"] or record["started_at"])
 
 
 @dataclass
@@ -155,8 +181,8 @@ class NodeHealth:
 
     def learn(self, records: Iterable[Record], forgiven: dict[str, float], now: float) -> None:
         """Take account of attempts that ended before, by their hosts; of a node that was forgiven, of those since then."""
-        for record in sorted(records, key=lambda record: record["ended_at"] or 0.0):
-            node, ended_at = record["host"] or "", record["ended_at"] or 0.0
+        for record in sorted(records, key=_ended_at):
+            node, ended_at = record["host"] or "", _ended_at(record)
             if ended_at < max(now - HISTORY_S, forgiven.get(node, 0.0)):
                 continue
             if record["state"] is AttemptState.DONE:

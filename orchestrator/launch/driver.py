@@ -21,7 +21,7 @@ from depthrate.orchestrator.attempts.failure_policy import (
     error_pattern,
     pause_s,
 )
-from depthrate.orchestrator.attempts.node_health import NodeHealth
+from depthrate.orchestrator.attempts.node_health import NodeHealth, read_forgiven
 from depthrate.orchestrator.attempts.record import failure_of, heartbeat_s, new_attempt_id, read_attempts, write_lost
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import (
@@ -208,6 +208,9 @@ class Driver:
         self._health = NodeHealth(executor.num_nodes, clock)
         self._avoided: list[str] = []
         self._sick: list[str] = []
+        self._began_at, self._next_pardon = time.time(), float("-inf")
+        self._forgiven: dict[str, float] = {}
+        """Node -> when somebody said that it is repaired, as far as that was taken into account."""
         self._no_room = GrowingPause(clock)
         self._is_store_full = False
         self._next_look = self._next_full_look = self._next_tick = float("-inf")
@@ -436,6 +439,12 @@ class Driver:
         """Note what runs where, and have the executor avoid the nodes that fail where others do not."""
         for attempt_id, node in self.executor.running_on().items():
             self._health.begins(node, attempt_id)
+        if self._health.sick and self._clock() >= self._next_pardon:
+            self._next_pardon = self._clock() + LOOK_AT_OTHERS_S
+            for node, at in read_forgiven(self.store, self.sweep.name).items():
+                if at > self._forgiven.get(node, self._began_at):
+                    self._health.forgive(node)
+                    self._forgiven[node] = at
         for node in self._health.sick:
             if node not in self._sick:
                 said = f"{node}: {self._health.describe(node)}, the last with: {self._health.last_error(node)}"

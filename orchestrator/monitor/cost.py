@@ -103,6 +103,8 @@ class NodeReckoning:
     """Failed and repeated."""
     failures: Counter[str] = field(default_factory=Counter)
     """Kind of failure -> attempts."""
+    avoided: str = ""
+    """Why launches begin nothing more on it: how it fails beside the others; empty where they do not avoid it."""
     last_error: str = ""
     last_failed_at: float | None = None
 

@@ -210,6 +210,11 @@ def renaming_path(sweep: str) -> str:
     return f"{sweep_folder(sweep)}/renamed_from"
 
 
+def forgiven_path(sweep: str) -> str:
+    """Return where it is written which nodes have been repaired, and when that was said."""
+    return f"{sweep_folder(sweep)}/forgiven"
+
+
 def submissions_folder(sweep: str) -> str:
     """Return the folder of what was given to a scheduler for a sweep."""
     return f"jobs/sweep={identity(sweep)}"

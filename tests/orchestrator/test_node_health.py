@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,13 +10,22 @@ from typing import Any
 
 import pytest
 from tests_rows import commit
+from typer.testing import CliRunner
 
-from depthrate.orchestrator.attempts.node_health import NodeHealth, chance_of, is_hardware_error
+from depthrate.orchestrator.attempts.node_health import (
+    NodeHealth,
+    chance_of,
+    is_hardware_error,
+    read_forgiven,
+    write_forgiven,
+)
 from depthrate.orchestrator.attempts.record import Attempt, read_attempt
+from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.driver import Driver
+from depthrate.orchestrator.launch.launch import write_launch
 from depthrate.orchestrator.launch.plan import check_sweep, make_plan
 from depthrate.orchestrator.launch.progress import Outcome
 from depthrate.orchestrator.worker.attempt_runner import failure_kind
@@ -212,12 +222,17 @@ class Cluster(Executor):
     def close(self) -> None: ...
 
 
-def drive(folder: Store, fails: Any, num_trials: int = 24) -> tuple[Outcome, Cluster]:
+def drive(folder: Store, fails: Any, num_trials: int = 24, tick_s: float = 0.0) -> tuple[Outcome, Cluster]:
     spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": list(range(2, 2 + num_trials))}}
     plan = make_plan(check_sweep(sweep_of_spec(spec)), folder, workers=num_trials)
     options = JobOptions(store=folder.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
-    executor = Cluster(folder, fails)
-    return Driver(plan, folder, executor, options, lambda progress: None).run(), executor
+    executor, now = Cluster(folder, fails), [0.0]
+
+    def clock() -> float:
+        now[0] += tick_s
+        return now[0] if tick_s else time.monotonic()
+
+    return Driver(plan, folder, executor, options, lambda progress: None, clock=clock).run(), executor
 
 
 @pytest.mark.parametrize("said", ["it is broken here", ECC])
@@ -297,3 +312,32 @@ def test_a_gpu_that_fails_gets_nothing_more(monkeypatch: pytest.MonkeyPatch) -> 
     assert executor.capacity == 2
     executor.submit([PackJob(attempt_id="b", pack_id="b", **common)])
     assert started == [1, 2]
+
+
+def test_nodes_says_what_is_avoided_and_forgives(folder: Store) -> None:
+    outcome, cluster = drive(folder, lambda job, node: ECC if node == "n2" else None, num_trials=60, tick_s=20.0)
+    assert not outcome.failures and 2 <= sum(has_failed for _, _, has_failed in cluster.ran) <= 3
+    checked = check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}}))
+    write_launch(folder, checked)
+    result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url])
+    assert "n2 is avoided: " in result.output and "--forgive n2" in result.output.replace("\n", " ")
+    result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url, "--forgive", "n7"])
+    assert result.exit_code == 2 and "n1, n2, n3, n4" in result.output
+    result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url, "--forgive", "n2"])
+    assert result.exit_code == 0 and "n2 is used again" in result.output and "is avoided" not in result.output
+
+
+def test_a_node_that_is_forgiven_is_used_again_by_a_launch_that_runs(folder: Store) -> None:
+    failed: list[str] = []
+
+    def fails(job: PackJob, node: str) -> str | None:
+        if node == "n2" and not read_forgiven(folder, "s"):
+            failed.append(job.pack_id)
+            return ECC
+        if len(failed) >= 2 and not read_forgiven(folder, "s"):
+            write_forgiven(folder, "s", "n2")
+        return None
+
+    outcome, cluster = drive(folder, fails, num_trials=60, tick_s=20.0)
+    assert not outcome.failures and failed
+    assert ("n2", False) in {(node, has_failed) for _, node, has_failed in cluster.ran}

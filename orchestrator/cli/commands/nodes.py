@@ -1,12 +1,17 @@
-"""`depthrate nodes`: show what each node has done of a sweep, what failed there, and how."""
+"""`depthrate nodes`: show what each node has done of a sweep, what failed there, how, and which nodes launches avoid."""
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import asdict
 
+import click
+
+from depthrate.orchestrator.attempts.node_health import NodeHealth, read_forgiven, write_forgiven
 from depthrate.orchestrator.cli.find_sweep import planned_trials
 from depthrate.orchestrator.cli.options import declared, json_option, launched_argument, store_option
+from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import make_console, print_json, print_table, printable
 from depthrate.orchestrator.monitor.cost import NodeReckoning, reckon
 from depthrate.storage.attempts.records import read_records_of
@@ -15,6 +20,22 @@ from depthrate.storage.files.store import Store, existing_store
 
 SHOWN_ERRORS = 5
 """Nodes whose last failure is shown in words."""
+
+
+def forgive_node(given: str, node: str, store: Store) -> None:
+    """Have launches of a sweep begin packs on a node again that they avoid.
+
+    Raises:
+        ValueError: there is no such sweep, or nothing of it ever ran on that node.
+    """
+    (sweep,) = planned_trials(given, store)
+    hosts = {str(record["host"]) for record in read_records_of(store, take_snapshot(store), sweep)}
+    if node not in hosts:
+        raise UsageError(
+            f"nothing of sweep {sweep!r} ran on {node!r}; it ran on {', '.join(sorted(hosts)) or 'no node'}"
+        )
+    write_forgiven(store, sweep, node)
+    make_console().print(printable(f"{node} is used again"), highlight=False, markup=False)
 
 
 def show_nodes(given: str, store: Store, *, as_json: bool) -> None:
@@ -28,6 +49,10 @@ def show_nodes(given: str, store: Store, *, as_json: bool) -> None:
     records = read_records_of(store, snapshot, sweep)
     rows = snapshot.trials.select(["trial_id", "attempt_id", "wall_s"]).to_pylist()
     found = reckon(records, rows, time.time()).nodes.values()
+    health = NodeHealth()
+    health.learn(records, read_forgiven(store, sweep), time.time())
+    for node in found:
+        node.avoided = health.describe(node.node) if node.node in health.sick else ""
     nodes = sorted(found, key=lambda node: (-node.wasted_hours, -sum(node.failures.values()), node.node))
     if as_json:
         print_json([asdict(node) | {"failures": dict(node.failures)} for node in nodes])
@@ -35,6 +60,10 @@ def show_nodes(given: str, store: Store, *, as_json: bool) -> None:
     console = make_console()
     columns = ["node", "attempts", "done", "failed", "hours", "wasted", "kinds of failure"]
     print_table(console, columns, [_row(node) for node in nodes])
+    for node in [each for each in nodes if each.avoided]:
+        undo = f"depthrate nodes {shlex.quote(sweep)} --forgive {shlex.quote(node.node)}"
+        text = f"{node.node} is avoided: {node.avoided}; when it is repaired: {undo}"
+        console.print(printable(text), highlight=False, markup=False)
     for node in [each for each in nodes if each.last_failed_at is not None][:SHOWN_ERRORS]:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.last_failed_at))
         error = " ".join(node.last_error.split())
@@ -51,5 +80,8 @@ def _row(node: NodeReckoning) -> list[object]:
 @launched_argument
 @store_option
 @json_option
-def command(sweep: str, store: str | None, json: bool) -> None:
+@click.option("--forgive", metavar="NODE", help="A node that is repaired: launches that avoid it use it again.")
+def command(sweep: str, store: str | None, json: bool, forgive: str | None) -> None:
+    if forgive is not None:
+        forgive_node(sweep, forgive, existing_store(store))
     show_nodes(sweep, existing_store(store), as_json=json)

@@ -14,16 +14,17 @@ from tests_rows import commit
 
 from depthrate.orchestrator.attempts.failure_policy import RETRIES
 from depthrate.orchestrator.attempts.node_health import NodeHealth
-from depthrate.orchestrator.attempts.record import Attempt, nth_attempt_id, read_attempt, write_lost
+from depthrate.orchestrator.attempts.record import Attempt, failure_of, nth_attempt_id, read_attempt, write_lost
 from depthrate.orchestrator.executors.base import JobEnd, PackJob, SubmitError
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import executor as executor_module
-from depthrate.orchestrator.executors.slurm import queue, submitter
+from depthrate.orchestrator.executors.slurm import outcomes, queue, submitter
 from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm.job import _Bundle
 from depthrate.orchestrator.executors.slurm.outcomes import NodeCounts, silent_deaths
 from depthrate.orchestrator.executors.slurm.submissions import read_submissions
 from depthrate.orchestrator.executors.slurm.submitter import Lanes
+from depthrate.orchestrator.monitor.cost import span_s
 from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.limits import Limits, Partition
@@ -456,6 +457,70 @@ def test_a_pack_that_leaves_no_word_is_lost_once_it_could_be_seen(scheduler: Sch
     began = clock.now
     (end,) = ends_of(executor, 1000)
     assert end.kind == "node_lost" and 80 < clock.now - began < 200
+
+
+def test_a_definite_end_needs_no_grace_where_the_store_is_fresh(scheduler: Scheduler, folder: Store) -> None:
+    clock = Clock()
+    executor = SlurmExecutor(Profile(grace_s=90), LIMITS, folder, "s", clock=clock)
+    (job,) = jobs("a")
+    executor.submit([job])
+    scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1")
+    ends_of(executor, 3)  # looks at the store before there is anything
+    time.sleep(0.01)
+    record(folder, job.attempt_id, "running")
+    ends_of(executor, 6)
+    assert executor.running()
+    began = clock.now
+    scheduler.queue["1_0"] = JobState("OUT_OF_MEMORY", 0, "n1", exit_code=0, signal=9)
+    (end,) = ends_of(executor, 100)
+    assert end.kind == "out_of_memory" and clock.now - began < 60 and "a larger mem_gb is needed" in str(end.death)
+
+
+def test_starts_before_the_last_are_closed_when_the_next_has_begun(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And those that a node ended count against it."""
+    (job,) = jobs("a")
+    executor.submit([job])
+    names = [nth_attempt_id(job.attempt_id, restart) for restart in range(3)]
+    record(folder, names[0], "running", heartbeat_ago_s=50, host="n1", started_at=1000.0)
+    record(folder, names[1], "running", heartbeat_ago_s=50, host="n2", started_at=2000.0)
+    record(folder, names[2], "running", host="n3")
+    starts = [
+        JobState("NODE_FAIL", node="n1", started_at=1000.0, ended_at=1060.0),
+        JobState("PREEMPTED", node="n2", started_at=2000.0, ended_at=2030.0),
+    ]
+    monkeypatch.setattr(outcomes, "earlier_starts", lambda job_id: starts)
+    scheduler.queue["1_0"] = JobState("RUNNING", 2, "n3")
+    ends = ends_of(executor, 8)
+    assert [(end.kind, end.node) for end in ends] == [("node_lost", "n1"), ("preempted", "n2")]
+    kept = [read_attempt(folder, "s", name) for name in names]
+    assert [each and each["state"] for each in kept] == ["lost", "lost", "running"]
+    assert kept[0] is not None and kept[0]["ended_at"] == 1060.0 and "ended as NODE_FAIL on n1" in kept[0]["error"]
+    assert kept[1] is not None and span_s(kept[1], time.time()) == 30.0, "as the accounting counts it"
+
+
+def test_what_the_scheduler_knows_wins_over_what_a_dying_worker_wrote(folder: Store) -> None:
+    known = {"attempt_id": "a", "sweep": "s", "pack_id": "p", "trial_ids": ["t"], "device": "cpu"}
+    record(folder, "a", "interrupted", error="asked to stop")
+    said = "job 1_0 reached its time limit of 1 min; a longer walltime_min is needed"
+    there = read_attempt(folder, "s", "a")
+    assert failure_of(FailureKind.TIMEOUT, said, there, folder) == ("timeout", said)
+    write_lost(folder, known, there or {}, kind=FailureKind.TIMEOUT, error=said)
+    kept = read_attempt(folder, "s", "a")
+    assert kept is not None and (kept["state"], kept["error"]) == ("lost", said), "as logs and status show it"
+
+
+def test_how_much_memory_was_used_is_said(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
+    executor.submit(jobs("a"))
+    (submission,) = read_submissions(folder, ["s"])
+    Path(submission.folder).mkdir(parents=True)
+    said = "slurmstepd-n1: error: StepId=1.0 exceeded memory limit (899883008 > 838860800), being killed\n"
+    (Path(submission.folder) / "1_0_0_log.err").write_text(said)
+    scheduler.queue["1_0"] = JobState("FAILED", 0, "n1", exit_code=137, signal=9)
+    (end,) = ends_of(executor)
+    wanted = "job 1_0 ended as FAILED on n1 by signal 9 (SIGKILL): out of memory, 0.838 of 0.781 GB used; "
+    assert end.kind == "out_of_memory" and end.death == wanted + "a larger mem_gb is needed, or smaller packs"
 
 
 def test_all_cancelled_is_known_before_the_last_word_could_be_seen(scheduler: Scheduler, folder: Store) -> None:

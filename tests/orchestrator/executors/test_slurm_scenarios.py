@@ -304,6 +304,34 @@ def test_a_node_ends_every_job_at_once(bench: Bench) -> None:
     assert lost == [("not_begun",)] and num_jobs(bench) <= 3 * 12, "no more than it could take between some looks"
 
 
+@pytest.mark.parametrize("error", ["it is broken here", "CUDA error: uncorrectable ECC error encountered"])
+def test_a_node_on_which_trials_fail_is_avoided(bench: Bench, error: str) -> None:
+    """It is idle whenever jobs wait, so without care it would eat the sweep."""
+    bench.profile |= {"job_min": 0, "array_parallelism": 4, "mem_gb": 2.5}
+    bench.sweep(
+        "sickened", params={"trace": str(bench.trace), "node": "n2", "error": error}, grid={"depth": [*range(2, 18)]}
+    )
+    printed = bench.wait(bench.start())
+    assert "n2" in printed and "nothing more begins there" in printed
+    bench.check(16)
+    failed = results_of(bench.store).sql("select host, error_kind from attempts where state = 'failed'").fetchall()
+    assert {host for host, _ in failed} == {"n2"} and len(failed) <= 3
+    assert ("hardware" if "ECC" in error else "task") in {kind for _, kind in failed}
+    told = json.loads(bench.run("nodes", bench.name, "--json"))
+    (sick,) = [node for node in told if node["node"] == "n2"]
+    assert sick["failures"] and "failed on n2" in sick["avoided"]
+
+
+def test_a_task_that_fails_on_every_node_stops_the_launch(bench: Bench) -> None:
+    bench.profile |= {"job_min": 0, "array_parallelism": 4}
+    bench.sweep(
+        "sickened", params={"trace": str(bench.trace), "node": "all", "error": "a bug"}, grid={"depth": [*range(2, 26)]}
+    )
+    printed = bench.wait(bench.start(), code=1)
+    assert "stopped early" in printed and "nothing more begins there" not in printed
+    assert list(bench.status()["errors"]) == ["RuntimeError: a bug"]
+
+
 def test_a_setup_line_fails_everywhere(bench: Bench) -> None:
     bench.profile |= {"job_min": 0, "setup": ["nonesuch --load cuda", "echo not reached"]}
     bench.sweep(grid={"depth": list(range(2, 42))})
