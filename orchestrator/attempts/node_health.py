@@ -29,7 +29,7 @@ LEAST_FAILURES, MOST_FAILURES = 2, 3
 SUSPECT_S = 120.0
 """How long nothing new is sent to a node on which an attempt has failed and none has gone well since, while others work."""
 HISTORY_S = 24 * 3600.0
-"""Failures of earlier launches count for so long."""
+"""What is on the books counts for so long; each launch judges by what it sees itself."""
 BLAMES_NODE = frozenset(
     {
         FailureKind.TASK,
@@ -71,7 +71,7 @@ def read_forgiven(store: Store, sweep: str) -> dict[str, float]:
 
 
 def write_forgiven(store: Store, sweep: str, node: str) -> None:
-    """Say that a node is repaired: launches that run, and those to come, count what it does from now on.
+    """Say that a node is repaired: launches that run, and `depthrate nodes`, count what it does from now on.
 
     Raises:
         OSError: the store refuses it.
