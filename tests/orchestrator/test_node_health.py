@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests_rows import commit
-from typer.testing import CliRunner
 
 from depthrate.orchestrator.attempts.node_health import (
     NodeHealth,

@@ -83,5 +83,5 @@ def _row(node: NodeReckoning) -> list[object]:
 @click.option("--forgive", metavar="NODE", help="A node that is repaired: launches that avoid it use it again.")
 def command(sweep: str, store: str | None, json: bool, forgive: str | None) -> None:
     if forgive is not None:
-        forgive_node(sweep, forgive, existing_store(store))
+        forgive_node(sweep, forgive, existing_store(store, writes=True))
     show_nodes(sweep, existing_store(store), as_json=json)
