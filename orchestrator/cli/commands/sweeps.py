@@ -66,7 +66,7 @@ def remove_named(store: Store, sweep: str, *, is_sure: bool, grace_note: str, co
         UsageError: there is no such sweep, or it runs.
         ValueError: which trials another sweep asks for cannot be told.
     """
-    write_missing_lists(store)
+    write_missing_lists(store, removed=sweep)
     snapshot = take_snapshot(store)
     going = what_goes(store, snapshot, sweep)
     if not going.paths and not going.rows:
