@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Texts = tuple[str, ...]
     Directions = tuple[Direction, ...]
 else:  # a single one may be given without brackets; it is kept as a tuple
+    # without limits on lengths or letters: msgspec 0.22 ends the process when it frees a type that has both
     Texts = str | tuple[str, ...]
     Directions = Direction | tuple[Direction, ...]
 
@@ -180,7 +181,7 @@ class FitRequest(Part, frozen=True):
     target: Positive | None = None
     """A value of the metric: at which x is it reached?"""
     over: str = SEED
-    """The parameter whose values are the draws that intervals are over: trials with one value of it belong together."""
+    """The parameter whose values are the replicates that intervals are over: trials with one value of it belong together."""
 
     @property
     def x_names(self) -> list[str]:

@@ -226,3 +226,31 @@ def test_a_number_keeps_its_type_so_that_the_hash_stays():
     """A spec of before has `target: 1` as a whole number; read as 1.0 it would be another sweep's."""
     request = sweep_of_spec({"name": "s", "task": "collapse", "fit": [{"metric": "nc1", "target": 1, "x_min": 2.5}]})
     assert repr(request.spec()["fit"][0]) == "{'metric': 'nc1', 'x': 'depth', 'by': [], 'x_min': 2.5, 'target': 1}"
+
+
+ODD_VALUES = """
+import msgspec
+from depthrate.sweeps import search_space, spec
+
+VALUES = [1e11, "zz", "", 0, -1, True, None, [], ["q"], [3], {"a": 1}, {}, 10**400, float("nan"), (1,), [{}], {1: 2}]
+parts = [*spec.Part.__subclasses__(), search_space.SearchedParameter]
+
+def refuse(value, kind):
+    try:
+        msgspec.convert(value, kind)
+    except (msgspec.ValidationError, spec.SweepError):
+        pass
+
+for part in parts * 30:
+    for field in msgspec.structs.fields(part):
+        for value in VALUES:
+            refuse(value, field.type)
+            refuse({field.name: value}, part)
+print(len(parts))
+"""
+
+
+def test_no_value_of_any_key_ends_the_process():
+    """In a process of its own: msgspec, which is compiled, has crashed on types with limits of two kinds."""
+    done = subprocess.run([sys.executable, "-c", ODD_VALUES], capture_output=True, text=True)
+    assert done.returncode == 0 and int(done.stdout) >= 8, done.stderr
