@@ -1,11 +1,13 @@
-"""Tables made from what the code declares: pages name them, nobody types them.
+"""Tables made from what the code declares, written into the pages: `python docs/declared.py` brings all of them up to date.
 
-A page holds ```{declared} NAME [ARGUMENT]```; `TABLES` has a function for each name, which returns Markdown.
+A page holds `<!-- declared: NAME [ARGUMENT] -->`, the table, and `<!-- end -->`; `TABLES` has a function for each name, which
+returns Markdown. A test checks that the pages are current.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,9 +16,6 @@ from typing import Any
 import click
 import pyarrow as pa
 import yaml
-from docutils import nodes
-from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
 
 import depthrate
 from depthrate.orchestrator.analysis.columns import TABLES as MEASURED_TABLES
@@ -131,13 +130,14 @@ def store_layout() -> str:
 
 def public_names() -> str:
     """The signature and the docstring of every public name, functions first."""
-    kinds: dict[str, list[str]] = {"autofunction": [], "autoexception": [], "autoclass": []}
+    kinds: dict[str, list[str]] = {"Functions": [], "Classes": [], "Exceptions": []}
     for name in depthrate.__all__:
         value = getattr(depthrate, name)
-        kind = "autofunction" if not isinstance(value, type) else "autoclass"
-        kinds["autoexception" if kind == "autoclass" and issubclass(value, Exception) else kind].append(name)
-    titles = {"autofunction": "Functions", "autoclass": "Classes", "autoexception": "Exceptions"}
-    return "\n".join(f"## {titles[kind]}\n\n{_documented(kind, kinds[kind])}" for kind in titles)
+        is_class = isinstance(value, type)
+        kinds[
+            "Exceptions" if is_class and issubclass(value, Exception) else "Classes" if is_class else "Functions"
+        ].append(name)
+    return "\n".join(f"## {title}\n\n" + "\n".join(map(_documented, names)) for title, names in kinds.items())
 
 
 TABLES: dict[str, Callable[..., str]] = {
@@ -157,23 +157,27 @@ TABLES: dict[str, Callable[..., str]] = {
 }
 
 
-class Declared(SphinxDirective):
-    """```{declared} NAME [ARGUMENT]```: one of the tables above."""
-
-    required_arguments, optional_arguments = 1, 1
-
-    def run(self) -> list[nodes.Node]:
-        """Return the table as the page's own content."""
-        name, *arguments = self.arguments
-        if name not in TABLES:
-            raise self.error(f"nothing is declared as {name!r}; there are {', '.join(TABLES)}")
-        return self.parse_text_to_nodes(TABLES[name](*arguments), allow_section_headings=True)
+REGION = re.compile(r"(<!-- declared: ([\w-]+)(?: (\w+))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def setup(app: Sphinx) -> dict[str, Any]:
-    """Let pages use the directive."""
-    app.add_directive("declared", Declared)
-    return {"parallel_read_safe": True}
+def current(page: str) -> str:
+    """Return a page with its tables as the code declares them now.
+
+    Raises:
+        KeyError: it names a table that there is not.
+    """
+
+    def region(match: re.Match[str]) -> str:
+        start, name, argument, end = match.groups()
+        return f"{start}\n{TABLES[name](*filter(None, [argument])).strip()}\n\n{end}"
+
+    return REGION.sub(region, page)
+
+
+def write_pages() -> None:
+    """Bring the tables of all pages up to date."""
+    for page in sorted(Path(__file__).parent.glob("*.md")):
+        page.write_text(current(page.read_text()))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -245,7 +249,41 @@ def _option_default(option: Any) -> str:
     return f"`{default}`" if isinstance(default, str | int | float | Path) and default is not False else ""
 
 
-def _documented(kind: str, names: Iterable[str]) -> str:
-    options = "" if kind != "autoclass" else "   :members:\n"
-    body = "\n".join(f".. {kind}:: depthrate.{name}\n{options}" for name in names)
-    return f"```{{eval-rst}}\n{body}\n```\n"
+def _documented(name: str) -> str:
+    """Return a public name as Markdown: signature, docstring, and of a class its public members."""
+    value = getattr(depthrate, name)
+    text = f"### {name}\n\n```python\n{name}{_signature(value)}\n```\n\n{_prose(value)}\n"
+    if not isinstance(value, type) or issubclass(value, Exception):
+        return text
+    members = [(key, member) for key, member in vars(value).items() if not key.startswith("_")]
+    rows = [
+        [f"`{key}{_signature(member)}`", _prose(member).partition("\n\n")[0]]
+        for key, member in members
+        if _prose(member)
+    ]
+    return text + ("\n" + _table(["member", "what"], rows) if rows else "")
+
+
+def _signature(value: Any) -> str:
+    """Return the signature of a function or a class as it is written, nothing for anything else."""
+    if not callable(value) or (isinstance(value, type) and issubclass(value, Exception)):
+        return ""
+    text = str(inspect.signature(value))
+    return re.sub(
+        r"'([^']*)'",
+        lambda quoted: quoted[1],
+        re.sub(r"\bself, |\(self\)", lambda m: "()" if m[0] == "(self)" else "", text),
+    )
+
+
+def _prose(value: Any) -> str:
+    """Return a docstring as Markdown: its sections as lists."""
+    lines = (inspect.getdoc(value) or "").split("\n")
+    return "\n".join(
+        re.sub(r"^    (?=\S)", "- ", line) + ("\n" if line in ("Raises:", "Returns:", "Yields:") else "")
+        for line in lines
+    )
+
+
+if __name__ == "__main__":
+    write_pages()

@@ -36,13 +36,16 @@ LANES = ("slow", "ray", "slurm", "s3", "browser", "gpu")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --all."""
+    """Add --all and --rest."""
     parser.addoption("--all", action="store_true", help=f"also tests marked {', '.join(LANES)}")
+    parser.addoption("--rest", action="store_true", help=f"only tests marked {', '.join(LANES)}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Without paths, -m or --all run the fast lane; have xdist hand out files in the order below, not the fullest first."""
     config.option.loadscopereorder = False
+    if config.option.rest:
+        config.option.markexpr = " or ".join(LANES)
     chosen = config.option.all or config.option.markexpr or config.option.keyword
     if not chosen and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.option.markexpr = " and ".join(f"not {lane}" for lane in LANES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -80,12 +81,21 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert wanted in map(anchor, headings), f"{page.name} links to {link}"
 
 
+def test_the_tables_of_the_pages_are_current() -> None:
+    """`python docs/declared.py` brings them up to date."""
+    spec = importlib.util.spec_from_file_location("declared", DOCS / "declared.py")
+    assert spec is not None and spec.loader is not None
+    spec.loader.exec_module(declared := importlib.util.module_from_spec(spec))
+    old = [page.name for page in DOCS.glob("*.md") if declared.current(page.read_text()) != page.read_text()]
+    assert not old, f"python docs/declared.py; these are not what the code declares: {', '.join(sorted(old))}"
+
+
 def test_no_page_types_what_is_declared() -> None:
     """A parameter that stands in the first column of a table was typed; `features` is a table as well."""
+    names = {name for task in builtin_tasks().values() for name in task.schema} - {"features"}
     for page in DOCS.glob("*.md"):
-        typed = set(re.findall(r"^\| `(\w+)`", page.read_text(), re.MULTILINE))
-        declared = {name for task in builtin_tasks().values() for name in task.schema} - {"features"}
-        assert not typed & declared, page.name
+        text = re.sub(r"<!-- declared: .*?<!-- end -->", "", page.read_text(), flags=re.DOTALL)
+        assert not names & set(re.findall(r"^\| `(\w+)`", text, re.MULTILINE)), page.name
 
 
 def test_contributing_names_what_is_there() -> None:

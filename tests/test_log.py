@@ -1,4 +1,4 @@
-"""LOG.md: one table of what holds today, each row with command, machine and day, and no row that a later day contradicts."""
+"""LOG.md: one table of what holds today, each row with command, machine and day, and none that a later day contradicts."""
 
 from __future__ import annotations
 
