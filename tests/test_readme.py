@@ -45,18 +45,12 @@ def test_the_sweep_file_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "wd: 75 trials" in invoke("plan", "wd.yaml")
 
 
-def test_the_first_screen() -> None:
-    lines = README.splitlines()
+def test_it_begins_with_whom_it_is_for_and_two_commands() -> None:
     commands = [block.strip() for block in blocks("bash")]
-    assert len(lines[2]) > 50 and all("\n" not in command for command in commands[:2])
     assert commands[0].endswith("depthrate run quickstart") and "&& pytest" in commands[1]
-    assert lines.index("```text") < 21
-
-
-def test_it_is_for_a_newcomer() -> None:
-    lines = README.splitlines()
-    assert len(lines) <= 140, "what is reference belongs into docs/"
-    assert not [line for line in lines if len(line) > 120]
+    assert all("\n" not in command for command in commands[:2])
+    before = README.partition("```")[0]
+    assert all(name in before for name in ("It is for", "It\nis not for", "submitit", "Ray Tune", "Hydra"))
 
 
 def test_the_picture_is_there_for_light_and_dark() -> None:
