@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import importlib.metadata
 from collections.abc import Iterator
@@ -87,6 +88,7 @@ NEEDS_TORCH = {
     "tasks/words/training.py",
 }
 FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+PLACES = {file.relative_to(ROOT).with_suffix("") for file in FILES}
 ROOMS = (  # of the two folders that have no flat module; from the bottom up: a room imports those before it
     "storage/files",
     "storage/tables",
@@ -116,6 +118,20 @@ ROOMS = (  # of the two folders that have no flat module; from the bottom up: a 
 )
 
 
+@functools.cache
+def parsed(path: Path) -> tuple[list[ast.stmt], set[int]]:
+    """Return every import of a file, and the ids of those that stand under `if TYPE_CHECKING`."""
+    tree = ast.parse(path.read_text())
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    return list(imported), for_types
+
+
 def imports(path: Path) -> Iterator[str]:
     """Yield the modules a file imports at run time."""
     return (module for module, _ in named_imports(path))
@@ -123,15 +139,9 @@ def imports(path: Path) -> Iterator[str]:
 
 def named_imports(path: Path, *, types: bool = False) -> Iterator[tuple[str, list[str]]]:
     """Yield (module, names taken from it) at run time; with `types` also what stands under `if TYPE_CHECKING`."""
-    tree = ast.parse(path.read_text())
-    skipped = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not types
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in skipped:
+    nodes, for_types = parsed(path)
+    for node in nodes:
+        if id(node) in for_types and not types:
             continue
         if isinstance(node, ast.Import):
             yield from ((alias.name, []) for alias in node.names)
@@ -172,17 +182,16 @@ def room(place: Path) -> int | None:
 
 def modules_of(path: Path, *, types: bool = False) -> Iterator[Path]:
     """Yield the modules of ours that a file imports, also inside functions; with `types` also for the type checker alone."""
-    places = {file.relative_to(ROOT).with_suffix("") for file in FILES}
     for module, names in named_imports(path, types=types):
         if module.partition(".")[0] == "depthrate":
             place = Path(*module.split(".")[1:])
             for imported in (place, place / "__init__", *(place / name for name in names)):
-                if imported in places:
+                if imported in PLACES:
                     yield imported.with_suffix(".py")
 
 
 def test_imports_run_in_no_circle_types_included() -> None:
-    graph = {path.relative_to(ROOT): set(modules_of(path, types=path.parent.name != "sweeps")) for path in FILES}
+    graph = {path.relative_to(ROOT): set(modules_of(path, types=True)) for path in FILES}
     assert sum(map(len, graph.values())) > 300
     try:
         graphlib.TopologicalSorter(graph).prepare()
