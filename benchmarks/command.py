@@ -77,8 +77,8 @@ for seed in seeds:
 def plain(batch: int, folder: Path, cores: int, cache: Path, engine: str) -> None:
     """Run the script in a process a core."""
     seeds = [[str(seed) for seed in range(core, TRIALS, cores)] for core in range(cores)]
-    words = [[sys.executable, "-c", SCRIPT, str(DIGITS), str(batch), str(STEPS[batch]), *each] for each in seeds]
-    for process in [subprocess.Popen(each, env={**os.environ, "OMP_NUM_THREADS": "1"}) for each in words]:
+    words = [[sys.executable, "-c", SCRIPT, str(DIGITS), str(batch), str(STEPS[batch]), *seed] for seed in seeds]
+    for process in [subprocess.Popen(word, env={**os.environ, "OMP_NUM_THREADS": "1"}) for word in words]:
         assert process.wait() == 0
 
 

@@ -65,7 +65,7 @@ def _fused(trials: int, steps: int) -> float:
     size = DUFM.max_pack_size(params[0], "cpu")  # more trials than fit into the caches run as several packs
     seconds = 0.0
     for start in range(0, trials, size):
-        read = [DUFM.read(each) for each in params[start : start + size]]
+        read = [DUFM.read(parameter) for parameter in params[start : start + size]]
         trainer = training(read, DUFM.network(read[0], DUFM.data_shape(read[0]))).begin()
         for _ in range(5):
             trainer.step()

@@ -233,9 +233,9 @@ def _leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
 
 
 def _section(path: tuple[str, ...], command: Any) -> str:
-    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     words = ["depthrate", *path, *(a.name.upper() if a.required else f"[{a.name.upper()}]" for a in arguments)]
-    rows = [[f"`{each.name.upper()}`", each.help or "", ""] for each in arguments]
+    rows = [[f"`{argument.name.upper()}`", argument.help or "", ""] for argument in arguments]
     for option in command.params:
         if option.param_type_name == "option":
             names = ", ".join(f"`{name}`" for name in option.opts)

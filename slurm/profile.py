@@ -176,7 +176,7 @@ def make_profile(content: dict[str, Any], where: str) -> Profile:
         SlurmError: naming the key, what was given and what is allowed.
     """
     hints = typing.get_type_hints(Profile)
-    known = [each.name for each in dataclasses.fields(Profile) if each.name != "gpu_type"]
+    known = [field.name for field in dataclasses.fields(Profile) if field.name != "gpu_type"]
     content, fields = _spelled_out(content, where)
     for key, value in content.items():
         if key not in known:

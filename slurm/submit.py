@@ -78,8 +78,8 @@ def _send_as_some(profile: Profile, script_of: Callable[[Profile], str], name: s
     """
     script = folder / "submission.sh"
     refusals: list[SlurmError] = []
-    for each in profile.alternatives():
-        script.write_text(script_of(each))
+    for alternative in profile.alternatives():
+        script.write_text(script_of(alternative))
         try:
             return _send(script, name, KEY_VARIABLES if profile.credentials else ())
         except UnclearSubmissionError:

@@ -97,7 +97,11 @@ class Measurement:
 
 def scalars(measurements: Iterable[Measurement], per: Per | None = None) -> list[str]:
     """Return the names of those that are one number, per layer, per step or both: what can be fitted and searched for."""
-    return [each.name for each in measurements if each.kind == "scalar" and per in (None, each.per)]
+    return [
+        measurement.name
+        for measurement in measurements
+        if measurement.kind == "scalar" and per in (None, measurement.per)
+    ]
 
 
 def by_name(measurements: Iterable[Measurement]) -> dict[str, Measurement]:

@@ -33,7 +33,9 @@ def columns_of(task: Task) -> Columns:
 def known_measurements(task: Task) -> dict[str, Measurement]:
     """Return name -> measurement: what the task declares, then what others declare, as its columns may be theirs."""
     return by_name(task.measurements) | {
-        each.name: each for each in builtin_measurements() if each.name not in {own.name for own in task.measurements}
+        measurement.name: measurement
+        for measurement in builtin_measurements()
+        if measurement.name not in {own.name for own in task.measurements}
     }
 
 
@@ -42,7 +44,7 @@ def columns_to_skip(task: Task, asked: Iterable[str] = ()) -> set[str]:
 
     A task that does not declare what it measures may fill any.
     """
-    known = [each for each in known_measurements(task).values() if TABLES[each.per] == "metrics"]
+    known = [measurement for measurement in known_measurements(task).values() if TABLES[measurement.per] == "metrics"]
     own = {each.name for each in task.measurements or known}
     return {each.name for each in known if each.kind != "scalar" or each.name not in own} - set(asked)
 
@@ -53,8 +55,10 @@ def result_columns(task: Task) -> dict[str, str] | None:
         return None
     columns = {"step": "bigint", "layer": "bigint", "wall_s": "double", "committed_at": "timestamptz"}
     columns |= {name: "varchar" for name in ("trial_id", "sweep", "task", "status", "split", "device", "host")}
-    columns |= {each.name: "double" if each.kind == "scalar" else "double[]" for each in task.measurements}
-    per = {each.name.casefold(): each.per for each in task.measurements}  # SQL ignores capitals
+    columns |= {
+        measurement.name: "double" if measurement.kind == "scalar" else "double[]" for measurement in task.measurements
+    }
+    per = {measurement.name.casefold(): measurement.per for measurement in task.measurements}  # SQL ignores capitals
     seen = set()
     for name, parameter in task.schema.items():  # as the view names those that share a measurement's name
         if per.get(name.casefold()) == "step" and name in columns:
@@ -67,6 +71,6 @@ def result_columns(task: Task) -> dict[str, str] | None:
 
 def _tables(measurements: Iterable[Measurement]) -> dict[str, dict[str, str]]:
     tables: dict[str, dict[str, str]] = {}
-    for each in measurements:
-        tables.setdefault(TABLES[each.per], {})[each.name] = each.kind
+    for measurement in measurements:
+        tables.setdefault(TABLES[measurement.per], {})[measurement.name] = measurement.kind
     return tables

@@ -91,7 +91,7 @@ class Convergence:
 
 def judge(results: Results, trials: Sequence[Trial], measurements: Iterable[Measurement]) -> dict[str, Convergence]:
     """Return trial -> how its training ended; one without curves, or that diverged, is not judged."""
-    declared = next((each for each in measurements if each.optimum is not None), None)
+    declared = next((measurement for measurement in measurements if measurement.optimum is not None), None)
     judged = {trial_id: _judged(rows) for trial_id, rows in _curves(results, declared).items()}
     found = {trial_id: each for trial_id, each in judged.items() if each is not None}
     above = {} if declared is None else _above_shallower(found, trials, declared)

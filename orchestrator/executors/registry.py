@@ -82,14 +82,14 @@ def open_machines(request: ExecutorRequest) -> Machines:
     options = replace(request.options, executor_options=_own_options(entry, request.options.executor_options))
     prune = None if request.sweep.search is None else request.sweep.search.prune
     if prune is not None and prune.rule == "asha" and not entry.compares_running_trials:
-        able = " or ".join(each.name for each in EXECUTORS.values() if each.compares_running_trials)
+        able = " or ".join(executor.name for executor in EXECUTORS.values() if executor.compares_running_trials)
         raise ExecutorError(
             f"search.prune.rule asha compares trials that run at the same time, which only --executor {able} can; given: "
             f"--executor {executor}; rule halving does nearly the same everywhere"
         )
     machines = entry.open(replace(request, options=options))
     if options.detach and not machines.outlives_driver:
-        able = " or ".join(f"--executor {each.detach}" for each in EXECUTORS.values() if each.detach)
+        able = " or ".join(f"--executor {executor.detach}" for executor in EXECUTORS.values() if executor.detach)
         raise ExecutorError(f"--detach goes with {able}; {executor} workers end with their launch")
     return machines
 
@@ -99,6 +99,6 @@ def _own_options(entry: ExecutorEntry, given: Mapping[str, Any]) -> dict[str, An
     own = {option.name for option in entry.options}
     for option in executor_options():
         if option.name not in own and given.get(option.name, option.default) != option.default:
-            able = " or ".join(each.name for each in EXECUTORS.values() if option in each.options)
+            able = " or ".join(executor.name for executor in EXECUTORS.values() if option in executor.options)
             raise ExecutorError(f"{option.flag} goes with --executor {able}; given: --executor {entry.name}")
     return {option.name: given.get(option.name, option.default) for option in entry.options}

@@ -42,7 +42,7 @@ class Batching:
         """Return which of its packs an attempt ran and which it gave back, and note how long those it ran took."""
         begun = set(record["trial_ids"])
         # of a single pack others may have committed trials meanwhile
-        ran = len(entries) if len(entries) == 1 else sum(begun.issuperset(each.pack.trial_ids) for each in entries)
+        ran = len(entries) if len(entries) == 1 else sum(begun.issuperset(entry.pack.trial_ids) for entry in entries)
         if self._is_possible and record.get("packs_s") is not None and ran:
             each_s = max(1e-6, record["packs_s"]) / ran
             self._size = max(1, min(int(BATCH_S / each_s), 2 * self._size, MOST_PACKS))

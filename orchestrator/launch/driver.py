@@ -486,7 +486,7 @@ class Driver:
         entries = entry.apart()
         for each in entries:
             each.pack = self._without(each.pack, self._committed.since_then())
-        return [each for each in entries if each.pack.trials]
+        return [entry for entry in entries if entry.pack.trials]
 
     def _give_up(self, entry: PackEntry, attempt_id: str, kind: FailureKind, error: str, node: str) -> None:
         """Report a pack; the same error from several packs stops the launch, since the others would fail alike."""

@@ -86,7 +86,7 @@ def progress_of(
         packs_queued=[*(entry.pack for entry in queue), *behind],
         packs_submitted=[entry.pack for entry in running if entry.beat is None],
         waiting_for_others=len(waiting),
-        holders=[each for each in holders if queued.intersection(each["trial_ids"])],
+        holders=[holder for holder in holders if queued.intersection(holder["trial_ids"])],
         **told,
     )
 

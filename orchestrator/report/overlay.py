@@ -76,10 +76,10 @@ def _renamed(data: ReportData, names: dict[str, str]) -> ReportData:
         for name, frame in frames.items()
     }
     figures = [
-        replace(each, rows=each.rows.assign(trial_id=each.rows["trial_id"].replace(names)))
-        if "trial_id" in each.rows
-        else each
-        for each in data.figures
+        replace(figure, rows=figure.rows.assign(trial_id=figure.rows["trial_id"].replace(names)))
+        if "trial_id" in figure.rows
+        else figure
+        for figure in data.figures
     ]
     return replace(data, **renamed, figures=figures)
 
@@ -99,12 +99,12 @@ def _figures(first: ReportData, second: ReportData) -> list[FigureContent]:
     """Return the figures that the sweeps ask for: what both ask for alike is one figure, with the sweeps apart in it."""
     figures: list[FigureContent] = []
     theirs = list(second.figures)
-    for each in first.figures:
-        same = next((other for other in theirs if other.request == each.request and not other.problem), None)
-        if same is None or each.problem or each.request.kind not in ("curve", "share", "distribution"):
-            figures.append(each)
+    for figure in first.figures:
+        same = next((other for other in theirs if other.request == figure.request and not other.problem), None)
+        if same is None or figure.problem or figure.request.kind not in ("curve", "share", "distribution"):
+            figures.append(figure)
             continue
         theirs.remove(same)
-        request = each.request.replace(by=(SWEEP, *each.request.by))
-        figures.append(FigureContent(request, pd.concat([each.rows, same.rows], ignore_index=True)))
+        request = figure.request.replace(by=(SWEEP, *figure.request.by))
+        figures.append(FigureContent(request, pd.concat([figure.rows, same.rows], ignore_index=True)))
     return figures + theirs

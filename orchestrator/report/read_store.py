@@ -83,7 +83,7 @@ def read_report(
         versions=object_of(newest["versions"]) if newest else {"depthrate": importlib.metadata.version("depthrate")},
         git=_git(newest),
         created_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        problems=[*map(str, results.problems), *(each.said for each in figures if each.problem)],
+        problems=[*map(str, results.problems), *(figure.said for figure in figures if figure.problem)],
         measurements=measurements,
         lists=_lists_of(checked.task, partial(_rows_of, results, known)),
         panels=checked.task.panels,
@@ -118,7 +118,7 @@ def _rows_of(results: Results, known: pd.CategoricalDtype, query: str, order: st
 
 def _lists_of(task: Task, of_sweep: Callable[..., pd.DataFrame]) -> pd.DataFrame:
     """Return the vectors and matrices of each trial's last layer at its last step, but for those that only other tasks fill."""
-    known = [each for each in known_measurements(task).values() if each.kind != "scalar"]
+    known = [measurement for measurement in known_measurements(task).values() if measurement.kind != "scalar"]
     declared = {each.name for each in task.measurements or known}
     return of_sweep(
         f"select {_columns(['trial_id', *(each.name for each in known if each.name in declared)])} from results"
@@ -148,7 +148,7 @@ def _points(results: Results, trials: pd.DataFrame, parameters: list[str], panel
         return pd.DataFrame()
     settings = [name for name in varying(trials, parameters) if name != "seed"]
     firsts = [str(part["trial_id"].iloc[0]) for _, part in spread(grouped(trials, done, settings), MAX_SCATTERS)]
-    listed = ", ".join(f"'{each}'" for each in firsts)
+    listed = ", ".join(f"'{first}'" for first in firsts)
     named = ", ".join("'" + kind.replace("'", "''") + "'" for kind in kinds)
     return results.sql(
         "select trial_id, step, kind, label, feature[1] as x, feature[2] as y from features "

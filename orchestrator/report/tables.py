@@ -75,7 +75,7 @@ def verdict_table(data: ReportData, panel: VerdictPanel) -> str:
     if panel.measurement not in data.results or data.results[panel.measurement].dropna().empty:
         return ""
     settings = data.settings
-    columns = [(each, "") if isinstance(each, str) else each for each in panel.columns]
+    columns = [(column, "") if isinstance(column, str) else column for column in panel.columns]
     columns = [(name, beside) for name, beside in columns if name in data.results and data.results[name].notna().any()]
     found = data.results.dropna(subset=[panel.measurement])
     groups = grouped(data.trials, found, settings)

@@ -161,7 +161,7 @@ def frozen_trial(
         state=_OPTUNA_STATES[outcome.state],
         values=list(outcome.values) or None,
         params=dict(values),
-        distributions={each.name: distribution(each) for each in dimensions if each.name in values},
+        distributions={dimension.name: distribution(dimension) for dimension in dimensions if dimension.name in values},
         intermediate_values=reports if len(outcome.reports) == 1 else None,
         user_attrs={"trial_ids": list(trial_ids)} if trial_ids else None,
     )

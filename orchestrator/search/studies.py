@@ -100,7 +100,7 @@ class SearchFeed:
             study_id=study.study_id,
             number=len(state.rounds),
             values=tuple(values),
-            trial_ids=tuple(tuple(trial.trial_id for trial in study.trials(each)) for each in values),
+            trial_ids=tuple(tuple(trial.trial_id for trial in study.trials(value)) for value in values),
             thresholds=thresholds(study.search, state.told),
             exhausted=len(values) < count,
         )

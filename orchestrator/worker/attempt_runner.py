@@ -240,7 +240,7 @@ class PackRun:
                 attempt_id=self.job.attempt_id,
                 part=self._part if self._commits_in_parts else None,
                 trials=rows,
-                tables={name: [each[name] for each in tables if name in each] for name in DATA_TABLES},
+                tables={name: [table[name] for table in tables if name in table] for name in DATA_TABLES},
                 columns=self._columns,
                 features=features,
             )

@@ -86,7 +86,7 @@ def write_live(
 def _shared(params: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the parameters that all of them have alike."""
     first = params[0] if params else {}
-    return {name: value for name, value in first.items() if all(each.get(name) == value for each in params)}
+    return {name: value for name, value in first.items() if all(parameter.get(name) == value for parameter in params)}
 
 
 def _table(rows: Sequence[tuple[str, Row]]) -> pa.Table:
@@ -136,7 +136,7 @@ def _parsed(path: str, content: bytes) -> LivePack | None:
         if not (is_identity(sweep) and is_identity(attempt_id) and is_identity(name_of_path(path))):
             return None
         params = {str(trial_id): {**said["shared"], **own} for trial_id, own in said["trials"].items()}
-        columns = {each.name: table[each.name].cast(each.type) for each in _ROWS}
+        columns = {row.name: table[row.name].cast(row.type) for row in _ROWS}
         datetime.fromtimestamp(written_at, UTC)  # refuses what is no time
         if any(column.null_count for column in columns.values()):
             return None

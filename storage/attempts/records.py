@@ -224,7 +224,7 @@ def _count(value: object) -> int | None:
 
 def _ids(value: object) -> list[str] | None:
     values = [] if value is None else value
-    return values if isinstance(values, list) and all(isinstance(each, str) for each in values) else None
+    return values if isinstance(values, list) and all(isinstance(value, str) for value in values) else None
 
 
 def _member(value: object, known: Mapping[str, Any]) -> Any:

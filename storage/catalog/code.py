@@ -69,7 +69,7 @@ def find_code(store: Store, prefix: str) -> tuple[str, dict[str, bytes]]:
     Raises:
         StoreError: none begins so, or several, or it is damaged.
     """
-    found = [each for each in kept_hashes(store) if each.startswith(prefix)]
+    found = [kept_hash for kept_hash in kept_hashes(store) if kept_hash.startswith(prefix)]
     if len(found) != 1:
         there_is = ", ".join(each[:12] for each in found[:10]) or "none"
         raise StoreError(

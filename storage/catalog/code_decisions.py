@@ -66,7 +66,7 @@ class Decision:
         counting, trial_ids = fields["counting"], fields["trial_ids"]
         if not isinstance(counting, list) or not all(each is None or isinstance(each, str) for each in counting):
             raise ValueError("its versions are no texts")
-        if not isinstance(trial_ids, list) or not all(isinstance(each, str) for each in trial_ids):
+        if not isinstance(trial_ids, list) or not all(isinstance(trial_id, str) for trial_id in trial_ids):
             raise ValueError("its trials are no texts")
         if path != decision_path(fields["sweep"], number_of_decision(path), _digest(content)):
             raise ValueError("it is not what was written there")

@@ -32,7 +32,9 @@ def seal_removals(store: Store, removals: Removals, grace_s: float) -> bool:
     """
     undecided = [seal for seal in removals.seals if not seal.is_final]
     ripe = [
-        each for each in removals.removals if age_s(store, removal_path(each.removal_id), each.removed_at) >= grace_s
+        removal
+        for removal in removals.removals
+        if age_s(store, removal_path(removal.removal_id), removal.removed_at) >= grace_s
     ]
     if not undecided and not ripe:
         return False
@@ -57,7 +59,7 @@ def seal_removals(store: Store, removals: Removals, grace_s: float) -> bool:
 def _decide(store: Store, seal: Seal) -> bool:
     """Make a seal final, or take it back where somebody asks for its rows or they were restored."""
     is_final = not {trial_id for trial_id, _ in seal.unasked} & surely_asked_for(store)
-    is_final &= all(store.size(removal_path(each)) is not None for each in seal.removals)
+    is_final &= all(store.size(removal_path(removal)) is not None for removal in seal.removals)
     if is_final:
         replace(seal, is_final=True).write(store)
     store.delete(seal.path)

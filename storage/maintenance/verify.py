@@ -277,7 +277,7 @@ class _Check:
     def _check_orphan(self, path: str) -> None:
         commit = data_path(path, "trials")
         if path != commit and commit in self.snapshot.listing and commit not in self.result.lost:
-            source = next((each for each in self.snapshot.sources if each.path == commit), None)
+            source = next((source for source in self.snapshot.sources if source.path == commit), None)
             trial_ids = [] if source is None else source.trial_ids()
             self.find(commit, "damaged", f"does not name {path}, which was written for it", trial_ids)
             self.result.lost[commit] = set(trial_ids)

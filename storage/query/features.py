@@ -49,7 +49,7 @@ def read_range(store: Store, path: str, start: int, stop: int) -> bytes:
 def _stretch(group: pq.RowGroupMetaData) -> tuple[int, int]:
     """Return where the bytes of a row group begin and end."""
     columns = [group.column(index) for index in range(group.num_columns)]
-    starts = [each.dictionary_page_offset or each.data_page_offset for each in columns]
+    starts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
     return min(starts), max(s + each.total_compressed_size for s, each in zip(starts, columns, strict=True))
 
 

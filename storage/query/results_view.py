@@ -37,7 +37,7 @@ def results_view(parameters: Sequence[str], metrics: Sequence[str], curves: Sequ
 
 def _is_in(name: str, names: Iterable[str]) -> bool:
     """Whether SQL, which ignores capitals, takes this for one of the names."""
-    return name.casefold() in {each.casefold() for each in names}
+    return name.casefold() in {name.casefold() for name in names}
 
 
 def _column(table: str, name: str, prefix: str, taken: Sequence[str]) -> str:

@@ -203,7 +203,7 @@ class Columns:
     def not_standard(self, table: str, columns: pa.Schema) -> dict[str, str]:
         """Return those of some columns that not every file has, with their types' names."""
         names = self.schemas[table].names
-        return {each.name: str(each.type) for each in columns if each.name not in names}
+        return {column.name: str(column.type) for column in columns if column.name not in names}
 
 
 def no_rows(columns: Sequence[str] = TRIALS.names) -> pa.Table:

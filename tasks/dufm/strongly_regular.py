@@ -99,7 +99,7 @@ def cut_graph_branch(problem: DufmProblem, r: int) -> Branch:
     # of the p q / 2 that each matrix costs, W_2 to W_{L-2} are multiples of I_r, and W_{L-1} of K rows of signs
     gain = (p / r) ** (problem.depth - 3) * p * graph.row_norm**2 / (r * classes)
     eigenvalues = np.linalg.eigvalsh(last.T @ last)
-    spectrum = tuple((1.0, max(float(each), 0.0)) for each in eigenvalues)
+    spectrum = tuple((1.0, max(float(eigenvalue), 0.0)) for eigenvalue in eigenvalues)
     return Branch(problem, spectrum, gain / math.prod(problem.weight_decays[1:-1]), p)
 
 

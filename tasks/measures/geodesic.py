@@ -48,14 +48,14 @@ class Geodesic:
         counts = class_counts_K.tolist()
         self._labels_N = torch.repeat_interleave(class_counts_K)
         ends = (first_ND, last_ND)
-        means = [class_means(each.double().unsqueeze(0), class_counts_K)[0] for each in ends]
+        means = [class_means(end.double().unsqueeze(0), class_counts_K)[0] for end in ends]
         centres = [mean_KD.mean(0) for mean_KD in means]
         self._centred_2KD = torch.stack([mean - centre for mean, centre in zip(means, centres, strict=True)])
         roots_2KD = self._centred_2KD / len(counts) ** 0.5
         self._within_22 = first_ND.new_zeros(2, 2, dtype=torch.float64)
         self._scatter: Tensor | None = None
         scores = []
-        for label, parts in enumerate(zip(*(torch.split(each, counts) for each in ends), strict=True)):
+        for label, parts in enumerate(zip(*(torch.split(end, counts) for end in ends), strict=True)):
             deviations = torch.stack([part.double() - mean[label] for part, mean in zip(parts, means, strict=True)])
             self._within_22 += torch.einsum("ind,jnd->ij", deviations, deviations)
             projected = torch.einsum("ind,jkd->nijk", deviations, roots_2KD).flatten(1)
@@ -173,7 +173,7 @@ def along_geodesic(
     order, counts_K = _by_class(torch.as_tensor(labels).long())
 
     def read() -> Iterable[Tensor]:
-        return (torch.as_tensor(np.asarray(each))[order] for each in layers())
+        return (torch.as_tensor(np.asarray(layer))[order] for layer in layers())
 
     rows: list[dict[str, Any]] = []
     steps: list[float] = []

@@ -57,11 +57,11 @@ def started(
     network: Network, init: str, streams: Sequence[torch.Generator], dtype: torch.dtype
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the parameters [T, P] and the state that trials begin with, each drawn from a stream of its own, on the CPU."""
-    own = [network.start(each.initial_seed(), dtype) for each in streams]
+    own = [network.start(stream.initial_seed(), dtype) for stream in streams]
     if given := [each for each in own if each is not None]:
         state = {name: torch.stack([each[name] for _, each in given]) for name in given[0][1]}
         return torch.stack([theta_P for theta_P, _ in given]), state
-    drawn = [initial_parameters(network.parameter_specs(), init, each, dtype) for each in streams]
+    drawn = [initial_parameters(network.parameter_specs(), init, stream, dtype) for stream in streams]
     return torch.stack(drawn), initial_state(network.state_specs(), len(streams), dtype, torch.device("cpu"))
 
 

@@ -107,7 +107,7 @@ def inspected(
     with torch.random.fork_rng(devices=[]), watched(module, names) as watch, costs, torch.no_grad(), flops:
         output = _run(module, x, name)
     _check_output(output, data, name)
-    missing = [each for each in names if each not in watch.features]
+    missing = [name for name in names if name not in watch.features]
     if missing:
         raise ParameterError(
             f"{name} never calls its module {missing[0]!r}, which is to be measured; name others in layers"
@@ -123,7 +123,7 @@ def inspected(
         trained=training.trained,
         carried=training.carried,
         measured=tuple(watch.features),
-        shapes=tuple(tuple(pooled(each, maps).shape[1:]) for each in features),
+        shapes=tuple(tuple(pooled(feature, maps).shape[1:]) for feature in features),
         head=watch.head if has_head and f"{watch.head}.weight" in training.trained else None,
         reads_other=reads_other,
         positions=max(1, costs.positions),
@@ -162,8 +162,8 @@ class _Costs:
         self.positions, self.products, self.kept = 1, 0, 0.0
 
     def __enter__(self) -> None:
-        leaves = [each for each in self._module.modules() if not any(True for _ in each.children())]
-        self._handles = [each.register_forward_hook(self._count) for each in leaves]
+        leaves = [module for module in self._module.modules() if not any(True for _ in module.children())]
+        self._handles = [leave.register_forward_hook(self._count) for leave in leaves]
 
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:

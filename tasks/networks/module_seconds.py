@@ -52,7 +52,7 @@ def samples(data: DataShape, number: int) -> Tensor:
 def _seconds(module: nn.Module, x: Tensor) -> float:
     """Return the least processor seconds of a forward and backward pass, after one that warms up."""
     module.train()
-    parameters = [each for each in module.parameters() if each.requires_grad]
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     took = []
     for _ in range(1 + REPEATS):
         started = time.process_time()

@@ -78,7 +78,7 @@ def _seen(
     parts: dict[str, list[Tensor]] = {}
     labels: list[np.ndarray] = []
     head = None
-    before = {each: each.training for each in model.modules()}
+    before = {module: module.training for module in model.modules()}
     model.eval()
     try:
         with torch.no_grad(), watched(model, names) as watch:

@@ -90,7 +90,7 @@ class CompiledStep:
         started = time.thread_time()
         loss_T = self._run(rate_T1, correction, x, labels)
         self._tried.setdefault(size, []).append(time.thread_time() - started)
-        if all(len(self._tried.get(each, ())) >= TRIES for each in self._sizes()):
+        if all(len(self._tried.get(size, ())) >= TRIES for size in self._sizes()):
             self.size = min(self._sizes(), key=lambda each: min(self._tried[each]))
             self._split(self.size)
         return loss_T

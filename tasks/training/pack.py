@@ -344,7 +344,7 @@ class TrainingPack:
 
 def _rows(evaluation: Any, chosen: Any) -> list[dict[str, Any]]:
     """Return the numbers of these trials, each one's by column."""
-    columns = {each.name: getattr(evaluation, each.name)[chosen].tolist() for each in dataclasses.fields(evaluation)}
+    columns = {field.name: getattr(evaluation, field.name)[chosen].tolist() for field in dataclasses.fields(evaluation)}
     return [dict(zip(columns, numbers, strict=True)) for numbers in zip(*columns.values(), strict=True)]
 
 

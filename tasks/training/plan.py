@@ -67,6 +67,6 @@ def learning_rate_factor(schedule: str, step: int, num_steps: int, milestones: t
         return 0.5 * (1 + math.cos(math.pi * step / num_steps))
     if schedule == "step":
         return 0.1 ** (
-            min(2, 3 * step // num_steps) if milestones is None else sum(step >= each for each in milestones)
+            min(2, 3 * step // num_steps) if milestones is None else sum(step >= milestone for milestone in milestones)
         )
     return 1.0

@@ -116,12 +116,12 @@ class Polisher:
         """Return all that is needed to go on, as tensors and numbers."""
         trials = [
             [
-                each.search.state(is_over=each.finished_at is not None),
-                each.stage,
-                each.finished_at,
-                [each.best_P, each.lowest, each.best_gradient_norm],
+                trial.search.state(is_over=trial.finished_at is not None),
+                trial.stage,
+                trial.finished_at,
+                [trial.best_P, trial.lowest, trial.best_gradient_norm],
             ]
-            for each in self._trials
+            for trial in self._trials
         ]
         return {"num_evaluations": self.num_evaluations, "trials": trials}
 

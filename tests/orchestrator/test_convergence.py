@@ -12,7 +12,7 @@ from depthrate.tasks.collapse.measurements import MEASUREMENTS
 from depthrate.tasks.training.parameters import judged_steps
 from depthrate.tasks.training.plan import learning_rate_factor
 
-OBJECTIVE = next(each for each in MEASUREMENTS if each.optimum is not None)
+OBJECTIVE = next(measurement for measurement in MEASUREMENTS if measurement.optimum is not None)
 
 
 def ended(heights: dict[int, float], *, limit: float | None = None, schedule: str = "constant") -> Ended:

@@ -186,6 +186,6 @@ def test_storage_report_and_search_name_no_measurement(path: Path) -> None:
     text = path.read_text()
     # `objective` is also what a search minimises, `loss`, `rank` and `lr` are words: as names they stand in quotes
     words = {"objective", "loss", "rank", "lr", "accuracy", "optimum", "prediction"}
-    for name in (each.name for each in builtin_measurements()):
+    for name in (measurement.name for measurement in builtin_measurements()):
         found = re.search(rf"[\"']{name}[\"']" if name in words else rf"\b{name}\b", text)
         assert not found or (name == "objective" and "search" in str(path)), f"{path} names {name}"

@@ -160,7 +160,9 @@ def test_what_follows_from_a_cluster_file() -> None:
     )
     assert made(gpus="a100:2", cpus=8, mem_gb=16).asked() == "2 a100 GPUs, 8 CPUs, 16 GB"
     assert made(exclusive=True, mem_gb="default").asked() == "whole nodes"
-    pairs = [(each.account, each.qos) for each in made(account=["a", "b"], qos="x,y").alternatives()]
+    pairs = [
+        (alternative.account, alternative.qos) for alternative in made(account=["a", "b"], qos="x,y").alternatives()
+    ]
     assert pairs == [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]
 
 

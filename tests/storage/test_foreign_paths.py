@@ -165,7 +165,7 @@ def test_records_speak_of_their_own_attempt_alone(folder: Store) -> None:
     commit(folder, A, ["t1"])
     record = {"attempt_id": "../../../../tmp/x", "sweep": "s", "trial_ids": ["t9"], "state": "running", "started_at": 1}
     folder.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
-    assert [each["attempt_id"] for each in read_records(folder, take_snapshot(folder))] == [A]
+    assert [record["attempt_id"] for record in read_records(folder, take_snapshot(folder))] == [A]
     assert [finding.path for finding in verify(folder, builtin_columns()).findings] == [f"attempts/sweep=s/{B}.json"]
 
 

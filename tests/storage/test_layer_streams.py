@@ -35,8 +35,8 @@ def test_a_file_is_the_same_however_its_layers_come(tmp_path, num_rows):
     store = Store(str(tmp_path))
     for name, pieces in {"layers": parts, "trials": [pa.concat_tables(parts[:7]), pa.concat_tables(parts[7:])]}.items():
         file = FeatureFile()
-        for each in pieces:
-            file.add(each)
+        for piece in pieces:
+            file.add(piece)
         written = file.write(store, f"features/{name}.parquet")
         file.close()
         content = store.read(written.path)
@@ -62,8 +62,8 @@ def test_rows_that_come_after_the_store_has_refused_stand_behind_those_before(tm
         FeatureFile(),
     )
     for number, pieces in enumerate((parts[:2], parts[2:4], parts[4:])):
-        for each in pieces:
-            file.add(each)
+        for piece in pieces:
+            file.add(piece)
         with monkeypatch.context() as patch:
             patch.setattr(Store, "write", mock.Mock(side_effect=OSError("full")))
             for _ in range(2):

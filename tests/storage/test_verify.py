@@ -276,7 +276,7 @@ def test_a_manifest_that_is_gone_with_its_trials_is_named(store: Store, monkeypa
     (manifest,) = store.list("manifest")
     store.delete(manifest)
     assert answers(store) == []
-    (finding,) = [each for each in verify(store, builtin_columns()).findings if each.trial_ids]
+    (finding,) = [finding for finding in verify(store, builtin_columns()).findings if finding.trial_ids]
     assert f"its manifest {manifest} is gone; 4 of its trials stand nowhere else" in finding.what
     assert list(finding.trial_ids) == ["t1", "t2", "t3", "t4"]
 

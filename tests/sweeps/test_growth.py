@@ -72,9 +72,9 @@ def test_many_are_named_as_one_is():
     params = [{"b": b, "a": a, "n": n} for n in (1, 2) for a in (0.0, 0.5, 0.0, 1) for b in ([], [1], [], None)]
     added = {"a": 0.0, "b": []}
     maker = TrialMaker("law", 1, ["a", "b", "n"], added)
-    for each in params:
-        left = {name: value for name, value in each.items() if name == "n" or value != added[name]}
-        assert maker.make(each).trial_id == trial_id_of("law", 1, each, added) == trial_id_of("law", 1, left)
+    for parameter in params:
+        left = {name: value for name, value in parameter.items() if name == "n" or value != added[name]}
+        assert maker.make(parameter).trial_id == trial_id_of("law", 1, parameter, added) == trial_id_of("law", 1, left)
 
 
 def test_equal_is_not_the_same():

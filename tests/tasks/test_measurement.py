@@ -40,6 +40,6 @@ def test_names_are_unique_and_gaps_are_measured() -> None:
 
 def test_every_builtin_measurement_says_what_it_is() -> None:
     assert {each.name for task in builtin_tasks().values() for each in task.measurements} == {
-        each.name for each in builtin_measurements()
+        measurement.name for measurement in builtin_measurements()
     }
-    assert all(each.doc and each.label for each in builtin_measurements())
+    assert all(measurement.doc and measurement.label for measurement in builtin_measurements())

@@ -76,7 +76,7 @@ def debug_trial(prefix: str, sweep: str | None, url: str | None, device: str, *,
     store = existing_store(url) if sweep is None else open_store(url)
     console, data = make_console(), open_data_folder()
     sweeps = [load_sweep(sweep)] if sweep else [launched_sweep(spec, store) for spec in newest_specs(store).values()]
-    checked = [check_sweep(each) for each in sweeps]
+    checked = [check_sweep(sweep) for sweep in sweeps]
     by_task = {each.task.name: each.sweep for each in checked}
     snapshot = take_snapshot(store, cache=SnapshotCache(columns=TRIALS.names))
     found = find_params([trial for each in checked for trial in each.trials], snapshot, prefix)

@@ -42,7 +42,7 @@ def list_sweeps(store: Store, as_json: bool, console: Console) -> None:
     asked = {name: len(launched[name].trial_ids(store) or ()) or None for name in launched}
     ran = {name: launched[name].launched_at[:16].replace("T", " ") for name in launched}
     rows = [[name, asked.get(name), len(members.get(name, ())), ran.get(name)] for name in names]
-    removed = [each for each in snapshot.removals.removals if each.kind is RemovalKind.SWEEP]
+    removed = [removal for removal in snapshot.removals.removals if removal.kind is RemovalKind.SWEEP]
     if as_json:
         listed = [dict(zip(("sweep", "trials", "committed", "launched_at"), row, strict=True)) for row in rows]
         print_json({"sweeps": listed, "removed": [_removed_json(each) for each in removed]})
@@ -114,9 +114,13 @@ def restore_named(store: Store, sweep: str, console: Console) -> None:
         UsageError: no such sweep was removed, or a compaction has taken its trials away.
     """
     snapshot = take_snapshot(store)
-    found = [each for each in snapshot.removals.removals if each.kind is RemovalKind.SWEEP and each.sweep == sweep]
+    found = [
+        removal
+        for removal in snapshot.removals.removals
+        if removal.kind is RemovalKind.SWEEP and removal.sweep == sweep
+    ]
     if not found:
-        removed = {each.sweep for each in snapshot.removals.removals if each.kind is RemovalKind.SWEEP}
+        removed = {removal.sweep for removal in snapshot.removals.removals if removal.kind is RemovalKind.SWEEP}
         known = ", ".join(sorted(removed)) or "nothing"
         raise UsageError(f"no removed sweep {sweep!r} can be brought back in {store.url}; there is: {known}")
     require_clock(store)

@@ -54,7 +54,7 @@ def print_task(name: str, console: Console) -> None:
         print_measurements(task.measurements, console)
     else:
         console.print("It declares no measurements: any column that it returns is kept.", highlight=False)
-    docs = [p.doc for p in task.schema.values()] + [each.doc for each in task.measurements]
+    docs = [p.doc for p in task.schema.values()] + [measurement.doc for measurement in task.measurements]
     if titles := titles_cited(" ".join(docs)):
         console.print(titles, highlight=False, markup=False)
 

@@ -60,9 +60,9 @@ def restore_trials(store: Store, prefixes: Sequence[str], *, all_of_them: bool, 
     Raises:
         UsageError: none of them was removed, or a compaction has taken them away.
     """
-    removals = [each for each in take_snapshot(store).removals.removals if each.kind is RemovalKind.TRIALS]
+    removals = [removal for removal in take_snapshot(store).removals.removals if removal.kind is RemovalKind.TRIALS]
     wanted = tuple(prefixes)
-    found = [each for each in removals if all_of_them or any(t.startswith(wanted) for t, _ in each.rows)]
+    found = [removal for removal in removals if all_of_them or any(t.startswith(wanted) for t, _ in removal.rows)]
     if not found or not (all_of_them or wanted):
         raise UsageError(
             f"no removed results of {', '.join(prefixes) or 'named trials'} can be brought back in {store.url}; "

@@ -245,7 +245,7 @@ class SlurmExecutor(Executor):
         except SlurmError as error:
             log.warning("jobs of other launches are not known: %s", error)
             return {}
-        self.adopt([each for each in submissions if each.name not in watched], states)
+        self.adopt([submission for submission in submissions if submission.name not in watched], states)
         return {attempt_id: self._adopted[attempt_id] for attempt_id in self._adopted.keys() - before}
 
     def submit(self, jobs: Sequence[PackJob]) -> None:

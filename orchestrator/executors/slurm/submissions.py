@@ -137,9 +137,11 @@ def jobs_of_sweep(store: Store, sweep: str, cluster: str) -> tuple[list[Submissi
     """
     from depthrate.slurm.states import live_job_ids, squeue_states
 
-    submissions = [each for each in read_submissions(store, [sweep]) if each.cluster == cluster]
+    submissions = [submission for submission in read_submissions(store, [sweep]) if submission.cluster == cluster]
     # their launch died between sbatch and its answer; or they drive one, and submit themselves again on another node
-    by_name = {each.name: each for each in submissions if not each.job_ids or each.is_launch}
+    by_name = {
+        submission.name: submission for submission in submissions if not submission.job_ids or submission.is_launch
+    }
     if by_name:
         for name, array_id in live_job_ids(by_name).items():
             found = by_name[name]

@@ -250,13 +250,13 @@ class Outbox:
         name = f"depthrate-{self._sweep}-{new_attempt_id()}"
         folder = jobs_folder(self._profile, self._store, self._sweep) / name
         packs = [
-            [SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids, job.options.code) for job in each]
-            for each in bundles
+            [SubmittedPack(job.attempt_id, job.pack_id, job.trial_ids, job.options.code) for job in bundle]
+            for bundle in bundles
         ]
         submission = Submission(name, self._sweep, self._limits.cluster, str(folder), packs)
         submission.write(self._store)  # first, so that a job can always be found again by its name
         try:
-            arguments = [[job.to_json() for job in each] for each in bundles]
+            arguments = [[job.to_json() for job in bundle] for bundle in bundles]
             profile = self._lanes.bounded(self._profile, len(bundles), alive)
             submission.job_ids = submit_array(profile, name, folder, run_bundle, arguments, excluded)
         except UnclearSubmissionError:

@@ -27,7 +27,7 @@ MAX_GROUPS = 6
 
 def limit_plots(data: ReportData) -> list[Plot]:
     """Draw each measurement that has a known limit at the last step against depth, with that limit."""
-    plots = [_limit_plot(data, each) for each in data.measurements.values() if each.gap]
+    plots = [_limit_plot(data, measurement) for measurement in data.measurements.values() if measurement.gap]
     return [plot for plot in plots if plot is not None]
 
 
@@ -122,7 +122,11 @@ def _keys(traces: list[Trace], *, is_limit: bool) -> list[Trace]:
 
 
 def _lead(data: ReportData) -> str:
-    labels = [escape(each.label) for each in data.measurements.values() if each.gap and each.name in data.results]
+    labels = [
+        escape(measurement.label)
+        for measurement in data.measurements.values()
+        if measurement.gap and measurement.name in data.results
+    ]
     return " ".join(
         f"{label}: dashed its limit (a lower bound where the theorem asks for more than these trials have), dotted that plus "
         "the order of the construction's cost, scaled so that it meets the deepest networks, dash-dotted that plus the "

@@ -71,7 +71,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _same_length(values: list[np.ndarray]) -> list[np.ndarray]:
-    return [each for each in values if len(each) == len(values[0])]
+    return [value for value in values if len(value) == len(values[0])]
 
 
 def matrix_plots(data: ReportData, content: FigureContent) -> list[Plot]:

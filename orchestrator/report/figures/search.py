@@ -16,7 +16,7 @@ MAX_STUDIES = 12
 def search_content(view: SearchView) -> SearchContent:
     """Return what the report shows of a search."""
     columns, rows = view.table()
-    numbers = [each for each in view.states[0].study.dimensions if each.values is None]
+    numbers = [dimension for dimension in view.states[0].study.dimensions if dimension.values is None]
     plots = [_plot(view.states, dimension.name, dimension.is_log) for dimension in numbers]
     return SearchContent(view.sentence(), columns, rows, [plot for plot in plots if plot is not None])
 

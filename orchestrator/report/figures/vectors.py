@@ -21,7 +21,7 @@ SECTION = "Vectors and matrices of the last layer"
 
 def vector_plots(data: ReportData) -> list[Plot]:
     """Draw each vector entry by entry, averaged over the trials of one group."""
-    plots = [_vector_plot(data, each) for each in _vectors(data)]
+    plots = [_vector_plot(data, vector) for vector in _vectors(data)]
     return [plot for plot in plots if plot is not None]
 
 
@@ -46,7 +46,7 @@ def _vector_plot(data: ReportData, each: Measurement) -> Plot | None:
 
 
 def _lead(data: ReportData) -> str:
-    drawn = [each for each in _vectors(data) if each.name in data.lists]
+    drawn = [vector for vector in _vectors(data) if vector.name in data.lists]
     said = [
         f"{each.label}: {each.doc or each.name}{', over the largest' * (each.panel == 'spectrum')}." for each in drawn
     ]

@@ -191,7 +191,7 @@ def test_workers_follow_the_nodes_that_join_and_stop_where_one_dies(
     run = launch(folder, nodes, tmp_path, grid={"depth": [1, 2, 3, 4, 5, 6]}, params={"seconds": 20.0})
 
     def num_running() -> int:
-        return sum(each["state"] == "running" for each in attempts(folder))
+        return sum(attempt["state"] == "running" for attempt in attempts(folder))
 
     await_that(lambda: num_running() == 1 or run.poll() is not None, 360)
     joined = nodes.start(2)

@@ -588,7 +588,9 @@ def test_the_next_launch_takes_over(executor: SlurmExecutor, scheduler: Schedule
     (held,) = other.submitted.values()
     assert held == ("b", ["tb"]), "only what still waits or runs"
     other.close()
-    assert [each.job_ids for each in read_submissions(folder, ["s"])] == [["1_0", "1_1"]], "what is over is forgotten"
+    assert [submission.job_ids for submission in read_submissions(folder, ["s"])] == [["1_0", "1_1"]], (
+        "what is over is forgotten"
+    )
 
 
 def test_the_next_launch_leaves_alone_what_a_live_job_has_committed(
@@ -631,7 +633,9 @@ def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
     folders = {}
     for name in names:
         executor.submit(jobs(name))
-        (submission,) = [each for each in read_submissions(folder, ["s"]) if each.packs[0][0].pack_id == name]
+        (submission,) = [
+            submission for submission in read_submissions(folder, ["s"]) if submission.packs[0][0].pack_id == name
+        ]
         folders[name] = Path(submission.folder)
         folders[name].mkdir(parents=True)
         (folders[name] / "log.err").touch()
@@ -643,7 +647,7 @@ def test_folders_of_what_was_done_are_removed_and_of_what_failed_are_kept(
     scheduler.queue |= {"1_0": JobState("COMPLETED", 0, "n1"), "2_0": JobState("COMPLETED", 0, "n1")}
     scheduler.queue |= {"3_0": JobState("RUNNING", 0, "n1"), "4_0": JobState("RUNNING", 0, "n1")}
     assert len(ends_of(executor, until=lambda ends: len(ends) == 3)) == 3
-    assert all(each.is_dir() for each in folders.values()), "until the end, nothing is in anybody's way"
+    assert all(folder.is_dir() for folder in folders.values()), "until the end, nothing is in anybody's way"
     executor.close()
     assert [name for name in names if folders[name].exists()] == ["b", "c"], "one failed, one goes on"
 

@@ -225,7 +225,9 @@ def proposals(store: Store) -> dict[str, list[list[dict[str, Any]]]]:
     records = SearchRecords(store, "s")
     records.refresh()
     studies = sorted({batch.study_id for batch in records._batches.values()})
-    return {each: [[dict(v) for b in found for v in b.values] for found in records.batches(each)] for each in studies}
+    return {
+        study: [[dict(v) for b in found for v in b.values] for found in records.batches(study)] for study in studies
+    }
 
 
 BOWL = {

@@ -68,7 +68,7 @@ def test_bad_input(change, words):
 
 
 def test_distances_from_the_line():
-    first, last, _ = (torch.tensor(each) for each in two_layers())
+    first, last, _ = (torch.tensor(two_layer) for two_layer in two_layers())
     off, place = line_distances(first, last, first + 0.3 * (last - first))
     assert off.max() < 1e-12 and place.numpy() == pytest.approx(np.full(20, 0.3))
     way = last - first

@@ -137,7 +137,7 @@ def test_a_diverging_trial_leaves_and_disturbs_nobody():
 
 
 def test_every_declared_column_is_measured_and_no_other():
-    declared = {each.name: each for each in MEASUREMENTS}
+    declared = {measurement.name: measurement for measurement in MEASUREMENTS}
     (result,) = run([trial(**SMALL, features="all")])
     keys = {"step", "split", "layer", "is_last"}
     for table, per in (("metrics", "layer"), ("curves", "step")):

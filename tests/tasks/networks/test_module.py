@@ -135,7 +135,7 @@ def test_layers_are_found_numbered_and_pooled():
         *(("stem", (4,)), ("layers.0", (4,)), ("layers.1", (4,)), ("head input", (4,)))
     ]
     features = list(trainer(chosen, [0]).features(0))
-    assert [tuple(each.shape) for each in features] == [(1, SAMPLES, 4)] * 4
+    assert [tuple(feature.shape) for feature in features] == [(1, SAMPLES, 4)] * 4
     assert torch.equal(features[-1], features[-2])  # the head reads the mean over pixels
 
 

@@ -73,16 +73,16 @@ def test_float64_and_cpus_without_tf32_are_refused():
 
 def test_tf32_is_allowed_for_as_long_as_a_step_takes():
     backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [each.allow_tf32 for each in backends]
+    before = [backend.allow_tf32 for backend in backends]
     try:
         for each in backends:
             each.allow_tf32 = False
         with lowered("tf32", "cuda"):
-            assert all(each.allow_tf32 for each in backends)
-        assert not any(each.allow_tf32 for each in backends)
+            assert all(backend.allow_tf32 for backend in backends)
+        assert not any(backend.allow_tf32 for backend in backends)
         with pytest.raises(KeyError), lowered("tf32", "cuda"):
             raise KeyError
-        assert not any(each.allow_tf32 for each in backends)
+        assert not any(backend.allow_tf32 for backend in backends)
     finally:
         for each, allowed in zip(backends, before, strict=True):
             each.allow_tf32 = allowed

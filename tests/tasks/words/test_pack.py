@@ -97,7 +97,7 @@ def test_tables_of_a_trial():
     assert train["best_test_accuracy"] == max(row["accuracy"] for row in result.tables["curves"][1::2])
     features = result.tables["features"]
     assert features["feature"].shape == (30 + 48, 3) and set(features["kind"]) == {"word", "block"}
-    declared = {each.name for each in WORDS.measurements}
+    declared = {measurement.name for measurement in WORDS.measurements}
     assert set(words) - {"step", "split", "layer", "is_last"} <= declared and set(train) - {"step", "split"} <= declared
 
 
