@@ -28,7 +28,7 @@ RETRIES: dict[FailureKind, int] = {
     FailureKind.PREEMPTED: 50,  # taken away: not the pack's doing
     FailureKind.HARDWARE: 8,  # not the pack's doing, and more often only where every node has it
     FailureKind.NOT_BEGUN: 50,  # a node, or what is set up there: not the pack's doing
-    FailureKind.BEGINS_NOWHERE: 0,  # the next job would end like the others
+    FailureKind.FAILED_TO_START_ANYWHERE: 0,  # the next job would end like the others
     FailureKind.NOT_HERE: 3,  # what this machine lacks, another may have
     FailureKind.TIMEOUT: 1,  # a whole job's time in which nothing was saved: the next job gets no further
     FailureKind.CANCELLED: 1,  # one job cancelled by hand; the same pack twice means it
@@ -48,7 +48,7 @@ TAKEN_AWAY = (
     FailureKind.PREEMPTED,
     FailureKind.HARDWARE,
     FailureKind.NOT_BEGUN,
-    FailureKind.BEGINS_NOWHERE,
+    FailureKind.FAILED_TO_START_ANYWHERE,
 )
 """Deaths that say nothing about the trial."""
 STOP_AFTER_PACKS = 3
@@ -83,7 +83,7 @@ _DIFFERS = (
 )
 
 
-class GrowingPause:
+class Backoff:
     """How long a scheduler without room is left alone: a job leaves it a moment after its last pack, or after hours."""
 
     def __init__(self, clock: Callable[[], float], first_s: float = 3.0, longest_s: float = 30.0):

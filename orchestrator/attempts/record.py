@@ -159,7 +159,7 @@ def failure_of(
         return _kind_of_error(kind, death), death
     if record is None or state is AttemptState.RUNNING:
         return FailureKind.STORE, _why_no_end(store, record)
-    wrote = kind if kind is FailureKind.BEGINS_NOWHERE else record["error_kind"] or kind
+    wrote = kind if kind is FailureKind.FAILED_TO_START_ANYWHERE else record["error_kind"] or kind
     error = record["error"] or death
     return _kind_of_error(wrote, error), error
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from depthrate.orchestrator.cli.find_sweep import sweep_to_launch
 from depthrate.orchestrator.console.errors import next_call
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import ExecutorRequest, Machines
+from depthrate.orchestrator.executors.base import ComputeTarget, ExecutorRequest
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.registry import executor_options, open_machines
 from depthrate.orchestrator.launch.plan import CheckedSweep, Plan, check_data, check_sweep, make_plan
@@ -46,7 +46,7 @@ def _kept_code(given: str, store: Store) -> Mapping[str, bytes]:
     return files
 
 
-def machines_of(options: LaunchOptions, sweep: SweepSpec, store: Store) -> Machines:
+def machines_of(options: LaunchOptions, sweep: SweepSpec, store: Store) -> ComputeTarget:
     """Return the machines where a sweep's packs run.
 
     Raises:
@@ -80,7 +80,7 @@ def _parsed(texts: Sequence[str]) -> dict[str, object]:
     return overrides
 
 
-def plan_on(machines: Machines, checked: CheckedSweep, store: Store) -> Plan:
+def plan_on(machines: ComputeTarget, checked: CheckedSweep, store: Store) -> Plan:
     """Compare the sweep with the store, its packs cut for these machines."""
     return make_plan(
         checked,

@@ -1,8 +1,8 @@
 """The contract of an executor: machines that run packs. Results never come back through it, only through the store.
 
 `ExecutorEntry` declares one (its name, its options, how it is opened; `executors/registry.py` lists them). To open one gives
-`Machines`: looked at and checked, nothing started, so that a plan can be cut for them. They are of two kinds: an `Executor`
-takes packs from the driver in this process; a `LaunchSite` takes the whole launch.
+a `ComputeTarget`: looked at and checked, nothing started, so that a plan can be cut for it. It is of two kinds: an `Executor`
+takes packs from the driver in this process; a `RemoteLauncher` takes the whole launch.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class ExecutorError(ValueError):
     """The executor that was asked for is unknown, or its options do not fit it."""
 
 
-class Machines(ABC):
+class ComputeTarget(ABC):
     """Where packs run, as a plan sees it."""
 
     device: str
@@ -238,7 +238,7 @@ class Machines(ABC):
         return {}
 
 
-class Executor(Machines):
+class Executor(ComputeTarget):
     """Machines that take packs from the driver. Only the driver's thread calls what follows."""
 
     def scheduler_calls(self) -> Mapping[str, int]:
@@ -322,7 +322,7 @@ class LaunchJob:
     """What it is made of and prints; of no more use once all is done."""
 
 
-class LaunchSite(Machines):
+class RemoteLauncher(ComputeTarget):
     """Machines that take the whole launch: it is submitted as one job, goes on without us, and can be followed."""
 
     outlives_driver = True
@@ -356,7 +356,7 @@ class ExecutorEntry:
 
     name: str
     """As --executor names it."""
-    open: Callable[[ExecutorRequest], Machines]
+    open: Callable[[ExecutorRequest], ComputeTarget]
     """Looks at what is there and checks the options; raises a ValueError that names what does not fit."""
     options: tuple[Option, ...] = ()
     detach: str | None = None

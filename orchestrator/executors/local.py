@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from typing import IO
 
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import Executor, ExecutorEntry, ExecutorRequest, JobEnd, Machines, PackJob
+from depthrate.orchestrator.executors.base import (
+    ComputeTarget,
+    Executor,
+    ExecutorEntry,
+    ExecutorRequest,
+    JobEnd,
+    PackJob,
+)
 from depthrate.orchestrator.executors.options import Option
 
 WORKER_ENVIRONMENT = {
@@ -228,7 +235,7 @@ def _death(worker: _Worker) -> str:
     return f"{how}: {tail}" if tail else how
 
 
-def _open(request: ExecutorRequest) -> Machines:
+def _open(request: ExecutorRequest) -> ComputeTarget:
     """Return worker processes on this machine.
 
     Raises:

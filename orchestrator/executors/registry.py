@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.executors.base import (
+    ComputeTarget,
     ExecutorEntry,
     ExecutorError,
     ExecutorRequest,
-    Machines,
     Scheduler,
 )
 from depthrate.orchestrator.executors.local import LOCAL
@@ -69,7 +69,7 @@ def silent_deaths(store: Store, sweep: str) -> list[Record]:
     return [record for each in seen if each is not None for record in each.deaths]
 
 
-def open_machines(request: ExecutorRequest) -> Machines:
+def open_machines(request: ExecutorRequest) -> ComputeTarget:
     """Return what `--executor` and its options mean, of which all may be given; nothing is started.
 
     Raises:

@@ -12,7 +12,7 @@ COMPACT_AT = 512
 """A launch starts a compaction when a sweep has this many loose commits."""
 
 
-class Upkeep:
+class AutoCompactor:
     """Compacts the store beside a launch, in a process of its own, whenever a sweep has many loose commits."""
 
     def __init__(self, store: str, threshold: int = COMPACT_AT):

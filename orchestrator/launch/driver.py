@@ -16,7 +16,7 @@ from depthrate.orchestrator.attempts.failure_policy import (
     MOST_FAILURES,
     STOP_AFTER_PACKS,
     Decision,
-    GrowingPause,
+    Backoff,
     decide,
     error_pattern,
     pause_s,
@@ -35,7 +35,7 @@ from depthrate.orchestrator.executors.base import (
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.batching import Batching, blamed, grouped, trials_of
 from depthrate.orchestrator.launch.events import note
-from depthrate.orchestrator.launch.peers import OtherLaunches
+from depthrate.orchestrator.launch.peers import PeerLaunches
 from depthrate.orchestrator.launch.plan import Plan, halved
 from depthrate.orchestrator.launch.progress import Detached, Feed, Outcome, PackEntry, PackFailure, Watcher, progress_of
 from depthrate.storage.attempts.heartbeats import Beat, Beats
@@ -55,7 +55,7 @@ AGAIN_AFTER_S = 5.0
 """Seconds after which a search is asked again that could not read the store."""
 
 
-class Feeding:
+class SearchQueue:
     """Asks a search for packs; without one there are never any."""
 
     def __init__(self, feed: Feed | None, *, is_due: bool):
@@ -97,7 +97,7 @@ BEATS_A_LOOK, BEATS_HEARD = 100, 2
 """Nodes that are asked at most for their progress in one look, and every how many of the shortest heartbeats."""
 
 
-class Hearing:
+class HeartbeatReader:
     """Listens to the nodes on which a launch's attempts run."""
 
     def __init__(self, store: Store, sweep: str, clock: Callable[[], float]):
@@ -192,7 +192,7 @@ class Driver:
         self.store, self.executor, self.options, self.watch, self._clock = store, executor, options, watch, clock
         self._estimate_s = estimate_s
         """Gives the rough seconds of a pack on one core."""
-        self._feeding = Feeding(feed, is_due=not plan.packs)
+        self._search_queue = SearchQueue(feed, is_due=not plan.packs)
         self.sweep = plan.checked.sweep
         self.queue = deque(PackEntry(pack) for pack in plan.packs)
         self.running = {attempt_id: PackEntry(pack) for attempt_id, pack in plan.underway.items()}
@@ -202,7 +202,7 @@ class Driver:
         self.trials_done = len(plan.done)
         self.stopping = self.stopped_early = self.cancelled = self._has_submitted = False
         self._cancel_mark = read_cancel_mark(store, self.sweep.name)
-        self._others = OtherLaunches(store, self.sweep.name, new_attempt_id())
+        self._others = PeerLaunches(store, self.sweep.name, new_attempt_id())
         self._batching = Batching(is_possible=executor.takes_batches and feed is None)
         self._others.note_own(self.sweep.name, *self.running)
         self._health = NodeHealth(executor.num_nodes, clock)
@@ -211,13 +211,13 @@ class Driver:
         self._began_at, self._next_pardon = time.time(), float("-inf")
         self._forgiven: dict[str, float] = {}
         """Node -> when somebody said that it is repaired, as far as that was taken into account."""
-        self._no_room = GrowingPause(clock)
+        self._no_room = Backoff(clock)
         self._is_store_full = False
         self._next_look = self._next_full_look = self._next_tick = float("-inf")
         self._nothing_before = float("-inf")
         """Until when no pack in the queue can become ready by itself."""
         self._committed = CommittedTrials(store, plan.done, upkeep)
-        self._hearing = Hearing(store, self.sweep.name, clock)
+        self._heartbeats = HeartbeatReader(store, self.sweep.name, clock)
 
     def stop(self) -> None:
         """Start nothing more; let what runs save a checkpoint and end, or go on without us where it can."""
@@ -230,14 +230,14 @@ class Driver:
         with self._others:
             while (self.running and not self._may_leave()) or (self._has_more() and not self.stopping):
                 if not self.stopping:
-                    packs = self._feeding.next_packs(self._clock(), self.failures)
+                    packs = self._search_queue.next_packs(self._clock(), self.failures)
                     self.queue.extend(PackEntry(pack) for pack in packs)
                     self._submit(self._clock())
                 self._handle_all(self.executor.poll(timeout_s=0.2))
                 if self._clock() >= self._next_tick:
                     self._tick(self._clock())
         self._tell()
-        self._hearing.leave()
+        self._heartbeats.leave()
         return Outcome(self.failures, self.stopping and not self.stopped_early, self.stopped_early, self.cancelled)
 
     def _tick(self, now: float) -> None:
@@ -262,7 +262,7 @@ class Driver:
         return self.stopping and self.executor.outlives_driver
 
     def _has_more(self) -> bool:
-        return bool(self.queue) or self._feeding.has_more
+        return bool(self.queue) or self._search_queue.has_more
 
     def _stop_if_cancelled(self) -> None:
         mark = read_cancel_mark(self.store, self.sweep.name)
@@ -350,7 +350,7 @@ class Driver:
             sweep=self.sweep.name,
             task=self.sweep.loaded_task,
             **vars(trials_of(entry.pack)),
-            pruning=self._feeding.pruning(entry.pack.trial_ids),
+            pruning=self._search_queue.pruning(entry.pack.trial_ids),
             options=self.options,
             estimated_s=self._estimate_s(entry.pack),
             avoid=entry.avoid,
@@ -371,12 +371,12 @@ class Driver:
         names = [end.ran_as or end.attempt_id for end in unread if end.attempt_id in self.running]
         records = read_attempts(self.store, self.sweep.name, names)
         for end in ends:
-            self._hearing.note_end(end.ran_as or end.attempt_id)
+            self._heartbeats.note_end(end.ran_as or end.attempt_id)
             self._handle(end, end.record or records.get(end.ran_as or end.attempt_id))
 
     def _handle(self, end: JobEnd, record: Record | None) -> None:
         entry = self.running.pop(end.attempt_id, None)
-        self._feeding.note_end()
+        self._search_queue.note_end()
         self._no_room.end()
         if entry is None:  # an earlier launch's, and not of this plan: committed since, or submitted once more
             if isinstance(end.kind, FailureKind):  # or of a job that was started anew, and goes on
@@ -493,7 +493,7 @@ class Driver:
         self.failures.append(PackFailure(entry.pack, attempt_id, error, node))
         self._errors[pattern := error_pattern(error)] += 1
         not_started = self.running.keys() - self.executor.running().keys()
-        is_enough = self._errors[pattern] >= STOP_AFTER_PACKS or kind is FailureKind.BEGINS_NOWHERE
+        is_enough = self._errors[pattern] >= STOP_AFTER_PACKS or kind is FailureKind.FAILED_TO_START_ANYWHERE
         if is_enough and (self.queue or not_started) and not self.stopping:
             self.stopped_early = True
             self.executor.withdraw()
@@ -504,7 +504,7 @@ class Driver:
         left = tuple(trial for trial in pack.trials if trial.trial_id not in committed)
         self.trials_done += len(pack.trials) - len(left)
         if len(left) < len(pack.trials):
-            self._feeding.note_end()
+            self._search_queue.note_end()
         return Pack(pack.pack_id, left)
 
     def _look_for_others(self, now: float) -> None:
@@ -548,7 +548,7 @@ class Driver:
 
     def _read_progress(self) -> None:
         known = {attempt_id: entry.beat for attempt_id, entry in self.running.items()}
-        for attempt_id, beat in self._hearing.hear(self.executor.running(), known).items():
+        for attempt_id, beat in self._heartbeats.hear(self.executor.running(), known).items():
             entry = self.running[attempt_id]
             if beat is None:
                 entry.heard_at = None
@@ -584,5 +584,5 @@ class Driver:
 
     def _tell(self) -> None:
         running = list(self.running.values())
-        counts = {"trials_done": self.trials_done, "packs_added": self._feeding.added, "failures": tuple(self.failures)}
+        counts = {"trials_done": self.trials_done, "packs_added": self._search_queue.added, "failures": tuple(self.failures)}
         self.watch(progress_of(running, self.queue, self._others.busy, self._others.holders, **counts))

@@ -17,9 +17,9 @@ from rich.console import Console
 
 from depthrate.orchestrator.attempts.record import heartbeat_s
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import Executor, LaunchJob, LaunchSite, SubmitError
+from depthrate.orchestrator.executors.base import Executor, LaunchJob, RemoteLauncher, SubmitError
 from depthrate.orchestrator.executors.options import JobOptions, LaunchOptions
-from depthrate.orchestrator.launch.autocompact import Upkeep
+from depthrate.orchestrator.launch.autocompact import AutoCompactor
 from depthrate.orchestrator.launch.code_versions import keep_source, other_code
 from depthrate.orchestrator.launch.display import JobWatcher, watcher_for
 from depthrate.orchestrator.launch.driver import Driver
@@ -78,26 +78,28 @@ def launch(
     """
     of_jobs = _begin(plan, store, executor, options)
     executor.start(plan.num_packs_expected)
-    upkeep = Upkeep(of_jobs.store)
+    autocompactor = AutoCompactor(of_jobs.store)
     sweep = plan.checked.sweep.name
     with (
         watcher_for(plan, console) as watcher,
         EventLog(store, sweep, watcher.say, calls=executor.scheduler_calls) as events,
     ):
         watch = events.watching(watcher if notifier is None else notifier.watching(watcher))
-        driver = Driver(plan, store, executor, of_jobs, watch, upkeep=upkeep.look, estimate_s=estimate_s, feed=feed)
+        driver = Driver(
+            plan, store, executor, of_jobs, watch, autocompactor=autocompactor.look, estimate_s=estimate_s, feed=feed
+        )
         with _Interrupts(driver, console):
             try:
                 outcome = driver.run()
             finally:
                 executor.close()
-                upkeep.close(wait=False)
+                autocompactor.close(wait=False)
     done = _done(plan, outcome) if feed is None else set()  # a search leaves out trials that it prunes
     snapshot = await_commits(store, done)
     if not outcome.interrupted:
-        if upkeep.look(snapshot):
+        if autocompactor.look(snapshot):
             console.print("putting small files together, as depthrate compact does")
-        upkeep.close(wait=True)
+        autocompactor.close(wait=True)
     committed = snapshot.trial_ids()
     own = [pack.pack_id for pack in plan.packs if committed.issuperset(pack.trial_ids)]
     with contextlib.suppress(OSError):  # what is left of one costs room and no result
@@ -138,7 +140,7 @@ def submit(plan: Plan, store: Store, executor: Executor, estimate_s: Estimate, o
         return sent
 
 
-def send_launch(plan: Plan, store: Store, site: LaunchSite, options: LaunchOptions) -> LaunchJob:
+def send_launch(plan: Plan, store: Store, site: RemoteLauncher, options: LaunchOptions) -> LaunchJob:
     """Send the whole launch away, or find the one that is on its way already; it goes on without us.
 
     Raises:
@@ -150,7 +152,7 @@ def send_launch(plan: Plan, store: Store, site: LaunchSite, options: LaunchOptio
     return site.send_launch(replace(options, code=keep_source(store, plan.checked.task)))
 
 
-def follow_launch(plan: Plan, store: Store, site: LaunchSite, job: LaunchJob, console: Console) -> LaunchEnd:
+def follow_launch(plan: Plan, store: Store, site: RemoteLauncher, job: LaunchJob, console: Console) -> LaunchEnd:
     """Show how a launch that was sent away is getting on, until its job is over."""
     job_end = site.follow(job, JobWatcher(plan.checked, store, console).show)
     return LaunchEnd(take_snapshot(store), job=job, job_end=job_end)

@@ -15,7 +15,7 @@ from depthrate.storage.tables.states import AttemptState, FailureKind
 from depthrate.sweeps.packing import Pack
 
 
-class OtherLaunches:
+class PeerLaunches:
     """Looks at what is not this launch's own: attempts that run, and claims of trials about to be."""
 
     def __init__(self, store: Store, sweep: str = "", launch_id: str = ""):
@@ -29,7 +29,7 @@ class OtherLaunches:
         self.holders: list[Record] = []
         """The attempts that were running them."""
 
-    def __enter__(self) -> OtherLaunches:
+    def __enter__(self) -> PeerLaunches:
         self._claims.enter()
         return self
 

@@ -193,7 +193,7 @@ def span_s(record: Record, now: float) -> float:
 def wait_s(record: Record) -> float | None:
     """Return the seconds from an attempt's submission, of which its name tells, to its start; None where they are unknown."""
     name = record["attempt_id"]
-    if not is_attempt_id(name) or record["error_kind"] in (FailureKind.NOT_BEGUN, FailureKind.BEGINS_NOWHERE):
+    if not is_attempt_id(name) or record["error_kind"] in (FailureKind.NOT_BEGUN, FailureKind.FAILED_TO_START_ANYWHERE):
         return None
     submitted = datetime.strptime(name[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC).timestamp()
     return max(0.0, record["started_at"] - submitted - 1.0) if record["started_at"] >= submitted - 1.0 else None

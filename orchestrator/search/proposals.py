@@ -47,7 +47,7 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Told:
+class ProposalOutcome:
     """What came of a proposal."""
 
     state: ProposalState
@@ -65,7 +65,7 @@ class StudyState:
     rounds: list[list[Proposal]] = field(default_factory=list)
     thresholds: dict[str, dict[str, float]] = field(default_factory=dict)
     """Trial -> step -> the value it must reach there to go on."""
-    told: list[Told] = field(default_factory=list)
+    told: list[ProposalOutcome] = field(default_factory=list)
     """Of each proposal."""
     is_exhausted: bool = False
 
@@ -257,20 +257,20 @@ class SearchView:
                         state.thresholds.setdefault(trial.trial_id, dict(batch.thresholds))
             state.rounds.append(proposals)
 
-    def _tell(self, proposal: Proposal) -> Told:
+    def _tell(self, proposal: Proposal) -> ProposalOutcome:
         ids = [trial.trial_id for trial in proposal.trials]
         reports = tuple(self.records.reports[i] for i in ids if i in self.records.reports)
         if any(self._is_pruned(trial_id) for trial_id in ids):
-            return Told(ProposalState.PRUNED, (), reports)
+            return ProposalOutcome(ProposalState.PRUNED, (), reports)
         if any(trial_id not in self._values for trial_id in ids):
             missing = [trial_id for trial_id in ids if trial_id not in self._values]
             is_given_up = all(trial_id in self.given_up for trial_id in missing)
-            return Told(ProposalState.FAILED if is_given_up else ProposalState.OPEN, (), reports)
+            return ProposalOutcome(ProposalState.FAILED if is_given_up else ProposalState.OPEN, (), reports)
         each = [self._values[trial_id] for trial_id in ids]
         known = [values for values in each if values is not None]
         if len(known) < len(each):
-            return Told(ProposalState.UNDEFINED, (), reports)
-        return Told(
+            return ProposalOutcome(ProposalState.UNDEFINED, (), reports)
+        return ProposalOutcome(
             ProposalState.COMPLETE, tuple(statistics.fmean(column) for column in zip(*known, strict=True)), reports
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from depthrate.orchestrator.search.proposals import ProposalState, Told
+from depthrate.orchestrator.search.proposals import ProposalOutcome, ProposalState
 from depthrate.sweeps.search_space import Dimension
 from depthrate.sweeps.spec import Search
 
@@ -63,7 +63,7 @@ class StudySampler:
             self._asked.append((trial, values))
         return [values for _, values in self._asked]
 
-    def catch_up(self, batches: Sequence[Sequence[Values]], told: Sequence[Told]) -> None:
+    def catch_up(self, batches: Sequence[Sequence[Values]], told: Sequence[ProposalOutcome]) -> None:
         """Tell the outcomes of all batches, asking for those again that an earlier process asked for.
 
         `batches` are the values of each, `told` the outcomes of all proposals in order.
@@ -93,7 +93,7 @@ class StudySampler:
                 values[dimension.name] = suggest(trial, dimension)
         return values
 
-    def _tell(self, trial: optuna.Trial, outcome: Told) -> None:
+    def _tell(self, trial: optuna.Trial, outcome: ProposalOutcome) -> None:
         if outcome.state is ProposalState.COMPLETE:
             self._study.tell(trial, list(outcome.values))
             return
@@ -153,7 +153,7 @@ def distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
 
 
 def frozen_trial(
-    values: Values, outcome: Told, dimensions: Sequence[Dimension], trial_ids: Sequence[str] = ()
+    values: Values, outcome: ProposalOutcome, dimensions: Sequence[Dimension], trial_ids: Sequence[str] = ()
 ) -> FrozenTrial:
     """Return a proposal and its outcome as Optuna keeps them; `outcome` may not be open."""
     reports = {step: value for report in outcome.reports for step, value in report.values.items()}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from depthrate.orchestrator.search.proposals import ProposalState, Told
+from depthrate.orchestrator.search.proposals import ProposalOutcome, ProposalState
 from depthrate.sweeps.spec import Search
 
 
-def thresholds(search: Search, told: Sequence[Told]) -> dict[str, float]:
+def thresholds(search: Search, told: Sequence[ProposalOutcome]) -> dict[str, float]:
     """Return step -> the value that trials of the next batch must reach there to go on, from what is known so far.
 
     median: the median of the completed trials at that step (Golovin et al. 2017, Google Vizier, section 3.5.2).

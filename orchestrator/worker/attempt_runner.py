@@ -63,7 +63,7 @@ class _Finished:
     tables: dict[str, pa.Table]
 
 
-class PackRun:
+class AttemptRunner:
     """One attempt of a pack, or of several short ones in turn, from its record to its commit."""
 
     def __init__(
@@ -75,7 +75,7 @@ class PackRun:
         self._began = time.monotonic()
         self._commits_in_parts = bool(job.then) or not task.fused
         self._longest_wait_s = BATCH_S if job.then else COMMIT_EVERY_S
-        self._take_up(job)
+        self._begin_pack(job)
         self._open: list[tuple[TrialResult, dict[str, pa.Table]]] = []
         """Of a fused pack that is under way: its trials are committed together."""
         self._finished: list[_Finished] = []
@@ -106,7 +106,7 @@ class PackRun:
                     break
                 begun.append(pack)
                 self._live.close()
-                self._take_up(pack)
+                self._begin_pack(pack)
                 self.attempt.trial_ids = [trial_id for each in begun for trial_id in each.trial_ids]
                 if self._run_pack():
                     checkpointed.append(pack.pack_id)
@@ -118,7 +118,7 @@ class PackRun:
         self._commit_when_there_is_room()
         self._delete_checkpoints(checkpointed)
 
-    def _take_up(self, pack: PackJob) -> None:
+    def _begin_pack(self, pack: PackJob) -> None:
         """Make a pack the one that is under way."""
         self._pack, self._pruning = pack, Pruning(pack, self._judge)
         # a job may be older than the task
@@ -329,7 +329,7 @@ def run_job(job: PackJob, stop: StopFlag, judge: Judge | None = None) -> Attempt
             _begin(attempt, store, stop)
             task = _load_task(job, store)
             attempt.code_hash = code_hash(task)
-            run = PackRun(job, task, store, attempt, stop, judge)
+            run = AttemptRunner(job, task, store, attempt, stop, judge)
             with Heartbeat(run, output, stop):
                 run.run()
             attempt.state = AttemptState.DONE

@@ -17,7 +17,7 @@ from typing import IO, Protocol
 from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_cancel_mark
 from depthrate.orchestrator.attempts.record import Attempt, beat_of
 from depthrate.orchestrator.worker.context import StopFlag
-from depthrate.orchestrator.worker.node_heartbeat import NodeBeat
+from depthrate.orchestrator.worker.node_heartbeat import NodeHeartbeat
 from depthrate.storage.files.paths import log_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState, FailureKind
@@ -94,8 +94,8 @@ class Heartbeat:
 
     def _beat(self) -> None:
         pause_s = beat_of({"beat_s": self._run.attempt.beat_s}, self._run.store)
-        node = NodeBeat(self._run.store, self._run.attempt, pause_s)
-        node.leave_word()
+        node = NodeHeartbeat(self._run.store, self._run.attempt, pause_s)
+        node.publish()
         last = time.monotonic() - random.uniform(0.0, pause_s)  # what starts together does not write together
         while not self._ended.wait(1.0):
             if os.getppid() != self._parent:
@@ -104,7 +104,7 @@ class Heartbeat:
             self._try("commit", self._run.commit_if_due)
             self._try("live curves", self._run.show_live)
             if time.monotonic() - last < pause_s:
-                node.leave_word()
+                node.publish()
                 continue
             last = time.monotonic()
             self._try("heartbeat", node.beat)

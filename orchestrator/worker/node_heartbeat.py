@@ -29,7 +29,7 @@ SILENT_BEATS = 3
 """A worker that has left no word for so many beats is not spoken of."""
 
 
-class NodeBeat:
+class NodeHeartbeat:
     """An attempt's part in the signs of life of its node."""
 
     def __init__(self, store: Store, attempt: Attempt, beat_s: float):
@@ -39,7 +39,7 @@ class NodeBeat:
         self._lock: IO[bytes] | None = None
         self._began = time.time()
 
-    def leave_word(self) -> None:
+    def publish(self) -> None:
         """Say in this machine's folder how the attempt is."""
         self._attempt.heartbeat_at = time.time()
         with contextlib.suppress(OSError):
@@ -55,7 +55,7 @@ class NodeBeat:
         Raises:
             OSError: the store refuses it.
         """
-        self.leave_word()
+        self.publish()
         try:
             leads = self._leads()
             name = self._name() if leads else ""

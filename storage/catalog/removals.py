@@ -70,7 +70,7 @@ class Removal:
 
 
 @dataclass(frozen=True)
-class Seal:
+class PurgeRecord:
     """Rows that count for nobody, whoever asks for their trials."""
 
     seal_id: str
@@ -101,14 +101,14 @@ class Seal:
         store.write(self.path, sealed(fields), durable=True)
 
     @staticmethod
-    def of(path: str, content: bytes) -> Seal:
+    def of(path: str, content: bytes) -> PurgeRecord:
         """Return the seal that a file holds.
 
         Raises:
             ValueError, KeyError, TypeError, AttributeError: it holds none.
         """
         fields = read_sealed(content)
-        return Seal(
+        return PurgeRecord(
             identity(name_of_path(path)),
             is_final_seal(path),
             float(fields["sealed_at"]),
@@ -123,18 +123,18 @@ class Removals:
     """All removals of a store."""
 
     removals: tuple[Removal, ...] = ()
-    seals: tuple[Seal, ...] = ()
+    seals: tuple[PurgeRecord, ...] = ()
     hidden: frozenset[Row] = frozenset()
     """Rows that do not count."""
     gone: frozenset[Row] = frozenset()
     """Those of them that are sealed for good: a compaction leaves them out."""
 
     @staticmethod
-    def of(found: Iterable[Removal | Seal], owned: frozenset[str]) -> Removals:
+    def of(found: Iterable[Removal | PurgeRecord], owned: frozenset[str]) -> Removals:
         """Say what is hidden while sweeps ask for the trials `owned`."""
         found = sorted(found, key=str)
         removals = tuple(each for each in found if isinstance(each, Removal))
-        seals = tuple(each for each in found if isinstance(each, Seal))
+        seals = tuple(each for each in found if isinstance(each, PurgeRecord))
         gone = frozenset(row for seal in seals if seal.is_final for row in seal.rows)
         hidden = {row for seal in seals for row in seal.rows}
         hidden |= {row for each in removals if each.kind is RemovalKind.TRIALS for row in each.rows}

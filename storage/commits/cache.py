@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from depthrate.storage.catalog.code_decisions import Decision
-from depthrate.storage.catalog.removals import Removal, RemovalKind, Removals, Seal
+from depthrate.storage.catalog.removals import PurgeRecord, Removal, RemovalKind, Removals
 from depthrate.storage.catalog.requested_trials import Known, asked_for
 from depthrate.storage.commits.commit import ForeignFile, NewerFile
 from depthrate.storage.commits.manifest import Manifest
@@ -31,7 +31,7 @@ class SnapshotCache:
     commits: dict[tuple[str, int], Commit | Problem] = field(default_factory=dict)
     manifests: dict[tuple[str, int], Manifest | Problem] = field(default_factory=dict)
     decisions: dict[tuple[str, int], Decision | Problem] = field(default_factory=dict)
-    removals: dict[tuple[str, int], Removal | Seal | Problem] = field(default_factory=dict)
+    removals: dict[tuple[str, int], Removal | PurgeRecord | Problem] = field(default_factory=dict)
     asked_for: Known = field(default_factory=dict)
 
     def manifests_of(self, store: Store, listed: Mapping[str, int]) -> list[Manifest | Problem]:
@@ -65,7 +65,7 @@ class SnapshotCache:
         for path, content in _read_all(store, new):
             try:
                 if content is not None:
-                    kind = Seal if is_seal(path) else Removal
+                    kind = PurgeRecord if is_seal(path) else Removal
                     self.removals[path, listed[path]] = kind.of(path, content)
             except _UNREADABLE as error:
                 reason = f"is no removal ({first_line(error)}); what it removed counts again"

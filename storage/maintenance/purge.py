@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from depthrate.storage.attempts.clocks import age_s
-from depthrate.storage.catalog.removals import Removal, RemovalKind, Removals, Row, Seal
+from depthrate.storage.catalog.removals import PurgeRecord, Removal, RemovalKind, Removals, Row
 from depthrate.storage.catalog.requested_trials import surely_asked_for
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.paths import new_name, removal_path, removed_path
@@ -45,7 +45,7 @@ def seal_removals(store: Store, removals: Removals, grace_s: float) -> bool:
     has_decided = any([_decide(store, seal) for seal in undecided])
     if unconditional or unasked:
         carried_out = tuple(each.removal_id for each in ripe)
-        seal = Seal(new_name(), False, time.time(), carried_out, unconditional, unasked)
+        seal = PurgeRecord(new_name(), False, time.time(), carried_out, unconditional, unasked)
         seal.write(store)
         if not _decide(store, seal):
             return has_decided
@@ -56,7 +56,7 @@ def seal_removals(store: Store, removals: Removals, grace_s: float) -> bool:
     return has_decided or bool(unconditional or unasked)
 
 
-def _decide(store: Store, seal: Seal) -> bool:
+def _decide(store: Store, seal: PurgeRecord) -> bool:
     """Make a seal final, or take it back where somebody asks for its rows or they were restored."""
     is_final = not {trial_id for trial_id, _ in seal.unasked} & surely_asked_for(store)
     is_final &= all(store.size(removal_path(removal)) is not None for removal in seal.removals)

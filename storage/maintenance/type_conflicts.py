@@ -37,7 +37,7 @@ def is_mistyped(source: Source, types: Types) -> bool:
     return any(mistyped_columns(table, file, types) for table, files in source.files.items() for file in files)
 
 
-def find_mistyped(source: Source, types: Types) -> Iterator[Finding]:
+def find_type_conflicts(source: Source, types: Types) -> Iterator[Finding]:
     """Yield a finding for each such column."""
     for table, files in source.files.items():
         for file in files:

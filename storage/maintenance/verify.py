@@ -36,7 +36,7 @@ from depthrate.storage.maintenance.damage import BROKEN, diagnose, newer_columns
 from depthrate.storage.maintenance.findings import NEWER, STRAY, Finding, Verification
 from depthrate.storage.maintenance.garbage import ABANDONED_S
 from depthrate.storage.maintenance.groups import SETTLED_S
-from depthrate.storage.maintenance.type_conflicts import find_mistyped, types_of
+from depthrate.storage.maintenance.type_conflicts import find_type_conflicts, types_of
 from depthrate.storage.maintenance.verify_metadata import HashOf, check_small_files
 from depthrate.storage.tables.schema import TRIALS, Columns, all_rows, as_trials, no_rows
 from depthrate.storage.tables.states import AttemptState
@@ -163,7 +163,7 @@ class _Check:
         if source.path.startswith("trials/"):
             self.result.num_files += 1
         lost |= self._check_rows(source)
-        self.result.findings += find_mistyped(source, self._types)
+        self.result.findings += find_type_conflicts(source, self._types)
         return lost | self._check_complete(source, lost, steps_and_layers)
 
     def _check_file(

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from depthrate.storage.catalog.code import damaged_code
 from depthrate.storage.catalog.code_decisions import Decision
-from depthrate.storage.catalog.removals import Removal, Seal
+from depthrate.storage.catalog.removals import PurgeRecord, Removal
 from depthrate.storage.catalog.requested_trials import is_batch
 from depthrate.storage.catalog.specs import parse_spec, read_specs
 from depthrate.storage.catalog.tags import Tagging
@@ -102,7 +102,7 @@ def _check_decision(path: str, content: bytes) -> None:
 
 
 def _check_removal(path: str, content: bytes) -> None:
-    (Seal if is_seal(path) else Removal).of(path, content)
+    (PurgeRecord if is_seal(path) else Removal).of(path, content)
 
 
 def _check_tagging(path: str, content: bytes) -> None:

@@ -42,7 +42,7 @@ class FailureKind(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     NOT_BEGUN = "not_begun"
     """Its job ended before our program began: by its node, or by what is set up there."""
-    BEGINS_NOWHERE = "begins_nowhere"
+    FAILED_TO_START_ANYWHERE = "begins_nowhere"
     """As before, on every node that was tried."""
     NOT_HERE = "not_here"
     """The task lacked something on its machine, a compiler, and another may have it."""

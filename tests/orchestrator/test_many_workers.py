@@ -20,7 +20,7 @@ from thousand_workers import simulate
 from depthrate.orchestrator.attempts.record import Attempt, heartbeat_s, is_live, read_attempt
 from depthrate.orchestrator.cli.commands.status import Controllers
 from depthrate.orchestrator.executors.base import JobCounts, SeenJobs
-from depthrate.orchestrator.worker.node_heartbeat import NodeBeat
+from depthrate.orchestrator.worker.node_heartbeat import NodeHeartbeat
 from depthrate.storage.attempts.heartbeats import Beats, write_beats
 from depthrate.storage.attempts.records import RecordReader, read_loose_records
 from depthrate.storage.files.paths import attempt_path, beat_path
@@ -111,7 +111,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def _beat_once(store: str, name: str, ready: Any, go_on: Any) -> None:
-    node = NodeBeat(Store(store), _attempt(name, step=5), 0.2)
+    node = NodeHeartbeat(Store(store), _attempt(name, step=5), 0.2)
     node.beat()
     ready.set()
     go_on.wait(20)
@@ -123,7 +123,7 @@ def test_one_worker_tells_of_all_and_another_goes_on_when_it_dies(folder: Store,
     first = context.Process(target=_beat_once, args=(folder.root, "a", ready, go_on))
     first.start()
     assert ready.wait(20)
-    second = NodeBeat(folder, _attempt("b", step=6), 30.0)
+    second = NodeHeartbeat(folder, _attempt("b", step=6), 30.0)
     second.beat()
     assert Beats(folder, "s").look().keys() == {"a"}, "the first one tells, and has not since"
     first.kill()
@@ -137,7 +137,7 @@ def test_one_worker_tells_of_all_and_another_goes_on_when_it_dies(folder: Store,
 
 def test_a_host_may_have_any_name(folder: Store, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "café_2")
-    node = NodeBeat(folder, _attempt("a", step=5), 1.0)
+    node = NodeHeartbeat(folder, _attempt("a", step=5), 1.0)
     node.beat()
     node.end()
     assert Beats(folder, "s").look()["a"]["step"] == 5
@@ -147,7 +147,7 @@ def test_a_host_may_have_any_name(folder: Store, here: Path, monkeypatch: pytest
 def test_who_tells_is_heard_though_its_machine_has_no_room(
     folder: Store, here: Path, monkeypatch: pytest.MonkeyPatch, is_full_at_first: bool
 ) -> None:
-    node = NodeBeat(folder, _attempt("a"), 0.1)
+    node = NodeHeartbeat(folder, _attempt("a"), 0.1)
     if not is_full_at_first:
         node.beat()
     full = mock.Mock(side_effect=OSError(errno.ENOSPC, "no space left on device"))
@@ -167,7 +167,7 @@ def test_who_is_not_spoken_of_speaks_for_itself(folder: Store, here: Path) -> No
     still = context.Process(target=_beat_once, args=(folder.root, "a", ready, go_on))
     still.start()
     assert ready.wait(20)
-    node = NodeBeat(folder, _attempt("b"), 0.1)
+    node = NodeHeartbeat(folder, _attempt("b"), 0.1)
     node.beat()
     time.sleep(0.5)
     node.beat()

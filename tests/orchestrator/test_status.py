@@ -10,7 +10,7 @@ import pytest
 from tests_rows import commit
 
 from depthrate.orchestrator.attempts.record import Attempt, is_live, read_attempt, write_lost
-from depthrate.orchestrator.launch.peers import OtherLaunches
+from depthrate.orchestrator.launch.peers import PeerLaunches
 from depthrate.orchestrator.monitor.status import TrialState, sweep_status
 from depthrate.storage.attempts.records import parse_record, read_records
 from depthrate.storage.commits.snapshot import take_snapshot
@@ -80,7 +80,7 @@ def test_what_is_no_record_is_ignored_and_named(folder: Store, content: bytes) -
     status = sweep_status("s", ["t1", "t2"], snapshot, folder)
     assert status.states == {"t1": TrialState.PENDING, "t2": TrialState.OK}
     assert [str(problem) for problem in status.problems] == [f"{path}: is no record of an attempt; it is ignored"]
-    others = OtherLaunches(folder)
+    others = PeerLaunches(folder)
     others.look()
     assert not others.running and folder.read(path) == content, "what we cannot read we do not write over"
 
@@ -97,7 +97,7 @@ def test_odd_details_of_a_record_count_as_unknown(folder: Store, change: dict[st
     status.to_json()
     expected = {"failed": TrialState.FAILED}.get(change.get("state", ""), TrialState.RUNNING)
     assert status.states["t1"] in (expected, TrialState.PENDING) and not status.problems
-    OtherLaunches(folder).look()
+    PeerLaunches(folder).look()
     before = read_attempt(folder, "s", "a")
     write_lost(folder, {"pack_id": "", "device": ""}, record, kind=FailureKind.NODE_LOST, error="gone")
     again = read_attempt(folder, "s", "a")

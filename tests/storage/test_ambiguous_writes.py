@@ -14,7 +14,7 @@ from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.executors.base import PackJob
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.worker.__main__ import StopFlag, run_job
-from depthrate.orchestrator.worker.attempt_runner import CommitError, PackRun
+from depthrate.orchestrator.worker.attempt_runner import AttemptRunner, CommitError
 from depthrate.storage.files.paths import is_compacted
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
@@ -40,7 +40,7 @@ def test_a_part_number_is_not_used_again_after_a_failed_commit(
     folder: Store, monkeypatch: pytest.MonkeyPatch, stored: bool
 ) -> None:
     """With a compaction in between, what is written over would hide and then delete a trial whose commit had returned."""
-    writes, plain, plain_commit = Counter[str](), Store.write, PackRun.commit_if_due
+    writes, plain, plain_commit = Counter[str](), Store.write, AttemptRunner.commit_if_due
 
     def write(self: Store, path: str, content: bytes, *, durable: bool = False) -> None:
         if not path.startswith(("trials/", "metrics/")) or is_compacted(path):
@@ -54,12 +54,12 @@ def test_a_part_number_is_not_used_again_after_a_failed_commit(
             compact(folder, grace_s=0)
             raise OSError("the answer was lost")
 
-    def commit_as_the_heartbeat_does(self: PackRun) -> None:
+    def commit_as_the_heartbeat_does(self: AttemptRunner) -> None:
         with contextlib.suppress(CommitError):
             plain_commit(self)
 
     monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.COMMIT_EVERY_S", 0.0)
-    monkeypatch.setattr(PackRun, "commit_if_due", commit_as_the_heartbeat_does)
+    monkeypatch.setattr(AttemptRunner, "commit_if_due", commit_as_the_heartbeat_does)
     monkeypatch.setattr(Store, "write", write)
     assert run_job(job(folder, [1, 2, 3]), StopFlag()).state == "done"
     monkeypatch.undo()

@@ -24,12 +24,12 @@ import counted_files  # noqa: F401 - registers the filesystem
 from depthrate.orchestrator.attempts.record import Attempt, heartbeat_s
 from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob
 from depthrate.orchestrator.executors.options import JobOptions
-from depthrate.orchestrator.executors.slurm.outcomes import NodeCounts, PackEnds
+from depthrate.orchestrator.executors.slurm.outcomes import NodeCounts, PackOutcomes
 from depthrate.orchestrator.executors.slurm.queue import WatchedJob
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
 from depthrate.orchestrator.launch.driver import Driver
 from depthrate.orchestrator.launch.plan import Plan, check_sweep
-from depthrate.orchestrator.worker.attempt_runner import PackRun
+from depthrate.orchestrator.worker.attempt_runner import AttemptRunner
 from depthrate.orchestrator.worker.context import StopFlag
 from depthrate.slurm.states import JobState
 from depthrate.storage.attempts.heartbeats import BEAT_FIELDS, write_beats
@@ -203,7 +203,7 @@ class SimulatedWorkers(Executor):
         job, attempt = worker.job, worker.attempt
         assert job is not None and attempt is not None
         with self._store.fs.acting("workers"):
-            PackRun(job, self._task, self._store, attempt, StopFlag()).run()
+            AttemptRunner(job, self._task, self._store, attempt, StopFlag()).run()
             self._store.write(log_path(job.sweep, job.attempt_id), b"printed\n")
             attempt.state, attempt.ended_at = AttemptState.DONE, self._clock()
             attempt.beat(self._store)
@@ -231,7 +231,7 @@ class SimulatedJobs(SimulatedWorkers):
         super().__init__(store, task, clock, per_node=per_node, **how)
         self.capacity = 1_000_000
         self._slots = per_node
-        self._ends = PackEnds(store, "s", NodeCounts(1000))
+        self._ends = PackOutcomes(store, "s", NodeCounts(1000))
         self._jobs: list[WatchedJob] = []
         self._next_look = 0.0
 

@@ -12,7 +12,7 @@ from depthrate.orchestrator.cli.launch_options import launch_options
 from depthrate.orchestrator.cli.options import declared, json_option, wide_option
 from depthrate.orchestrator.cli.planning import again, check_launch, machines_of, plan_on, plan_sentence
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_warnings
-from depthrate.orchestrator.executors.base import Machines
+from depthrate.orchestrator.executors.base import ComputeTarget
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_versions import describe, other_code_of_launch
 from depthrate.orchestrator.launch.estimates import Estimates, make_estimates
@@ -70,7 +70,7 @@ def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> N
 
 
 def _as_json(
-    plan: Plan, machines: Machines, view: SearchView | None, estimates: Estimates, details: dict[str, Any]
+    plan: Plan, machines: ComputeTarget, view: SearchView | None, estimates: Estimates, details: dict[str, Any]
 ) -> dict[str, Any]:
     return {
         "sweep": plan.checked.sweep.name,
@@ -99,18 +99,18 @@ def _as_json(
     }
 
 
-def _peak_gb(pack: Pack, plan: Plan, machines: Machines) -> float | None:
+def _peak_gb(pack: Pack, plan: Plan, machines: ComputeTarget) -> float | None:
     peak_bytes = predicted_bytes(pack, plan.checked.task, machines.device)
     return None if peak_bytes is None else peak_bytes / 1e9
 
 
-def _engine(pack: Pack, plan: Plan, machines: Machines) -> Engine | None:
+def _engine(pack: Pack, plan: Plan, machines: ComputeTarget) -> Engine | None:
     """Return how the steps of a pack would run; null where the task has no choice."""
     asked, _ = machines.engine(plan.checked.sweep.engine)
     return plan.checked.task.engine(pack.trials[0].params, asked, machines.device)
 
 
-def _print_engines(console: Console, plan: Plan, machines: Machines) -> None:
+def _print_engines(console: Console, plan: Plan, machines: ComputeTarget) -> None:
     """Say how many packs train how, unless the task has no choice."""
     engines = Counter(_engine(pack, plan, machines) for pack in plan.packs)
     for engine, how in _HOW.items():
@@ -119,7 +119,7 @@ def _print_engines(console: Console, plan: Plan, machines: Machines) -> None:
             console.print(f"{count} packs train {how}", highlight=False)
 
 
-def _print_packs(console: Console, plan: Plan, machines: Machines, estimates: Estimates, *, wide: bool) -> None:
+def _print_packs(console: Console, plan: Plan, machines: ComputeTarget, estimates: Estimates, *, wide: bool) -> None:
     varying = varying_parameters(plan.checked.trials)
     rows = []
     for pack in plan.packs[:SHOWN]:
@@ -133,7 +133,9 @@ def _print_packs(console: Console, plan: Plan, machines: Machines, estimates: Es
         console.print(f"and {counted(len(plan.packs) - SHOWN, 'more pack')}")
 
 
-def print_cost(console: Console, plan: Plan, machines: Machines, estimates: Estimates, details: dict[str, Any]) -> None:
+def print_cost(
+    console: Console, plan: Plan, machines: ComputeTarget, estimates: Estimates, details: dict[str, Any]
+) -> None:
     """Say what a plan costs, or that nobody knows before a pack has run."""
     hours = estimates.hours(plan.packs)
     if hours is not None:

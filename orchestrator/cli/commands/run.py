@@ -20,7 +20,7 @@ from depthrate.orchestrator.cli.options import declared
 from depthrate.orchestrator.cli.planning import again, check_launch, machines_of, plan_on, plan_sentence
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_table, print_warnings, printable
-from depthrate.orchestrator.executors.base import Executor, LaunchSite, Machines
+from depthrate.orchestrator.executors.base import ComputeTarget, Executor, RemoteLauncher
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_versions import describe, other_code, settle, unknown_sentence
 from depthrate.orchestrator.launch.estimates import make_estimates
@@ -56,7 +56,7 @@ class _Run:
     options: LaunchOptions
     console: Console
     store: Store
-    machines: Machines
+    machines: ComputeTarget
     plan: Plan
     view: SearchView | None
     feed: SearchFeed | None
@@ -100,7 +100,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> int:
         plan = plan_on(machines, with_all, store)
     check_contents(plan, data)
     if options.probe:
-        if view is not None or isinstance(machines, LaunchSite):
+        if view is not None or isinstance(machines, RemoteLauncher):
             raise UsageError(
                 "--probe runs packs of a grid from here; leave it out for a search, and for --executor ray --cluster"
             )
@@ -135,7 +135,7 @@ def _launch(run: _Run) -> int:
     estimate_s = make_estimates(run.plan, run.store, run.machines.device)
     run.machines.check(run.plan.packs, estimate_s)
     run.say(f"{run.machines.sentence()}; store {run.store.url}")
-    if isinstance(run.machines, LaunchSite):
+    if isinstance(run.machines, RemoteLauncher):
         end = _launch_there(run, run.machines)
     else:
         assert isinstance(run.machines, Executor)
@@ -169,14 +169,14 @@ def _say_unknown_code(run: _Run) -> None:
 
 
 def _see_search(
-    checked: CheckedSweep, store: Store, machines: Machines, options: LaunchOptions
+    checked: CheckedSweep, store: Store, machines: ComputeTarget, options: LaunchOptions
 ) -> tuple[CheckedSweep, SearchView | None, SearchFeed | None]:
     """Return the sweep with all trials so far, its search, and what proposes more; as it is without a search.
 
     A launch that is sent away proposes by itself.
     """
     checked, view = with_search(checked, store)
-    if view is None or isinstance(machines, LaunchSite):
+    if view is None or isinstance(machines, RemoteLauncher):
         return checked, view, None
     if options.detach:
         raise UsageError("a search needs its launch to stay and propose; leave out --detach")
@@ -224,7 +224,7 @@ def _launch_here(run: _Run, executor: Executor, estimate_s: Estimate) -> LaunchE
         return 130
 
 
-def _launch_there(run: _Run, site: LaunchSite) -> LaunchEnd | int:
+def _launch_there(run: _Run, site: RemoteLauncher) -> LaunchEnd | int:
     """Send the whole launch away and follow it; return how it ended, or the exit code of who leaves before its end."""
     job = send_launch(run.plan, run.store, site, run.options)
     run.say(f"job {job.job_id}; how far: {run.next('status')}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.console.tables import counted
-from depthrate.orchestrator.executors.base import ExecutorRequest, LaunchJob, LaunchSite
+from depthrate.orchestrator.executors.base import ExecutorRequest, LaunchJob, RemoteLauncher
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.ray.node import RAY_ITSELF_GB, run_ray_node
 from depthrate.orchestrator.executors.slurm.entry import chosen_profile
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 3.0
 
 
-class Allocation(RemoteLaunch, LaunchSite):
+class Allocation(RemoteLaunch, RemoteLauncher):
     """The nodes of one SLURM job, on which a Ray cluster lives as long as the job."""
 
     def __init__(self, request: ExecutorRequest, profile: Profile, limits: Limits, device: str):

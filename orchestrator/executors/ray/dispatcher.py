@@ -132,7 +132,7 @@ class Dispatcher(tune.Callback):
         if self._in_vain_since is None:
             self._in_vain_since = time.monotonic()
         is_long = time.monotonic() - self._in_vain_since > NO_START_S
-        return FailureKind.BEGINS_NOWHERE if is_long else FailureKind.NOT_BEGUN
+        return FailureKind.FAILED_TO_START_ANYWHERE if is_long else FailureKind.NOT_BEGUN
 
     def _give_pack(self, trial_id: str) -> None:
         self.assigned[trial_id] = None

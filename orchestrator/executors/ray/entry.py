@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from depthrate.orchestrator.executors.base import ExecutorEntry, ExecutorError, ExecutorRequest, Machines
+from depthrate.orchestrator.executors.base import ComputeTarget, ExecutorEntry, ExecutorError, ExecutorRequest
 from depthrate.orchestrator.executors.options import Option
 from depthrate.orchestrator.executors.slurm.entry import CLUSTER, PACKS_PER_GPU
 
 ADDRESS = Option("address", str, "A Ray cluster, as in host:6379 or auto; default: a Ray of our own.")
 
 
-def _open(request: ExecutorRequest) -> Machines:
+def _open(request: ExecutorRequest) -> ComputeTarget:
     """Return a Ray of our own on this machine, a cluster's, or (with --cluster) one inside a SLURM allocation.
 
     Raises:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from depthrate.orchestrator.executors.base import (
     CancelledJobs,
+    ComputeTarget,
     ExecutorEntry,
     ExecutorError,
     ExecutorRequest,
     JobCounts,
-    Machines,
     Scheduler,
     SeenJobs,
 )
@@ -87,7 +87,7 @@ def _contained(profile: Profile, store: Store) -> Profile:
     return replace(profile, container=image, container_binds=(*profile.container_binds, *inside))
 
 
-def _open(request: ExecutorRequest) -> Machines:
+def _open(request: ExecutorRequest) -> ComputeTarget:
     """Return the cluster, and the jobs of earlier launches that it still has.
 
     Raises:

@@ -18,14 +18,14 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import Executor, JobEnd, LaunchJob, NoRoomError, PackJob, SubmitError
 from depthrate.orchestrator.executors.machine import USABLE_SHARE
 from depthrate.orchestrator.executors.slurm.folders import FinishedFolders
-from depthrate.orchestrator.executors.slurm.outcomes import CancelledEnds, NodeCounts, PackEnds
+from depthrate.orchestrator.executors.slurm.outcomes import CancelledEnds, NodeCounts, PackOutcomes
 from depthrate.orchestrator.executors.slurm.queue import JobQueue, WatchedJob, array_of
 from depthrate.orchestrator.executors.slurm.submissions import Submission, is_alive, jobs_folder, jobs_of_sweep
 from depthrate.orchestrator.executors.slurm.submitter import (
     GUESSED_PARALLEL,
-    Lanes,
-    Outbox,
-    Room,
+    ConcurrencySlots,
+    SubmitQuota,
+    Submitter,
     bundle,
     held_s,
     share_of_slots_used,
@@ -88,7 +88,7 @@ class SlurmExecutor(Executor):
         self._clock = clock
         self._supervisor = supervisor
         """Sends the launch away where it must stay."""
-        self.room = Room(max_submitted, clock)
+        self.room = SubmitQuota(max_submitted, clock)
         self._queue = JobQueue(clock, profile.grace_s, profile.poll_s)
         self.num_nodes = self._num_nodes = limits.partition_of(profile).nodes
         self._nodes = NodeCounts(self._num_nodes)
@@ -97,10 +97,10 @@ class SlurmExecutor(Executor):
         self._kept_away: list[str] = []
         self._avoided_by_array: dict[str, list[str]] = {}
         """Array -> nodes on which its packs have failed."""
-        self._ends = PackEnds(store, sweep, self._nodes, profile)
+        self._ends = PackOutcomes(store, sweep, self._nodes, profile)
         self._cancelled = CancelledEnds(clock)
         self._finished = FinishedFolders(store)
-        self._lanes = Lanes(profile.array_parallelism)
+        self._lanes = ConcurrencySlots(profile.array_parallelism)
         self._adopted: dict[str, tuple[str, list[str]]] = {}
         self._adopted_codes: dict[str, str | None] = {}
         self._over: list[Submission] = []
@@ -113,7 +113,7 @@ class SlurmExecutor(Executor):
         """How that was said."""
         self._next_look = float("-inf")
         self._pause_s = SOONEST_S
-        self._outbox = Outbox(profile, limits, store, sweep, self.room, self._lanes)
+        self._outbox = Submitter(profile, limits, store, sweep, self.room, self._lanes)
 
     def scheduler_calls(self) -> dict[str, int]:
         """Return how often each of SLURM's commands was called."""
@@ -427,4 +427,4 @@ def _ran_s(record: Record) -> float:
 
 
 def _nowhere(end: JobEnd) -> JobEnd:
-    return replace(end, kind=FailureKind.BEGINS_NOWHERE) if end.kind is FailureKind.NOT_BEGUN else end
+    return replace(end, kind=FailureKind.FAILED_TO_START_ANYWHERE) if end.kind is FailureKind.NOT_BEGUN else end

@@ -93,7 +93,7 @@ EARLY_S = 60.0
 _MEMORY = re.compile(r"oom[-_ ]?kill|exceeded .*memory limit|out of memory", re.IGNORECASE)
 
 
-class PackEnds:
+class PackOutcomes:
     """Tells which packs of a job have ended, and how; what it sees of the nodes goes into `nodes`."""
 
     def __init__(self, store: Store, sweep: str, nodes: NodeCounts, profile: Profile | None = None):
@@ -172,7 +172,10 @@ class PackEnds:
         restarts = job.state.restarts or 0
         attempt_id, record = self._newest_record(pack, restarts)
         state = record.get("state")
-        if state is not None and record.get("error_kind") not in (FailureKind.NOT_BEGUN, FailureKind.BEGINS_NOWHERE):
+        if state is not None and record.get("error_kind") not in (
+            FailureKind.NOT_BEGUN,
+            FailureKind.FAILED_TO_START_ANYWHERE,
+        ):
             if not job.has_begun:
                 self.nodes.begins(job.state.node, job.job_id)
             job.has_begun = True
@@ -314,7 +317,7 @@ def silent_deaths(
 ) -> list[Record]:
     """Return how the packs ended whose job is over without a word of theirs, where no launch has written it down."""
     deaths = []
-    ends = PackEnds(store, sweep, NodeCounts(0))
+    ends = PackOutcomes(store, sweep, NodeCounts(0))
     for submission in submissions:
         for job_id, packs in submission.jobs():
             state = states.get(job_id)

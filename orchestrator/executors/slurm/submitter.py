@@ -37,7 +37,7 @@ COUNT_EVERY_S = 60.0
 """Between two counts of the user's other jobs, which come and go without us."""
 
 
-class Room:
+class SubmitQuota:
     """How many jobs may be submitted now."""
 
     def __init__(self, most: int | None, clock: Callable[[], float]):
@@ -93,7 +93,7 @@ class Room:
         return there
 
 
-class Lanes:
+class ConcurrencySlots:
     """Who has which lane; the last that was given each."""
 
     def __init__(self, count: int | None):
@@ -199,10 +199,12 @@ def _costs_s(seconds: Sequence[float | None]) -> list[float]:
     return costs_s if len(costs_s) == len(seconds) else [1.0] * len(seconds)
 
 
-class Outbox:
+class Submitter:
     """Submits jobs, each a bundle of packs."""
 
-    def __init__(self, profile: Profile, limits: Limits, store: Store, sweep: str, room: Room, lanes: Lanes):
+    def __init__(
+        self, profile: Profile, limits: Limits, store: Store, sweep: str, room: SubmitQuota, lanes: ConcurrencySlots
+    ):
         self._profile, self._limits, self._store, self._sweep = profile, limits, store, sweep
         self._room, self._lanes = room, lanes
         self._unclear: list[Submission] = []

@@ -19,7 +19,7 @@ from depthrate.orchestrator.attempts.record import new_attempt_id
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import PackJob
 from depthrate.orchestrator.executors.options import JobOptions
-from depthrate.orchestrator.launch.autocompact import Upkeep
+from depthrate.orchestrator.launch.autocompact import AutoCompactor
 from depthrate.orchestrator.launch.plan import check_sweep
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
@@ -106,11 +106,11 @@ def test_a_failed_answer_leaves_the_file_as_it_was(store: str, tmp_path: Path) -
 @pytest.mark.slow
 def test_a_launch_compacts_when_there_are_many_commits(store: str) -> None:
     opened = Store(store)
-    upkeep = Upkeep(store, threshold=5)
+    upkeep = AutoCompactor(store, threshold=5)
     upkeep.look(take_snapshot(opened))
     upkeep.close(wait=True)
     assert not opened.list("manifest"), "four commits are few"
-    upkeep = Upkeep(store, threshold=4)
+    upkeep = AutoCompactor(store, threshold=4)
     upkeep.look(take_snapshot(opened))
     upkeep.look(take_snapshot(opened))
     upkeep.close(wait=True)

@@ -44,7 +44,7 @@ pytestmark = [
 ]
 
 
-class Machines:
+class ComputeTarget:
     """Machines of one kind: two workers, one task at a time each."""
 
     options: Sequence[str]
@@ -68,7 +68,7 @@ class Machines:
         """End the machines."""
 
 
-class LocalMachines(Machines):
+class LocalMachines(ComputeTarget):
     """Worker processes."""
 
     options = ("--executor", "local")
@@ -77,7 +77,7 @@ class LocalMachines(Machines):
         return LocalExecutor(2)
 
 
-class RayMachines(Machines):
+class RayMachines(ComputeTarget):
     """A Ray of our own, or two nodes, of which one dies."""
 
     def __init__(self, two_nodes: bool) -> None:
@@ -126,7 +126,7 @@ class RayMachines(Machines):
         self._cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
 
 
-class SlurmMachines(Machines):
+class SlurmMachines(ComputeTarget):
     """Two jobs at a time on a cluster of four nodes."""
 
     goes_on = True
@@ -155,9 +155,9 @@ class SlurmMachines(Machines):
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def machines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+def machines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComputeTarget]:
     if request.param == "local":
-        made: Machines = LocalMachines()
+        made: ComputeTarget = LocalMachines()
     elif request.param == "slurm":
         made = SlurmMachines(request.getfixturevalue("lab"), tmp_path_factory.mktemp("cluster"))
     else:
@@ -170,7 +170,7 @@ Watch = Callable[[Driver, Any], None]
 
 
 def drive(
-    machines: Machines,
+    machines: ComputeTarget,
     store: Store,
     task: str,
     watch: Watch = lambda driver, progress: None,
@@ -188,7 +188,7 @@ def drive(
 
 
 @pytest.mark.slow
-def test_every_trial_is_committed_once(machines: Machines, folder: Store) -> None:
+def test_every_trial_is_committed_once(machines: ComputeTarget, folder: Store) -> None:
     depths = list(range(1, 9))
     outcome = drive(machines, folder, "power_law", grid={"depth": depths}, params={"exponent": 1.0})
     assert not outcome.failures and committed(folder) == [(depth, 1 / depth) for depth in depths]
@@ -209,7 +209,7 @@ BESIDE = {
 
 
 @pytest.mark.slow
-def test_a_task_imports_what_lies_beside_its_file(machines: Machines, folder: Store, tmp_path: Path) -> None:
+def test_a_task_imports_what_lies_beside_its_file(machines: ComputeTarget, folder: Store, tmp_path: Path) -> None:
     for name, content in BESIDE.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
@@ -219,7 +219,7 @@ def test_a_task_imports_what_lies_beside_its_file(machines: Machines, folder: St
 
 
 @pytest.mark.slow
-def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(machines: Machines, folder: Store) -> None:
+def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(machines: ComputeTarget, folder: Store) -> None:
     outcome = drive(machines, folder, "fails", grid={"depth": [2, 3, 4]})
     assert [depth for depth, _ in committed(folder)] == [2, 4] and raw_rows(folder) == 2
     (failure,) = outcome.failures
@@ -227,20 +227,22 @@ def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(machines
 
 
 @pytest.mark.slow
-def test_out_of_memory_halves_the_pack(machines: Machines, folder: Store) -> None:
+def test_out_of_memory_halves_the_pack(machines: ComputeTarget, folder: Store) -> None:
     outcome = drive(machines, folder, "hungry", params={"depth": 2}, seeds=5)
     assert not outcome.failures and [value for _, value in committed(folder)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.slow
-def test_a_killed_worker_resumes_from_its_checkpoint(machines: Machines, folder: Store, tmp_path: Path) -> None:
+def test_a_killed_worker_resumes_from_its_checkpoint(machines: ComputeTarget, folder: Store, tmp_path: Path) -> None:
     outcome = drive(machines, folder, "dies_once", params={"depth": 2, "flag": str(tmp_path / "flag")})
     assert not outcome.failures and committed(folder) == [(2, 5.0)] and states(folder) == ["done", "lost"]
     assert folder.list("checkpoints") == {}
 
 
 @pytest.mark.slow
-def test_what_is_killed_in_the_middle_costs_nothing_but_time(machines: Machines, folder: Store, tmp_path: Path) -> None:
+def test_what_is_killed_in_the_middle_costs_nothing_but_time(
+    machines: ComputeTarget, folder: Store, tmp_path: Path
+) -> None:
     """A worker, or of two nodes one, goes away while two packs run."""
     gate = tmp_path / "gate"
     killed: list[float] = []
@@ -268,7 +270,9 @@ def test_what_is_killed_in_the_middle_costs_nothing_but_time(machines: Machines,
 
 
 @pytest.mark.slow
-def test_after_a_launch_that_was_stopped_the_next_goes_on(machines: Machines, folder: Store, tmp_path: Path) -> None:
+def test_after_a_launch_that_was_stopped_the_next_goes_on(
+    machines: ComputeTarget, folder: Store, tmp_path: Path
+) -> None:
     def stop_when_one_runs(driver: Driver, progress: Any) -> None:
         if any(state.get("step") for _, state in progress.packs_running):
             driver.stop()
@@ -313,7 +317,7 @@ def run_search(options: Sequence[str], folder: Path) -> str:
 
 @pytest.mark.slow
 def test_a_search_in_a_grid_gives_the_same_numbers_everywhere(
-    machines: Machines, reference: str, tmp_path: Path
+    machines: ComputeTarget, reference: str, tmp_path: Path
 ) -> None:
     """Proposals, measurements and training curves, bit for bit, through the command line."""
     pytest.importorskip("optuna", reason="needs pip install 'depthrate[search]'")

@@ -232,7 +232,7 @@ def test_a_worker_that_never_started_charges_no_pack_unless_none_starts_for_long
 
     assert fails_to_start("a") is FailureKind.NOT_BEGUN
     monkeypatch.setattr(dispatcher, "NO_START_S", -1.0)
-    assert fails_to_start("b") is FailureKind.BEGINS_NOWHERE
+    assert fails_to_start("b") is FailureKind.FAILED_TO_START_ANYWHERE
     dispatcher.new_worker("other")
     dispatcher.on_trial_start(0, [], SimpleNamespace(trial_id="other"))
     assert fails_to_start("c") is FailureKind.NOT_BEGUN, "another worker has started: it is the node's doing"

@@ -23,7 +23,7 @@ from depthrate.orchestrator.executors.slurm.executor import SlurmExecutor
 from depthrate.orchestrator.executors.slurm.job import _Bundle
 from depthrate.orchestrator.executors.slurm.outcomes import NodeCounts, silent_deaths
 from depthrate.orchestrator.executors.slurm.submissions import read_submissions
-from depthrate.orchestrator.executors.slurm.submitter import Lanes
+from depthrate.orchestrator.executors.slurm.submitter import ConcurrencySlots
 from depthrate.orchestrator.monitor.cost import span_s
 from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.slurm.command import SlurmError
@@ -293,7 +293,7 @@ def test_the_sweeps_jobs_at_once_are_bounded_over_all_arrays(scheduler: Schedule
 
 
 def test_an_array_with_more_jobs_than_lanes_keeps_them_all_until_its_last_jobs() -> None:
-    lanes, profile = Lanes(2), Profile()
+    lanes, profile = ConcurrencySlots(2), Profile()
     many = [f"7_{index}" for index in range(5)]
     assert lanes.bounded(profile, 5, []).extra == {}
     lanes.take(many)
@@ -302,7 +302,7 @@ def test_an_array_with_more_jobs_than_lanes_keeps_them_all_until_its_last_jobs()
     assert lanes.bounded(profile, 1, many[:1]).extra == {}
     lanes.take(["8"])
     assert lanes.bounded(profile, 2, ["7_0", "8"]).extra == {"dependency": "afterany:7_0:8"}
-    assert Lanes(None).bounded(profile, 3, many).extra == {}
+    assert ConcurrencySlots(None).bounded(profile, 3, many).extra == {}
 
 
 def test_a_controller_that_is_away_ends_nothing(

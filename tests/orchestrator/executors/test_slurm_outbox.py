@@ -10,7 +10,13 @@ from depthrate.orchestrator.executors.base import PackJob
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.executors.slurm import submitter
 from depthrate.orchestrator.executors.slurm.submissions import Submission
-from depthrate.orchestrator.executors.slurm.submitter import COUNT_EVERY_S, FORGET_S, Lanes, Outbox, Room
+from depthrate.orchestrator.executors.slurm.submitter import (
+    COUNT_EVERY_S,
+    FORGET_S,
+    ConcurrencySlots,
+    SubmitQuota,
+    Submitter,
+)
 from depthrate.slurm.command import SlurmError
 from depthrate.slurm.limits import Limits
 from depthrate.slurm.profile import Profile
@@ -55,9 +61,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return made
 
 
-def outbox_of(cluster: Cluster, store: Store, said: int | None) -> tuple[Outbox, Room]:
-    room = Room(said, lambda: cluster.now)
-    return Outbox(Profile(), Limits("lab", 101, 1000, {}), store, "s", room, Lanes(None)), room
+def outbox_of(cluster: Cluster, store: Store, said: int | None) -> tuple[Submitter, SubmitQuota]:
+    room = SubmitQuota(said, lambda: cluster.now)
+    return Submitter(Profile(), Limits("lab", 101, 1000, {}), store, "s", room, ConcurrencySlots(None)), room
 
 
 def bundles(count: int) -> list[list[PackJob]]:
@@ -68,7 +74,7 @@ def bundles(count: int) -> list[list[PackJob]]:
     return [jobs[2 * number : 2 * number + 2] for number in range(count)]
 
 
-def submit(outbox: Outbox, cluster: Cluster, count: int) -> list[Submission]:
+def submit(outbox: Submitter, cluster: Cluster, count: int) -> list[Submission]:
     taken: list[Submission] = []
     try:
         for each in outbox.submit(bundles(count), [], lambda: ["a job"] * cluster.there):

@@ -32,7 +32,7 @@ from depthrate.sweeps.studies import make_studies
 
 optuna = pytest.importorskip("optuna", reason="needs pip install 'depthrate[search]'")
 from depthrate.orchestrator.report.read_store import read_report  # noqa: E402
-from depthrate.orchestrator.search.proposals import ProposalState, Told, with_search  # noqa: E402
+from depthrate.orchestrator.search.proposals import ProposalOutcome, ProposalState, with_search  # noqa: E402
 from depthrate.orchestrator.search.samplers import StudySampler  # noqa: E402
 from depthrate.orchestrator.search.thresholds import thresholds  # noqa: E402
 
@@ -68,7 +68,9 @@ def make_sampler(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Stud
     return make
 
 
-def drive(sampler: StudySampler, sizes: list[int], outcome: Callable[[dict[str, Any]], Told]) -> list[list[Any]]:
+def drive(
+    sampler: StudySampler, sizes: list[int], outcome: Callable[[dict[str, Any]], ProposalOutcome]
+) -> list[list[Any]]:
     """Run a study to its end in this process, batch by batch."""
     batches: list[list[Any]] = []
     for size in sizes:
@@ -78,8 +80,8 @@ def drive(sampler: StudySampler, sizes: list[int], outcome: Callable[[dict[str, 
     return batches
 
 
-def complete(values: dict[str, Any]) -> Told:
-    return Told(ProposalState.COMPLETE, (height(values),))
+def complete(values: dict[str, Any]) -> ProposalOutcome:
+    return ProposalOutcome(ProposalState.COMPLETE, (height(values),))
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes", "qmc"])
@@ -130,8 +132,8 @@ def test_tpe_in_batches_reaches_what_plain_optuna_reaches(make_sampler: Any) -> 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_new_process_proposes_what_the_old_one_would_have(sampler: str, make_sampler: Any) -> None:
-    def outcome(values: dict[str, Any]) -> Told:
-        return Told(ProposalState.UNDEFINED) if values["y"] < -1.5 else complete(values)
+    def outcome(values: dict[str, Any]) -> ProposalOutcome:
+        return ProposalOutcome(ProposalState.UNDEFINED) if values["y"] < -1.5 else complete(values)
 
     sizes = [4, 4, 4, 4, 3]
     quiet = drive(make_sampler(sampler=sampler), sizes, outcome)
@@ -166,23 +168,23 @@ def test_a_grid_ends_when_all_is_proposed(make_sampler: Any) -> None:
 def test_several_objectives(make_sampler: Any) -> None:
     sampler = make_sampler(objective=["a", "b"], direction=["minimize", "maximize"])
 
-    def outcome(values: dict[str, Any]) -> Told:
+    def outcome(values: dict[str, Any]) -> ProposalOutcome:
         if values["y"] > 1.5:
-            return Told(ProposalState.UNDEFINED)
-        return Told(ProposalState.COMPLETE, (values["x"], values["y"]))
+            return ProposalOutcome(ProposalState.UNDEFINED)
+        return ProposalOutcome(ProposalState.COMPLETE, (values["x"], values["y"]))
 
     batches = drive(sampler, [6] * 4, outcome)
     assert sum(map(len, batches)) == 24
 
 
-def prune(rule: str, told: list[Told], direction: str = "minimize", **more: Any) -> dict[str, float]:
+def prune(rule: str, told: list[ProposalOutcome], direction: str = "minimize", **more: Any) -> dict[str, float]:
     settings = Prune(rule, "loss", **({"startup": 3} | more))
     return thresholds(Search({}, ("nc1",), (direction,), prune=settings), told)
 
 
-def reporting(state: str, *values: float) -> Told:
+def reporting(state: str, *values: float) -> ProposalOutcome:
     """A proposal that reported these at steps 1, 2, 4, 8, ..."""
-    return Told(ProposalState(state), (), (Report({2**place: value for place, value in enumerate(values)}),))
+    return ProposalOutcome(ProposalState(state), (), (Report({2**place: value for place, value in enumerate(values)}),))
 
 
 def test_median_thresholds() -> None:
