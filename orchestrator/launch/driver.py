@@ -15,8 +15,8 @@ from depthrate.orchestrator.attempts.cancellation import forced_attempts, read_c
 from depthrate.orchestrator.attempts.failure_policy import (
     MOST_FAILURES,
     STOP_AFTER_PACKS,
-    Decision,
     Backoff,
+    Decision,
     decide,
     error_pattern,
     pause_s,
@@ -584,5 +584,9 @@ class Driver:
 
     def _tell(self) -> None:
         running = list(self.running.values())
-        counts = {"trials_done": self.trials_done, "packs_added": self._search_queue.added, "failures": tuple(self.failures)}
+        counts = {
+            "trials_done": self.trials_done,
+            "packs_added": self._search_queue.added,
+            "failures": tuple(self.failures),
+        }
         self.watch(progress_of(running, self.queue, self._others.busy, self._others.holders, **counts))

@@ -86,7 +86,7 @@ def launch(
     ):
         watch = events.watching(watcher if notifier is None else notifier.watching(watcher))
         driver = Driver(
-            plan, store, executor, of_jobs, watch, autocompactor=autocompactor.look, estimate_s=estimate_s, feed=feed
+            plan, store, executor, of_jobs, watch, upkeep=autocompactor.look, estimate_s=estimate_s, feed=feed
         )
         with _Interrupts(driver, console):
             try:
