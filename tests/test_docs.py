@@ -54,6 +54,7 @@ def test_the_sweeps_are_valid() -> None:
     assert "f: 4 trials" in invoke("plan", "fit.yaml")
 
 
+@pytest.mark.slow
 def test_tasks_of_ones_own_and_the_store_in_python() -> None:
     for name, code in zip(("my_task", "spread"), blocks("tasks.md", "python"), strict=True):
         Path(f"{name}.py").write_text(code)

@@ -37,6 +37,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("data.py").write_text(data)
 
 
+@pytest.mark.slow
 def test_a_network_of_ones_own_is_measured_block_by_block_and_fitted() -> None:
     sweep = blocks("yaml")[0]
     assert len(sweep.splitlines()) <= 15
@@ -57,6 +58,7 @@ def test_a_network_of_ones_own_is_measured_block_by_block_and_fitted() -> None:
     assert "12 trials, 0 done" not in invoke("plan", "net.yaml")
 
 
+@pytest.mark.slow
 def test_data_of_ones_own() -> None:
     Path("noise.yaml").write_text(blocks("yaml")[1])
     invoke("run", "noise.yaml", "--workers", "1")
@@ -96,6 +98,7 @@ def before(diff: str) -> str:
     return "\n".join(line[1:] for line in diff.splitlines() if not line.startswith("+")) + "\n"
 
 
+@pytest.mark.slow
 def test_a_loop_of_ones_own_that_is_killed_goes_on_and_measures_as_probe_does() -> None:
     diff = blocks("diff")[0]
     Path("script.py").write_text(before(diff).replace("    print(step", "    pass  # "))

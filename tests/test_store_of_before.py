@@ -87,6 +87,7 @@ def test_it_is_read_as_before(before: Path) -> None:
         assert {name: types.get(name) for name in known} == known, view
 
 
+@pytest.mark.slow
 def test_fits_in_it_are_read_and_made_again(before: Path) -> None:
     kept = depthrate.open(str(before)).sql("select sweep, metric, model, exponent, n_points from fits order by all")
     assert [list(row) for row in kept.fetchall()] == EXPECTED["fits"]

@@ -74,6 +74,7 @@ def test_packs_of_one_attempt_are_committed_together(folder: Store, unhurried: N
     assert record is not None and sorted(record["trial_ids"]) == sorted(job.all_trial_ids)
 
 
+@pytest.mark.slow
 def test_an_attempt_gives_back_what_it_has_no_time_for(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("depthrate.orchestrator.worker.attempt_runner.BATCH_S", 0.0)
     job = job_of(folder, plan_of(folder, "hop", grid={"depth": [2, 3, 4]}))

@@ -156,6 +156,7 @@ def test_adding_a_depth_runs_only_that_depth(done: tuple[Path, str]) -> None:
     assert {row["n_points"] for row in fits} == {6}, "a fit uses its sweep's trials, whichever sweep ran them"
 
 
+@pytest.mark.slow
 def test_query_prints_a_table(done: tuple[Path, str]) -> None:
     sql = "select depth, avg(nc1) as nc1 from results where depth < 4 group by depth order by depth"
     code, output = invoke("query", sql, "--store", done[1])

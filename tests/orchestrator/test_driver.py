@@ -103,6 +103,7 @@ def test_packs_of_another_live_launch_are_left_to_it(folder: Store) -> None:
     assert json.loads(folder.read("attempts/sweep=s/other.json"))["state"] == "lost"
 
 
+@pytest.mark.slow
 def test_two_launches_at_the_same_moment_share_the_work(folder: Store, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     spec = {"params": {"trace": str(trace), "steps": 5}, "grid": {"depth": [2, 3, 5, 8, 13, 21]}}

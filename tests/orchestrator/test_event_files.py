@@ -63,6 +63,7 @@ def test_without_the_library_it_is_said_how_to_get_it(tmp_path: Path, monkeypatc
     assert refused.exit_code == 2 and "pip install 'depthrate[prometheus]'" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_sweep_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(TASK)
@@ -81,6 +82,7 @@ def test_a_sweep_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert depthrate.open().sql("select count(*) from trials").fetchall() == [(2,)]
 
 
+@pytest.mark.slow
 def test_results_of_a_second_run_replace_those_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(TASK)

@@ -218,6 +218,7 @@ def await_live(store: Path, launch: subprocess.Popen[str], not_of: str = "") -> 
     raise AssertionError("no live rows")
 
 
+@pytest.mark.slow
 def test_where_live_curves_cannot_be_written_the_trial_is_committed(
     folder: Store, soon: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

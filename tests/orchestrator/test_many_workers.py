@@ -28,6 +28,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import AttemptState
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_jobs", [False, True])
 def test_requests_a_pack_are_few_and_flat(tmp_path: Path, as_jobs: bool) -> None:
     few, many = (

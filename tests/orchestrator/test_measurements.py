@@ -78,6 +78,7 @@ def test_the_report_draws_what_the_task_declares(done: Path) -> None:
     assert "Score at the last step: mean 0.700" in text
 
 
+@pytest.mark.slow
 def test_axes_are_those_declared(done: Path) -> None:
     blocks = re.findall(r'class="plot-data">(.*?)</script>', (done / "r.html").read_text(), re.DOTALL)
     layouts = [json.loads(block)["layout"] for block in blocks]

@@ -35,11 +35,13 @@ def test_without_the_library_it_says_what_to_install(ran: Path) -> None:
     assert refused.exit_code == 2 and "pip install 'depthrate[mlflow]'" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_place_has_to_be_named(ran: Path) -> None:
     refused = CliRunner().invoke(app, ["export", "s"])
     assert refused.exit_code == 2 and "say where to" in refused.stderr
 
 
+@pytest.mark.slow
 def test_mlflow_reads_parameters_and_metrics_by_step(ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # else MLflow 3 refuses folders
     pytest.importorskip("mlflow", reason="pip install mlflow-skinny")

@@ -23,6 +23,7 @@ def fragile(*, depth: int, seed: int = 0, context):
 """
 
 
+@pytest.mark.slow
 def test_a_command_is_told_of_the_first_failure_and_of_the_end(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(TASK)
     (tmp_path / "s.yaml").write_text("name: s\ntask: ./own.py:fragile\ngrid: {depth: [2, 3]}\n")

@@ -158,6 +158,7 @@ def test_the_same_code_elsewhere_is_the_same_and_a_renamed_file_is_another_task(
     assert [(task, round(value)) for task, value in rows] == [("law:law", 1)] * 3 + [("other:law", 3)] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_an_edit_during_a_run_changes_nothing_of_it(tmp_path: Path, workers: str) -> None:
     lab = Lab(tmp_path, list(range(2, 42)))
@@ -188,6 +189,7 @@ def test_another_host_with_other_code_is_seen_before_it_commits(lab: Lab) -> Non
     assert "depthrate cancel s" in output and "--rerun" not in output, "while it runs, its results would not count"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_other_code_is_not_gone_on_from(tmp_path: Path) -> None:
     lab = Lab(tmp_path, [2])
     source = LAW.replace(
@@ -223,6 +225,7 @@ def test_trials_from_before_are_said_to_be_unknown_and_nothing_is_refused(lab: L
     assert code == 0 and lab.nc1() == {2: 2, 3: 2, 4: 2, 5: 2}, output
 
 
+@pytest.mark.slow
 def test_code_in_the_store_that_was_changed_is_not_executed(tmp_path: Path) -> None:
     lab = Lab(tmp_path, [2])
     assert lab.run()[0] == 0

@@ -140,6 +140,7 @@ def test_nothing_has_cost_nothing() -> None:
     assert reckon([], [], NOW) == Reckoning() and cost_lines("s", Reckoning()) == []
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_run(tiny_sweep: Path, tmp_path: Path) -> None:
     store, runner = str(tmp_path / "store"), CliRunner()
     assert runner.invoke(app, ["run", str(tiny_sweep), "--store", store, "--workers", "1"]).exit_code == 0

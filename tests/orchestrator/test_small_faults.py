@@ -65,6 +65,7 @@ def test_a_task_with_characters_that_no_file_has_is_refused(task: str, tmp_path:
         check_sweep(sweep_of_spec({**TINY, "task": task}, folder=tmp_path))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_cannot_be_deleted_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep, store = tmp_path / "s.yaml", str(tmp_path / "store")
     sweep.write_text(f"name: s\ntask: {OWN_TASKS}:power_law\ngrid: {{depth: [2, 3]}}\n")

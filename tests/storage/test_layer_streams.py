@@ -28,6 +28,7 @@ def part(trial, layer, num_rows, width=64, dtype=np.float32):
     return task_table("features", columns, None, trial_id=trial, attempt_id="a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_rows", [1, 700, 5000])
 def test_a_file_is_the_same_however_its_layers_come(tmp_path, num_rows):
     parts = [part(trial, layer, num_rows) for trial in ("x", "y") for layer in range(7)]

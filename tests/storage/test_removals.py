@@ -96,6 +96,7 @@ def test_damaged_removals_hide_nothing_and_are_named(shared: Store) -> None:
     assert path in {finding.path for finding in verify(shared, builtin_columns()).findings}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_nothing_that_a_sweep_asks_for_is_lost_in_any_interleaving(monkeypatch: pytest.MonkeyPatch) -> None:
     """DEPTHRATE_INTERLEAVINGS=1000 tries more; a failure names its seed and prints the schedule."""

@@ -1,8 +1,6 @@
 """Stop a process at its n-th call that changes something: of a folder's files, or of a bucket's.
 
 From that call on nothing that it does is carried out, as of a process that was killed: no clean-up, no last word.
-
-    python tests/support/crash_points.py        # counts the calls of every verb
 """
 
 from __future__ import annotations

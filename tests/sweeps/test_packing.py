@@ -62,6 +62,7 @@ def test_no_trial_is_lost_or_doubled(shapes, most, fused, workers):
     assert len({pack.pack_id for pack in packs}) == len(packs)
 
 
+@pytest.mark.slow
 @settings(deadline=None)  # busy machines
 @given(shapes_of_trials, st.integers(1, 9))
 def test_a_fused_pack_has_one_shape_and_sizes_are_even(shapes, most):

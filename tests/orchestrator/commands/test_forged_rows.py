@@ -30,6 +30,7 @@ FORGED: list[tuple[str, str | None]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("column", "value"), FORGED)
 def test_every_command_goes_on(
     column: str, value: str | None, folder: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

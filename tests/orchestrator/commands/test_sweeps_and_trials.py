@@ -53,6 +53,7 @@ def ask(store: str, sql: str, *options: str) -> list[dict[str, object]]:
     return rows
 
 
+@pytest.mark.slow
 def test_each_sweep_is_asked_for_itself(store: str) -> None:
     counts = ask(store, "select sweep, count(*) as n, min(depth) as low from results group by sweep order by sweep")
     assert counts == [
@@ -74,6 +75,7 @@ def test_an_average_over_different_settings_is_said_to_be_one(store: str) -> Non
     assert not CliRunner().invoke(app, ["query", by_both, "--store", store]).stderr
 
 
+@pytest.mark.slow
 def test_sweeps_are_compared(store: str) -> None:
     told = json.loads(invoke("compare", "low", "low.exponent-1.0", "--json", "--store", store))
     assert told["parameters"] == {"exponent": [[0.5], [1.0]]} and told["shared"] == 0
@@ -85,6 +87,7 @@ def test_sweeps_are_compared(store: str) -> None:
     assert "p(equal)" in invoke("compare", "low", "high", "--store", store)
 
 
+@pytest.mark.slow
 def test_the_launch_of_a_store_is_run_again_by_its_name_and_what_there_is_none_of_is_told(store: str) -> None:
     assert "low: 9 trials, 9 done" in invoke("plan", "low", "--store", store)
     assert "low.depth-21: 3 trials, 0 done" in invoke("plan", "low", "--set", "depth=21", "--store", store)
@@ -97,6 +100,7 @@ def test_the_launch_of_a_store_is_run_again_by_its_name_and_what_there_is_none_o
     assert "'lo' does not exist" in refused("run", "lo", "--store", f"{store}/none")
 
 
+@pytest.mark.slow
 def test_a_sweep_is_removed_and_brought_back(store: str) -> None:
     shown = invoke("sweeps", "rm", "low", "--store", store)
     assert "6 committed trials go" in shown and "3 stay, which other sweeps ask for: high 3" in shown

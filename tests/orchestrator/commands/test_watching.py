@@ -31,6 +31,7 @@ def break_off(monkeypatch: pytest.MonkeyPatch, module: str, name: str, looks: se
     monkeypatch.setattr(f"{module}.{name}", broken)
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_for_a_moment_does_not_end_watching(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

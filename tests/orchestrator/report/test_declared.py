@@ -98,6 +98,7 @@ def test_a_verdict_is_said_in_words_with_numbers_beside():
     assert heads == ["rate", "trials", "Order", "Size", "Loss"] and "The rule." in table
 
 
+@pytest.mark.slow
 def test_the_page_and_the_files_hold_them():
     data = make_data()
     page = render_report(data)

@@ -70,6 +70,7 @@ def test_exponents_of_two_sweeps_are_compared_over_whole_seeds() -> None:
     assert alike.common.p_common < 1e-6, "and the same share of it in both"
 
 
+@pytest.mark.slow
 def test_the_page_has_each_trial_once_and_both_commands() -> None:
     page = render_report(overlaid(plain_data(), replace(steeper(), commands=["depthrate run steeper.yaml", "report"])))
     page = re.sub("<script.*?</script>", "", page, flags=re.DOTALL)

@@ -48,6 +48,7 @@ def test_exponents_are_mathematics_and_dollars_of_users_are_not() -> None:
     assert label("x<sup>$a$</sup>", SCREEN) == r"x^\$a\$"
 
 
+@pytest.mark.slow
 def test_a_paper_s_figure_has_its_width_and_its_text_as_text() -> None:
     files = draw(small_plot(), COLUMN)
     svg = files["svg"].decode()
@@ -80,6 +81,7 @@ def test_every_dash_of_the_page_is_drawn_in_a_file(dash: str) -> None:
     assert draw(small_plot(line={"color": "#000000", "dash": dash}))["svg"].startswith(b"<?xml")
 
 
+@pytest.mark.slow
 def test_a_legend_is_inside_where_there_is_room_and_below_where_not() -> None:
     def lowest_name(plot: Plot) -> float:
         svg = draw(plot, COLUMN)["svg"].decode()
@@ -124,6 +126,7 @@ def test_any_text_is_latex() -> None:
     assert latex("naïve\x1b") == "naïve "
 
 
+@pytest.mark.slow
 def test_the_fits_are_a_table_of_booktabs_with_their_numbers() -> None:
     data = make_data(by={"weight_decay": [0.0025, 0.005]}, seeds=3)
     table = fits_table(data)

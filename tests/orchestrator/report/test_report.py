@@ -100,6 +100,7 @@ def figures(page: str) -> list[dict[str, Any]]:
 # The words
 
 
+@pytest.mark.slow
 def test_the_page_has_the_titles_of_papers_that_its_words_cite() -> None:
     page = render_report(make_data())
     assert "(P2)" in page and "P2: Neural Collapse versus Low-Rank Bias" in page
@@ -198,6 +199,7 @@ def test_summary_holds_one_sentence_per_fit_with_its_numbers() -> None:
 # Figures and tables
 
 
+@pytest.mark.slow
 def test_a_report_is_small_enough_to_send() -> None:
     assert len(plain_data().trials) >= 15
     assert len(plain_page().encode()) < 1_500_000
@@ -351,6 +353,7 @@ def test_hostile_text_makes_no_elements() -> None:
     assert html.escape(HOSTILE) in page
 
 
+@pytest.mark.slow
 def test_hostile_text_is_escaped_for_plotly() -> None:
     page = hostile_page()
     for block in re.findall(r'class="plot-data">(.*?)</script>', page, re.DOTALL):

@@ -452,6 +452,7 @@ def test_an_objective_that_cannot_be_is_refused_before_anything_starts(folder: S
     assert not Path(folder.root).exists()
 
 
+@pytest.mark.slow
 def test_the_report_shows_the_search(bowl: tuple[Path, Store, str], tmp_path: Path) -> None:
     _, folder, _ = bowl
     page = tmp_path / "report.html"

@@ -39,6 +39,7 @@ def trainer_of(trials, make=None):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [{}, {"activation": "none"}, {"depth": 1}, {"schedule": "cosine"}])
 def test_a_step_by_hand_is_a_step_by_autograd(params):
     trials = [
@@ -54,6 +55,7 @@ def test_a_step_by_hand_is_a_step_by_autograd(params):
     assert not torch.equal(by_hand.theta_TP[0], by_hand.theta_TP[1])
 
 
+@pytest.mark.slow
 def test_a_trial_is_bitwise_independent_of_its_pack_and_of_an_interruption():
     trials = [
         trial(seed=seed, lr=0.1 * (seed + 1), init=init) for seed, init in enumerate(("normal", "he", "balanced"))
@@ -66,6 +68,7 @@ def test_a_trial_is_bitwise_independent_of_its_pack_and_of_an_interruption():
     assert_same(resumed, together)
 
 
+@pytest.mark.slow
 def test_the_step_by_hand_is_what_runs_whatever_engine_is_asked_for():
     trials = [trial()]
     asked = Context(ids_of(trials), engine=Engine.COMPILED)
@@ -73,6 +76,7 @@ def test_the_step_by_hand_is_what_runs_whatever_engine_is_asked_for():
     assert asked.ran_as == [(Engine.EAGER, None)]
 
 
+@pytest.mark.slow
 def test_a_diverging_trial_leaves_and_disturbs_nobody():
     calm, wild = trial(), trial(lr=1e6)
     first, second = run([wild, calm])
@@ -116,6 +120,7 @@ def test_objective_and_ratios_are_the_theorys():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("init", ["dnc", "srg"])
 def test_from_a_closed_form_with_noise_the_objective_never_rises(init):
     params = [
@@ -129,6 +134,7 @@ def test_from_a_closed_form_with_noise_the_objective_never_rises(init):
         assert result.tables["curves"][-1][f"loss_over_{init}"] < 1.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape", [{"num_classes": 2, "depth": 3}, {"num_classes": 2, "depth": 4}, {"num_classes": 4, "depth": 2}]
 )
@@ -189,6 +195,7 @@ def test_no_regularisation_has_no_closed_forms():
     )
 
 
+@pytest.mark.slow
 def test_a_warning_where_zero_is_the_best(caplog):
     with caplog.at_level(logging.WARNING):
         (result,) = run([trial(weight_decay=0.4, lr=0.5, steps=400)])

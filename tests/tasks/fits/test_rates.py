@@ -89,6 +89,7 @@ def test_nonlinear_models_equal_scipy_curve_fit_on_logs(model, seed):
     assert fit.stderr == pytest.approx(covariance[1, 1] ** 0.5, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_no_start_of_many_finds_a_better_power_floor():
     def squares(parameters, x, y):
         return np.log(y) - parameters[0] - np.logaddexp(-parameters[1] * np.log(x), parameters[2])
@@ -153,6 +154,7 @@ def test_bootstrap_spread_is_unbiased():
     assert means.var(2).mean() == pytest.approx(0.2**2 / 2, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["power_floor", "power_log", "log_linear"])
 def test_resamples_fitted_together_equal_resamples_fitted_alone(model):
     # some resamples have a floor and others have none: the rows of one batch end at the bound and inside

@@ -40,6 +40,7 @@ def of_paper():
     return {(p["proximity"], p["data_seed"]): r for p, r in zip(trials, run(trials), strict=True)}
 
 
+@pytest.mark.slow
 def test_the_optima_have_the_trend_of_the_table(of_paper):
     def mean(proximity, name):
         return np.mean([of_paper[proximity, seed].tables["metrics"][-1][name] for seed in range(2)])
@@ -78,6 +79,7 @@ def test_layers_between_lie_on_a_line_and_the_objective_is_that_of_one_block(dep
     assert rows[-1]["nc1"] == pytest.approx(one.tables["metrics"][-1]["nc1"], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["mse", "ce"])
 @pytest.mark.parametrize(("task", "own"), [(MUFM, {"proximity": 0.1}), (MUFM, {"depth": 3}), (UFM, {})])
 def test_a_step_by_hand_is_a_step_by_autograd(task, own, loss):
@@ -118,6 +120,7 @@ def test_gradient_descent_reaches_the_exact_optimum(task, proximity):
     assert result.tables["curves"][0]["objective_gap"] > 0.1 * curve["optimum"]
 
 
+@pytest.mark.slow
 def test_a_trial_is_bitwise_independent_of_its_pack_and_of_an_interruption():
     trials = [
         trial(**SMALL, **GRADIENT, seed=seed, data_seed=seed, proximity=0.01 * (seed + 1), depth=2) for seed in range(3)
@@ -129,6 +132,7 @@ def test_a_trial_is_bitwise_independent_of_its_pack_and_of_an_interruption():
     assert_same(resumed, together)
 
 
+@pytest.mark.slow
 def test_a_diverging_trial_leaves_and_disturbs_nobody():
     calm, wild = trial(**SMALL, **GRADIENT), trial(**SMALL, **GRADIENT, lr=1e6)
     first, second = run([wild, calm])

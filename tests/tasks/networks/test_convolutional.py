@@ -136,6 +136,7 @@ def run_on_images(trials, context):
     return list(run_training(training_on(trials, images()), context))
 
 
+@pytest.mark.slow
 def test_it_resumes_and_is_independent_of_its_pack():
     trials = [trial(seed=0), trial(seed=1, lr=0.02, weight_decay=0.1)]
     together = run_on_images(trials, Context(ids_of(trials)))

@@ -44,6 +44,7 @@ def run(sweep, folder=".", engine=None):
     return found
 
 
+@pytest.mark.slow
 def test_arguments_of_the_callable_are_parameters_of_the_sweep(folder):
     sweep = sweep_in(folder, grid={"depth": [1, 2], "width": [8, 16]}, dropout=0.1)
     task = sweep.load_task()

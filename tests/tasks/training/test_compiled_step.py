@@ -117,6 +117,7 @@ def check_exactness(network, plan, num_steps=25):
     assert difference.abs().max() < TOLERANCE[plan.dtype]
 
 
+@pytest.mark.slow
 def test_a_trial_compiled_is_the_same_in_every_pack_and_nearly_the_same_as_eagerly(monkeypatch):
     check_exactness(RESIDUAL, PLAN)
     monkeypatch.setenv("PATH", "")  # what is compiled needs no compiler
@@ -200,6 +201,7 @@ def check_replay(plan, monkeypatch):
     same_steps(10)
 
 
+@pytest.mark.slow
 def test_a_step_that_is_replayed_is_the_step(monkeypatch):
     check_replay(PLAN, monkeypatch)
 
@@ -318,6 +320,7 @@ def test_a_step_that_does_something_else_is_refused(monkeypatch):
     assert torch.equal(trainer.step(), trainer_of(RESIDUAL, PLAN, trials_of(2)).step())
 
 
+@pytest.mark.slow
 def test_what_does_not_compile_is_said_with_the_compilers_words(monkeypatch):
     monkeypatch.setattr(step_cache, "pickle", _Broken)
     program = trainer_of(RESIDUAL, dataclasses.replace(PLAN, adam_eps=1e-7), trials_of(1)).program()

@@ -32,6 +32,7 @@ def curve(result, name):
     return torch.tensor([row[name] for row in result.tables["curves"]])
 
 
+@pytest.mark.slow
 @every_shape
 def test_fused_is_alone(shape):
     trials = [params_of(**shape, seed=seed) for seed in range(3)]

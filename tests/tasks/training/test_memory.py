@@ -114,6 +114,7 @@ SHAPES_OF_TENSORS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("changes", "num_trials"), SHAPES_OF_TENSORS, ids=str)
 def test_what_tensors_hold_is_predicted_within_a_quarter(changes, num_trials):
     """What a GPU would hold, counted on the CPU: every allocation of torch's, and the training set that numpy allocated."""

@@ -83,6 +83,7 @@ def test_the_smoothed_relu_is_what_it_says_and_so_is_its_slope(width):
     torch.testing.assert_close(found[:, 1:-1], wanted[:, 1:-1], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_polish_lowers_the_objective_and_its_gradient():
     (result,) = run([params_of(polish=300, steps=50)])
     curve = {row["step"]: row for row in result.tables["curves"]}
@@ -91,6 +92,7 @@ def test_polish_lowers_the_objective_and_its_gradient():
     assert result.tables["metrics"][-1]["smallest_deviation"] > 0 and "lr" not in curve[350]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape",
     [
@@ -106,6 +108,7 @@ def test_polished_together_is_polished_alone(shape):
     assert_same(run(trials), [result for params in trials for result in run([params])])
 
 
+@pytest.mark.slow
 def test_trials_of_a_chain_are_the_same_alone():
     trials = [*chain_of(2, 3, 5), *chain_of(3, 5, seed=1, weight_decay=0.02)]
     results = sorted(run(trials), key=lambda result: result.index)
@@ -150,6 +153,7 @@ def test_a_trial_that_is_done_early_says_when_and_stays_as_it_is(tolerance):
     assert rows == list(itertools.product(*COLLAPSE.measured(trials[0], result.num_steps)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [7, STEPS, *random.Random(0).sample(range(STEPS + 1, STEPS + 3 * BUDGET), 3)])
 def test_a_chain_interrupted_and_resumed_is_uninterrupted(stop_at):
     trials = [*chain_of(2, 3, 5), *chain_of(5, seed=1)]
@@ -173,6 +177,7 @@ def test_the_test_split_is_measured_where_the_training_split_is():
     assert len(set(ends)) == 2, "one is done before the other"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [STEPS, STEPS + 5])
 def test_running_statistics_are_those_of_the_checkpoint_when_polish_goes_on(stop_at):
     trials = [params_of(arch="resnet_dense", depth=1, width=8, seed=seed) for seed in (0, 1)]
@@ -181,6 +186,7 @@ def test_running_statistics_are_those_of_the_checkpoint_when_polish_goes_on(stop
     assert_same(found, run(trials))
 
 
+@pytest.mark.slow
 def test_a_part_of_a_chain_pack_goes_on_by_itself():
     trials = [*chain_of(2, 3, 5), *chain_of(5, seed=1)]
     found, steps = run_resumed(COLLAPSE.run, trials, STEPS + BUDGET + 10, trials[3:])

@@ -123,6 +123,7 @@ def test_a_pack_follows_torch_optim(optimizer, schedule):
     torch.testing.assert_close(trainer.theta_TP, torch.stack(expected), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", BATCHES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(

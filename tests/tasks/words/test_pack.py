@@ -46,6 +46,7 @@ def test_a_pack_is_its_trials_alone():
         assert_same([alone], [together[index]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [1, 10, 24, 30])
 def test_resumed_is_never_interrupted(stop_at):
     resumed, steps = run_resumed(WORDS.run, TRIALS, stop_at)
@@ -53,6 +54,7 @@ def test_resumed_is_never_interrupted(stop_at):
     assert_same(resumed, run(TRIALS))
 
 
+@pytest.mark.slow
 def test_a_part_of_a_pack_goes_on_from_the_whole_packs_checkpoint():
     resumed, _ = run_resumed(WORDS.run, TRIALS, 13, resumed=TRIALS[1:])
     assert_same(resumed, run(TRIALS)[1:])
