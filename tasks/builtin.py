@@ -21,12 +21,12 @@ def builtin_tasks() -> dict[str, Task]:
     from depthrate.tasks.mufm.task import MUFM, UFM
     from depthrate.tasks.words.task import WORDS
 
-    return {each.name: each for each in (COLLAPSE, DUFM, MUFM, UFM, WORDS)}
+    return {task.name: task for task in (COLLAPSE, DUFM, MUFM, UFM, WORDS)}
 
 
 def builtin_measurements() -> tuple[Measurement, ...]:
     """Return what they measure, without loading them; a column that several of them measure stands here once."""
-    found: dict[str, Measurement] = {}
-    for each in (*COLLAPSE_MEASUREMENTS, *DUFM_MEASUREMENTS, *MUFM_MEASUREMENTS, *WORDS_MEASUREMENTS):
-        found.setdefault(each.name, each)
-    return tuple(found.values())
+    by_column: dict[str, Measurement] = {}
+    for measurement in (*COLLAPSE_MEASUREMENTS, *DUFM_MEASUREMENTS, *MUFM_MEASUREMENTS, *WORDS_MEASUREMENTS):
+        by_column.setdefault(measurement.name, measurement)
+    return tuple(by_column.values())

@@ -110,15 +110,15 @@ def by_name(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
     Raises:
         MeasurementError: two have one name, or a gap is not a number among them.
     """
-    found: dict[str, Measurement] = {}
+    named: dict[str, Measurement] = {}
     for each in measurements:
-        if each.name in found:
+        if each.name in named:
             raise MeasurementError(f"measurement {each.name!r} is declared twice; give one of them another name")
-        found[each.name] = each
-    for each in found.values():
+        named[each.name] = each
+    for each in named.values():
         for word, other in (("gap", each.gap), ("gap_bound", each.gap_bound)):
-            if other and other not in scalars(found.values()):
+            if other and other not in scalars(named.values()):
                 raise MeasurementError(
                     f"measurement {each.name!r}: its {word} {other!r} is no number that the task measures; declare it too"
                 )
-    return found
+    return named

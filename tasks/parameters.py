@@ -196,10 +196,10 @@ class OncePerObject(Generic[Result]):
 
     def __call__(self, value: Any) -> Result:
         """Return what the function gives for this object, from memory if it was asked before."""
-        known = self._known.get(id(value))
-        if known is None:
-            known = self._known[id(value)] = value, self._compute(value)  # kept: a freed object's id is used again
-        return known[1]
+        remembered = self._known.get(id(value))
+        if remembered is None:
+            remembered = self._known[id(value)] = value, self._compute(value)  # kept: a freed object's id is used again
+        return remembered[1]
 
 
 class ParameterSchema(Mapping[str, Parameter]):
@@ -334,7 +334,7 @@ class Parameters:
             name: value for name, value in inherited.items() if isinstance(own.get(name, _Declared()), _Declared)
         }
         for name in inspect.get_annotations(cls):
-            shared = [each for each in getattr(hints[name], "__metadata__", ()) if isinstance(each, _Declared)]
+            shared = [part for part in getattr(hints[name], "__metadata__", ()) if isinstance(part, _Declared)]
             if not shared and not isinstance(own.get(name), _Declared):
                 continue
             said = {key: value for part in (*shared, own.pop(name, {})) for key, value in part.items()}

@@ -30,7 +30,7 @@ from depthrate.orchestrator.report.words import (
     value_text,
     x_text,
 )
-from depthrate.tasks.fits.model import Parameter
+from depthrate.tasks.fits.model import FitParameter
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.rate_fit import RateFit
 
@@ -76,7 +76,7 @@ def _title(curve: FittedCurve) -> str:
     return name + (f" <span class=note>{'; '.join(facts)}</span>" if facts else "")
 
 
-def _parameters() -> list[Parameter]:
+def _parameters() -> list[FitParameter]:
     """The parameters that some model has besides c and a."""
     return list(dict.fromkeys(parameter for model in MODELS.values() for parameter in model.parameters))
 

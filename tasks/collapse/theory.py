@@ -86,10 +86,10 @@ def construction_excess(trials: Sequence[Mapping[str, Any]]) -> list[float] | No
     architecture = ARCHITECTURES.get(str(names.pop())) if len(names) == 1 else None
     matrices = None if architecture is None else architecture.construction_matrices
     shapes = [(params.get("depth"), params.get("weight_decay")) for params in trials]
-    known = [(depth, decay) for depth, decay in shapes if isinstance(depth, int) and depth > 1 and decay is not None]
-    if matrices is None or len(known) < len(shapes):
+    complete = [(depth, decay) for depth, decay in shapes if isinstance(depth, int) and depth > 1 and decay is not None]
+    if matrices is None or len(complete) < len(shapes):
         return None
-    return [construction_cost(depth - 1, decay, matrices=matrices, total_change=1.0) for depth, decay in known]
+    return [construction_cost(depth - 1, decay, matrices=matrices, total_change=1.0) for depth, decay in complete]
 
 
 TWO_MATRICES = frozenset(["rn2", "t12", "t22"])

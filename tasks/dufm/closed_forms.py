@@ -29,7 +29,7 @@ def srg_loss(problem: DufmProblem) -> float | None:
     if r is not None:
         return srg_branch(problem, r).minimum()[1]
     largest = (1 + math.isqrt(1 + 8 * problem.num_classes)) // 2
-    beside = [_graph_beside_dnc(problem, each) for each in range(SMALLEST_R, largest + 1)]
+    beside = [_graph_beside_dnc(problem, r) for r in range(SMALLEST_R, largest + 1)]
     return min(*beside, cut_graph_branch(problem, largest + 1).minimum()[1])
 
 

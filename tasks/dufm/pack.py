@@ -134,10 +134,10 @@ class _LayerMeasurements:
         }
 
     def _solution(self, problem: DufmProblem, parameters: Mapping[str, Tensor], drift: float) -> str:
-        found = Solution(
+        reached = Solution(
             parameters[FEATURES][0].numpy(), [parameters[name][0].numpy() for name in self._network.weight_names()]
         )
-        return str(classify(problem, found, drift=drift, relu=self._network.relu, rank_tol=self._rank_tol))
+        return str(classify(problem, reached, drift=drift, relu=self._network.relu, rank_tol=self._rank_tol))
 
 
 def _problem(hyperparameters: Hyperparameters, network: UnconstrainedFeatures) -> DufmProblem:

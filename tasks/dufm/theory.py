@@ -74,13 +74,13 @@ class Branch:
         low, high = grid[best - 1], grid[best + 1]
         while low < (middle := (low + high) / 2) < high:  # to the last bit: the gradient there is zero to 1e-10
             low, high = (low, middle) if self._rises(middle) else (middle, high)
-        return min(((each, self.loss(each)) for each in (0.0, low)), key=lambda pair: pair[1])
+        return min(((scale, self.loss(scale)) for scale in (0.0, low)), key=lambda pair: pair[1])
 
     def _rises(self, scale: float) -> bool:
         """Return whether the objective's derivative is above zero, but for the factor L / 2."""
         floor = self.problem.num_classes * self.problem.weight_decays[-1]
         alpha = self.gain * scale**self.problem.depth
-        falls = sum(number * each / (each * alpha + floor) ** 2 for number, each in self.spectrum)
+        falls = sum(number * eigenvalue / (eigenvalue * alpha + floor) ** 2 for number, eigenvalue in self.spectrum)
         return self.slope > self.problem.weight_decays[-1] * falls * alpha / scale
 
 
@@ -109,7 +109,7 @@ def triangular_root(num_classes: int) -> int | None:
 def triangular_classes(around: int) -> str:
     """Return in words which numbers of classes near this one the graph exists for."""
     r = max(SMALLEST_R, (1 + math.isqrt(1 + 8 * around)) // 2 - 2)
-    return ", ".join(str(each * (each - 1) // 2) for each in range(r, r + 5))
+    return ", ".join(str(size * (size - 1) // 2) for size in range(r, r + 5))
 
 
 def srg_branch(problem: DufmProblem, r: int) -> Branch:

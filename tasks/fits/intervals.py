@@ -150,7 +150,7 @@ def _between(lower_C: Array, upper_C: Array, part_C: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Profile:
+class ProfileLikelihood:
     """The least squares left when the exponent is held, for the model as fitted."""
 
     family: CurveFamily

@@ -25,7 +25,7 @@ log x and log log x at depths 2 to 21 give 92, at 12 to 31 1,900, at 102 to 121 
 
 
 @dataclass(frozen=True)
-class Parameter:
+class FitParameter:
     """A parameter of a model besides the prefactor c and the exponent a."""
 
     name: str
@@ -43,7 +43,7 @@ class Model(ABC):
     """As in a sentence: `power law with floor`."""
     formula: str
     """Of y, with ^{...} for an exponent of more than one sign: `c x^{-a} + floor`."""
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[FitParameter, ...] = ()
     """Those besides c and a."""
     has_theory: bool = False
     """Whether a theorem speaks of its exponent, so that a = 1/2 and a = 1 are tested."""

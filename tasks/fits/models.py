@@ -13,10 +13,10 @@ import numpy as np
 from depthrate.tasks.fits.least_squares import Array
 from depthrate.tasks.fits.model import (
     CurveFamily,
+    FitParameter,
     LinearModel,
     Mask,
     Model,
-    Parameter,
     last_above,
     never_unless,
     power_slope,
@@ -65,7 +65,7 @@ class PowerFloor(Model):
     name = "power_floor"
     words = "power law with floor"
     formula = "c x^{-a} + floor"
-    parameters = (Parameter("floor", "floor"),)
+    parameters = (FitParameter("floor", "floor"),)
     has_theory = True
     values_are_told = True
 
@@ -143,7 +143,7 @@ class PowerLog(LinearModel):
     name = "power_log"
     words = "power law with log factor"
     formula = "c x^{-a} (log x)^b"
-    parameters = (Parameter("log_power", "b"),)
+    parameters = (FitParameter("log_power", "b"),)
     has_theory = True
 
     def basis(self, x_G: Array) -> Array | None:

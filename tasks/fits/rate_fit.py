@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from depthrate.tasks.fits.intervals import (
-    Profile,
+    ProfileLikelihood,
     Resampling,
     f_tail,
     t_quantile,
@@ -283,7 +283,9 @@ def _profile_ends(fit: _Fitted, unit_C: Array, t_C: Array) -> tuple[Array, Array
         stderr_C = np.sqrt(unit_C / fit.information_C)
 
     def ends(part: slice) -> tuple[Array, Array]:
-        profile = Profile(fit.family.of(part), fit.points.of(part), fit.theta_PC[:, part], fit.squares_C[part])
+        profile = ProfileLikelihood(
+            fit.family.of(part), fit.points.of(part), fit.theta_PC[:, part], fit.squares_C[part]
+        )
         return profile.interval(t_C[part] / 2 * stderr_C[part], t_C[part] ** 2 * unit_C[part])
 
     parts = parts_of(len(unit_C), at_most=BLOCK_ROWS // 2, at_least=SMALLEST_PART)
@@ -300,7 +302,7 @@ def _p_values(fit: _Fitted, unit_C: Array, freedom_C: Array) -> dict[str, Array]
         if fit.family.basis_GP is not None:
             added_C = fit.information_C * (fit.theta_PC[0] - theory) ** 2
         else:
-            profile = Profile(fit.family, fit.points, fit.theta_PC, fit.squares_C)
+            profile = ProfileLikelihood(fit.family, fit.points, fit.theta_PC, fit.squares_C)
             added_C = profile.squares_at(np.full_like(unit_C, theory), np.arange(len(unit_C))) - fit.squares_C
         columns[name] = f_tail(added_C / np.maximum(unit_C, ROUNDING**2), 1, freedom_C)
     return columns

@@ -93,10 +93,11 @@ def predict(fit: RateFit, x_N: npt.ArrayLike) -> Array:
 
 
 def _with_weights(fits: list[RateFit]) -> list[RateFit]:
-    known = [fit.aicc for fit in fits if fit.aicc is not None]
-    if not known:
+    criteria = [fit.aicc for fit in fits if fit.aicc is not None]
+    if not criteria:
         return fits
-    total = sum(math.exp((min(known) - aicc) / 2) for aicc in known)
+    total = sum(math.exp((min(criteria) - aicc) / 2) for aicc in criteria)
     return [
-        fit if fit.aicc is None else replace(fit, weight=math.exp((min(known) - fit.aicc) / 2) / total) for fit in fits
+        fit if fit.aicc is None else replace(fit, weight=math.exp((min(criteria) - fit.aicc) / 2) / total)
+        for fit in fits
     ]

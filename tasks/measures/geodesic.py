@@ -77,13 +77,13 @@ class Geodesic:
         scatter_KK = torch.einsum("p,pkql,q->kl", pairs_22.flatten(), scatter, pairs_22.flatten())
         root_KD = centred_KD / num_classes**0.5
         scores_NK = torch.einsum("ij,nijk->nk", pairs_22, self._scores_N22K) - centred_KD.square().sum(1) / 2
-        found = {
+        columns = {
             "nc1": (pairs_22 * self._within_22).sum() / num_samples / between,
             "nc1_pinv": pinv_trace(scatter_KK.unsqueeze(0), root_KD.unsqueeze(0))[0],
             "pfc2": distance_to_simplex((centred_KD @ centred_KD.mT).unsqueeze(0))[0],
             "ncc_accuracy": (scores_NK.argmax(1) == self._labels_N).double().mean(),
         }
-        return {name: value.item() for name, value in found.items()}
+        return {name: value.item() for name, value in columns.items()}
 
 
 def geodesic(features_first: Features, features_last: Features, labels: Features) -> Geodesic:
@@ -179,8 +179,8 @@ def along_geodesic(
     steps: list[float] = []
     first = last = None
     for number, h_ND in enumerate(read()):
-        found = class_collapse(h_ND.unsqueeze(0), counts_K, class_means(h_ND.double().unsqueeze(0), counts_K))
-        rows.append({"layer": number, **{name: value.item() for name, value in found.items()}})
+        collapse = class_collapse(h_ND.unsqueeze(0), counts_K, class_means(h_ND.double().unsqueeze(0), counts_K))
+        rows.append({"layer": number, **{name: value.item() for name, value in collapse.items()}})
         if last is not None:
             steps.append(step_length(last, h_ND).item())
         first, last = h_ND if first is None else first, h_ND

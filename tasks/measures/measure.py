@@ -32,10 +32,10 @@ def measure(features: Any, labels: Any, weight: Any = None, *, rank_tol: float =
     order_N, counts_K = numbered(labels_N, None if weight_KD is None else len(weight_KD))
     h_1ND, counts_K = h_ND[order_N.to(h_ND.device)].double().unsqueeze(0), counts_K.to(h_ND.device)
     means_1KD = class_means(h_1ND, counts_K)
-    found = class_collapse(h_1ND, counts_K, means_1KD) | spectrum(means_1KD, rank_tol, h_ND.dtype)
+    measured = class_collapse(h_1ND, counts_K, means_1KD) | spectrum(means_1KD, rank_tol, h_ND.dtype)
     if weight_KD is not None:
-        found |= weight_alignment(h_1ND, counts_K, weight_KD.to(h_ND.device).unsqueeze(0))
-    return as_columns(found)
+        measured |= weight_alignment(h_1ND, counts_K, weight_KD.to(h_ND.device).unsqueeze(0))
+    return as_columns(measured)
 
 
 def as_columns(found: Mapping[str, Tensor]) -> dict[str, Any]:

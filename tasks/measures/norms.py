@@ -14,12 +14,12 @@ from torch import Tensor
 
 def square_norms(weights: Mapping[str, Tensor], groups: Mapping[str, str | None]) -> dict[str, Tensor]:
     """Return decay group -> sum of ||W||^2 over its weights, [T]. groups: weight -> its group, null where never decayed."""
-    found: dict[str, Tensor] = {}
+    squares: dict[str, Tensor] = {}
     for name, weight in weights.items():
         group = groups[name]
         if group is not None:
-            found[group] = found.get(group, 0) + weight.double().flatten(1).square().sum(1)
-    return found
+            squares[group] = squares.get(group, 0) + weight.double().flatten(1).square().sum(1)
+    return squares
 
 
 def row_norms(weight_TKD: Tensor) -> Tensor:

@@ -51,13 +51,13 @@ def monotonicity(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     steps = (_largest_rise(nc1, 1), _largest_rise(pfc2, 1), _largest_rise(accuracy, -1))
     if steps[0] is not None and nc1[0]:
         steps = (steps[0] / nc1[0], *steps[1:])
-    known = [step for step in steps if step is not None]
-    code = None if len(known) < len(steps) else sum(2**bit for bit, step in enumerate(known) if step > 0)
+    lengths = [step for step in steps if step is not None]
+    code = None if len(lengths) < len(steps) else sum(2**bit for bit, step in enumerate(lengths) if step > 0)
     return {**dict(zip(("nc1_rise", "pfc2_rise", "ncc_fall"), steps, strict=True)), "monotone": code}
 
 
 def _largest_rise(values: Sequence[float | None], sign: int) -> float | None:
-    known = [sign * value for value in values if value is not None]
-    if len(known) < len(values):
+    signed = [sign * value for value in values if value is not None]
+    if len(signed) < len(values):
         return None
-    return max([0.0, *(after - before for before, after in itertools.pairwise(known))])
+    return max([0.0, *(after - before for before, after in itertools.pairwise(signed))])

@@ -137,12 +137,12 @@ class Measurer:
         if self._classes and width != self._means_KD.shape[1]:
             raise FeaturesError(f"features of a batch are {width} wide, those before {self._means_KD.shape[1]}")
         as_weight(self._weight_KD, width)
-        known = len(self._classes)
+        num_known = len(self._classes)
         for label in classes.tolist():
             self._classes.setdefault(label, len(self._classes))
-        if added := len(self._classes) - known:
+        if added := len(self._classes) - num_known:
             self._counts_K = np.concatenate([self._counts_K, np.zeros(added)])
-            before = self._means_KD if known else self._means_KD.new_zeros(0, width)
+            before = self._means_KD if num_known else self._means_KD.new_zeros(0, width)
             self._means_KD = torch.cat([before, before.new_zeros(added, width)])
         return np.array([self._classes[label] for label in classes.tolist()])
 
@@ -154,8 +154,8 @@ class Measurer:
                 f"{len(self._weight_KD)} rows"
             )
         weight_1BD = self._weight_KD[torch.from_numpy(classes)].to(sorted_1ND.device).unsqueeze(0)
-        found = weight_alignment(sorted_1ND, torch.from_numpy(counts_B).to(sorted_1ND.device), weight_1BD)
-        self._distance += found["nc3"].item() * sorted_1ND.shape[1]
+        alignment = weight_alignment(sorted_1ND, torch.from_numpy(counts_B).to(sorted_1ND.device), weight_1BD)
+        self._distance += alignment["nc3"].item() * sorted_1ND.shape[1]
 
     def _begin_revisit(self) -> None:
         self._global_mean_D = self._means_KD.mean(0)

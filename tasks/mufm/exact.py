@@ -86,17 +86,17 @@ def _solve_mse(problem: UnconstrainedProblem, start_KD: Array) -> ExactSolution:
         gradient_KD = p_KK @ (w_KD @ xx_DD - yx_KD) - p_KK @ r_KK @ p_KK @ w_KD / problem.proximity + decay * w_KD
         return float((p_KK * r_KK).sum() / 2 + decay / 2 * (w_KD**2).sum()), gradient_KD.ravel()
 
-    found = minimize(
+    minimum = minimize(
         value_and_gradient,
         start_KD.ravel(),
         jac=True,
         method="BFGS",
         options={"gtol": GRADIENT_TOLERANCE, "maxiter": MOST_ITERATIONS},
     )
-    w_KD = found.x.reshape(start_KD.shape)
+    w_KD = minimum.x.reshape(start_KD.shape)
     system_DD = w_KD.T @ w_KD + problem.proximity * np.eye(w_KD.shape[1])
     h_ND = np.linalg.solve(system_DD, w_KD.T @ y_NK.T + problem.proximity * x_ND.T).T
-    return ExactSolution(h_ND, w_KD, float(found.fun))
+    return ExactSolution(h_ND, w_KD, float(minimum.fun))
 
 
 def _solve_ce(problem: UnconstrainedProblem, start_KD: Array) -> ExactSolution:
@@ -123,12 +123,15 @@ def _solve_ce(problem: UnconstrainedProblem, start_KD: Array) -> ExactSolution:
         return value, np.concatenate([(error_NK.T @ h_ND + decay * w_KD).ravel(), of_h_ND.ravel() * unit])
 
     noise_ND = SMALLEST_START * np.random.default_rng(0).normal(size=(count, dimension))
-    found = minimize(
+    minimum = minimize(
         value_and_gradient,
         np.concatenate([start_KD.ravel(), ((x_ND + noise_ND) / unit).ravel()]),
         jac=True,
         method="L-BFGS-B",
         options={"gtol": 1e-10, "ftol": 0.0, "maxiter": MOST_ITERATIONS, "maxfun": 2 * MOST_ITERATIONS, "maxcor": 30},
     )
-    w_KD, h_ND = found.x[: start_KD.size].reshape(start_KD.shape), found.x[start_KD.size :].reshape(x_ND.shape) * unit
-    return ExactSolution(h_ND, w_KD, float(found.fun))
+    w_KD, h_ND = (
+        minimum.x[: start_KD.size].reshape(start_KD.shape),
+        minimum.x[start_KD.size :].reshape(x_ND.shape) * unit,
+    )
+    return ExactSolution(h_ND, w_KD, float(minimum.fun))

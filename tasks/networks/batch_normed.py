@@ -67,10 +67,10 @@ class BatchNormed(Network):
     def parameter_specs(self) -> list[ParameterSpec]:
         """Return the parameters in the order in which they are drawn and stored."""
         specs = []
-        for each in self.maps():
-            specs.append(ParameterSpec(f"C_{each.name}", each.shape, each.fan_in, "hidden"))
-            specs.append(ParameterSpec(f"scale_{each.name}", each.shape[:1], 1, "hidden", initial=1.0))
-            specs.append(ParameterSpec(f"shift_{each.name}", each.shape[:1], 1, "hidden", initial=0.0))
+        for normed in self.maps():
+            specs.append(ParameterSpec(f"C_{normed.name}", normed.shape, normed.fan_in, "hidden"))
+            specs.append(ParameterSpec(f"scale_{normed.name}", normed.shape[:1], 1, "hidden", initial=1.0))
+            specs.append(ParameterSpec(f"shift_{normed.name}", normed.shape[:1], 1, "hidden", initial=0.0))
         width = self._read_width
         specs.append(ParameterSpec("W_L", (self.num_classes, width), width, "last"))
         if self.last_bias:
@@ -79,13 +79,13 @@ class BatchNormed(Network):
 
     def state_specs(self) -> list[StateSpec]:
         """Return BatchNorm's running means and variances."""
-        found = []
-        for each in self.maps():
-            found += [
-                StateSpec(f"mean_{each.name}", each.shape[:1], 0.0),
-                StateSpec(f"var_{each.name}", each.shape[:1], 1.0),
+        specs = []
+        for normed in self.maps():
+            specs += [
+                StateSpec(f"mean_{normed.name}", normed.shape[:1], 0.0),
+                StateSpec(f"var_{normed.name}", normed.shape[:1], 1.0),
             ]
-        return found
+        return specs
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield the features of the measured layers, [T, N, *shape], with the running statistics."""
@@ -116,11 +116,13 @@ class BatchNormed(Network):
         streams = []
         for trial in range(num_trials):
             own = slice(trial, trial + 1)
-            weights, running = ({name: values[own] for name, values in each.items()} for each in (parameters, state))
+            weights, running = (
+                {name: values[own] for name, values in tensors.items()} for tensors in (parameters, state)
+            )
             streams.append(self._stream(weights, x_TNI[own], running, after[trial], training=training))
         for layers in zip(*streams, strict=True):
             yield stacked(layers)
-        moved |= {name: stacked([each[name] for each in after]) for name in after[0]}
+        moved |= {name: stacked([state_of_trial[name] for state_of_trial in after]) for name in after[0]}
 
     def _normalised(
         self,

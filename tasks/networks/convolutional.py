@@ -36,13 +36,13 @@ class _Convolution:
 
 def _convolutions(channels: int) -> list[_Convolution]:
     """Return the first convolution and two of each block, in order."""
-    found = [_Convolution("0", channels, STAGES[0][0], 1)]
+    convolutions = [_Convolution("0", channels, STAGES[0][0], 1)]
     for stage, (outputs, stride) in enumerate(STAGES, 1):
         for block in range(1, BLOCKS + 1):
-            inputs = found[-1].outputs
-            found.append(_Convolution(f"{stage}.{block}.1", inputs, outputs, stride if block == 1 else 1))
-            found.append(_Convolution(f"{stage}.{block}.2", outputs, outputs, 1))
-    return found
+            inputs = convolutions[-1].outputs
+            convolutions.append(_Convolution(f"{stage}.{block}.1", inputs, outputs, stride if block == 1 else 1))
+            convolutions.append(_Convolution(f"{stage}.{block}.2", outputs, outputs, 1))
+    return convolutions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +77,11 @@ class ResNetWithHead(Network):
         """Return the parameters in the order in which they are drawn and stored."""
         decay = "hidden" if self.regularised_backbone else None
         specs = []
-        for each in _convolutions(self.image_shape[0]):
-            shape = (each.outputs, each.inputs, 3, 3)
-            specs.append(ParameterSpec(f"C_{each.name}", shape, 9 * each.inputs, decay))
-            specs.append(ParameterSpec(f"scale_{each.name}", (each.outputs,), 1, decay, initial=1.0))
-            specs.append(ParameterSpec(f"shift_{each.name}", (each.outputs,), 1, decay, initial=0.0))
+        for conv in _convolutions(self.image_shape[0]):
+            shape = (conv.outputs, conv.inputs, 3, 3)
+            specs.append(ParameterSpec(f"C_{conv.name}", shape, 9 * conv.inputs, decay))
+            specs.append(ParameterSpec(f"scale_{conv.name}", (conv.outputs,), 1, decay, initial=1.0))
+            specs.append(ParameterSpec(f"shift_{conv.name}", (conv.outputs,), 1, decay, initial=0.0))
         *hidden, read = self._head_widths
         for layer, inputs in enumerate(hidden, 1):
             specs.append(ParameterSpec(f"W_{layer}", (self.width, inputs), inputs, "hidden"))
@@ -92,13 +92,13 @@ class ResNetWithHead(Network):
 
     def state_specs(self) -> list[StateSpec]:
         """Return BatchNorm's running means and variances."""
-        found = []
-        for each in _convolutions(self.image_shape[0]):
-            found += [
-                StateSpec(f"mean_{each.name}", (each.outputs,), 0.0),
-                StateSpec(f"var_{each.name}", (each.outputs,), 1.0),
+        specs = []
+        for conv in _convolutions(self.image_shape[0]):
+            specs += [
+                StateSpec(f"mean_{conv.name}", (conv.outputs,), 0.0),
+                StateSpec(f"var_{conv.name}", (conv.outputs,), 1.0),
             ]
-        return found
+        return specs
 
     def layers(self) -> list[Layer]:
         """Return layer 1 (the backbone's output) to layer depth."""
@@ -114,10 +114,10 @@ class ResNetWithHead(Network):
         """Return what a step takes; each convolution keeps its input, BatchNorm's and ReLU's for the backward pass."""
         multiply_adds, kept = 0.0, 0.0
         pixels: float = self.image_shape[1] * self.image_shape[2]
-        for each in _convolutions(self.image_shape[0]):
-            pixels /= each.stride**2
-            multiply_adds += 9 * each.inputs * each.outputs * pixels
-            kept += 3 * each.outputs * pixels
+        for conv in _convolutions(self.image_shape[0]):
+            pixels /= conv.stride**2
+            multiply_adds += 9 * conv.inputs * conv.outputs * pixels
+            kept += 3 * conv.outputs * pixels
         products = len(_convolutions(1)) + self.depth
         return StepCost(products, multiply_adds / self.rows_per_sample, kept=kept / self.rows_per_sample)
 
@@ -162,7 +162,9 @@ class ResNetWithHead(Network):
         for trial in range(num_trials):
             own = slice(trial, trial + 1)
             after: dict[str, Tensor] = {}
-            weights, running = ({name: values[own] for name, values in each.items()} for each in (parameters, state))
+            weights, running = (
+                {name: values[own] for name, values in tensors.items()} for tensors in (parameters, state)
+            )
             outputs.append(self._grouped_backbone(weights, x_TNI[own], running, after, training=training))
             states.append(after)
         moved |= {name: stacked([after[name] for after in states]) for name in states[0]}

@@ -75,7 +75,9 @@ class ModuleNetwork(Network):
 
     def _decay(self, name: str, shape: tuple[int, ...]) -> str | None:
         chosen = self.decayed or ()
-        decays = len(shape) > 1 if self.decayed is None else any(fnmatch.fnmatchcase(name, each) for each in chosen)
+        decays = (
+            len(shape) > 1 if self.decayed is None else any(fnmatch.fnmatchcase(name, pattern) for pattern in chosen)
+        )
         if not decays:
             return None
         return "last" if name == self.last_weight else "hidden"
@@ -180,7 +182,7 @@ class ModuleNetwork(Network):
         if report.reads_other:
             assert watch.head_input is not None
             found.append(watch.head_input)
-        return tuple(pooled(each, self.maps) for each in found)
+        return tuple(pooled(feature, self.maps) for feature in found)
 
     def _call(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> Tensor:
         from torch.func import functional_call
@@ -195,14 +197,14 @@ class ModuleNetwork(Network):
 
         if self.unfused_reason is None:
             return torch.func.vmap(call)(dict(parameters), dict(state), x_TNI)
-        found = []
+        outputs = []
         for trial, x_NI in enumerate(x_TNI):
             own = {name: tensor[trial] for name, tensor in parameters.items()}
             held = {name: tensor[trial].clone() for name, tensor in state.items()}  # a module may change it in place
-            found.append(call(own, held, x_NI))
-        if isinstance(found[0], torch.Tensor):
-            return torch.stack(found)
-        return tuple(torch.stack(layer) for layer in zip(*found, strict=True))
+            outputs.append(call(own, held, x_NI))
+        if isinstance(outputs[0], torch.Tensor):
+            return torch.stack(outputs)
+        return tuple(torch.stack(layer) for layer in zip(*outputs, strict=True))
 
     def _skeleton(self, x_TNI: Tensor) -> Any:
         """Return the module, on the device of the samples: it may have tensors that are no buffers of it."""

@@ -61,11 +61,11 @@ def watched(module: nn.Module, names: Sequence[str], head: str | None = None) ->
 
         return hook
 
-    for name, each in module.named_modules():
+    for name, inner in module.named_modules():
         if name in names:
-            handles.append(each.register_forward_hook(keep(name)))
-        if isinstance(each, nn.Linear) and (head is None or name == head):
-            handles.append(each.register_forward_hook(keep_head(name)))
+            handles.append(inner.register_forward_hook(keep(name)))
+        if isinstance(inner, nn.Linear) and (head is None or name == head):
+            handles.append(inner.register_forward_hook(keep_head(name)))
     try:
         yield watch
     finally:
@@ -101,15 +101,15 @@ def layer_names(module: nn.Module, patterns: Sequence[str] | None) -> tuple[str,
             "layers is null, and the module has no ModuleList or Sequential whose children could be its blocks; give a "
             f"pattern; {_listed(known)}"
         )
-    found: list[str] = []
+    measured: list[str] = []
     for pattern in patterns:
         matching = [n for n in known if n.count(".") == pattern.count(".") and fnmatch.fnmatchcase(n, pattern)]
         if not matching:
             raise ParameterError(
                 f"layers has {pattern!r}, which matches no module{nearest(pattern, known)}; {_listed(known)}"
             )
-        found += [name for name in matching if name not in found]
-    return tuple(found)
+        measured += [name for name in matching if name not in measured]
+    return tuple(measured)
 
 
 def _listed(known: Sequence[str]) -> str:
@@ -119,10 +119,10 @@ def _listed(known: Sequence[str]) -> str:
 
 def _own_list(module: nn.Module) -> tuple[str, ...]:
     children: list[tuple[str, nn.Module]] = []
-    for name, each in module.named_modules():
-        if isinstance(each, nn.ModuleList | nn.Sequential):
+    for name, inner in module.named_modules():
+        if isinstance(inner, nn.ModuleList | nn.Sequential):
             prefix = f"{name}." if name else ""
-            children += [(prefix + key, child) for key, child in each.named_children()]
+            children += [(prefix + key, child) for key, child in inner.named_children()]
 
     def rank(child: nn.Module) -> int:
         if isinstance(child, nn.ModuleList):

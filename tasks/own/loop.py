@@ -21,10 +21,10 @@ class TrainingRun:
     """
 
     def __init__(self, context: TaskContext, objects: Mapping[str, Any]):
-        for name, each in objects.items():
-            if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
+        for name, value in objects.items():
+            if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
                 raise TypeError(
-                    f"context.training: {name} is a {type(each).__name__}, which has no state_dict and load_state_dict; give "
+                    f"context.training: {name} is a {type(value).__name__}, which has no state_dict and load_state_dict; give "
                     "modules, optimisers, schedulers, or an object with both"
                 )
         self._context, self._objects = context, objects
@@ -76,8 +76,8 @@ class TrainingRun:
         self.curves.append(row)
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
-        for name, each in self._objects.items():
-            each.load_state_dict(saved["objects"][name])
+        for name, stateful in self._objects.items():
+            stateful.load_state_dict(saved["objects"][name])
         self.step, self.curves = saved["step"], saved["curves"]
         torch.set_rng_state(saved["torch"])
         if saved["cuda"] and torch.cuda.is_available():
@@ -91,7 +91,7 @@ class TrainingRun:
         kind, keys, *rest = np.random.get_state(legacy=True)
         version, state, gauss = random.getstate()
         content = {
-            "objects": {name: each.state_dict() for name, each in self._objects.items()},
+            "objects": {name: stateful.state_dict() for name, stateful in self._objects.items()},
             "step": self.step,
             "curves": self.curves,
             "torch": torch.get_rng_state(),

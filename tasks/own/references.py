@@ -104,7 +104,7 @@ def references_of_sweep(task: str, parts: Iterable[Mapping[str, Any]], folder: P
     """
     if task not in HOSTS:
         return None
-    found: dict[str, str | None] = {}
+    named: dict[str, str | None] = {}
     for name in NAMED:
         values = [value for part in parts if name in part for value in _values(part[name])]
         own = list(dict.fromkeys(absolute_reference(value, folder) for value in values if is_own(name, value)))
@@ -113,14 +113,14 @@ def references_of_sweep(task: str, parts: Iterable[Mapping[str, Any]], folder: P
                 f"{name} is {', '.join(map(str, values))}; a sweep takes one {name} of your own, since each has parameters of "
                 "its own: give a sweep to each, in one store"
             )
-        found[name] = own[0] if own else None
-    references = OwnReferences(**found)
+        named[name] = own[0] if own else None
+    references = OwnReferences(**named)
     if len({path.parent for path in references.code_files}) > 1:
         raise TaskError(
             f"{' and '.join(map(str, references.code_files))} lie in two folders; put them into one, from which what they "
             "import is found"
         )
-    return references if any(found.values()) or task == OWN else None
+    return references if any(named.values()) or task == OWN else None
 
 
 def _values(given: Any) -> list[Any]:

@@ -54,11 +54,11 @@ class LayerMeasurements:
         numbers = len(trainer.x_NI) * max(layer.width for layer in trainer.network.layers())
         # what goes along the path asks for each layer again, trial by trial
         at_once = 1 if self._of_path is not None else max(1, AT_ONCE // (numbers * trainer.network.rows_per_sample))
-        found = []
+        rows_of_trials = []
         with torch.no_grad():  # which features that are read by turns would not restore
             for start in range(0, len(positions), at_once):
-                found += self._together(trainer, list(positions[start : start + at_once]), step)
-        return found
+                rows_of_trials += self._together(trainer, list(positions[start : start + at_once]), step)
+        return rows_of_trials
 
     def _together(self, trainer: FusedTrainer, positions: list[int], step: int) -> list[list[dict[str, Any]]]:
         network = trainer.network
@@ -86,20 +86,20 @@ class LayerMeasurements:
         inputs: tuple[Layer, Columns] | None,
     ) -> list[list[dict[str, Any]]]:
         """Return each trial's rows of features [T, N, *shape], layer by layer, behind that of the input, where it is given."""
-        found = []
+        rows_of_layers = []
         first_TND, previous_TND, steps = None, None, []
         start = path_start([layer.shape for layer in layers])
         for index, (layer, feature) in enumerate(zip(layers, features(), strict=True)):
             h_TND = feature.flatten(2)
-            found.append(_rows(step, layer, self.of_features(h_TND), self._alignment(h_TND, weight_TKD)))
+            rows_of_layers.append(_rows(step, layer, self.of_features(h_TND), self._alignment(h_TND, weight_TKD)))
             if index > start:
                 assert previous_TND is not None
                 steps.append(step_length(previous_TND, h_TND))
             elif self._of_path is not None:
                 first_TND = h_TND
             previous_TND = h_TND
-        lengths = torch.stack(steps, dim=1).tolist() if steps else [[]] * len(found[-1])
-        of_trials = [list(rows) for rows in zip(*found, strict=True)]
+        lengths = torch.stack(steps, dim=1).tolist() if steps else [[]] * len(rows_of_layers[-1])
+        of_trials = [list(rows) for rows in zip(*rows_of_layers, strict=True)]
         for trial, rows in enumerate(of_trials):
             path = rows[start:]
             for row, place in zip(path, relative_positions(lengths[trial]), strict=True):
@@ -123,14 +123,14 @@ class LayerMeasurements:
 def _rows(step: int, layer: Layer, *measured: Columns) -> list[dict[str, Any]]:
     """Return of each trial in these columns the row of one measurement."""
     columns: dict[str, Sequence[Any]] = {}
-    for name, values in (item for each in measured for item in each.items()):
+    for name, values in (item for columns_of_one in measured for item in columns_of_one.items()):
         if values.ndim <= 2:
             columns[name] = values.tolist()
         else:  # as Python numbers it would be eight times as large, which 100 classes make a gigabyte
             columns[name] = [matrix.flatten().float().cpu() for matrix in values]
     place = {"step": step, "split": "train", "layer": layer.number, "is_last": False}
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    numbers = [name for each in measured for name, values in each.items() if values.ndim == 1]
+    numbers = [name for columns_of_one in measured for name, values in columns_of_one.items() if values.ndim == 1]
     return [{**place, **row, **defined({name: row[name] for name in numbers})} for row in rows]
 
 

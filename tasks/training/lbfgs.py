@@ -165,8 +165,8 @@ class Lbfgs:
         self.value, self.gradient_norm = state["ends"]
         if "tensors" not in state:
             return
-        self.point_P, self._gradient_P, self._pairs_MP = (each.to(device) for each in state["tensors"])
+        self.point_P, self._gradient_P, self._pairs_MP = (tensor.to(device) for tensor in state["tensors"])
         self._direction_P = None if state["direction_P"] is None else state["direction_P"].to(device)
-        self._sy_MM, self._yy_MM = (each.numpy().copy() for each in state["products"])
+        self._sy_MM, self._yy_MM = (product.numpy().copy() for product in state["products"])
         self._order, self.is_stalled = list(state["order"]), state["is_stalled"]
         self._slope, self._step, self._low, self._high, self._tries = state["line"]

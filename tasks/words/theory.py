@@ -26,7 +26,7 @@ GRID = 1 << 14
 """Points of the grid on which the mean field adds up L - 1 words: four times as many move no norm by more than 2e-4."""
 
 
-class Source(IntEnum):
+class PredictionSource(IntEnum):
     """Where a prediction comes from."""
 
     MEAN_FIELD = 0
@@ -68,7 +68,7 @@ class Setting:
 class Prediction:
     """The collapsed minimiser of the risk with weight decay."""
 
-    source: Source
+    source: PredictionSource
     word_norms: Floats
     """[s], by frequency rank: of embeddings, with LayerNorm of the words as the linear layer reads them."""
     linear_norm: float
@@ -115,7 +115,7 @@ def theorem_1(setting: Setting) -> Prediction:
 
     t = _minimiser(objective, slope, math.log(setting.sequences + 1) / decay if decay else math.inf)
     return Prediction(
-        source=Source.THEOREM_1,
+        source=PredictionSource.THEOREM_1,
         word_norms=np.full(len(setting.frequencies), math.sqrt(t / setting.vocabulary_size)),
         linear_norm=math.sqrt(t / blocks),
         loss=risk(setting, rate * t),
@@ -162,7 +162,7 @@ def theorem_2(setting: Setting) -> Prediction:
         high *= 2
     c = float(optimize.brentq(balance, 0.0, high, xtol=1e-15, rtol=1e-14))
     norms = c * ratios(c)
-    return _of_norms(setting, Source.THEOREM_2, norms, c)
+    return _of_norms(setting, PredictionSource.THEOREM_2, norms, c)
 
 
 def theorem_3(setting: Setting) -> Prediction:
@@ -178,7 +178,7 @@ def theorem_3(setting: Setting) -> Prediction:
 
     t = _minimiser(objective, slope, math.sqrt(2 * math.log(setting.sequences + 1) / decay) if decay else math.inf)
     return Prediction(
-        source=Source.THEOREM_3,
+        source=PredictionSource.THEOREM_3,
         word_norms=np.full(len(setting.frequencies), math.sqrt(setting.width)),
         linear_norm=t / math.sqrt(blocks),
         loss=risk(setting, rate * t),
@@ -195,7 +195,7 @@ def mean_field(setting: Setting) -> Prediction:
     blocks, concepts, decay = setting.sequences * setting.sentence_length, setting.concepts, setting.weight_decay
     uniform = theorem_1(setting)
     if uniform.linear_norm == 0:
-        return _of_norms(setting, Source.MEAN_FIELD, np.zeros(len(setting.frequencies)), 0.0)
+        return _of_norms(setting, PredictionSource.MEAN_FIELD, np.zeros(len(setting.frequencies)), 0.0)
 
     def objective(x: Floats) -> tuple[float, Floats]:
         norms, c = x[:-1], float(x[-1])
@@ -207,7 +207,7 @@ def mean_field(setting: Setting) -> Prediction:
     # the norms at which frequent words stand out as much as their frequency asks, at the same total
     spread = np.sqrt(setting.frequencies * len(setting.frequencies))
     start = np.append(uniform.word_norms * spread, uniform.linear_norm)
-    found = optimize.minimize(
+    solution = optimize.minimize(
         objective,
         start,
         jac=True,
@@ -215,12 +215,12 @@ def mean_field(setting: Setting) -> Prediction:
         bounds=[(0, None)] * len(start),
         options={"maxiter": 5000, "maxfun": 10000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 30},
     )
-    if found.fun > math.log(1 - setting.share + setting.sequences):  # nothing learned is better
-        return _of_norms(setting, Source.MEAN_FIELD, np.zeros(len(setting.frequencies)), 0.0)
-    return _of_norms(setting, Source.MEAN_FIELD, found.x[:-1], float(found.x[-1]))
+    if solution.fun > math.log(1 - setting.share + setting.sequences):  # nothing learned is better
+        return _of_norms(setting, PredictionSource.MEAN_FIELD, np.zeros(len(setting.frequencies)), 0.0)
+    return _of_norms(setting, PredictionSource.MEAN_FIELD, solution.x[:-1], float(solution.x[-1]))
 
 
-def _of_norms(setting: Setting, source: Source, norms: Floats, c: float) -> Prediction:
+def _of_norms(setting: Setting, source: PredictionSource, norms: Floats, c: float) -> Prediction:
     loss, _ = _mean_risk(setting, c * norms)
     blocks = setting.sequences * setting.sentence_length
     decay = setting.weight_decay / 2 * (setting.concepts * float(norms @ norms) + blocks * c**2)

@@ -25,7 +25,7 @@ from depthrate.storage.tables.from_task import task_table
 from depthrate.sweeps.spec import FitRequest
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.fits.least_squares import Array
-from depthrate.tasks.fits.model import CurveFamily, LinearModel, Mask, Model, Parameter, last_above, never_unless
+from depthrate.tasks.fits.model import CurveFamily, FitParameter, LinearModel, Mask, Model, last_above, never_unless
 from depthrate.tasks.fits.models import MODELS
 from depthrate.tasks.fits.points import Points, gather
 from depthrate.tasks.fits.rates import fit_rates, predict
@@ -43,7 +43,7 @@ class PowerExponential(LinearModel):
     name = "power_exponential"
     words = "power law with exponential cut-off"
     formula = "c x^{-a} e^{-b x}"
-    parameters = (Parameter("decay", "decay b"),)
+    parameters = (FitParameter("decay", "decay b"),)
     values_are_told = True
 
     def basis(self, x_G: Array) -> Array:
@@ -68,7 +68,7 @@ class Stretched(Model):
     name = "stretched"
     words = "stretched exponential"
     formula = "c e^{-(x / s)^a}"
-    parameters = (Parameter("scale", "s"),)
+    parameters = (FitParameter("scale", "s"),)
 
     def family(self, points: Points) -> CurveFamily:
         log_x_G1 = np.log(points.x_G)[:, None]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from depthrate.tasks.words.theory import (
+    PredictionSource,
     Setting,
-    Source,
     frequencies,
     mean_field,
     predict,
@@ -36,20 +36,20 @@ def setting(zipf=0.0, **changes):
 
 def test_norms_of_the_papers_settings():
     found = predict(setting(), layer_norm=False)
-    assert found.source is Source.THEOREM_1
+    assert found.source is PredictionSource.THEOREM_1
     assert found.word_norms == pytest.approx(np.full(400, 1.42214), abs=5e-6)
     assert found.linear_norm == pytest.approx(0.40224, abs=5e-6)
     fewer = predict(setting(sequences=50), layer_norm=False)
     assert (fewer.word_norms[0], fewer.linear_norm) == pytest.approx((0.61602, 0.77922), abs=5e-6)
     normed = predict(setting(zipf=1.0), layer_norm=True)
-    assert normed.source is Source.THEOREM_3 and normed.word_norms[0] == 10
+    assert normed.source is PredictionSource.THEOREM_3 and normed.word_norms[0] == 10
     assert normed.linear_norm == pytest.approx(0.097547, abs=5e-7)
 
 
 def test_mean_field_of_the_papers_zipf_setting():
     """Theorem 2 would need lambda < 1.152e-4 there, so it does not speak of Figure 4(a) and (b)."""
     found = predict(setting(zipf=1.0), layer_norm=False)
-    assert found.source is Source.MEAN_FIELD
+    assert found.source is PredictionSource.MEAN_FIELD
     assert not theorem_2_holds(setting(zipf=1.0)) and not theorem_2_holds(setting(zipf=1.0, weight_decay=1.2e-4))
     assert theorem_2_holds(setting(zipf=1.0, weight_decay=1.15e-4))
     assert (math.sqrt(np.square(found.word_norms).mean()), found.linear_norm) == pytest.approx((0.990, 0.280), abs=5e-4)
@@ -174,7 +174,7 @@ def test_theorem_2_by_enumeration(small):
     given = setting(zipf=1.0, **small)
     assert theorem_2_holds(given)
     found, enumerated = predict(given, layer_norm=False), Enumerated(given)
-    assert found.source is Source.THEOREM_2 and found.word_norms[0] > found.word_norms[1] > 0
+    assert found.source is PredictionSource.THEOREM_2 and found.word_norms[0] > found.word_norms[1] > 0
     words, linear = enumerated.start(found.word_norms, found.linear_norm, given.width)
     loss = enumerated.risk(words, linear)
     objective = loss + given.weight_decay / 2 * (words.square().sum() + linear.square().sum())
