@@ -7,6 +7,7 @@ import json
 import threading
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from depthrate.orchestrator.cli.app import app
