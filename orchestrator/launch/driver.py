@@ -380,7 +380,7 @@ class Driver:
         self._no_room.end()
         if entry is None:  # an earlier launch's, and not of this plan: committed since, or submitted once more
             if isinstance(end.kind, FailureKind):  # or of a job that was started anew, and goes on
-                self._health.fails(end.node, end.attempt_id, end.kind, error=end.death or "")
+                self._health.fails(end.node, end.ran_as or end.attempt_id, end.kind, error=end.death or "")
             return
         if isinstance(end.kind, NoFailure):
             self._health.leaves(end.attempt_id)

@@ -281,7 +281,9 @@ class PackOutcomes:
             how = f"job {job.job_id} ended as {start.state} on {start.node}, and was started anew"
             if self._close(record, kind, how, start):
                 self._closed.add(record["attempt_id"])
-                self.earlier_ends.append(JobEnd(record["attempt_id"], how, kind, node=record["host"] or start.node))
+                # under no name that was submitted: the first start has that of the whole job, which goes on
+                node, ran_as = record["host"] or start.node, record["attempt_id"]
+                self.earlier_ends.append(JobEnd("", how, kind, ran_as=ran_as, node=node))
 
     def _close(self, record: Record, kind: FailureKind, how: str, state: JobState) -> bool:
         """Write down the end of an attempt that nobody waits for; return whether the store took it."""

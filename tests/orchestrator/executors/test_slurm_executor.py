@@ -493,7 +493,11 @@ def test_starts_before_the_last_are_closed_when_the_next_has_begun(
     monkeypatch.setattr(outcomes, "earlier_starts", lambda job_id: starts)
     scheduler.queue["1_0"] = JobState("RUNNING", 2, "n3")
     ends = ends_of(executor, 8)
-    assert [(end.kind, end.node) for end in ends] == [("node_lost", "n1"), ("preempted", "n2")]
+    assert [(end.kind, end.node, end.ran_as) for end in ends] == [
+        ("node_lost", "n1", names[0]),
+        ("preempted", "n2", names[1]),
+    ]
+    assert job.attempt_id not in {end.attempt_id for end in ends}, "its job goes on, and is not submitted again"
     kept = [read_attempt(folder, "s", name) for name in names]
     assert [each and each["state"] for each in kept] == ["lost", "lost", "running"]
     assert kept[0] is not None and kept[0]["ended_at"] == 1060.0 and "ended as NODE_FAIL on n1" in kept[0]["error"]
