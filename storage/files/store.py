@@ -130,7 +130,10 @@ class Store:
         """
         try:
             self.format = Format.of(self.read(FORMAT_FILE))
-        except FileNotFoundError:
+        except (
+            FileNotFoundError,
+            NotADirectoryError,
+        ):  # a file where the store's folder would be is said by who writes
             self.format = Format()
         except OSError as error:
             raise StoreError(f"{FORMAT_FILE} in store {self.url!r} cannot be read: {error}; try again") from error

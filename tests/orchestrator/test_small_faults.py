@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,36 +123,6 @@ def test_a_full_disk_is_called_one(folder: Store, monkeypatch: pytest.MonkeyPatc
     executor: Any = Mute()
     outcome = Driver(plan, folder, executor, options, lambda progress: None, clock=clock).run()
     assert "No space left on device" in outcome.failures[0].error
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 300 kB, most of it taken."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", place], capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip("needs the right to mount a file system")
-    (place / "taken").write_bytes(b"x" * 180_000)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "--lazy", place], check=True)
-
-
-@pytest.mark.slow
-def test_a_real_disk_that_is_full_is_called_one_and_a_larger_one_ends_it(small_disk: Path, tmp_path: Path) -> None:
-    sweep, store = tmp_path / "s.yaml", str(small_disk / "store")
-    sweep.write_text(f"name: s\ntask: {OWN_TASKS}:power_law\ngrid: {{depth: [2, 3, 4, 5]}}\nseeds: 60\n")
-    words = ["run", str(sweep), "--store", store, "--workers", "1"]
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 1, result.output
-    assert "No space left on device; make room there, or give another place" in result.output
-    assert "trials are not done" in result.output and "Traceback" not in result.output
-    (small_disk / "taken").unlink()
-    subprocess.run(["mount", "-o", "remount,size=20m", small_disk], check=True)
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0 and "all 240 trials are committed" in result.output, result.output
 
 
 def test_rays_folder_is_nobody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
