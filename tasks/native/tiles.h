@@ -178,14 +178,14 @@ template <long N> INLINE Four normalise(Vector (*v)[vectors(N)], Number eps) {
     total[i] = v[i][0];
     for (long j = 1; j < NV; j++) total[i] += v[i][j];
   }
-  const Four mean = sums(total) * (Number(1) / N);
+  const Four mean = sums(total) / Number(N);
   for (int i = 0; i < ROWS; i++) {
     for (long j = 0; j < NV; j++) v[i][j] -= mean[i];
     if (N % LANES) v[i][NV - 1] *= last_vector<N>();
     total[i] = v[i][0] * v[i][0];
     for (long j = 1; j < NV; j++) total[i] += v[i][j] * v[i][j];
   }
-  Four scale = sums(total) * (Number(1) / N) + eps;
+  Four scale = sums(total) / Number(N) + eps;
   for (int i = 0; i < ROWS; i++) scale[i] = 1 / std::sqrt(scale[i]);
   for (int i = 0; i < ROWS; i++)
     for (long j = 0; j < NV; j++) v[i][j] *= scale[i];
@@ -200,7 +200,7 @@ template <long N> INLINE void normalise_backward(Vector (*v)[vectors(N)], const 
     total[i] = v[i][0], along[i] = v[i][0] * at(out + i * row);
     for (long j = 1; j < NV; j++) total[i] += v[i][j], along[i] += v[i][j] * at(out + i * row, j);
   }
-  const Four mean = sums(total) * (Number(1) / N), slope = sums(along) * (Number(1) / N);
+  const Four mean = sums(total) / Number(N), slope = sums(along) / Number(N);
   for (int i = 0; i < ROWS; i++) {
     for (long j = 0; j < NV; j++) v[i][j] = (v[i][j] - mean[i] - at(out + i * row, j) * slope[i]) * scale[i];
     if (N % LANES) v[i][NV - 1] *= last_vector<N>();

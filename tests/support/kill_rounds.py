@@ -51,7 +51,7 @@ SWEEPS: dict[str, dict[str, Any]] = {
     "train": {
         "name": "train",
         "task": "collapse",
-        "params": {"arch": "rn1", "samples_per_class": 5, "steps": 2500, "width": 16, "batch_size": 20},
+        "params": {"arch": "rn1", "samples_per_class": 5, "steps": 25000, "width": 16, "batch_size": 20},
         "grid": {"depth": [2, 3, 5]},
         "seeds": 3,
     },

@@ -2,6 +2,8 @@
 
 import copy
 import dataclasses
+import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +18,11 @@ from native_trials import (
     trials_of,
 )
 
+from depthrate.tasks.native.library import Library
+from depthrate.tasks.training import native_steps
 from depthrate.tasks.training.divergence import Divergence
+from depthrate.tasks.training.engine import EngineError
+from depthrate.tasks.training.native_steps import native_library
 
 FAMILIES = [(layers, pre_norm, torch.float32) for layers in (1, 2) for pre_norm in (False, True)]
 QUICK, CASES = 3, 17
@@ -137,13 +143,33 @@ def test_who_diverges_is_noted_at_the_step_at_which_it_is_eagerly_and_disturbs_n
     assert torch.equal(taken(calm, 60, most=60)[:, :-1], trainer.theta_TP[[0, 3]])
 
 
-def test_calls_grow_to_a_fraction_of_a_second_and_end_where_they_are_to():
-    trainer = native_trainer(network_of(5, inputs=3, classes=2), plan_of(num_steps=5000), trials_of(1), 5)
+@pytest.mark.parametrize(("call_s", "calls"), [(0.05, [1, 3, 7, 15, 20]), (0.2, [1, 2, 3]), (9.0, [1, 2, 3])])
+def test_calls_grow_while_they_take_a_fraction_of_a_second_and_end_where_they_are_to(call_s, calls, monkeypatch):
+    clock = itertools.count(step=call_s)
+    trainer = native_trainer(network_of(5, inputs=3, classes=2), plan_of(), trials_of(1), 5)
+    monkeypatch.setattr(native_steps, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     divergence = Divergence(1, trainer.device)
-    trainer.advance(5000, divergence)
-    assert trainer.step_count == 1  # nothing is known yet of how long a step takes
-    calls = 0
-    while trainer.step_count < 3001:
-        trainer.advance(3001, divergence)
-        calls += 1
-    assert trainer.step_count == 3001 and calls < 300
+    for expected in calls:
+        trainer.advance(20, divergence)
+        assert trainer.step_count == expected
+
+
+def test_hundreds_of_layers_are_checked_against_float64_where_rounding_alone_parts_the_engines():
+    network, plan = network_of(19, depth=400, inputs=64, classes=17), plan_of()
+    eager, native = (make(network, plan, trials_of(1), 20) for make in (trainer_of, native_trainer))
+    eager.step(), native.step()
+    assert error(native.moment_TP, eager.moment_TP) > 1e-4
+
+
+def test_a_step_that_does_something_else_is_refused():
+    class Wrong(Library):
+        def run(self, call):
+            call.ln_eps = 1.0  # another network
+            super().run(call)
+
+    network, plan = network_of(19, depth=400, inputs=64, classes=17), plan_of()
+    library, _ = native_library(network, plan, lambda: False)
+    wrong = Wrong.__new__(Wrong)
+    vars(wrong).update(vars(library))
+    with pytest.raises(EngineError, match="the native step of ResidualNetwork gives loss .*--engine eager"):
+        trainer_of(network, plan, trials_of(1), 20).use_native(wrong)
