@@ -240,6 +240,7 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "progress_at": _number,
     "beat_s": _number,
     "packs_s": _number,
+    "needs_bytes": _count,
     "state": lambda value: _member(value, _STATES),
     "error_kind": lambda value: _member(value, _KINDS),
 }

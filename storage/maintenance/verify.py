@@ -352,7 +352,15 @@ class _Check:
         of_gone = {file.path for path in gone & self.result.sources.keys() for file in self._files_of(path)}
         left = self.result.lost.keys() & self.result.sources.keys()
         of_left = {file.path for path in left for file in self._files_of(path)}
+        committed = {
+            trial_id for source in (*now.sources, *now.beaten) for trial_id in source.held["trial_id"].to_pylist()
+        }
         over = gone | vanished | (of_gone - of_left)
+        over |= {
+            f.path
+            for f in self.result.findings
+            if f.kind == "missing" and f.path.startswith("attempts/") and committed.intersection(f.trial_ids)
+        }
         found = [finding for finding in self.result.findings if finding.path not in over]
         self.result.findings = [each for each in found if each.kind not in STRAY or each.path not in named]
 

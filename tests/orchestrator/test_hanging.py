@@ -187,7 +187,7 @@ def test_features_that_do_not_come_stop_neither_signs_of_life_nor_its_end(
         checkpoint_seconds=30,
         git_sha=None,
         git_dirty=None,
-        stall_minutes=stall_s / 60,
+        stall_minutes=None if stall_s is None else stall_s / 60,
     )
     params = [{"depth": depth, "folder": str(tmp_path)} for depth in (2, 3)]
     pack = PackTrials(pack_id="p", trial_ids=["t2", "t3"], params=params)

@@ -35,7 +35,8 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
 
     def set_queue(*jobs: tuple[str, str, str]) -> None:
         widths = [int(column.partition(":")[2]) for column in states._COLUMNS]
-        rows = [(job, "N/A", job, state, "0", "", "None", "0", "N/A", name) for job, state, name in jobs]
+        unset = ("0", "", "None", "0", "N/A", "N/A")
+        rows = [(job, "N/A", job, state, *unset, name) for job, state, name in jobs]
         lines = ["".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)) for row in rows]
         answers["squeue"] = "cat <<'E'\n" + "\n".join(lines) + "\nE"
         write()

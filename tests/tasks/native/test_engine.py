@@ -79,7 +79,7 @@ def test_what_has_no_native_steps_is_refused():
         with pytest.raises(EngineError, match=f"no native steps for these trials: .*{why}.*--engine auto"):
             choice(**given)
     trials = [DUFM.schema.fill({"depth": 2, "num_classes": 2, "samples_per_class": 2, "width": 3, "steps": 3})]
-    with pytest.raises(EngineError, match="no native steps for UnconstrainedFeatures, whose step is written by hand"):
+    with pytest.raises(EngineError, match="no native steps for DufmDescent, whose step is written by hand"):
         list(DUFM.run(trials, Context(ids_of(trials), engine=Engine.NATIVE)))
 
 
