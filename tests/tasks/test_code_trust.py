@@ -49,15 +49,16 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def shared() -> Iterator[Path]:
     """A folder that another user can enter, with a task and a module beside it that are all `ME`'s."""
-    made = Path(tempfile.mkdtemp(prefix="depthrate-test-"))
-    (made / "lab").mkdir()
+    place = Path(tempfile.mkdtemp(prefix="depthrate-test-"))
+    made = place / "above"
+    (made / "lab").mkdir(parents=True)
     (made / "lab/law.py").write_text(LAW)
     (made / "lab/yaml.py").write_text("VALUE = 1.0\n")
-    for path in (made, *made.rglob("*")):
+    for path in (place, *place.rglob("*")):
         os.chown(path, ME, ME)
         path.chmod(0o755 if path.is_dir() else 0o644)
     yield made
-    shutil.rmtree(made)
+    shutil.rmtree(place)
 
 
 def load_as_me(path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -65,7 +66,8 @@ def load_as_me(path: Path, **environment: str) -> subprocess.CompletedProcess[st
     words = ["setpriv", f"--reuid={ME}", f"--regid={ME}", "--clear-groups"]
     words += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
     words += [sys.executable, "-c", TASK.format(name=f"{path}:law")]
-    home = {"HOME": str(path.parents[1] / "home"), "PATH": os.environ["PATH"]}
+    place = next(folder for folder in path.parents if folder.name.startswith("depthrate-test-"))
+    home = {"HOME": str(place / "home"), "PATH": os.environ["PATH"]}
     return subprocess.run(words, cwd=CHECKOUT, env=home | environment, capture_output=True, text=True, check=False)
 
 
@@ -184,7 +186,7 @@ def test_the_file_that_is_named_may_be_a_link_but_to_nobody_elses_file(shared: P
 
 @needs_root
 def test_ones_own_files_and_the_systems_are_executed_below_a_sticky_folder(shared: Path) -> None:
-    assert shared.parent.stat().st_mode & 0o1002 == 0o1002, "a test of /tmp"
+    assert shared.parents[1].stat().st_mode & 0o1002 == 0o1002, "a test of /tmp"
     assert load_as_me(shared / "lab/law.py").stdout == "law:law\n"
     os.chown(shared / "lab/yaml.py", 0, 0)
     os.chown(shared / "lab", 0, 0)
@@ -195,7 +197,7 @@ def test_ones_own_files_and_the_systems_are_executed_below_a_sticky_folder(share
 def test_code_that_was_accepted_is_executed_as_it_was_then(shared: Path) -> None:
     lab = shared / "lab"
     os.chown(lab / "yaml.py", STRANGER, STRANGER)
-    home = shared / "home"
+    home = shared.parent / "home"
     home.mkdir()
     os.chown(home, ME, ME)
     refused = load_as_me(lab / "law.py").stderr
