@@ -49,6 +49,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert [step for step, _ in events] == [0, 300] and events[1][1] == pytest.approx(steps[1][1])
 
 
+@pytest.mark.slow
 def test_without_the_library_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(TASK)

@@ -42,6 +42,7 @@ def niceness(store: str) -> list[float]:
     return [row[0] for row in depthrate.open(store).sql("select niceness from metrics order by 1").fetchall()]
 
 
+@pytest.mark.slow
 def test_workers_are_as_nice_as_asked_from_both_sides(sweep: Path, tmp_path: Path) -> None:
     ours, (here, there) = os.getpriority(os.PRIO_PROCESS, 0), (str(tmp_path / "a"), str(tmp_path / "b"))
     words = ["run", str(sweep), "--workers", "1", "--store", here, "--nice", "3"]
@@ -108,6 +109,7 @@ def test_an_option_of_run_is_its_declaration_and_its_use(use: str, file: str) ->
     assert file in files and files <= {file, "cli/commands/run.py"}, "run.py refuses options that contradict each other"
 
 
+@pytest.mark.slow
 def test_a_job_runs_the_launch_that_its_file_says(sweep: Path, folder: Store, tmp_path: Path) -> None:
     options = make_launch_options(str(sweep), {"workers": 1, "nice": 1, "store": folder.address})
     file = tmp_path / "launch.json"

@@ -215,6 +215,7 @@ def kill_everywhere(verb: Verb, tmp_path: Path, *, is_all: bool) -> Counter[str]
     return deadline.calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VERBS)
 def test_a_verb_killed_at_any_call_of_a_sample_is_ended_by_calling_it_again(name: str, tmp_path: Path) -> None:
     assert kill_everywhere(VERBS[name], tmp_path, is_all=False)
@@ -228,6 +229,7 @@ def test_a_verb_killed_at_every_call_is_ended_by_calling_it_again(name: str, tmp
     print(f"{name}: {calls.total()} calls: {dict(calls)}")
 
 
+@pytest.mark.slow
 def test_init_killed_at_any_call_leaves_no_half_a_file(tmp_path: Path) -> None:
     with on_folder(tmp_path) as deadline:
         init(tmp_path / "whole")

@@ -128,6 +128,7 @@ def test_a_module_put_beside_the_file_is_not_executed(is_sticky: bool, shared: P
     is_refused(shared, put, words)
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize(
     ("name", "mode", "words"),
@@ -141,6 +142,7 @@ def test_files_that_others_can_write_are_not_executed(name: str, mode: int, word
     is_refused(shared, lambda lab: (lab / name).chmod(mode), words)
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize(
     ("attack", "words"),
@@ -160,6 +162,7 @@ def test_files_in_folders_that_others_can_write_are_not_executed(
     is_refused(shared, attack, words)
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.parametrize(
     ("attack", "words"),
@@ -193,6 +196,7 @@ def test_ones_own_files_and_the_systems_are_executed_below_a_sticky_folder(share
     assert load_as_me(shared / "lab/law.py").stdout == "law:law\n"
 
 
+@pytest.mark.slow
 @needs_root
 def test_code_that_was_accepted_is_executed_as_it_was_then(shared: Path) -> None:
     lab = shared / "lab"

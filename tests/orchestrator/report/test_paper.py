@@ -76,6 +76,7 @@ def test_the_text_of_a_pdf_is_found(tmp_path: Path) -> None:
     assert "depth" in text and "NC1" in text and "−0.41" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dash", ["solid", "dash", "dot", "dashdot", "longdashdot"])
 def test_every_dash_of_the_page_is_drawn_in_a_file(dash: str) -> None:
     assert draw(small_plot(line={"color": "#000000", "dash": dash}))["svg"].startswith(b"<?xml")

@@ -105,6 +105,7 @@ def test_a_spectrum_has_a_line_a_layer():
     assert plot.layout["yaxis"]["type"] == "log"
 
 
+@pytest.mark.slow
 def test_a_matrix_is_drawn_in_two_orders_for_the_lowest_trial():
     grams = [[2.0, 0, 1, 0, 2, 0, 1, 0, 2]] * 11 + [[4.0, 2, 0, 2, 4, 0, 0, 0, 4]]
     heights = [1.0] * 11 + [0.5]
@@ -167,6 +168,7 @@ PAGE = (Path(__file__).parents[3] / "docs/report.md").read_text()
 DOCUMENTED = yaml.safe_load(re.search(r"```yaml\n(figures:.*?)```", PAGE, re.DOTALL)[1])["figures"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", DOCUMENTED, ids=[asked["kind"] for asked in DOCUMENTED])
 def test_each_figure_of_the_docs_is_drawn_on_the_page_and_in_files(asked):
     parameters = {"weight_decay": TRIALS["lr"] / 100, "depth": TRIALS["width"] // 8}

@@ -47,6 +47,7 @@ def test_it_is_built_once_and_then_needs_no_compiler(empty_cache, monkeypatch):
     assert libraries(empty_cache) == [made]
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_thrown_away_and_built_anew(empty_cache, monkeypatch):
     get()
     (made,) = libraries(empty_cache)
@@ -88,6 +89,7 @@ def test_two_processes_that_build_at_once_get_one_whole_library(empty_cache):
     assert len(libraries(empty_cache)) == 1 and not list(empty_cache.glob("building-*"))
 
 
+@pytest.mark.slow
 def test_another_compiler_builds_its_own(empty_cache, monkeypatch, tmp_path):
     get()
     other = tmp_path / "other-compiler"
@@ -104,6 +106,7 @@ def test_a_stop_ends_the_building(empty_cache):
     assert libraries(empty_cache) == [] and not list(empty_cache.glob("building-*"))
 
 
+@pytest.mark.slow
 def test_what_does_not_build_is_said_with_the_compilers_words(empty_cache):
     with pytest.raises(EngineError, match=r"(?s)cannot be built \(exit code 1\).*--engine eager.*does not name a type"):
         get({**CONSTANTS, "NUMBER": "nosuch"})
@@ -141,6 +144,7 @@ def test_other_instruction_sets_of_this_processor_do_it_too(flags, monkeypatch):
     assert (native.theta_TP - eager.theta_TP).abs().max() < 5e-6
 
 
+@pytest.mark.slow
 def test_instructions_that_this_processor_lacks_can_be_built_for():
     """AVX-512 is compiled wherever the suite runs, whether or not it can be run there."""
     for number in ("float", "double"):

@@ -30,6 +30,7 @@ class Stopping(Context):
         return bool(self.steps_seen) and self.stop_at is not None and self.steps_seen[-1] >= self.stop_at
 
 
+@pytest.mark.slow
 def test_a_pack_trains_measures_and_says_how():
     trials = [params_of(seed, batch_size=16) for seed in range(3)]
     found, context = run_as(Engine.NATIVE, trials)
@@ -44,6 +45,7 @@ def test_a_pack_trains_measures_and_says_how():
         assert_same(run_as(Engine.NATIVE, [trial])[0], [type(result)(0, result.tables, result.status, 60)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [Engine.EAGER, Engine.AUTO, Engine.NATIVE])
 def test_a_pack_that_resumes_stays_native_whatever_is_asked(asked):
     trials = [params_of(seed, batch_size=16, arch="rn2", norm="pre") for seed in range(2)]
@@ -117,6 +119,7 @@ def test_a_command_trains_natively_by_default_and_records_it(tmp_path):
     assert json.loads(invoke(tmp_path, "query", asked, "--json").output) == [{"engine": "native", "took_time": True}]
 
 
+@pytest.mark.slow
 def test_a_machine_that_lacks_the_compiler_fails_the_pack_with_one_sentence_and_another_may_take_it(
     tmp_path, monkeypatch
 ):
@@ -132,6 +135,7 @@ def test_a_machine_that_lacks_the_compiler_fails_the_pack_with_one_sentence_and_
     assert kinds == [{"error_kind": "not_here"}] * 4
 
 
+@pytest.mark.slow
 def test_without_a_compiler_here_the_default_is_eager_and_says_so_once(tmp_path, monkeypatch, caplog):
     sweep = tmp_path / "s.yaml"
     sweep.write_text(

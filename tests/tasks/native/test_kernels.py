@@ -81,6 +81,7 @@ def taken(trainer, num_steps, most):
     return torch.cat([trainer.theta_TP, trainer._native._loss_T.unsqueeze(1)], dim=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "seeds"), list(families()))
 def test_a_trial_is_the_same_in_every_pack_with_any_steps_a_call_and_after_an_interruption(family, seeds):
     for seed in seeds:
@@ -99,6 +100,7 @@ def test_a_trial_is_the_same_in_every_pack_with_any_steps_a_call_and_after_an_in
         assert torch.equal(taken(second, 25, most=25), together[[2, 0]]), (network, plan, samples)
 
 
+@pytest.mark.slow
 def test_trials_that_leave_change_nothing_for_the_others():
     network, plan, trials = network_of(19), plan_of(batch_size=20), trials_of(4)
     together = taken(native_trainer(network, plan, trials, 70), 30, most=30)
@@ -108,6 +110,7 @@ def test_trials_that_leave_change_nothing_for_the_others():
     assert torch.equal(taken(trainer, 30, most=30), together[[0, 3]])
 
 
+@pytest.mark.slow
 def test_a_few_steps_stay_near_the_eager_ones():
     """The optimiser, the data order, the learning rates: all that a first gradient does not show."""
     for changes in (

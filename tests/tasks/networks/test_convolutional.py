@@ -81,6 +81,7 @@ def load(plain, parameters, trial):
     return norms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(("shape", "loss", "depth"), [((3, 32, 32), "mse", 4), ((1, 28, 28), "ce", 5)])
 def test_it_is_the_plain_network(shape, loss, depth, fused):

@@ -212,6 +212,7 @@ def test_so_it_is_with_batches_and_adam(monkeypatch):
     check_replay(dataclasses.replace(PLAN, **batches), monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_step_is_recorded_and_replayed_beside_a_trial_that_has_diverged(monkeypatch):
     """It leaves a GPU's pack only when something is measured: until then numbers that are none are replayed with the others."""
     trials = trials_of()

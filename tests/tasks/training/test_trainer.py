@@ -103,6 +103,7 @@ def reference_of(trainer, index, num_steps, learning_rate):
     return torch.cat([p.detach().flatten() for p in leaves.values()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "step"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_pack_follows_torch_optim(optimizer, schedule):

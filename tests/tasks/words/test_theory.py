@@ -140,6 +140,7 @@ def test_theorem_1_by_enumeration(small):
     assert max(gradient.abs().max().item() for gradient in gradients) < 1e-10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("small", SMALL.values(), ids=SMALL)
 def test_no_embedding_does_better_than_theorem_1(small):
     """Minimised over all weights from a random start, the exact objective is the theorem's to 1e-10."""
