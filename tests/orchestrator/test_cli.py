@@ -304,7 +304,7 @@ def test_fits_of_the_moment_are_printed_and_not_kept(done: tuple[Path, str]) -> 
     }
     assert invoke("query", "select * from fits", "--store", done[1], "--json")[1] == before
     code, output = invoke("fit", "tiny", "--store", done[1], "--weights", "heavy")
-    assert code == 2 and "weights is the text 'heavy'; allowed: equal, spread, robust" in output
+    assert code == 2 and "weights is 'heavy'; allowed: equal, spread, robust" in output
     code, output = invoke("fit", "tiny", "--store", done[1], "--where", "no_such_column > 1")
     assert code == 2 and "no_such_column" in output
 

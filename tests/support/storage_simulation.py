@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -174,7 +175,7 @@ class Simulation:
         actor.go.acquire()
         if actor.dies and not what.startswith("write"):
             raise Killed
-        self.trace.append(f"{actor.name}: {what}")
+        self.trace.append(f"{actor.name}: {PROBE.sub('.probe', what)}")
         return actor
 
     def _store(self) -> Store:
@@ -190,6 +191,10 @@ class Simulation:
             return set()
         newest = self._recent[self.rng.randrange(8) :]
         return {path for who, path in newest if who != actor.name}
+
+
+PROBE = re.compile(r"\.probe-[0-9a-f]+")
+"""Files by which the clock is compared; each has a name of its own."""
 
 
 class SteppedStore(Store):

@@ -27,6 +27,7 @@ pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 
 from depthrate.orchestrator.executors.base import PackJob
 from depthrate.orchestrator.executors.options import JobOptions
+from depthrate.orchestrator.executors.ray import dispatcher as dispatcher_module
 from depthrate.orchestrator.executors.ray.dispatcher import Dispatcher
 from depthrate.orchestrator.executors.ray.errors import RayError
 from depthrate.orchestrator.executors.ray.session import Session
@@ -209,6 +210,7 @@ def test_a_worker_that_never_started_charges_no_pack_unless_none_starts_for_long
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ends: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    monkeypatch.setattr(Dispatcher, "_host_of", lambda self, trial_id: "n1")  # asks Ray, which does not run here
     dispatcher = Dispatcher(ends, "test", workers=3)
     options = JobOptions(store="", data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
 
@@ -224,14 +226,14 @@ def test_a_worker_that_never_started_charges_no_pack_unless_none_starts_for_long
         )
         dispatcher.waiting.put(job)  # its worker takes it along
         dispatcher.new_worker(trial_id)
-        dispatcher.on_trial_error(0, [], SimpleNamespace(trial_id=trial_id, pickled_error_file=None))
+        dispatcher.on_trial_error(0, [], SimpleNamespace(trial_id=trial_id, error_file=None))
         end = ends.get_nowait()
         assert end.attempt_id == trial_id and "no error" in end.death
         kind: FailureKind = end.kind
         return kind
 
     assert fails_to_start("a") is FailureKind.NOT_BEGUN
-    monkeypatch.setattr(dispatcher, "NO_START_S", -1.0)
+    monkeypatch.setattr(dispatcher_module, "NO_START_S", -1.0)
     assert fails_to_start("b") is FailureKind.FAILED_TO_START_ANYWHERE
     dispatcher.new_worker("other")
     dispatcher.on_trial_start(0, [], SimpleNamespace(trial_id="other"))
