@@ -252,7 +252,7 @@ def _option_default(option: Any) -> str:
 def _documented(name: str) -> str:
     """Return a public name as Markdown: signature, docstring, and of a class its public members."""
     value = getattr(depthrate, name)
-    text = f"### {name}\n\n```python\n{name}{_signature(value)}\n```\n\n{_prose(value)}\n"
+    text = f"### {name}\n\n```text\n{name}{_signature(value)}\n```\n\n{_prose(value)}\n"
     if not isinstance(value, type) or issubclass(value, Exception):
         return text
     members = [(key, member) for key, member in vars(value).items() if not key.startswith("_")]
