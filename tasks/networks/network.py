@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -103,8 +103,6 @@ class Kernels:
     """What they are built with."""
     arguments: Mapping[str, float]
     """What their calls are given, as `tasks.native.library.Call` names it."""
-    scratch_numbers: Callable[[int], float]
-    """From the rows of a step to the numbers that a process needs beside its trials' own, roughly."""
 
 
 class Network(ABC):

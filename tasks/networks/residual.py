@@ -87,13 +87,7 @@ class ResidualNetwork(Network):
             "PRE_NORM": int(self.pre_norm),
         }
         arguments = {"depth": self.depth, "last_bias": self.last_bias, "ln_eps": self.ln_eps}
-        return Kernels("residual", constants, arguments, self._scratch_numbers)
-
-    def _scratch_numbers(self, rows: int) -> float:
-        """Return the numbers of a tile's features and masks, and of weights and gradients laid out for products."""
-        tile = 64 * self.width * self.depth * (1 + self.linear_layers)
-        laid_out = self.width**2 * (1 if rows <= 64 else 3 * self.linear_layers * self.depth)
-        return tile + laid_out + 3 * self.width * self.input_dimensions
+        return Kernels("residual", constants, arguments)
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield what each linear map reads: layer 1 (the first block's input) to layer depth, each [T, N, D]."""
