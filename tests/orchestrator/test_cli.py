@@ -164,6 +164,7 @@ def test_query_prints_a_table(done: tuple[Path, str]) -> None:
     assert code == 0 and words[:2] == ["depth", "nc1"] and [w for w in words if w in ("2", "3")] == ["2", "3"]
 
 
+@pytest.mark.slow
 def test_wide_tables_are_not_cut_in_a_pipe(done: tuple[Path, str]) -> None:
     code, output = invoke("query", "select * from results", "--store", done[1])
     assert code == 0 and "committed_at" in output and "…" not in output

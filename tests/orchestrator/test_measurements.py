@@ -90,6 +90,7 @@ def test_axes_are_those_declared(done: Path) -> None:
     assert {(row["x"], row["y"]) for row in rows} == {("1.0", "1.0"), ("2.0", "2.0"), ("3.0", "4.0")}
 
 
+@pytest.mark.slow
 def test_columns_have_the_declared_types_though_all_values_are_null(done: Path) -> None:
     results = depthrate.open(str(done / "store"))
     types = dict(results.sql("select column_name, column_type from (describe metrics)").fetchall())

@@ -314,6 +314,7 @@ def test_a_gpu_that_fails_gets_nothing_more(monkeypatch: pytest.MonkeyPatch) -> 
     assert started == [1, 2]
 
 
+@pytest.mark.slow
 def test_nodes_says_what_is_avoided_and_forgives(folder: Store) -> None:
     outcome, cluster = drive(folder, lambda job, node: ECC if node == "n2" else None, num_trials=60, tick_s=20.0)
     assert not outcome.failures and 2 <= sum(has_failed for _, _, has_failed in cluster.ran) <= 3

@@ -22,6 +22,7 @@ def sleepy(*, depth: int, seed: int = 0, context):
 """
 
 
+@pytest.mark.slow
 def test_a_probe_runs_one_pack_and_says_the_rest(tmp_path: Path) -> None:
     (tmp_path / "sleepy.py").write_text(TASK)
     lines = ["name: s", f"task: {tmp_path}/sleepy.py:sleepy", "grid: {depth: [1, 2]}", "seeds: 8"]

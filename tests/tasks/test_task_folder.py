@@ -54,6 +54,7 @@ def measured(path: Path, function: str = "law") -> float:
     return float(result.tables["metrics"][0]["nc1"])
 
 
+@pytest.mark.slow
 def test_two_folders_with_modules_of_one_name_do_not_mix(tmp_path: Path) -> None:
     first, second = make(tmp_path / "first", 1), make(tmp_path / "second", 2)
     assert [measured(path) for path in (first, second, first, second)] == [1, 2, 1, 2]

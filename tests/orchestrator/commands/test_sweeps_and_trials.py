@@ -66,6 +66,7 @@ def test_each_sweep_is_asked_for_itself(store: str) -> None:
     assert "low, low.exponent-1.0" in refused("query", "select 1 from results", "--sweep", "hi", "--store", store)
 
 
+@pytest.mark.slow
 def test_an_average_over_different_settings_is_said_to_be_one(store: str) -> None:
     sql = "select depth, avg(nc1) from results group by depth"
     said = CliRunner().invoke(app, ["query", sql, "--store", store]).stderr

@@ -30,6 +30,7 @@ def steeper() -> ReportData:
     return replace(data, trials=trials, fits=fits)
 
 
+@pytest.mark.slow
 def test_curves_carry_their_sweep_and_shared_trials_stand_in_both() -> None:
     first, second = plain_data(), steeper()
     both = overlaid(first, second)

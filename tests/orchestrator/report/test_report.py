@@ -209,6 +209,7 @@ def test_the_library_in_the_page_is_that_whose_figures_are_checked_here() -> Non
     assert library().startswith(f"/**\n* plotly.js (cartesian - minified) v{get_plotlyjs_version()}")
 
 
+@pytest.mark.slow
 def test_every_figure_is_valid_plotly() -> None:
     drawn = figures(plain_page())
     # 4 fits and their residuals; the objective against depth; objective, loss, accuracy, gradient norm and three

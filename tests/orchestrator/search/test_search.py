@@ -461,6 +461,7 @@ def test_the_report_shows_the_search(bowl: tuple[Path, Store, str], tmp_path: Pa
     assert "best x" in text and "nc1 against x" in text and "search: 4 studies of 12 proposals" in text
 
 
+@pytest.mark.slow
 def test_the_reports_results_are_those_that_were_chosen(bowl: tuple[Path, Store, str]) -> None:
     """Of 12 proposals a depth, most were bad ones on the way: the objective against depth is not about them."""
     _, folder, _ = bowl

@@ -147,6 +147,7 @@ def test_with_two_classes_or_two_layers_no_run_beats_collapse(shape):
     assert min(ratios) > 1 - 1e-12 and min(ratios) < 1.05
 
 
+@pytest.mark.slow
 def test_balanced_starts_are_balanced():
     start = trainer_of([trial(init="balanced", dtype="float64")]).parameters()
     h, *weights = (matrix[0] for matrix in start.values())

@@ -67,6 +67,7 @@ def test_bad_input(change, words):
         depthrate.geodesic(*change(*two_layers()))
 
 
+@pytest.mark.slow
 def test_distances_from_the_line():
     first, last, _ = (torch.tensor(two_layer) for two_layer in two_layers())
     off, place = line_distances(first, last, first + 0.3 * (last - first))

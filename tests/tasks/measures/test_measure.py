@@ -131,6 +131,7 @@ def test_wrong_features_are_refused():
         short.result()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [own_models.Mixer, own_models.ResNet])
 def test_a_probed_module_has_the_rows_of_the_metrics_table(make):
     from depthrate.tasks.data.dataset import DataShape

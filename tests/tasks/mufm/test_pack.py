@@ -52,6 +52,7 @@ def test_the_optima_have_the_trend_of_the_table(of_paper):
         np.testing.assert_allclose(found, [each[index] for each in TABLE.values()], rtol=(0.2, 0.6, 0.05)[index])
 
 
+@pytest.mark.slow
 def test_the_optimum_is_more_collapsed_than_its_input(of_paper):
     for result in of_paper.values():
         first, last = result.tables["metrics"]

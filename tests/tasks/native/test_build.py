@@ -34,6 +34,7 @@ def get(constants=CONSTANTS):
     return loaded_library("residual", constants, never, QUICK)
 
 
+@pytest.mark.slow
 def test_it_is_built_once_and_then_needs_no_compiler(empty_cache, monkeypatch):
     get()
     (made,) = libraries(empty_cache)
@@ -63,6 +64,7 @@ def test_a_damaged_file_is_thrown_away_and_built_anew(empty_cache, monkeypatch):
         assert [path.read_bytes() for path in libraries(empty_cache)] == [content]
 
 
+@pytest.mark.slow
 def test_who_comes_while_it_is_built_waits_and_takes_it(empty_cache, monkeypatch):
     built = []
 
@@ -80,6 +82,7 @@ def test_who_comes_while_it_is_built_waits_and_takes_it(empty_cache, monkeypatch
     assert len(built) == 1 and len(libraries(empty_cache)) == 1
 
 
+@pytest.mark.slow
 def test_two_processes_that_build_at_once_get_one_whole_library(empty_cache):
     code = (
         f"from depthrate.tasks.native.build import *; loaded_library('residual', {CONSTANTS}, lambda: False, {QUICK})"

@@ -25,7 +25,7 @@ from depthrate.tasks.training.engine import EngineError
 from depthrate.tasks.training.native_steps import native_library
 
 FAMILIES = [(layers, pre_norm, torch.float32) for layers in (1, 2) for pre_norm in (False, True)]
-QUICK, CASES = 3, 17
+QUICK, CASES = 1, 19
 """Random cases of each family, and how many of them are run only when all is."""
 
 
@@ -57,7 +57,7 @@ def test_the_first_gradient_is_as_near_to_float64_as_the_eager_one(family, seeds
 
 @pytest.mark.parametrize(
     ("family", "seeds"),
-    [pytest.param((2, True, torch.float64), range(3), id="rn2-pre")]
+    [pytest.param((2, True, torch.float64), range(1), id="rn2-pre")]
     + [
         pytest.param((f[0], f[1], torch.float64), range(9), id=f"many-{f[:2]}", marks=pytest.mark.slow)
         for f in FAMILIES

@@ -58,6 +58,7 @@ def trained(made, seeds, steps=10, **options):
     return made_trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "arguments", "reason"),
     [

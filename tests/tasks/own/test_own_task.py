@@ -77,6 +77,7 @@ def test_an_identity_has_no_path_and_follows_the_content_of_the_data(folder, tmp
     assert others[0].params["dataset"] == "mine.npz" and len(others[0].params["dataset_hash"]) == 16
 
 
+@pytest.mark.slow
 def test_the_code_of_the_files_is_that_of_the_task(folder):
     (folder / "helper.py").write_text("SCALE = 2\n")
     (folder / "data.py").write_text(

@@ -232,6 +232,7 @@ def test_a_step_is_recorded_and_replayed_beside_a_trial_that_has_diverged(monkey
     assert torch.equal(trainer.theta_TP[others], trained(RESIDUAL, PLAN, trials_of(), 20)[others, :-1])
 
 
+@pytest.mark.slow
 def test_a_step_that_cannot_be_recorded_is_taken_as_it_is(monkeypatch, caplog):
     def refuse(run):
         raise RuntimeError("no stream is capturing")

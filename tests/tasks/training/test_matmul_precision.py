@@ -39,6 +39,7 @@ def test_fused_is_alone(shape):
     assert_same(run(trials), [result for params in trials for result in run([params])])
 
 
+@pytest.mark.slow
 @every_shape
 def test_bf16_goes_another_way_near_that_of_float32(shape):
     ((lower,), (full,)) = (run([params_of(**shape, matmul_precision=each)]) for each in ("bf16", "full"))

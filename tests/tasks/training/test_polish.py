@@ -121,12 +121,14 @@ def chain_results():
     return sorted(run([*chain_of(2, 3, 5), *chain_of(5, seed=1)]), key=lambda result: result.index)
 
 
+@pytest.mark.slow
 def test_each_depth_of_a_chain_begins_where_the_one_before_ended():
     objectives = [[row["objective"] for row in result.tables["curves"]] for result in chain_results()[:3]]
     for shallow, deep in itertools.pairwise(objectives):
         assert deep[0] == pytest.approx(shallow[-1], rel=1e-12) and deep[-1] < shallow[-1]
 
 
+@pytest.mark.slow
 def test_a_trial_ends_with_its_lowest_point_not_its_last():
     """Near a kink as wide as this the smoothed objective and the true one are different functions."""
     (result,) = run([params_of(polish=200, polish_smoothing=[3.0], steps=200, measure_steps=[0])])

@@ -38,6 +38,7 @@ def run(trials, **context):
     return list(WORDS.run(trials, Context(ids_of(trials), **context)))
 
 
+@pytest.mark.slow
 def test_a_pack_is_its_trials_alone():
     together = run(TRIALS)
     assert [result.num_steps for result in together] == [24, 48, 24]
@@ -73,6 +74,7 @@ class Pruning(Context):
         return {0} & values.keys() if step >= 5 else set()
 
 
+@pytest.mark.slow
 def test_a_pruned_trial_disturbs_no_other():
     results = list(WORDS.run(TRIALS, Pruning(ids_of(TRIALS))))
     assert results[0].status == "pruned" and results[0].num_steps < 24 and not results[0].tables
@@ -152,6 +154,7 @@ def test_what_cannot_run_is_refused(params, message):
         filled(**params)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_the_form_that_words_had_before_costs_time_and_no_results():
     interrupted = Context(ids_of(TRIALS), stop_at=13)
     with pytest.raises(Interrupted):
