@@ -129,6 +129,7 @@ def test_a_loop_of_ones_own_that_is_killed_goes_on_and_measures_as_probe_does() 
     results = depthrate.open("results")
     curves = results.sql("select step, loss from curves order by step").df()
     assert list(curves["step"]) == list(range(200))
+    assert results.sql("select loss from results").fetchall() == [(curves["loss"].iloc[-1],)]
     namespace: dict[str, object] = {"__name__": "model"}
     exec(Path("model.py").read_text() + Path("data.py").read_text(), namespace)
     model = namespace["Net"](3, 16, 16, 4)  # type: ignore[operator]

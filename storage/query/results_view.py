@@ -15,7 +15,9 @@ def results_view(parameters: Sequence[str], metrics: Sequence[str], curves: Sequ
     """Return the SQL that makes the view: parameters, and what was measured at a trial's last step at its last layer, on the
     training split; curves where the query may name one.
 
-    A parameter named like a metric becomes param_<name>; a curve named like a parameter becomes last_<name>.
+    Of a curve that has no value at that step, it is the last one that was logged: a loop of one's own may log its steps 0 to
+    n - 1 and measure after n, or measure nothing. A parameter named like a metric becomes param_<name>; a curve named like a
+    parameter becomes last_<name>.
     """
     metrics = [name for name in metrics if not _is_in(name, (*_FIRST, *_LAST))]
     curves = [name for name in curves if not _is_in(name, (*metrics, *_FIRST, *_LAST))]
@@ -24,8 +26,15 @@ def results_view(parameters: Sequence[str], metrics: Sequence[str], curves: Sequ
     columns += [f"m.{quoted(name)}" for name in metrics]
     join = ""
     if _may_name(query, curves):
-        columns += [_column("c", name, "last", parameters) for name in curves]
-        join = "left join curves c on c.trial_id = t.trial_id and c.step = m.step and c.split = m.split"
+        logged = [quoted(name) for name in curves]
+        at_the_end = [_named(name, "last", parameters) for name in curves]
+        columns += [f"coalesce(c.{n}, l.{n}) as {shown}" for n, shown in zip(logged, at_the_end, strict=True)]
+        last_logged = ", ".join(f"arg_max({name}, step) as {name}" for name in logged)
+        join = (
+            "left join curves c on c.trial_id = t.trial_id and c.step = m.step and c.split = m.split "
+            f"left join (select trial_id, split, {last_logged} from curves group by all) l "
+            "on l.trial_id = t.trial_id and l.split = coalesce(m.split, 'train') and t.status = 'ok'"
+        )
     columns += [f"t.{name}" for name in _LAST]
     return (
         f"create temp view results as select {', '.join(columns)} from trials t left join ("
@@ -41,8 +50,12 @@ def _is_in(name: str, names: Iterable[str]) -> bool:
 
 
 def _column(table: str, name: str, prefix: str, taken: Sequence[str]) -> str:
-    renamed = f" as {quoted(f'{prefix}_{name}')}" if _is_in(name, taken) else ""
-    return f"{table}.{quoted(name)}{renamed}"
+    return f"{table}.{quoted(name)} as {_named(name, prefix, taken)}"
+
+
+def _named(name: str, prefix: str, taken: Sequence[str]) -> str:
+    """Return the name under which a column is shown, where some are taken."""
+    return quoted(f"{prefix}_{name}" if _is_in(name, taken) else name)
 
 
 def _may_name(query: str, columns: Iterable[str]) -> bool:

@@ -127,6 +127,30 @@ def test_no_store_is_said(tmp_path: Path) -> None:
         open_results(str(tmp_path / "nowhere"))
 
 
+def commit_loop(store: Store, attempt: str, metrics: list[dict[str, object]], status: str = "ok") -> None:
+    """Commit what a loop of one's own logged at its steps 0 to 3, with an accuracy every other step."""
+    store.write(f"attempts/sweep=s/{attempt}.json", b"{}")
+    curves = [{"step": step, "loss": 4.0 - step, "accuracy": None if step % 2 else step / 4} for step in range(4)]
+    tables = {
+        name: [task_table(name, rows, builtin_columns(), trial_id=attempt, attempt_id=attempt)]
+        for name, rows in {"metrics": metrics, "curves": curves}.items()
+        if rows
+    }
+    row = {"trial_id": attempt, "attempt_id": attempt, "status": status, "params": "{}"}
+    commit_trials(
+        store, sweep="s", attempt_id=attempt, part=None, trials=[row], tables=tables, columns=builtin_columns()
+    )
+
+
+def test_curves_of_a_loop_are_in_results_with_what_was_logged_last(store: Store) -> None:
+    commit_loop(store, "a1", [{"step": 4, "nc1": 0.5}])
+    commit_loop(store, "a2", [])
+    commit_loop(store, "a3", [{"step": 2, "nc1": 0.5}])
+    commit_loop(store, "a4", [], status="diverged")
+    found = results_of(store).sql("select loss, accuracy, nc1 from results order by trial_id").fetchall()
+    assert found == [(1.0, 0.5, 0.5), (1.0, 0.5, None), (2.0, 0.5, 0.5), (None, None, None)]
+
+
 def commit_own_column(store: Store, attempt: str, value: object) -> None:
     store.write(f"attempts/sweep=s/{attempt}.json", b"{}")
     table = task_table(
