@@ -33,8 +33,8 @@ DRAWS = "random numbers drawn"
 class ModuleNetwork(Network):
     """A module that `make(**arguments)` returns; eager, since its code is the user's.
 
-    Layers are the measured modules' outputs, numbered from 1 in the order in which they run, and at last what the last linear
-    map reads. Decay groups: `last` for that map's weight, `hidden` for what `decayed` chooses of the rest.
+    Layers are the measured modules' outputs, call by call, numbered from 1 in the order in which they run, and what the last
+    linear map reads. Decay groups: `last` for that map's weight, `hidden` for what `decayed` chooses of the rest.
     """
 
     make: Callable[..., Any]
@@ -89,12 +89,10 @@ class ModuleNetwork(Network):
 
     def layers(self) -> list[Layer]:
         """Return the measured modules, and what the head reads."""
-        from depthrate.tasks.networks.module_report import HEAD
-
-        names = [*self.report.measured, *([HEAD] if self.report.reads_other else [])]
+        shapes = zip(self.report.measured, self.report.shapes, strict=True)
         return [
-            Layer(number, shape, name)
-            for number, (name, shape) in enumerate(zip(names, self.report.shapes, strict=True), start=1)
+            Layer(number, shape, name, is_output=name == self.report.head)
+            for number, (name, shape) in enumerate(shapes, start=1)
         ]
 
     @property
@@ -176,13 +174,10 @@ class ModuleNetwork(Network):
         from depthrate.tasks.networks.module_layers import pooled, watched
 
         report = self.report
-        with watched(report.module, report.measured, report.head) as watch:
+        with watched(report.module, report.modules, report.head) as watch:
             self._call(parameters, state, x_NI)
-        found = [watch.features[name] for name in report.measured]
-        if report.reads_other:
-            assert watch.head_input is not None
-            found.append(watch.head_input)
-        return tuple(pooled(feature, self.maps) for feature in found)
+        layers = watch.layers(with_head_input=report.reads_other)
+        return tuple(pooled(layers[name], self.maps) for name in report.measured)
 
     def _call(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> Tensor:
         from torch.func import functional_call

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from depthrate.tasks.parameters import ParameterError, nearest, shown
 
+HEAD = "head input"
+"""Name of the layer that the last linear map reads, where that is another tensor than the last block gives."""
 _SHOWN = 40
 """Modules that a message lists."""
 _ACTIVATIONS = ("ReLU", "GELU", "Tanh", "SiLU", "ELU", "LeakyReLU", "Sigmoid", "Mish")
@@ -27,45 +29,73 @@ class Watch:
     """What hooks saw of one run: features of the measured modules in the order of their calls, and the last linear map."""
 
     features: dict[str, Tensor] = field(default_factory=dict)
-    """As they were when their module gave them: what follows may work in place."""
+    """As they were when their module gave them: what follows may work in place. Later calls of a module have other names."""
     last: Tensor | None = None
     """The last of them itself."""
     head: str | None = None
     head_input: Tensor | None = None
     head_output: Tensor | None = None
+    before_head: tuple[str, Tensor] | None = None
+    """The feature that was the last one when the last linear map was called: its name, and itself."""
 
     @property
     def reads_other(self) -> bool:
-        """Whether the last linear map reads another tensor than the last measured module gives, or that one changed since."""
+        """Whether the last linear map reads another tensor than the last measured module gave, or that one changed since."""
         if self.head_input is None:
             return False
-        return self.head_input is not self.last or not torch.equal(self.head_input, list(self.features.values())[-1])
+        if self.before_head is None:
+            return True
+        name, feature = self.before_head
+        return self.head_input is not feature or not torch.equal(self.head_input, self.features[name])
+
+    def layers(self, *, with_head_input: bool) -> dict[str, Tensor]:
+        """Return the features in the order in which they came to be; with what the last linear map reads in its place."""
+        if not with_head_input:
+            return self.features
+        assert self.head_input is not None
+        names = list(self.features)
+        place = 0 if self.before_head is None else names.index(self.before_head[0]) + 1
+        earlier, later = names[:place], names[place:]
+        return (
+            {name: self.features[name] for name in earlier}
+            | {HEAD: self.head_input}
+            | {name: self.features[name] for name in later}
+        )
 
 
 @contextmanager
 def watched(module: nn.Module, names: Sequence[str], head: str | None = None) -> Iterator[Watch]:
     """Keep what the named modules give while the block runs, and what the last (or the named) linear map reads and gives."""
     watch, handles = Watch(), []
+    calls: Counter[str] = Counter()
+
+    def begin(*_: Any) -> None:
+        calls.clear()
+        watch.features = {}
+        watch.last = watch.before_head = None
 
     def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_: nn.Module, inputs: Any, output: Any) -> None:
-            watch.features.pop(name, None)  # a module that is called twice: the last call, in its place
+            calls[name] += 1
             watch.last = _tensor(output)
-            watch.features[name] = watch.last.clone()
+            watch.features[name if calls[name] == 1 else f"{name} (call {calls[name]})"] = watch.last.clone()
 
         return hook
 
     def keep_head(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_: nn.Module, inputs: Any, output: Any) -> None:
             watch.head, watch.head_input, watch.head_output = name, inputs[0], output
+            watch.before_head = None if watch.last is None else (next(reversed(watch.features)), watch.last)
 
         return hook
 
+    handles.append(module.register_forward_pre_hook(begin))
     for name, inner in module.named_modules():
+        if isinstance(inner, nn.Linear) and (head is None or name == head):
+            # before the one that keeps its output: what was there until then
+            handles.append(inner.register_forward_hook(keep_head(name)))
         if name in names:
             handles.append(inner.register_forward_hook(keep(name)))
-        if isinstance(inner, nn.Linear) and (head is None or name == head):
-            handles.append(inner.register_forward_hook(keep_head(name)))
     try:
         yield watch
     finally:

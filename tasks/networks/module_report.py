@@ -24,8 +24,6 @@ from depthrate.tasks.networks.module_seconds import samples
 from depthrate.tasks.parameters import ParameterError, shown
 from depthrate.tasks.user_code import innermost_line
 
-HEAD = "head input"
-"""Name of the last layer: what the last linear map reads, where that is another tensor than the last block gives."""
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -39,14 +37,17 @@ class ModuleReport:
     """Name -> shape of what is trained."""
     carried: Mapping[str, tuple[int, ...]]
     """Name -> shape of buffers, and of parameters that are frozen or without influence."""
+    modules: tuple[str, ...]
+    """Names of the modules whose outputs are measured."""
     measured: tuple[str, ...]
-    """Names of the modules whose outputs are measured, in the order in which they run."""
+    """Names of the layers in the order in which they run: of calls of these modules, and of what the head reads, where that
+    counts."""
     shapes: tuple[tuple[int, ...], ...]
-    """Of one sample's feature at each of them, and at last of what the head reads, where that counts."""
+    """Of one sample's feature at each layer."""
     head: str | None
     """Name of the last linear map, whose output is the module's; null where there is none."""
     reads_other: bool
-    """Whether the head reads another tensor than the last measured module gives, so that it is a layer of its own."""
+    """Whether the head reads another tensor than the last measured module gave, so that it is a layer of its own."""
     positions: int
     """Rows that a sample is in the widest of its linear maps: 1, or tokens, or pixels."""
     products: int
@@ -112,18 +113,17 @@ def inspected(
         raise ParameterError(
             f"{name} never calls its module {missing[0]!r}, which is to be measured; name others in layers"
         )
-    features = list(watch.features.values())
     has_head = watch.head_output is output and watch.head_input is not None
     reads_other = has_head and watch.reads_other
-    if reads_other and watch.head_input is not None:
-        features.append(watch.head_input)
+    layers = watch.layers(with_head_input=reads_other)
     training = _trained(module, x, name)
     return ModuleReport(
         module=module,
         trained=training.trained,
         carried=training.carried,
-        measured=tuple(watch.features),
-        shapes=tuple(tuple(pooled(feature, maps).shape[1:]) for feature in features),
+        modules=names,
+        measured=tuple(layers),
+        shapes=tuple(tuple(pooled(feature, maps).shape[1:]) for feature in layers.values()),
         head=watch.head if has_head and f"{watch.head}.weight" in training.trained else None,
         reads_other=reads_other,
         positions=max(1, costs.positions),

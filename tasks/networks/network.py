@@ -73,6 +73,8 @@ class Layer:
     number: int
     shape: tuple[int, ...]
     name: str | None = None
+    is_output: bool = False
+    """Whether it is what the last linear map gives: the layer before it is the one that counts as the last."""
 
     @property
     def width(self) -> int:

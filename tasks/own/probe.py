@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from depthrate.tasks.collapse.pack import layer_measurements
 from depthrate.tasks.measures.labelled import FeaturesError, as_features, as_labels, numbered
 from depthrate.tasks.networks.module_layers import layer_names, pooled, watched
-from depthrate.tasks.networks.module_report import HEAD
 from depthrate.tasks.networks.network import Layer
 
 BATCH = 1024
@@ -54,7 +53,10 @@ def probe(
         weight = None  # of a task with other classes: what is compared with them would mean nothing
     inputs_ND = seen.pop("input", None)
     names = list(seen)
-    found = [Layer(number, tuple(seen[name].shape[1:]), name) for number, name in enumerate(names, start=1)]
+    found = [
+        Layer(number, tuple(seen[name].shape[1:]), name, is_output=name == head)
+        for number, name in enumerate(names, start=1)
+    ]
     measurements = layer_measurements(counts_K.numpy(), rank_tol, split=split)
     sorted_1ND = (seen[name][order_N.to(seen[name].device)].unsqueeze(0) for name in names)
     inputs = None
@@ -87,9 +89,8 @@ def _seen(
                 output = model(x)
                 is_head = watch.head_output is output
                 head = watch.head if is_head else None
-                found = {name: pooled(each, maps) for name, each in watch.features.items()}
-                if is_head and watch.reads_other and watch.head_input is not None:
-                    found[HEAD] = pooled(watch.head_input, maps)
+                layers = watch.layers(with_head_input=is_head and watch.reads_other)
+                found = {name: pooled(feature, maps) for name, feature in layers.items()}
                 if x.is_floating_point():
                     found = {"input": x.flatten(1), **found}
                 labels.append(as_labels(y, len(x)))

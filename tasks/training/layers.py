@@ -88,30 +88,31 @@ class LayerMeasurements:
         """Return each trial's rows of features [T, N, *shape], layer by layer, behind that of the input, where it is given."""
         rows_of_layers = []
         first_TND, previous_TND, steps = None, None, []
-        start = path_start([layer.shape for layer in layers])
+        end = 1 + max(index for index, layer in enumerate(layers) if not layer.is_output or not index)
+        start = path_start([layer.shape for layer in layers[:end]])
         for index, (layer, feature) in enumerate(zip(layers, features(), strict=True)):
             h_TND = feature.flatten(2)
             rows_of_layers.append(_rows(step, layer, self.of_features(h_TND), self._alignment(h_TND, weight_TKD)))
-            if index > start:
+            if start < index < end:
                 assert previous_TND is not None
                 steps.append(step_length(previous_TND, h_TND))
-            elif self._of_path is not None:
+            elif index <= start and self._of_path is not None:
                 first_TND = h_TND
-            previous_TND = h_TND
+            previous_TND = h_TND if index < end else previous_TND
         lengths = torch.stack(steps, dim=1).tolist() if steps else [[]] * len(rows_of_layers[-1])
         of_trials = [list(rows) for rows in zip(*rows_of_layers, strict=True)]
         for trial, rows in enumerate(of_trials):
-            path = rows[start:]
+            path = rows[start:end]
             for row, place in zip(path, relative_positions(lengths[trial]), strict=True):
                 row["relative_position"] = place
             if self._of_path is not None:
                 assert first_TND is not None and previous_TND is not None
-                again = (feature.flatten(2)[trial] for feature in islice(features(), start, None))
+                again = (feature.flatten(2)[trial] for feature in islice(features(), start, end))
                 self._of_path(path, (first_TND[trial], previous_TND[trial]), again)
+            rows[end - 1]["is_last"] = True
             rows[:0] = [] if inputs is None else _rows(step, *inputs)
             for row in rows:
                 row["split"] = self._split
-            rows[-1]["is_last"] = True
         return of_trials
 
     def _alignment(self, h_TND: Tensor, weight_TKD: Tensor | None) -> Columns:

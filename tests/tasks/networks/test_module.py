@@ -140,6 +140,45 @@ def test_layers_are_found_numbered_and_pooled():
     assert torch.equal(features[-1], features[-2])  # the head reads the mean over pixels
 
 
+class Shared(nn.Module):
+    """One block, applied several times."""
+
+    def __init__(self, depth=3, norm=True):
+        super().__init__()
+        self.stem, self.block, self.head = nn.Linear(64, 8), nn.Linear(8, 8), nn.Linear(8, 10)
+        self.norm, self.depth = nn.LayerNorm(8) if norm else nn.Identity(), depth
+
+    def forward(self, x):
+        x = self.stem(x.flatten(1))
+        for _ in range(self.depth):
+            x = x + self.block(x).relu()
+        return self.head(self.norm(x))
+
+
+def test_a_block_that_is_applied_three_times_is_three_layers_in_the_order_of_its_calls():
+    made = network(Shared, patterns=("head", "block", "stem"))
+    names = ["stem", "block", "block (call 2)", "block (call 3)", "head input", "head"]
+    assert [layer.name for layer in made.layers()] == names
+    pack = trainer(made, [0, 1])
+    features = list(pack.features(1))
+    assert [feature.shape[-1] for feature in features] == [8, 8, 8, 8, 8, 10]
+    x, labels = samples()
+    module = Shared()
+    rows, seen = depthrate.probe(module, (x, labels), layers="stem,block,head", features=True)
+    assert [row["name"] for row in rows] == ["input", *names]
+    assert [row["name"] for row in rows if row["is_last"]] == ["head input"], "logits are no features"
+    with torch.no_grad():
+        h = module.stem(x.flatten(1))
+        for call in range(3):
+            torch.testing.assert_close(seen[names[1 + call]], module.block(h))
+            h = h + module.block(h).relu()
+        torch.testing.assert_close(seen["head input"], module.norm(h))
+        torch.testing.assert_close(seen["head"], module.head(module.norm(h)))
+    without = depthrate.probe(module, (x, labels), layers="stem,block")
+    last, expected = rows[-2], without[-1]
+    assert last["nc3"] == expected["nc3"] and last["relative_position"] == expected["relative_position"] == 1
+
+
 class InPlace(nn.Module):
     """What a block gives is overwritten by the ReLU behind it."""
 
