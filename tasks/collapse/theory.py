@@ -39,15 +39,22 @@ def gufm_limit(loss: str, *, num_classes: int, width: int, weight_decay_last: fl
 
 
 def _cross_entropy_limit(num_classes: int, width: int, weight_decay_last: float) -> float:
-    """Minimise log(1 + (K-1) exp(-w sqrt(d) K/(K-1))) + lambda K w^2 / 2 over the row norm w >= 0."""
+    """Return the least value over the row norm w >= 0 of log(1 + (K-1) exp(-w sqrt(d) K/(K-1))) + lambda K w^2 / 2."""
+    if weight_decay_last == 0:
+        return 0.0
+    w = best_row_norm(num_classes, width, weight_decay_last)
+    tail = (num_classes - 1) * math.exp(-math.sqrt(width) * num_classes / (num_classes - 1) * w)
+    return math.log1p(tail) + weight_decay_last * num_classes * w**2 / 2
+
+
+def best_row_norm(num_classes: int, width: int, weight_decay_last: float) -> float:
+    """Return the norm of W_L's rows at the unconstrained model's optimum with cross-entropy; the decay is above 0."""
     rate = math.sqrt(width) * num_classes / (num_classes - 1)
 
     def slope(w: float) -> float:
         tail = (num_classes - 1) * math.exp(-min(rate * w, 700.0))
         return -rate * tail / (1 + tail) + weight_decay_last * num_classes * w
 
-    if weight_decay_last == 0:
-        return 0.0
     low, high = 0.0, 1.0
     while slope(high) < 0:
         high *= 2
@@ -56,8 +63,7 @@ def _cross_entropy_limit(num_classes: int, width: int, weight_decay_last: float)
         if middle in (low, high):
             break
         low, high = (middle, high) if slope(middle) < 0 else (low, middle)
-    tail = (num_classes - 1) * math.exp(-rate * low)
-    return math.log1p(tail) + weight_decay_last * num_classes * low**2 / 2
+    return low
 
 
 def construction_cost(num_blocks: int, weight_decay: float, *, matrices: int, total_change: float) -> float:
