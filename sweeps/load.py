@@ -15,7 +15,7 @@ from depthrate.sweeps.errors import NoSweepFileError, SweepError, kind_of, requi
 from depthrate.sweeps.spec import KEYS, NAME, Search, SweepSpec, figure_request, fit_request
 from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.loading import absolute_task_name
-from depthrate.tasks.own.references import HOSTS, NAMED, absolute_reference, is_own
+from depthrate.tasks.own.references import HOSTS, NAMED, absolute_reference, is_own, require_no_file_meant
 from depthrate.tasks.parameters import nearest, shown
 from depthrate.tasks.user_code import code_of_file, require_trust
 
@@ -141,6 +141,7 @@ def _absolute_references(sweep: SweepSpec, folder: Path) -> dict[str, Any]:
     def absolute(name: str, value: Any) -> Any:
         if isinstance(value, list):
             return [absolute(name, item) for item in value]
+        require_no_file_meant(name, value, folder)
         return absolute_reference(value, folder) if is_own(name, value) else value
 
     def changed(part: Any) -> Any:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from depthrate.orchestrator.console.errors import UsageError
-from depthrate.orchestrator.report.drawing.draw import draw
+from depthrate.orchestrator.report.drawing.draw import FORMATS, draw
 from depthrate.orchestrator.report.drawing.labels import plain
 from depthrate.orchestrator.report.drawing.style import SCREEN, FigureStyle
 from depthrate.orchestrator.report.plot import Plot
+
+_ENDINGS = f".{', .'.join(FORMATS)} or .csv"
 
 
 def export_figures(plots: Sequence[Plot], folder: Path, style: FigureStyle = SCREEN) -> int:
@@ -41,22 +43,22 @@ class Picture:
     plot: Plot
 
     def _repr_svg_(self) -> str:
-        return draw(self.plot)["svg"].decode()
+        return draw(self.plot, endings=["svg"])["svg"].decode()
 
     def __repr__(self) -> str:
-        return f"<{html.unescape(self.plot.title)}; .save(path) writes .svg, .pdf or .csv>"
+        return f"<{html.unescape(self.plot.title)}; .save(path) writes {_ENDINGS}>"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as SVG, PDF or CSV, by the ending of the path.
+        """Write it as SVG, PDF, PNG or CSV, by the ending of the path.
 
         Raises:
             ValueError: the ending is another.
             OSError: it cannot be written.
         """
         ending = Path(path).suffix.removeprefix(".").lower()
-        if ending not in ("svg", "pdf", "csv"):
-            raise UsageError(f"{os.fspath(path)}: a figure is written as .svg, .pdf or .csv")
-        content = plot_csv(self.plot).encode() if ending == "csv" else draw(self.plot)[ending]
+        if ending not in (*FORMATS, "csv"):
+            raise UsageError(f"{os.fspath(path)}: a figure is written as {_ENDINGS}")
+        content = plot_csv(self.plot).encode() if ending == "csv" else draw(self.plot, endings=[ending])[ending]
         Path(path).write_bytes(content)
 
 

@@ -88,6 +88,22 @@ def absolute_reference(value: str, folder: Path) -> str:
     return f"{(folder / where).resolve()}:{name}" if where.endswith(".py") else value
 
 
+def require_no_file_meant(name: str, value: Any, folder: Path) -> None:
+    """Check that a value which names nothing of the user's is not meant to: a file or folder beside the sweep.
+
+    Raises:
+        TaskError: there is one of that name, and nothing of ours.
+    """
+    if name != "dataset" or not isinstance(value, str) or is_own(name, value) or not (folder / value).exists():
+        return
+    from depthrate.tasks.data.published import PUBLISHED
+
+    if value not in PUBLISHED:
+        raise TaskError(
+            f"dataset is {value!r}, which is no published data set; for the file or folder of that name give ./{value}"
+        )
+
+
 def short_name(value: str) -> str:
     """Return the name that a trial has it by: `model:MLP`, `mine.npz`."""
     where, separator, name = value.rpartition(":")

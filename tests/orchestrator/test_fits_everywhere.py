@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,8 +69,14 @@ def test_a_notebook_keeps_the_fits_that_the_command_line_keeps(checked: CheckedS
     assert kept(folder) == told
 
 
-def test_a_picture_leaves_out_the_trials_that_the_fit_leaves_out(checked: CheckedSweep, folder: Store) -> None:
+def test_a_picture_leaves_out_the_trials_that_the_fit_leaves_out(
+    checked: CheckedSweep, folder: Store, tmp_path: Path
+) -> None:
     assert "nc1 against depth" in repr(depthrate.open(folder.url).plot("nc1"))
+    depthrate.open(folder.url).plot("nc1").save(tmp_path / "nc1.PNG")
+    assert (tmp_path / "nc1.PNG").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match=r"nc1.gif: a figure is written as .svg, .pdf, .png or .csv"):
+        depthrate.open(folder.url).plot("nc1").save(tmp_path / "nc1.gif")
     with pytest.raises(QueryError, match="no committed trial has a positive nc1"):
         depthrate.open(folder.url).plot("nc1", unconverged="drop")
 

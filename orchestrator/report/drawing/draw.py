@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+FORMATS: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
+"""Ending -> what is left out of a file so that its bytes depend on the plot alone."""
+PNG_DPI = 200
 MAX_LEGEND = 60
 """Characters of a line; a legend wider than the figure would leave its axes no room."""
 INSIDE_HEIGHT, INSIDE_WIDTH = 0.45, 0.8
@@ -25,8 +28,8 @@ INSIDE_HEIGHT, INSIDE_WIDTH = 0.45, 0.8
 MAX_COLUMNS = 6
 
 
-def draw(plot: Plot, style: FigureStyle = SCREEN) -> dict[str, bytes]:
-    """Return the plot as {svg, pdf}; the same plot gives the same bytes."""
+def draw(plot: Plot, style: FigureStyle = SCREEN, endings: Sequence[str] = ("svg", "pdf")) -> dict[str, bytes]:
+    """Return the plot as files of these kinds, by their endings (`FORMATS`); the same plot gives the same bytes."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -44,11 +47,11 @@ def draw(plot: Plot, style: FigureStyle = SCREEN) -> dict[str, bytes]:
         else:
             _add_legend(figure, axes, plot.layout, style)
         _lay_out(figure)
-        for ending, no_date in (("svg", {"Date": None}), ("pdf", {"CreationDate": None})):
+        for ending in endings:
             sink = io.BytesIO()
-            figure.savefig(sink, format=ending, metadata=no_date)
+            figure.savefig(sink, format=ending, metadata=FORMATS[ending], dpi=PNG_DPI)
             files[ending] = sink.getvalue()
-    return files | {"svg": with_words(files["svg"].decode()).encode()}
+    return files | ({"svg": with_words(files["svg"].decode()).encode()} if "svg" in files else {})
 
 
 def _lay_out(figure: Figure) -> None:

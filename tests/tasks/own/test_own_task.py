@@ -44,6 +44,14 @@ def run(sweep, folder=".", engine=None):
     return found
 
 
+def test_a_folder_that_is_named_without_its_place_is_asked_for(folder):
+    (folder / "imgs").mkdir()
+    with pytest.raises(TaskError, match=r"dataset is 'imgs', which is no published data set; .* give \./imgs$"):
+        sweep_in(folder, dataset="imgs")
+    (folder / "digits").mkdir()
+    assert sweep_in(folder, dataset="digits").params["dataset"] == "digits", "ours, as it was before"
+
+
 @pytest.mark.slow
 def test_arguments_of_the_callable_are_parameters_of_the_sweep(folder):
     sweep = sweep_in(folder, grid={"depth": [1, 2], "width": [8, 16]}, dropout=0.1)
