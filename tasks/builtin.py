@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 from depthrate.tasks.collapse.measurements import MEASUREMENTS as COLLAPSE_MEASUREMENTS
@@ -14,14 +15,21 @@ if TYPE_CHECKING:
     from depthrate.tasks.task import Task
 
 
+_ROOMS = {"collapse": "collapse", "dufm": "dufm", "mufm": "mufm", "ufm": "mufm", "words": "words"}
+"""Task -> the folder in whose task.py it is declared, under its name in capitals."""
+BUILTIN = tuple(_ROOMS)
+"""The names of the tasks that come with depthrate."""
+
+
+def builtin_task(name: str) -> Task:
+    """Return a task that comes with depthrate; the others are not imported."""
+    declared: Task = getattr(importlib.import_module(f"depthrate.tasks.{_ROOMS[name]}.task"), name.upper())
+    return declared
+
+
 def builtin_tasks() -> dict[str, Task]:
     """Return the tasks that come with depthrate."""
-    from depthrate.tasks.collapse.task import COLLAPSE  # its data sets take numpy, which a query does without
-    from depthrate.tasks.dufm.task import DUFM
-    from depthrate.tasks.mufm.task import MUFM, UFM
-    from depthrate.tasks.words.task import WORDS
-
-    return {task.name: task for task in (COLLAPSE, DUFM, MUFM, UFM, WORDS)}
+    return {name: builtin_task(name) for name in BUILTIN}
 
 
 def builtin_measurements() -> tuple[Measurement, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from depthrate.tasks.builtin import builtin_tasks
+from depthrate.tasks.builtin import BUILTIN, builtin_task
 from depthrate.tasks.function_task import FunctionTask
 from depthrate.tasks.own.references import OWN, code_of_references, references_of_text
 from depthrate.tasks.parameters import nearest
@@ -25,9 +25,8 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
             what the file holds.
     """
     _check_text(name)
-    builtin = builtin_tasks()
-    if name in builtin:
-        return builtin[name]
+    if name in BUILTIN:
+        return builtin_task(name)
     if name.partition("?")[0] == OWN:
         from depthrate.tasks.own.task import own_task  # it imports numpy, which most commands do without
 
@@ -35,7 +34,7 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
     where, separator, function_name = name.rpartition(":")
     if not separator or not where:
         raise TaskError(
-            f"unknown task {name!r}{nearest(name, builtin)}; allowed: {', '.join(builtin)}, "
+            f"unknown task {name!r}{nearest(name, BUILTIN)}; allowed: {', '.join(BUILTIN)}, "
             "'./my_task.py:function' or 'package.module:function'"
         )
     module, code = load_user_module(where, folder, files)
@@ -54,7 +53,7 @@ def names_user_code(name: str) -> bool:
     if name.partition("?")[0] == OWN:
         references = references_of_text(name)
         return any(":" in (value or "") for value in (references.arch, references.dataset))
-    return ":" in name and name not in builtin_tasks()
+    return ":" in name and name not in BUILTIN
 
 
 def code_of_task(name: str) -> TaskCode | None:

@@ -227,11 +227,6 @@ class Task(ABC):
         return ()
 
 
-def added_parameters(*tasks: Task) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return (task, version) -> parameters that it gained after its first trials -> the values of trials from before."""
-    return {(task.name, task.version): task.schema.added_later for task in tasks}
-
-
 def __getattr__(name: str) -> Any:
     if name != "task":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from depthrate.orchestrator.analysis.columns import builtin_columns, columns_of
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.parameters import Added
 from depthrate.storage.tables.schema import Columns
-from depthrate.tasks.builtin import builtin_tasks
-from depthrate.tasks.task import Task, added_parameters
+from depthrate.tasks.builtin import BUILTIN, builtin_task
+from depthrate.tasks.task import Task
 
 
 def open_results(url: str | os.PathLike[str] | None = None) -> Results:
@@ -29,6 +31,10 @@ def results_of(store: Store, task: Task | None = None) -> Results:
 
 def declared_by(task: Task | None = None) -> tuple[Columns, Added]:
     """Return what the tasks that come with depthrate, and one besides, declare: columns, and parameters that came later."""
-    tasks = [*builtin_tasks().values(), *([] if task is None else [task])]
-    columns = builtin_columns() if task is None else columns_of(task)
-    return columns, added_parameters(*tasks)
+
+    def added(name: str, version: int) -> Mapping[str, Any]:
+        is_given = task is not None and task.name == name
+        declared = task if is_given else builtin_task(name) if name in BUILTIN else None
+        return {} if declared is None or declared.version != version else declared.schema.added_later
+
+    return builtin_columns() if task is None else columns_of(task), added

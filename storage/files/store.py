@@ -8,17 +8,17 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
-
-from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
+from typing import IO, TYPE_CHECKING, Any
 
 from depthrate.storage.files.format import FORMAT_FILE, Format
 from depthrate.storage.files.full import is_full
 from depthrate.storage.files.local import Stamp, is_hidden, move_whole, walk, walk_stamps, write_whole
 from depthrate.storage.files.paths import is_safe
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 
 def client_options(url: str) -> dict[str, Any]:
@@ -75,22 +75,38 @@ class Store:
             StoreError: the URL's protocol is unknown or its package is not installed, or it names no place.
         """
         self.url = url = _checked(url)
-        try:
-            self.fs, root = url_to_fs(os.path.expanduser(url), **client_options(url))
-        except Exception as error:  # each protocol has its own way of saying that a URL does not suit it
-            raise StoreError(
-                f"cannot open {url!r}: {str(error) or type(error).__name__}; give a folder or an fsspec URL such as "
-                "s3://bucket/store (S3 needs pip install 'depthrate[s3]')"
-            ) from None
-        self.root = root.rstrip("/")
+        folder = _folder_of(url)
+        self.is_local = folder is not None
+        self.root = folder if folder is not None else self._open_client()
         self.clock_ahead_s = 0.0
         """By how much this machine's clock is ahead of the store's, since `check_writable` looked."""
         self.format = Format()
         """What the store says of its format, once `read_format` has looked."""
-        self.is_local = isinstance(self.fs, LocalFileSystem)
         self.is_s3 = url.startswith(("s3://", "s3a://"))
         if self.is_s3:
             self.fs.retries = 2  # s3fs's own rounds, each of all the attempts that botocore makes
+
+    def _open_client(self) -> str:
+        """Open the client of a URL and return the path of the store in its filesystem."""
+        from fsspec.core import url_to_fs
+        from fsspec.implementations.local import LocalFileSystem
+
+        try:
+            self.fs, root = url_to_fs(os.path.expanduser(self.url), **client_options(self.url))
+        except Exception as error:  # each protocol has its own way of saying that a URL does not suit it
+            raise StoreError(
+                f"cannot open {self.url!r}: {str(error) or type(error).__name__}; give a folder or an fsspec URL such as "
+                "s3://bucket/store (S3 needs pip install 'depthrate[s3]')"
+            ) from None
+        self.is_local = isinstance(self.fs, LocalFileSystem)
+        return str(root).rstrip("/")
+
+    @cached_property
+    def fs(self) -> Any:
+        """The client: for a folder, whose files need none to be read and written, opened when it is asked for."""
+        from fsspec.implementations.local import LocalFileSystem
+
+        return LocalFileSystem()
 
     @property
     def address(self) -> str:
@@ -100,7 +116,7 @@ class Store:
     @property
     def is_shared(self) -> bool:
         """Whether other processes see what is written here."""
-        return "memory" not in self.fs.protocol
+        return self.is_local or "memory" not in self.fs.protocol
 
     def check_readable(self) -> None:
         """Look at the store's top folder; that there is nothing yet is fine.
@@ -164,8 +180,11 @@ class Store:
         Raises:
             FileNotFoundError: there is no such file.
         """
-        options = {"max_concurrency": 1} if self.is_s3 else {}  # else s3fs asks for the size first
         full = self.full_path(path)
+        if self.is_local:
+            with open(full, "rb") as file:
+                return file.read()
+        options = {"max_concurrency": 1} if self.is_s3 else {}  # else s3fs asks for the size first
         with as_os_error(self.url):
             content: bytes = self.fs.cat_file(full, **options)
         return content
@@ -175,6 +194,8 @@ class Store:
         if self.is_local or not self.is_shared:
             yield from ((path, self._content_or_error(path)) for path in paths)
             return
+        from concurrent.futures import ThreadPoolExecutor
+
         waiting: deque[tuple[str, Future[bytes | OSError]]] = deque()
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
             for path in paths:
@@ -193,7 +214,10 @@ class Store:
 
     def open(self, path: str) -> IO[bytes]:
         """Open a file for reading in parts."""
-        opened: IO[bytes] = self.fs.open(self.full_path(path), "rb")
+        full = self.full_path(path)
+        if self.is_local:
+            return Path(full).open("rb")
+        opened: IO[bytes] = self.fs.open(full, "rb")
         return opened
 
     def write(self, path: str, content: bytes | Path, *, durable: bool = False) -> None:
@@ -252,12 +276,19 @@ class Store:
         if self.is_local or not self.is_shared:
             listed = [self.list(folder) for folder in folders]
         else:
+            from concurrent.futures import ThreadPoolExecutor
+
             with ThreadPoolExecutor(len(folders)) as pool:
                 listed = list(pool.map(self.list, folders))
         return {path: size for each in listed for path, size in each.items()}
 
     def size(self, path: str) -> int | None:
         """Return a file's size in bytes, asked for anew, or None if there is no such file."""
+        if self.is_local:
+            try:
+                return os.stat(self.full_path(path)).st_size
+            except FileNotFoundError:
+                return None
         self.fs.invalidate_cache()
         with as_os_error(self.url):
             try:
@@ -290,9 +321,10 @@ class Store:
             with as_os_error(self.url):
                 self.fs.rm(full_paths)  # a thousand a request
             return
+        remove = os.remove if self.is_local else self.fs.rm_file
         for full in full_paths:
             with contextlib.suppress(FileNotFoundError):
-                self.fs.rm_file(full)
+                remove(full)
 
     def move(self, path: str, to: str) -> None:
         """Give a file another path; it is never missing from both.
@@ -370,6 +402,15 @@ def _checked(url: object) -> str:
             f"cannot open {text!r}: between its slashes stands nothing, or no name; write {protocol}://bucket/folder"
         )
     return text
+
+
+def _folder_of(url: str) -> str | None:
+    """Return the absolute path of a store that is a folder; None where fsspec says what a URL means."""
+    path = os.path.expanduser(url.removeprefix("file://"))
+    if ":" in path or (url.startswith("file://") and not path.startswith("/")):
+        return None
+    path = path if path.startswith("/") else f"{os.getcwd()}/{'' if path == '.' else path.removeprefix('./')}"
+    return path.rstrip("/")
 
 
 def open_store(url: str | os.PathLike[str] | None = None) -> Store:

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 import duckdb
@@ -31,7 +30,7 @@ from depthrate.storage.query.results_view import results_view
 from depthrate.storage.query.sql_checks import QueryError, candidates, require_characters
 from depthrate.storage.query.views import VIEWS, asks_for_tables, named_views, names_sweep, renamed_hint
 from depthrate.storage.tables.own_columns import OWN_TYPES, quoted
-from depthrate.storage.tables.parameters import Added, with_parameter_columns
+from depthrate.storage.tables.parameters import Added, nothing_added, with_parameter_columns
 from depthrate.storage.tables.schema import ATTEMPTS, FITS, MEASURED, TRIALS, Columns
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class Results:
     is refreshed whole, and says so: in `problems`, and as a warning of the log.
     """
 
-    def __init__(self, store: Store, columns: Columns, added: Added = MappingProxyType({})):
+    def __init__(self, store: Store, columns: Columns, added: Added = nothing_added):
         """Open a store whose measured columns are these, and those that its files have besides.
 
         `added` is what tasks gained after their first trials, which trials from before show too.
@@ -73,7 +72,7 @@ class Results:
         self._broken: set[str] = set()
         self._scope: tuple[str, frozenset[str]] | None = None
         self._membership: Membership | None = None
-        self._in_memory: Mapping[str, pa.Table] = MappingProxyType({})
+        self._in_memory: Mapping[str, pa.Table] = {}
         """Tables that are asked in place of files."""
         self._cache = SnapshotCache(columns=TRIALS.names)
         self.refresh()

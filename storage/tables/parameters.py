@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +11,16 @@ import pyarrow as pa
 from depthrate.storage.files.json_objects import object_of
 from depthrate.storage.tables.schema import TRIALS
 
-Added = Mapping[tuple[str, int], Mapping[str, Any]]
-"""(Task, version) -> parameters that it gained after its first trials -> the values of the trials from before."""
+Added = Callable[[str, int], Mapping[str, Any]]
+"""Gives of a (task, version) parameter -> value of trials from before, of those that it gained after its first trials."""
 
 
-def with_parameter_columns(trials: pa.Table, added: Added = MappingProxyType({})) -> pa.Table:
+def nothing_added(task: str, version: int) -> Mapping[str, Any]:
+    """Return what a task gained where nobody says that it did."""
+    return {}
+
+
+def with_parameter_columns(trials: pa.Table, added: Added = nothing_added) -> pa.Table:
     """Return the trials with every parameter as a column; one named like a standard column, or like another parameter but for
     its capitals, becomes param_<name>.
 
@@ -34,13 +38,11 @@ def with_parameter_columns(trials: pa.Table, added: Added = MappingProxyType({})
 def _completed(trials: pa.Table, added: Added) -> list[str]:
     """Return each trial's JSON object with what its task gained later."""
     texts: list[str] = trials["params"].to_pylist()
-    if not any(added.values()):
-        return texts
     missing: dict[str, str] = {}  # one attempt's trials have the same parameters
     keys = zip(*(trials[name].to_pylist() for name in ("attempt_id", "task", "task_version")), strict=True)
     for index, (attempt_id, task, version) in enumerate(keys):
         if attempt_id not in missing:
-            of_task = added.get((task, version), {})
+            of_task = added(task, version)
             # quotes inside of a text are escaped, so that this can only be a key
             lacking = {name: value for name, value in of_task.items() if f"{json.dumps(name)}:" not in texts[index]}
             missing[attempt_id] = json.dumps(lacking)[1:-1]

@@ -16,7 +16,7 @@ def columns(*rows, added=ADDED):
     fields = {name: [None] * len(rows) for name in TRIALS.names}
     for name, values in zip(("task", "task_version", "attempt_id", "params"), zip(*rows, strict=True), strict=True):
         fields[name] = [json.dumps(value) for value in values] if name == "params" else list(values)
-    table = with_parameter_columns(pa.table(fields, TRIALS), added)
+    table = with_parameter_columns(pa.table(fields, TRIALS), lambda task, version: added.get((task, version), {}))
     return {name: table[name].to_pylist() for name in table.column_names[len(TRIALS) :]}
 
 
