@@ -152,8 +152,10 @@ class NodeHealth:
             self._nodes[node].streak.clear()
             self._judge()
 
-    def fails(self, node: str, pack_id: str, kind: FailureKind, attempt_id: str = "", error: str = "") -> None:
-        """Note that an attempt at a pack failed, if that may be the node's doing."""
+    def fails(
+        self, node: str, pack_id: str, kind: FailureKind, attempt_id: str = "", error: str = "", ago_s: float = 0.0
+    ) -> None:
+        """Note that an attempt at a pack failed, so many seconds ago, if that may be the node's doing."""
         _, since = self._running.pop(attempt_id, ("", self._clock()))
         if not node or kind not in BLAMES_NODE:
             return
@@ -164,7 +166,7 @@ class NodeHealth:
             here.done_elsewhere = self._done_elsewhere(node)
         here.failed[pack_id] += 1
         here.streak.append(pack_id)
-        here.failed_at, here.lasted_s = self._clock(), max(here.lasted_s, self._clock() - since)
+        here.failed_at, here.lasted_s = self._clock() - ago_s, max(here.lasted_s, self._clock() - since)
         here.last_error = error
         self._failed_on[pack_id].add(node)
         if len(self._failed_on[pack_id].difference(self.sick)) > 1:
@@ -188,16 +190,27 @@ class NodeHealth:
             if record["state"] is AttemptState.DONE:
                 self.succeeds(node)
             elif record["state"] in (AttemptState.FAILED, AttemptState.LOST) and record["error_kind"] is not None:
-                self.fails(node, record["pack_id"] or "", record["error_kind"], error=record["error"] or "")
-        for each in self._nodes.values():
-            each.failed_at = float("-inf")  # long ago: enough to judge by, not to suspect by
+                pack_id, error = record["pack_id"] or "", record["error"] or ""
+                self.fails(node, pack_id, record["error_kind"], error=error, ago_s=now - ended_at)
 
     @property
     def avoided(self) -> list[str]:
         """Nodes on which nothing new is to begin: those that are sick, and for a while those that have just failed."""
-        if len(self.sick) >= self._most():
-            return list(self.sick)
-        return [*self.sick, *sorted(self._suspects())[: self._most() - len(self.sick)]]
+        return [*self.sick, *self.suspects]
+
+    @property
+    def suspects(self) -> list[str]:
+        """Nodes that have failed and not gone well since, where most others do not: avoided for `SUSPECT_S`."""
+        now = self._clock()
+        failing = [name for name, each in self._nodes.items() if set(each.streak) - self._at_fault]
+        if 2 * len(failing) > max(len(self._nodes), 1):
+            return []  # they fail everywhere
+        fresh = [name for name in failing if now - self._nodes[name].failed_at < SUSPECT_S and name not in self.sick]
+        return sorted(fresh)[: max(0, self._most() - len(self.sick))]
+
+    def fails_alone_so_far(self, node: str) -> bool:
+        """Whether attempts have gone well elsewhere, or run there for longer than any that failed on this node."""
+        return self._done_elsewhere(node) + self._outlived(node) > 0
 
     def describe(self, node: str) -> str:
         """Say what a node did beside the others."""
@@ -242,15 +255,6 @@ class NodeHealth:
         """Return how many attempts elsewhere have run for longer than any that failed on this node."""
         longest_s, now = self._nodes[node].lasted_s, self._clock()
         return sum(name != node and now - since > longest_s for name, since in self._running.values())
-
-    def _suspects(self) -> list[str]:
-        """Return the nodes that have failed and not gone well since, where most others do not."""
-        now = self._clock()
-        failing = [name for name, each in self._nodes.items() if set(each.streak) - self._at_fault]
-        if 2 * len(failing) > max(len(self._nodes), 1):
-            return []  # they fail everywhere
-        fresh = [name for name in failing if now - self._nodes[name].failed_at < SUSPECT_S]
-        return [name for name in fresh if name not in self.sick]
 
     def _most(self) -> int:
         """Return how many nodes may be avoided: one is always left, and of many a half."""

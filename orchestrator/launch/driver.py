@@ -21,7 +21,7 @@ from depthrate.orchestrator.attempts.failure_policy import (
     error_pattern,
     pause_s,
 )
-from depthrate.orchestrator.attempts.node_health import NodeHealth, read_forgiven
+from depthrate.orchestrator.attempts.node_health import SUSPECT_S, NodeHealth, read_forgiven
 from depthrate.orchestrator.attempts.record import failure_of, heartbeat_s, new_attempt_id, read_attempts, write_lost
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import (
@@ -208,6 +208,8 @@ class Driver:
         self._health = NodeHealth(executor.num_nodes, clock)
         self._avoided: list[str] = []
         self._sick: list[str] = []
+        self._suspects: set[str] = set()
+        """Those of the nodes that are avoided for a while of which that was said."""
         self._began_at, self._next_pardon = time.time(), float("-inf")
         self._forgiven: dict[str, float] = {}
         """Node -> when somebody said that it is repaired, as far as that was taken into account."""
@@ -247,6 +249,7 @@ class Driver:
         self._read_progress()
         self._look_for_room()
         self._look_after_nodes()
+        self._tell_of_suspects()
         self._end_what_is_silent(now)
         self._tell()
         self._next_tick = now + max(heartbeat_s(self.store) / 2, REST * (self._clock() - now))
@@ -373,6 +376,7 @@ class Driver:
         for end in ends:
             self._heartbeats.note_end(end.ran_as or end.attempt_id)
             self._handle(end, end.record or records.get(end.ran_as or end.attempt_id))
+        self._tell_of_suspects()
 
     def _handle(self, end: JobEnd, record: Record | None) -> None:
         entry = self.running.pop(end.attempt_id, None)
@@ -439,7 +443,7 @@ class Driver:
         """Note what runs where, and have the executor avoid the nodes that fail where others do not."""
         for attempt_id, node in self.executor.running_on().items():
             self._health.begins(node, attempt_id)
-        if self._health.sick and self._clock() >= self._next_pardon:
+        if self._health.avoided and self._clock() >= self._next_pardon:
             self._next_pardon = self._clock() + LOOK_AT_OTHERS_S
             for node, at in read_forgiven(self.store, self.sweep.name).items():
                 if at > self._forgiven.get(node, self._began_at):
@@ -447,13 +451,25 @@ class Driver:
                     self._forgiven[node] = at
         for node in self._health.sick:
             if node not in self._sick:
-                said = f"{node}: {self._health.describe(node)}, the last with: {self._health.last_error(node)}"
                 undo = f"depthrate nodes {shlex.quote(self.sweep.name)} --forgive {shlex.quote(node)}"
-                log.warning("%s; nothing more begins there (when it is repaired: %s)", said[:500], undo)
+                log.warning("%s; nothing more begins there (when it is repaired: %s)", self._said_of(node), undo)
         self._sick = list(self._health.sick)
         if (avoided := self._health.avoided) != self._avoided:
             self.executor.avoid(avoided)
             self._avoided = avoided
+
+    def _tell_of_suspects(self) -> None:
+        """Tell of each node that has just failed where others work, once all that ended with it was counted."""
+        suspects = set(self._health.suspects)
+        self._suspects &= suspects
+        for node in sorted(suspects - self._suspects):
+            if self._health.fails_alone_so_far(node) and not self.stopping:
+                self._suspects.add(node)
+                log.warning("%s; nothing new begins there for %.0f min", self._said_of(node), SUSPECT_S / 60)
+
+    def _said_of(self, node: str) -> str:
+        """Say what a node did beside the others, and what failed there last."""
+        return f"{node}: {self._health.describe(node)}, the last with: {self._health.last_error(node)}"[:500]
 
     def _retry(self, entry: PackEntry, attempt_id: str, kind: FailureKind, error: str | None, node: str) -> str:
         """Do what is to be done with a pack that failed, and say what that is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from depthrate.orchestrator.attempts.node_health import (
     read_forgiven,
     write_forgiven,
 )
-from depthrate.orchestrator.attempts.record import Attempt, read_attempt
+from depthrate.orchestrator.attempts.record import Attempt, new_attempt_id, read_attempt
 from depthrate.orchestrator.cli.app import app
 from depthrate.orchestrator.executors.base import Executor, JobEnd, PackJob
 from depthrate.orchestrator.executors.local import LocalExecutor
@@ -118,6 +119,46 @@ def test_a_node_that_has_just_failed_is_left_alone_for_a_while() -> None:
     assert health.sick == [] and health.avoided == ["n2"]
     now[0] += 200
     assert health.avoided == [], "one failure is no proof"
+
+
+def test_a_suspect_is_told_of_once_and_only_where_others_work(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
+    failed: list[str] = []
+
+    def fails(job: PackJob, node: str) -> str | None:
+        if node == "n2" and not failed:
+            failed.append(job.pack_id)
+            return ECC
+        return None
+
+    outcome, _ = drive(folder, fails, tick_s=1.0)
+    told = [text for text in caplog.messages if "failed on n2" in text]
+    assert not outcome.failures and len(told) == 1
+    assert "1 of 1 attempts failed on n2, 0 of " in told[0] and ECC in told[0]
+    assert told[0].endswith("nothing new begins there for 2 min")
+
+
+def test_a_bug_makes_no_node_a_suspect(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
+    outcome, _ = drive(folder, lambda job, node: "it is broken everywhere", tick_s=1.0)
+    assert outcome.stopped_early and not [text for text in caplog.messages if "begins there" in text]
+
+
+def test_nodes_says_which_are_suspects(folder: Store) -> None:
+    now = time.time()
+    for node, seconds_ago, error in (("n1", 30, None), ("n2", 60, ECC), ("n3", 30, None), ("n4", 300, ECC)):
+        attempt = Attempt(
+            attempt_id=new_attempt_id(), sweep="s", pack_id=node, trial_ids=["t"], device="cpu", host=node
+        )
+        attempt.state = AttemptState.DONE if error is None else AttemptState.FAILED
+        attempt.error, attempt.error_kind = error, None if error is None else FailureKind.HARDWARE
+        attempt.started_at, attempt.ended_at = now - seconds_ago - 1, now - seconds_ago
+        attempt.write(folder)
+    write_launch(
+        folder, check_sweep(sweep_of_spec({"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}}))
+    )
+    result = CliRunner().invoke(app, ["nodes", "s", "--store", folder.url, "--json"])
+    avoided = {node["node"]: node["avoided"] for node in json.loads(result.output)}
+    assert "1 of 1 attempts failed on n2" in avoided.pop("n2")
+    assert set(avoided.values()) == {""}
 
 
 def test_some_nodes_are_always_left() -> None:

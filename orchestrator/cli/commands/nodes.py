@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import click
 
-from depthrate.orchestrator.attempts.node_health import NodeHealth, read_forgiven, write_forgiven
+from depthrate.orchestrator.attempts.node_health import SUSPECT_S, NodeHealth, read_forgiven, write_forgiven
 from depthrate.orchestrator.cli.find_sweep import planned_trials
 from depthrate.orchestrator.cli.options import declared, json_option, launched_argument, store_option
 from depthrate.orchestrator.console.errors import UsageError
@@ -52,7 +52,10 @@ def show_nodes(given: str, store: Store, *, as_json: bool) -> None:
     health = NodeHealth()
     health.learn(records, read_forgiven(store, sweep), time.time())
     for node in found:
-        node.avoided = health.describe(node.node) if node.node in health.sick else ""
+        if node.node in health.sick:
+            node.avoided = health.describe(node.node)
+        elif node.node in health.suspects:
+            node.avoided = f"{health.describe(node.node)}: for {SUSPECT_S / 60:.0f} min after its last failure"
     nodes = sorted(found, key=lambda node: (-node.wasted_hours, -sum(node.failures.values()), node.node))
     if as_json:
         print_json([asdict(node) | {"failures": dict(node.failures)} for node in nodes])

@@ -145,9 +145,10 @@ class PackOutcomes:
         Until a job that is over `is_settled`, what it wrote may not be seen yet.
         """
         if job.state.phase == "waiting" and not is_over:
-            if job.state.restarts == 0:
+            if job.state.restarts:
+                job.current.clear()
+            elif not self._has_left_word(job):
                 return []
-            job.current.clear()
         if job.state.restarts and (is_over or job.is_running):
             self._close_earlier_starts(job)
         is_settled |= is_over and self.is_fresh and _is_definite(job)
@@ -167,6 +168,10 @@ class PackOutcomes:
         if is_over and not job.has_begun and job.state.state == "FAILED":  # a guess until it is settled
             self.nodes.ends_before_it_begins(job.state.node, job.job_id)
         return ends
+
+    def _has_left_word(self, job: WatchedJob) -> bool:
+        """Whether a job has written since the controller was last asked for it."""
+        return self._seen is not None and not self._seen.keys().isdisjoint(_attempts_of(job))
 
     def _end_of(self, job: WatchedJob, pack: SubmittedPack, is_over: bool, is_settled: bool) -> JobEnd | None:
         restarts = job.state.restarts or 0

@@ -177,6 +177,17 @@ def test_a_done_pack_needs_no_scheduler_to_say_so(executor: SlurmExecutor, sched
     assert read_submissions(folder, ["s"]) == [] and executor.running() == {}
 
 
+@pytest.mark.parametrize("state", ["done", "failed"])
+def test_what_a_job_has_written_is_believed_before_the_controller_is_asked_again(
+    executor: SlurmExecutor, scheduler: Scheduler, folder: Store, state: str
+) -> None:
+    (job,) = jobs("a")
+    executor.submit([job])
+    assert scheduler.queue["1_0"].phase == "waiting" and ends_of(executor, 3) == []
+    record(folder, job.attempt_id, state)
+    assert ends_of(executor) == [JobEnd(job.attempt_id, ran_as=job.attempt_id)]
+
+
 def test_a_job_that_was_started_anew_runs_under_another_name(
     executor: SlurmExecutor, scheduler: Scheduler, folder: Store
 ) -> None:

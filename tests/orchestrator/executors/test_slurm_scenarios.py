@@ -312,14 +312,19 @@ def test_a_node_on_which_trials_fail_is_avoided(bench: Bench, error: str) -> Non
         "sickened", params={"trace": str(bench.trace), "node": "n2", "error": error}, grid={"depth": [*range(2, 18)]}
     )
     printed = bench.wait(bench.start())
-    assert "n2" in printed and "nothing more begins there" in printed
     bench.check(16)
     failed = results_of(bench.store).sql("select host, error_kind from attempts where state = 'failed'").fetchall()
     assert {host for host, _ in failed} == {"n2"} and len(failed) <= 3
     assert ("hardware" if "ECC" in error else "task") in {kind for _, kind in failed}
-    told = json.loads(bench.run("nodes", bench.name, "--json"))
-    (sick,) = [node for node in told if node["node"] == "n2"]
-    assert sick["failures"] and "failed on n2" in sick["avoided"]
+    told_of_n2 = [line for line in printed.splitlines() if "failed on n2" in line]
+    assert told_of_n2 and all(error in line for line in told_of_n2), printed
+    assert all(
+        "nothing new begins there for 2 min" in line or "nothing more begins there" in line for line in told_of_n2
+    )
+    (node,) = [node for node in json.loads(bench.run("nodes", bench.name, "--json")) if node["node"] == "n2"]
+    assert sum(node["failures"].values()) == len(failed)
+    if len(failed) > 1:  # one failure is no proof, and speaks against a node for two minutes
+        assert "failed on n2" in node["avoided"]
 
 
 def test_a_task_that_fails_on_every_node_stops_the_launch(bench: Bench) -> None:
