@@ -75,6 +75,7 @@ NEEDS_TORCH = {
     "tasks/training/polish.py",
     "tasks/training/rates.py",
     "tasks/training/replayed_step.py",
+    "tasks/training/native_objective.py",
     "tasks/training/smoothed_objective.py",
     "tasks/training/step.py",
     "tasks/training/step_cache.py",

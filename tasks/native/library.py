@@ -1,6 +1,6 @@
 """A library of kernels at work: what a call of it is given, and the call.
 
-Shapes: T trials, S steps, N samples, B batch, I input dimensions, P parameters of one trial.
+Shapes: T trials, S steps, N samples, B batch, I input dimensions, G groups of weight decay, P parameters of one trial.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import ctypes
 
 
 class Call(ctypes.Structure):
-    """What `run` is given; addresses are of numbers in the library's type, or int64, that lie without gaps."""
+    """What `run` is given, as tasks/native/steps.h says; addresses are of numbers of the library's type, or int64, no gaps."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("num_trials", "num_steps", "num_parameters", "depth", "batch")),
@@ -17,12 +17,11 @@ class Call(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("clip_norm", "beta1", "beta2", "adam_eps", "ln_eps")),
         *((name, ctypes.c_void_p) for name in ("theta_TP", "first_TP", "second_TP", "x_NI", "labels_N", "order")),
         ("order_row", ctypes.c_int64),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("decay_hidden_T", "decay_last_T", "momentum_T", "rate_ST", "correction_S")
-        ),
+        *((name, ctypes.c_void_p) for name in ("decay_GT", "momentum_T", "rate_ST", "correction_S")),
         *((name, ctypes.c_int64) for name in ("first_step", "look_every")),
-        *((name, ctypes.c_void_p) for name in ("loss_T", "diverged_at_T", "scratch")),
+        *((name, ctypes.c_void_p) for name in ("loss_T", "diverged_at_T", "scratch", "smoothing_T")),
+        ("barrier", ctypes.c_double),
+        ("gradient_TP", ctypes.c_void_p),
     ]
 
 
@@ -38,5 +37,5 @@ class Library:
         return int(self._scratch_bytes(ctypes.byref(call)))
 
     def run(self, call: Call) -> None:
-        """Take `num_steps` steps of every trial, in place; other threads of Python go on meanwhile."""
+        """Take `num_steps` steps of every trial, in place, or evaluate it; other threads of Python go on meanwhile."""
         self._run(ctypes.byref(call))

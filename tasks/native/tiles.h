@@ -102,7 +102,7 @@ template <long NV> INLINE void strip(long s, long k, const Number* a, long row, 
   else block<rest ? rest : 1>(k, a, row, column, b, b_row, c, c_row, start);
 }
 
-constexpr long CACHED_BYTES = 32 << 10;  // of a right-hand side that stays near while rows pass by
+constexpr long CACHED_BYTES = 24 << 10;  // of a right-hand side that stays near while rows pass by
 constexpr long AT_ONCE = 256;            // of the numbers that are summed, where it does not
 
 // C[m, NV vectors] = start + A B (or C + A B) for m rows, four at a time; before(i) and after(i) are called for rows i to i + 3.
@@ -139,19 +139,19 @@ INLINE void to_panels(const Number* a, long rows, long columns, Number* p) {
   }
 }
 
-// Writes a[rows, columns] transposed into panels, as the right-hand side [columns, rows].
-static void transposed_to_panels(const Number* a, long rows, long columns, Number* p) {
+// Writes a[rows, columns], `row` numbers from one row to the next, transposed into panels, as the right-hand side [columns, rows].
+static void transposed_to_panels(const Number* a, long row, long rows, long columns, Number* p) {
   typedef Number FourAnywhere __attribute__((vector_size(4 * sizeof(Number)), aligned(sizeof(Number)), may_alias));
   for (long r = 0; r < rows; r += 4)
     for (long c = 0; c < columns; c += 4) {
       Number* block = p + r / STRIP_NUMBERS * STRIP_NUMBERS * columns + r % STRIP_NUMBERS + c * STRIP_NUMBERS;
       if (r + 4 > rows || c + 4 > columns) {
         for (long i = 0; i < 4 && r + i < rows; i++)
-          for (long j = 0; j < 4 && c + j < columns; j++) block[j * STRIP_NUMBERS + i] = a[(r + i) * columns + c + j];
+          for (long j = 0; j < 4 && c + j < columns; j++) block[j * STRIP_NUMBERS + i] = a[(r + i) * row + c + j];
         continue;
       }
       Four v[4];
-      for (long i = 0; i < 4; i++) v[i] = *(const FourAnywhere*)(a + (r + i) * columns + c);
+      for (long i = 0; i < 4; i++) v[i] = *(const FourAnywhere*)(a + (r + i) * row + c);
       const Four low01 = __builtin_shufflevector(v[0], v[1], 0, 4, 1, 5), low23 = __builtin_shufflevector(v[2], v[3], 0, 4, 1, 5);
       const Four high01 = __builtin_shufflevector(v[0], v[1], 2, 6, 3, 7), high23 = __builtin_shufflevector(v[2], v[3], 2, 6, 3, 7);
       *(FourAnywhere*)block = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
@@ -167,6 +167,29 @@ INLINE void gather(const Number* x, const int64_t* order, long count, long n, Nu
   for (long r = 0; r < count; r++) memcpy(tile + r * row, x + (order ? order[r] : r) * n, n * sizeof(Number));
   for (long r = count; r < up(count, ROWS); r++) memset(tile + r * row, 0, row * sizeof(Number));
 }
+
+// ---- ReLU: `give` is its value and keeps what `take` multiplies a gradient with ----
+
+struct Relu {
+  using Kept = Mask;
+  Relu(Number = 0) {}
+  INLINE_MEMBER Vector give(Vector z, Kept& kept) const { return kept = positive(z), only(kept, z); }
+  INLINE_MEMBER static Vector take(Kept kept, Vector v) { return only(kept, v); }
+};
+
+// Its kink rounded off over |z| < width: with its slope p = clamp(z / 2 width + 1/2, 0, 1) it is p (z + width (1 - p)).
+struct SmoothRelu {
+  using Kept = Vector;
+  Number width, half;
+  SmoothRelu(Number width = 1) : width(width), half(Number(0.5) / width) {}
+  INLINE_MEMBER Vector give(Vector z, Kept& kept) const {
+    Vector p = z * half + Number(0.5);
+    p = p < 0 ? Vector{} : p;
+    kept = p = p > 1 ? splat(1) : p;
+    return p * (z + width * (1 - p));
+  }
+  INLINE_MEMBER static Vector take(Kept kept, Vector v) { return kept * v; }
+};
 
 // ---- LayerNorm, of N numbers without parameters, four rows at a time ----
 

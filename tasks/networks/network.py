@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -105,6 +105,10 @@ class Kernels:
     """What they are built with."""
     arguments: Mapping[str, float]
     """What their calls are given, as `tasks.native.library.Call` names it."""
+    decay_groups: Sequence[str]
+    """In the order of their numbers there."""
+    can_smooth: bool = False
+    """Whether they can be built to give the smoothed loss that polish minimises, and its gradient."""
 
 
 class Network(ABC):

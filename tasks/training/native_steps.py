@@ -33,9 +33,18 @@ def native_library(network: Network, plan: TrainingPlan, should_stop: Callable[[
     Raises:
         EngineError, Interrupted: as `loaded_library`.
     """
+    return _library(network, {"NUMBER": NUMBERS[plan.dtype]}, should_stop)
+
+
+def smoothed_library(network: Network, should_stop: Callable[[], bool]) -> tuple[Library, float]:
+    """Return, as `native_library`, the kernels that polish such a network: in float64, with its kinks rounded off."""
+    return _library(network, {"NUMBER": NUMBERS[torch.float64], "SMOOTHED": 1}, should_stop)
+
+
+def _library(network: Network, constants: dict[str, object], should_stop: Callable[[], bool]) -> tuple[Library, float]:
     kernels = network.kernels()
     assert kernels is not None, "chosen_engine lets no other network through"
-    library, seconds = loaded_library(kernels.family, {"NUMBER": NUMBERS[plan.dtype], **kernels.constants}, should_stop)
+    library, seconds = loaded_library(kernels.family, {**constants, **kernels.constants}, should_stop)
     return Library(library), seconds
 
 
@@ -86,8 +95,7 @@ class NativeSteps:
             "second_TP": state.square_TP,
             "x_NI": x_NI.contiguous(),
             "labels_N": labels_N.contiguous(),
-            "decay_hidden_T": decays.get("hidden", none_T1),
-            "decay_last_T": decays.get("last", none_T1),
+            "decay_GT": torch.stack([decays.get(group, none_T1) for group in kernels.decay_groups]),
             "momentum_T": momentum_T1,
             "loss_T": self._loss_T,
         }

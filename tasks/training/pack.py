@@ -16,13 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from depthrate.tasks.native.library import Library
 from depthrate.tasks.task import Engine, Interrupted, ResultStatus, TaskContext, TrialResult
 from depthrate.tasks.training.checkpoint import at_positions, left_by_earlier, packed
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engine import EngineError, chosen_engine
 from depthrate.tasks.training.layers import defined
-from depthrate.tasks.training.native_steps import native_library
+from depthrate.tasks.training.native_objective import NativeObjective
+from depthrate.tasks.training.native_steps import native_library, smoothed_library
 from depthrate.tasks.training.polish import Polisher
 from depthrate.tasks.training.step_cache import compiled_step
 from depthrate.tasks.training.trainer import FusedTrainer
@@ -56,7 +58,7 @@ def ready_pack(training: Training, context: TaskContext) -> TrainingPack:
     if begun is not None and context.engine not in (begun, Engine.AUTO):
         log.warning("the pack's checkpoint was trained %s; it goes on like that, not %s", begun, context.engine)
     context.runs_as(engine)
-    if engine == Engine.EAGER or pack.is_trained:  # polish has no compiled steps
+    if engine == Engine.EAGER or (pack.is_trained and not pack.polishes_natively(engine)):
         pack.engine = engine
         return pack
     try:
@@ -78,6 +80,8 @@ class TrainingPack:
         self.training, self.context = training, context
         self.trainer = training.begin(context.device)
         self.polisher: Polisher | None = None
+        self._polish_library: Library | None = None
+        """Of native polish."""
         self.test_split = training.test_split(context.device)
         self.engine = Engine.EAGER
         self.num_steps = max(training.num_steps)
@@ -130,13 +134,29 @@ class TrainingPack:
         """
         assert isinstance(self.trainer, FusedTrainer)
         if engine is Engine.NATIVE:
-            library, compile_s = native_library(self.trainer.network, self.trainer.plan, self.context.should_stop)
-            self.trainer.use_native(library)
+            compile_s = self._use_native(self.trainer)
         else:
             step, compile_s = compiled_step(self.trainer.program(), self.context.should_stop)
             self.trainer.use(step)
         self.engine = engine
         return compile_s
+
+    def _use_native(self, trainer: FusedTrainer) -> float:
+        compile_s = 0.0
+        if not self.is_trained:
+            library, compile_s = native_library(trainer.network, trainer.plan, self.context.should_stop)
+            trainer.use_native(library)
+        if self.polishes_natively(Engine.NATIVE):
+            self._polish_library, polish_s = smoothed_library(trainer.network, self.context.should_stop)
+            compile_s += polish_s
+        return compile_s
+
+    def polishes_natively(self, engine: Engine) -> bool:
+        """Whether with this engine polish is by kernels; with others it is eager."""
+        if engine is not Engine.NATIVE or self.training.polish is None:
+            return False
+        kernels = self.trainer.network.kernels() if isinstance(self.trainer, FusedTrainer) else None
+        return kernels is not None and kernels.can_smooth
 
     def train(self) -> None:
         """Train to the end, and polish where that is asked for, measuring on the way."""
@@ -165,6 +185,10 @@ class TrainingPack:
 
     def _polish(self) -> None:
         polisher = self.polisher or self._begin_polish()
+        if self._polish_library is not None:
+            assert isinstance(self.trainer, FusedTrainer)
+            plan = polisher.plan
+            polisher.objective = NativeObjective(self._polish_library, self.trainer, plan.barrier, plan.smoothing[0])
         while positions := polisher.active:
             polisher.step()
             step, done = self.num_steps + polisher.num_evaluations, set(positions) - set(polisher.active)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from depthrate.tasks.training.lbfgs import Lbfgs
 from depthrate.tasks.training.plan import PolishPlan
-from depthrate.tasks.training.smoothed_objective import SmoothedObjective
+from depthrate.tasks.training.smoothed_objective import Objective, SmoothedObjective
 from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
 
 
@@ -40,7 +40,9 @@ class Polisher:
 
     def __init__(self, plan: PolishPlan, trainer: FusedTrainer):
         """Start where a trainer is that computes in float64."""
-        self.plan, self._trainer, self._objective = plan, trainer, SmoothedObjective(trainer, plan.barrier)
+        self.plan, self._trainer = plan, trainer
+        self.objective: Objective = SmoothedObjective(trainer, plan.barrier)
+        """Formed eagerly; whoever has another way puts it here."""
         self._trials = [_Trial(Lbfgs(start_P, plan.memory), start_P) for start_P in trainer.theta_TP]
         self.num_evaluations = 0
         self.compare(range(len(self._trials)))  # no trial ends above where it began
@@ -93,7 +95,7 @@ class Polisher:
         positions = self.active
         trials = [self._trials[position] for position in positions]
         point_TP = torch.stack([trial.search.point_P for trial in trials])
-        value_T, gradient_TP = self._objective(positions, point_TP, [self.plan.smoothing[t.stage] for t in trials])
+        value_T, gradient_TP = self.objective(positions, point_TP, [self.plan.smoothing[t.stage] for t in trials])
         self.num_evaluations += 1
         for trial, value, gradient_P in zip(trials, value_T.tolist(), gradient_TP, strict=True):
             trial.search.tell(value, gradient_P.clone())

@@ -7,6 +7,7 @@ Shapes: T trials, N samples, B samples at once, I input dimensions, K classes, P
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +17,14 @@ from depthrate.tasks.networks.network import Tensors
 from depthrate.tasks.training.plan import EVALUATION_ROWS
 from depthrate.tasks.training.step import losses
 from depthrate.tasks.training.trainer import FusedTrainer
+
+
+class Objective(Protocol):
+    """What polish minimises, of the trials of a trainer."""
+
+    def __call__(self, trials: Sequence[int], theta_TP: Tensor, widths: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """Return the values [T] and gradients [T, P] of these trials at these parameters, with these smoothing widths."""
+        ...
 
 
 class SmoothedObjective:

@@ -88,6 +88,10 @@ def gradient(trainer):
     return trainer.moment_TP.double() / first
 
 
+def error(found, exact):
+    return ((found - exact).norm() / exact.norm()).item()
+
+
 def in_float64(trainer):
     """A trainer with exactly the parameters and samples of another, in float64."""
     plan = dataclasses.replace(trainer.plan, dtype=torch.float64)

@@ -147,6 +147,14 @@ def test_other_instruction_sets_of_this_processor_do_it_too(flags, monkeypatch):
     assert (native.theta_TP - eager.theta_TP).abs().max() < 5e-6
 
 
+def test_libraries_of_one_process_share_nothing(empty_cache):
+    """Numbers of another type under one name would be those of whichever was loaded first."""
+    get()
+    (made,) = libraries(empty_cache)
+    symbols = subprocess.run(["nm", "-D", "--defined-only", made], capture_output=True, text=True, check=True).stdout
+    assert {line.split()[1] for line in symbols.splitlines()} <= {"T", "W"}
+
+
 @pytest.mark.slow
 def test_instructions_that_this_processor_lacks_can_be_built_for():
     """AVX-512 is compiled wherever the suite runs, whether or not it can be run there."""

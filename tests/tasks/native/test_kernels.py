@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from native_trials import (
+    error,
     gradient,
     in_float64,
     native_trainer,
@@ -37,10 +38,6 @@ def families(dtype=torch.float32):
         yield pytest.param(
             (layers, pre_norm, dtype), range(QUICK, QUICK + CASES), id=f"{name}-many", marks=pytest.mark.slow
         )
-
-
-def error(found, exact):
-    return ((found - exact).norm() / exact.norm()).item()
 
 
 @pytest.mark.parametrize(("family", "seeds"), list(families()))
