@@ -378,7 +378,7 @@ def check_fits(sweep: SweepSpec, task: Task) -> None:
     Raises:
         SweepError: an unknown parameter or metric, with the nearest known one.
     """
-    metrics = sorted(scalars(task.measurements))  # a task that declares none may measure anything
+    metrics = sorted(scalars(task.measurable))  # a task that declares none may measure anything
     for request in sweep.fit:
         if metrics:
             _check_measured(request.metric, metrics, "metric", "fit")
@@ -412,9 +412,9 @@ def check_figures(sweep: SweepSpec, task: Task) -> None:
             except ParameterError as error:
                 raise SweepError(str(error)) from None
         kind = {"spectrum": "vector", "matrix": "matrix"}.get(request.kind)
-        columns = [measured.name for measured in task.measurements if kind is None or measured.kind == kind]
+        columns = [measured.name for measured in task.measurable if kind is None or measured.kind == kind]
         # a task that declares none may measure anything, and what is no name is an SQL expression
-        if task.measurements and request.metric.isidentifier():
+        if task.measurable and request.metric.isidentifier():
             _check_measured(request.metric, columns, kind or "metric", "figures")
 
 

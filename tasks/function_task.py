@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from depthrate.tasks.builtin import builtin_measurements
 from depthrate.tasks.measurement import Measurement, by_name
 from depthrate.tasks.panel import Panel
 from depthrate.tasks.parameters import REQUIRED, Parameter, ParameterError, ParameterSchema, kind_of_hint
@@ -39,6 +40,13 @@ class FunctionTask(Task):
             MeasurementError: two have one name, or one names a gap that is not measured.
         """
         by_name(self.measurements)
+
+    @property
+    def measurable(self) -> tuple[Measurement, ...]:
+        """What it declares, and what `probe` and `measure` may give beside; nothing where it declares nothing."""
+        declared = {measurement.name for measurement in self.measurements}
+        others = [measurement for measurement in builtin_measurements() if measurement.name not in declared]
+        return (*self.measurements, *others) if declared else ()
 
     def run(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
         """Run a pack, in turn or in one call.

@@ -162,6 +162,11 @@ class Task(ABC):
     defined_at: str = ""
     """Where a user's task is written: file and line."""
 
+    @property
+    def measurable(self) -> tuple[Measurement, ...]:
+        """What its trials may hold, for fits, figures and searches; nothing where that is unknown."""
+        return self.measurements
+
     @abstractmethod
     def run(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
         """Run a pack and yield each trial's result; a task that runs its trials in turn yields them as they finish."""

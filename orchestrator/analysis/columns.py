@@ -32,11 +32,8 @@ def columns_of(task: Task) -> Columns:
 
 def known_measurements(task: Task) -> dict[str, Measurement]:
     """Return name -> measurement: what the task declares, then what others declare, as its columns may be theirs."""
-    return by_name(task.measurements) | {
-        measurement.name: measurement
-        for measurement in builtin_measurements()
-        if measurement.name not in {own.name for own in task.measurements}
-    }
+    declared = by_name(task.measurements)
+    return declared | {other.name: other for other in builtin_measurements() if other.name not in declared}
 
 
 def columns_to_skip(task: Task, asked: Iterable[str] = ()) -> set[str]:
@@ -56,9 +53,9 @@ def result_columns(task: Task) -> dict[str, str] | None:
     columns = {"step": "bigint", "layer": "bigint", "wall_s": "double", "committed_at": "timestamptz"}
     columns |= {name: "varchar" for name in ("trial_id", "sweep", "task", "status", "split", "device", "host")}
     columns |= {
-        measurement.name: "double" if measurement.kind == "scalar" else "double[]" for measurement in task.measurements
+        measurement.name: "double" if measurement.kind == "scalar" else "double[]" for measurement in task.measurable
     }
-    per = {measurement.name.casefold(): measurement.per for measurement in task.measurements}  # SQL ignores capitals
+    per = {measurement.name.casefold(): measurement.per for measurement in task.measurable}  # SQL ignores capitals
     seen = set()
     for name, parameter in task.schema.items():  # as the view names those that share a measurement's name
         if per.get(name.casefold()) == "step" and name in columns:

@@ -34,7 +34,7 @@ def check_search(checked: CheckedSweep, source: DataSource) -> None:
             raise QueryError(
                 f"{error}" + (f" (task {checked.task.name!r} measures {measured})" if measured else "")
             ) from None
-    by_step = scalars(checked.task.measurements, "step")
+    by_step = scalars(checked.task.measurable, "step")
     if search.prune is not None and by_step and search.prune.metric not in by_step:
         wrong = f"search.prune.metric is {search.prune.metric!r}{nearest(search.prune.metric, by_step)}"
         raise SweepError(f"{wrong}; task {checked.task.name!r} reports {', '.join(by_step)}")
