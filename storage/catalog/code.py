@@ -38,8 +38,8 @@ def keep_code(store: Store, main: str, files: Mapping[str, bytes]) -> str:
     code_hash = code_hash_of(index)
     if read_code(store, code_hash) is None:
         for path, content in files.items():
-            store.write(code_file_path(code_hash, path), content)
-        store.write(code_index_path(code_hash), index)
+            store.write(code_file_path(code_hash, path), content, durable=True)
+        store.write(code_index_path(code_hash), index, durable=True)
     return code_hash
 
 

@@ -19,7 +19,7 @@ def write_fits(store: Store, sweep: str, rows: Sequence[Mapping[str, Any]]) -> N
     """Replace the fits of a sweep by these rows."""
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=FITS), sink)
-    store.write(fits_path(sweep), sink.getvalue())
+    store.write(fits_path(sweep), sink.getvalue(), durable=True)
 
 
 def rename_fits(store: Store, sweep: str, to: str) -> None:

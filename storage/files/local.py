@@ -35,7 +35,7 @@ def write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
 
 def _write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
     folder, name = os.path.split(path)
-    _make_folders(folder, durable=durable)
+    _make_folders(folder)
     aside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
     try:
         with open(aside, "wb") as file:
@@ -62,33 +62,35 @@ def move_whole(source: str, target: str) -> None:
         FileNotFoundError: there is no such file.
     """
     folder = os.path.dirname(target)
-    _make_folders(folder, durable=True)
+    _make_folders(folder)
     os.replace(source, target)
     _sync_folder(folder)
 
 
-def _make_folders(folder: str, *, durable: bool) -> None:
-    """Make a folder and those above it that are not there."""
-    if not durable or os.path.isdir(folder):
-        os.makedirs(folder, exist_ok=True)
+def _make_folders(folder: str) -> None:
+    """Make a folder and those above it that are not there, durably: whoever finds one relies on it without a look."""
+    if os.path.isdir(folder):
         return
     above = os.path.dirname(folder)
     if above != folder:
-        _make_folders(above, durable=True)
+        _make_folders(above)
     os.makedirs(folder, exist_ok=True)
     _sync_folder(above)
 
 
 def _sync_folder(folder: str) -> None:
     """Bring a folder's names to the disk: without that a file that was synced may be nameless after a power cut."""
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    opened = None
     try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         os.fsync(opened)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # file systems that have no such thing
+        # file systems that have no such thing, and a folder that may be written to and not read
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES):
             raise
     finally:
-        os.close(opened)
+        if opened is not None:
+            os.close(opened)
 
 
 def is_hidden(path: str) -> bool:

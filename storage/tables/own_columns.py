@@ -74,7 +74,7 @@ def check_own_columns(store: Store, table: str, columns: Mapping[str, str]) -> N
     new = [column for column in sorted(columns) if column not in known]
     ours = {column: column_path(table, column, columns[column], secrets.token_hex(6)) for column in new}
     for path in ours.values():
-        store.write(path, b"")
+        store.write(path, b"", durable=True)
     if new:
         time.sleep(SETTLE_S if store.is_local or not store.is_shared else REMOTE_SETTLE_S)
         known = own_columns(store, table)

@@ -1,4 +1,4 @@
-"""Stop a process at its n-th call that changes something: of a folder's files, or of a bucket's.
+"""Stop a process at its n-th call that changes something below a folder, or at its n-th request to a bucket.
 
 From that call on nothing that it does is carried out, as of a process that was killed: no clean-up, no last word.
 """
@@ -14,24 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from s3_server import S3Server
+
 from depthrate.storage.files.store import Store
 
 CHANGING = ("replace", "rename", "unlink", "remove", "mkdir", "rmdir", "link", "symlink", "truncate", "fsync")
 """Functions of `os`; beside them, files are opened for writing."""
-REQUESTS = (
-    "call_s3",
-    "pipe_file",
-    "put_file",
-    "cat_file",
-    "cp_file",
-    "rm",
-    "rm_file",
-    "find",
-    "info",
-    "modified",
-    "exists",
-)
-"""What a remote store is asked, each about one request."""
 
 
 class Killed(BaseException):
@@ -55,25 +43,20 @@ class Deadline:
         """Whether the process is dead."""
         return self.kill_at is not None and self.count >= self.kill_at
 
-    def call(
-        self, name: str, function: Callable[..., Any], *given: Any, answer_lost: bool = False, **named: Any
-    ) -> Any:
-        """Call a function, unless the process is dead; with `answer_lost` the call that kills it is carried out."""
+    def call(self, name: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """Call a function, unless the process is dead."""
+        if not self.is_over:
+            self.calls[name] += 1
         if self.is_over:
             raise Killed
-        self.calls[name] += 1
-        if self.is_over and not answer_lost:
-            raise Killed
-        value = function(*given, **named)
-        if self.is_over:
-            raise Killed
-        return value
+        return function(*given, **named)
 
 
 @contextmanager
-def on_folder(root: Path, kill_at: int | None = None) -> Iterator[Deadline]:
-    """Count the calls that change something below a folder, and die at the n-th."""
-    deadline, inside = Deadline(kill_at), os.path.realpath(root)
+def on_folder(root: Path, kill_at: int | None = None, deadline: Deadline | None = None) -> Iterator[Deadline]:
+    """Count the calls that change something below a folder, and die at the n-th; or do with them as a `deadline` does."""
+    inside = os.path.realpath(root)
+    deadline = Deadline(kill_at) if deadline is None else deadline
 
     def is_inside(path: Any) -> bool:
         return isinstance(path, str | os.PathLike) and os.path.abspath(os.fspath(path)).startswith(inside)
@@ -114,19 +97,39 @@ def on_folder(root: Path, kill_at: int | None = None) -> Iterator[Deadline]:
 
 
 @contextmanager
-def on_requests(store: Store, kill_at: int | None = None, *, answer_lost: bool = False) -> Iterator[Deadline]:
-    """Count what a remote store is asked, and die at the n-th: before it is asked, or before the answer comes."""
-    deadline, plain = Deadline(kill_at), store.fs
+def on_bucket(server: S3Server, kill_at: int, *, answer_lost: bool) -> Iterator[None]:
+    """Die at the n-th request to a server: before it is carried out, or before its answer comes."""
 
-    class Counted:
+    class UntilStopped:
+        def __init__(self, fs: Any):
+            self._fs = fs
+
         def __getattr__(self, name: str) -> Any:
-            value = getattr(plain, name)
-            if name not in REQUESTS:
+            value = getattr(self._fs, name)
+            if not callable(value):
                 return value
-            return lambda *given, **named: deadline.call(name, value, *given, answer_lost=answer_lost, **named)
 
-    store.fs = Counted()
+            def call(*given: Any, **named: Any) -> Any:
+                try:
+                    return value(*given, **named)
+                except Exception:
+                    if server.has_stopped():
+                        raise Killed from None
+                    raise
+
+            return call
+
+    plain = Store.__init__
+
+    def opened(store: Store, url: Any) -> None:
+        plain(store, url)
+        store.fs.retries = 1
+        store.fs = UntilStopped(store.fs)
+
+    Store.__init__ = opened  # type: ignore[method-assign]
+    server.stop_at(kill_at, answer_lost=answer_lost)
     try:
-        yield deadline
+        yield
     finally:
-        store.fs = plain
+        Store.__init__ = plain  # type: ignore[method-assign]
+        server.reset()

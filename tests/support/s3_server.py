@@ -6,6 +6,7 @@ with s3_server() as server:
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -19,6 +20,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 BUCKET = "depthrate-test"
@@ -49,9 +51,38 @@ class S3Server:
         """Answer the next requests of a kind with an error; status 0 closes the connection without an answer."""
         self._ask(f"fail?kind={kind}&times={times}&status={status}&code={code}")
 
+    def stop_at(self, number: int, *, answer_lost: bool) -> None:
+        """Answer nothing from the n-th request on, until `reset`; none is carried out but that one, if its answer is lost."""
+        self._ask(f"stop?at={number}&answer_lost={int(answer_lost)}")
+
+    def has_stopped(self) -> bool:
+        """Whether that request has come."""
+        return bool(self._ask("has_stopped"))
+
+    def copy(self, url: str) -> str:
+        """Return the URL of a copy of a store."""
+        target = self.new_url()
+        self._ask(f"copy?source={_prefix(url)}&target={_prefix(target)}")
+        return target
+
+    def download(self, url: str, folder: Path) -> None:
+        """Write a store's objects to a folder, without a request that counts."""
+        for name, content in self._ask(f"objects?source={_prefix(url)}").items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(base64.b64decode(content))
+
+    def drop(self, url: str) -> None:
+        """Delete a store; listings of the others become faster."""
+        self._ask(f"copy?source={_prefix(url)}&target=")
+
     def _ask(self, what: str) -> Any:
         with urllib.request.urlopen(self.endpoint + _CONTROL + what, timeout=30) as answer:
             return json.loads(answer.read())
+
+
+def _prefix(url: str) -> str:
+    return url.removeprefix(f"s3://{BUCKET}/")
 
 
 @contextlib.contextmanager
@@ -105,6 +136,9 @@ class _Middleware:
         self._app = app
         self._counts: Counter[str] = Counter()
         self._faults: list[dict[str, Any]] = []
+        self._left: float = float("inf")
+        """How many requests are answered before one is not."""
+        self._is_answer_lost = False
         self._lock = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -117,6 +151,13 @@ class _Middleware:
             fault = next((f for f in self._faults if f["kind"] in (kind, "any") and f["times"] > 0), None)
             if fault is not None:
                 fault["times"] -= 1
+            self._left -= 1
+            is_stopped = self._left < 0
+            if self._left == -1 and self._is_answer_lost:  # the lock is held: what comes now is not carried out
+                list(self._app(environ, lambda *_, **__: None))
+        if is_stopped:
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+            return []
         if fault is None:
             return self._app(environ, start_response)
         environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
@@ -133,12 +174,48 @@ class _Middleware:
             if what == "reset":
                 self._counts.clear()
                 self._faults.clear()
+                self._left = float("inf")
+            fields = dict(pair.split("=") for pair in query.split("&")) if query else {}
+            if what == "stop":
+                self._left, self._is_answer_lost = int(fields["at"]) - 1, fields["answer_lost"] == "1"
+            answer: Any = self._counts
+            if what == "has_stopped":
+                answer = self._left < 0
+            if what == "copy":
+                _copy(fields["source"], fields["target"])
+            if what == "objects":
+                answer = _objects(fields["source"])
             if what == "fail":
-                fields = dict(pair.split("=") for pair in query.split("&"))
                 self._faults.append(fields | {key: int(fields[key]) for key in ("times", "status")})
-            body = json.dumps(self._counts).encode()
+            body = json.dumps(answer).encode()
         start_response("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
         return [body]
+
+
+def _backend() -> Any:
+    from moto.s3.models import s3_backends
+
+    return next(iter(s3_backends["123456789012"].values()))
+
+
+def _below(prefix: str) -> dict[str, Any]:
+    """Return the objects below a prefix by their keys."""
+    return {name: key for name, key in _backend().get_bucket(BUCKET).keys.items() if name.startswith(f"{prefix}/")}
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy all objects below a prefix, or delete them if there is no target."""
+    for name, key in _below(source).items():
+        if target:
+            _backend().copy_object(key, BUCKET, target + name.removeprefix(source))
+        else:
+            _backend().delete_object(BUCKET, name)
+
+
+def _objects(source: str) -> dict[str, str]:
+    """Return name -> content, in base 64, of the objects below a prefix."""
+    named = {name.removeprefix(f"{source}/"): key.value for name, key in _below(source).items()}
+    return {name: base64.b64encode(content).decode() for name, content in named.items()}
 
 
 def _kind(environ: dict[str, Any]) -> str:

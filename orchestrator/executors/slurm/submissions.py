@@ -52,7 +52,7 @@ class Submission:
 
     def write(self, store: Store) -> None:
         """Put it into the store."""
-        store.write(submission_path(self.sweep, self.name), json.dumps(asdict(self)).encode())
+        store.write(submission_path(self.sweep, self.name), json.dumps(asdict(self)).encode(), durable=True)
 
     def delete(self, store: Store) -> None:
         """Forget it: all its jobs are over."""

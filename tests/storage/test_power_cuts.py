@@ -1,0 +1,82 @@
+"""What a disk may hold after a power cut in the midst of a verb: nothing is lost, nothing doubled, calling it again ends it.
+
+DEPTHRATE_ALL_POINTS=1 looks at every such disk; without it at a few.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crash_points import on_folder
+from one_by_one import TOY
+from power_cuts import Trace, disk_of, disks_after_power_cuts, write_disk
+from verbs import VERBS, Place, counting_trials, state
+
+from depthrate.orchestrator.executors import registry
+from depthrate.storage.files.store import Store
+
+IS_ALL = bool(os.environ.get("DEPTHRATE_ALL_POINTS"))
+DRAWS = 3
+SAMPLE = 12
+"""Disks of a verb that are looked at where not all are."""
+
+
+def state_without_hints(store: Store) -> dict[str, Any]:
+    """Return what a store says; a record of an attempt may be torn, which is a hint that a repair moves aside."""
+    said = state(store)
+    said["findings"] = [finding for finding in said["findings"] if "is no record of an attempt" not in finding]
+    return said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("name", VERBS)
+def test_after_a_power_cut_nothing_is_lost_and_calling_the_verb_again_ends_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(registry.EXECUTORS, "toy", TOY)
+    for module in ("storage.attempts.claims", "orchestrator.attempts.record"):  # after a power cut nobody is left
+        monkeypatch.setattr(f"depthrate.{module}.is_process_gone", lambda host, pid: True)
+    verb, work = VERBS[name], tmp_path / "work"
+    place = Place(work)
+    work.mkdir()
+    verb.begin(place)
+    (work / "store").mkdir(exist_ok=True)
+    before, trials = disk_of(work), counting_trials(place.store)
+    trace = Trace(os.path.realpath(work))
+    with on_folder(work, deadline=trace):
+        verb.call(place)
+    committed = counting_trials(place.store)
+    verb.call(place)
+    after = state_without_hints(place.store)
+    disks = list(disks_after_power_cuts(before, trace.steps, random.Random(0), DRAWS))
+    chosen = disks if IS_ALL else random.Random(1).sample(disks, min(SAMPLE, len(disks)))
+    for count, disk in chosen:
+        shutil.rmtree(work)
+        write_disk(disk, work)
+        place = Place(work)
+        kept = committed if count == len(trace.steps) else trials - verb.removes
+        where = f"after {count} of {len(trace.steps)} calls"
+        assert counting_trials(place.store) >= kept, f"lost {where}"
+        verb.call(place)
+        assert state_without_hints(place.store) == after, where
+    print(f"{name}: {len(chosen)} of {len(disks)} disks after {len(trace.steps)} calls")
+
+
+def test_what_was_written_durably_stays_in_folders_that_a_hint_has_made(tmp_path: Path) -> None:
+    trace = Trace(os.path.realpath(tmp_path))
+    store = Store(str(tmp_path / "store"))
+    with on_folder(tmp_path, deadline=trace):
+        store.write("a/b/hint", b"")
+        store.write("a/b/kept", b"kept", durable=True)
+    at_last = [
+        disk
+        for count, disk in disks_after_power_cuts({}, trace.steps, random.Random(0), DRAWS)
+        if count == len(trace.steps)
+    ]
+    assert at_last and all(disk.get("store/a/b/kept") == b"kept" for disk in at_last)
