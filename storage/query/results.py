@@ -63,12 +63,12 @@ class Results:
     is refreshed whole, and says so: in `problems`, and as a warning of the log.
     """
 
-    def __init__(self, store: Store, columns: Columns, added: Added = nothing_added):
+    def __init__(self, store: Store, columns: Columns, added: Added | None = None):
         """Open a store whose measured columns are these, and those that its files have besides.
 
         `added` is what tasks gained after their first trials, which trials from before show too.
         """
-        self.store, self.columns, self._added = store, columns, added
+        self.store, self.columns, self._added = store, columns, added or nothing_added
         self._broken: set[str] = set()
         self._scope: tuple[str, frozenset[str]] | None = None
         self._membership: Membership | None = None

@@ -92,7 +92,8 @@ class _Measurements:
             decays = trainer.hyperparameters[position].weight_decays
             costs = {f"regularisation_{name}": decays[name] / 2 * size_T[trial] for name, size_T in sizes.items()}
             hidden = sizes["hidden"][trial] if "hidden" in sizes else 0.0
-            smallest = _smallest_deviation(trainer, alone)
+            variance = trainer.smallest_variance(position)
+            smallest = _smallest_deviation(trainer, alone) if variance is None else variance**0.5
             rows[-1] |= defined({"hidden_square_norm": hidden, "smallest_deviation": smallest, **costs})
             rows[-1] |= {} if norms is None else {"row_norms": norms[trial]}
         return rows_of_trials

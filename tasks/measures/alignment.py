@@ -22,12 +22,12 @@ def weight_alignment(h_TND: Tensor, class_counts_K: Tensor, weight_TKD: Tensor) 
     identity_KK = torch.eye(num_classes, dtype=torch.float64, device=weight_TKD.device)
     gram_TKK = weight_TKD @ weight_TKD.mT
     # cos is formed from unit vectors, and 1 - cos as half their squared distance: no cancellation near collapse
-    unit_h_TND = _unit(h_TND.double())
-    unit_w_TKD = _unit(weight_TKD)
+    apart_TND = _unit(h_TND.double())
+    apart_TND -= _unit(weight_TKD).index_select(1, labels_N)
     return {
         "nc2a": _distance_to_ray(gram_TKK, identity_KK - 1 / num_classes),
         "nc2b": _distance_to_ray(gram_TKK, identity_KK),
-        "nc3": (unit_h_TND - unit_w_TKD.index_select(1, labels_N)).square().sum(-1).mean(1) / 2,
+        "nc3": torch.linalg.vector_norm(apart_TND, dim=(1, 2)).square() / (2 * len(labels_N)),
     }
 
 

@@ -30,25 +30,23 @@ def class_collapse(
     nc1_pinv = tr(Sigma_W pinv(Sigma_B)) / K. pfc2 = || Ht^T Ht / ||Ht^T Ht|| - E / sqrt(K-1) || with Ht the centred means and
     E = I - (1/K) 1 1^T (P3 (8)). ncc_accuracy = share of samples whose nearest class mean is their own (P3 (9)).
     """
-    h_TND, num_samples = h_TND.double(), h_TND.shape[1]
+    num_samples, num_classes = h_TND.shape[1], len(class_counts_K)
     labels_N = torch.repeat_interleave(class_counts_K)
-    deviations_TND = h_TND - means_TKD.index_select(1, labels_N)  # an index in brackets is several times slower
-    global_mean_T1D = means_TKD.mean(1, keepdim=True)
-    centred_TKD = means_TKD - global_mean_T1D
-    within_T = deviations_TND.square().sum((1, 2)) / num_samples
-    between_T = centred_TKD.square().sum((1, 2)) / len(class_counts_K)
+    # an index in brackets is several times slower than index_select
+    deviations_TND = h_TND.double() - means_TKD.index_select(1, labels_N)
+    centred_TKD = means_TKD - means_TKD.mean(1, keepdim=True)
+    gram_TKK = centred_TKD @ centred_TKD.mT
+    within_T = torch.linalg.vector_norm(deviations_TND, dim=(1, 2)).square() / num_samples
+    between_T = centred_TKD.square().sum((1, 2)) / num_classes
+    # of the deviations only what lies along the centred means counts below
+    along_TNK = deviations_TND @ centred_TKD.mT
+    scatter_TKK = along_TNK.mT @ along_TNK / (num_samples * num_classes)
     return {
         "nc1": within_T / between_T,
-        "nc1_pinv": _nc1_pinv(deviations_TND, centred_TKD / len(class_counts_K) ** 0.5, pinv_tolerance),
-        "pfc2": distance_to_simplex(centred_TKD @ centred_TKD.mT),
-        "ncc_accuracy": _ncc_accuracy(h_TND - global_mean_T1D, centred_TKD, labels_N),
+        "nc1_pinv": pinv_trace(scatter_TKK, centred_TKD / num_classes**0.5, pinv_tolerance),
+        "pfc2": distance_to_simplex(gram_TKK),
+        "ncc_accuracy": _ncc_accuracy(along_TNK, gram_TKK, labels_N),
     }
-
-
-def _nc1_pinv(deviations_TND: Tensor, root_TKD: Tensor, tolerance: float) -> Tensor:
-    """Project the deviations on A = root, which is all of them that counts, and leave the rest to `pinv_trace`."""
-    projected_TNK = deviations_TND @ root_TKD.mT
-    return pinv_trace(projected_TNK.mT @ projected_TNK / deviations_TND.shape[1], root_TKD, tolerance)
 
 
 def pinv_trace(scatter_TKK: Tensor, root_TKD: Tensor, tolerance: float = PINV_TOLERANCE) -> Tensor:
@@ -67,9 +65,11 @@ def pinv_trace(scatter_TKK: Tensor, root_TKD: Tensor, tolerance: float = PINV_TO
     return torch.where(eigenvalues_TK[:, -1] > 0, result_T, torch.nan)
 
 
-def _ncc_accuracy(centred_TND: Tensor, means_TKD: Tensor, labels_N: Tensor) -> Tensor:
-    """The nearest mean maximises h . mu - ||mu||^2 / 2; centring first avoids cancellation."""
-    scores_TNK = centred_TND @ means_TKD.mT - means_TKD.square().sum(-1).unsqueeze(1) / 2
+def _ncc_accuracy(along_TNK: Tensor, gram_TKK: Tensor, labels_N: Tensor) -> Tensor:
+    """The nearest mean maximises (h - mu_G) . c - ||c||^2 / 2 over the centred means c; h - mu_G is its class's c and a
+    deviation, so nothing large cancels."""
+    of_classes_TKK = gram_TKK - gram_TKK.diagonal(dim1=1, dim2=2).unsqueeze(1) / 2
+    scores_TNK = along_TNK + of_classes_TKK.index_select(1, labels_N)
     return (scores_TNK.argmax(-1) == labels_N).double().mean(1)
 
 

@@ -1,6 +1,7 @@
 """A library of kernels at work: what a call of it is given, and the call.
 
-Shapes: T trials, S steps, N samples, B batch, I input dimensions, G groups of weight decay, P parameters of one trial.
+Shapes: T trials, S steps, N samples, B batch, I input dimensions, G groups of weight decay, P parameters of one trial,
+L layers, M LayerNorms, D width.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Call(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("first_step", "look_every")),
         *((name, ctypes.c_void_p) for name in ("loss_T", "diverged_at_T", "scratch", "smoothing_T")),
         ("barrier", ctypes.c_double),
-        ("gradient_TP", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("gradient_TP", "correct_T", "features_LND", "scales_MN")),
     ]
 
 
@@ -31,6 +32,7 @@ class Library:
     def __init__(self, library: ctypes.CDLL):
         self._scratch_bytes, self._run = library.scratch_bytes, library.run
         self._scratch_bytes.restype, self._run.restype = ctypes.c_int64, None
+        self._library = library
 
     def scratch_bytes(self, call: Call) -> int:
         """Return how many bytes, zeros at first, a call needs at `scratch`."""
@@ -39,3 +41,7 @@ class Library:
     def run(self, call: Call) -> None:
         """Take `num_steps` steps of every trial, in place, or evaluate it; other threads of Python go on meanwhile."""
         self._run(ctypes.byref(call))
+
+    def evaluate(self, call: Call) -> None:
+        """Give every trial's loss and gradient over all samples, or a trial's layers; only where kernels say `gives_layers`."""
+        self._library.evaluate(ctypes.byref(call))

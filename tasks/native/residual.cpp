@@ -60,6 +60,7 @@ struct Residual : Step<Residual> {
     const long m = up(count, ROWS);
     embed(row, count, order);
     for (long block = 1; block < depth; block++) forward(m, block, is_first);
+    if (trial.scales) return give_layers(row, count), 0;
     const double total = loss(count, m, call.labels + (order ? 0 : row), order);
     add_gradient(last, m, q, rows_of_layer(depth), is_first, false);
     last.backward(m, q, gradient, ZEROS<LD>, nothing, [&](long i) {
@@ -73,6 +74,16 @@ struct Residual : Step<Residual> {
     for (long block = depth - 1; block > 0; block--) backward(m, block, is_first, is_last);
     embed_backward(count, m, is_first, is_last);
     return total;
+  }
+
+  // Copies `count` rows of every layer, from number `row` of all samples on, to who asked for them.
+  void give_layers(long row, long count) const {
+    for (long layer = 1; layer <= depth; layer++) {
+      for (long r = 0; r < count && trial.features; r++)
+        memcpy(trial.features + ((layer - 1) * call.batch + row + r) * D, rows_of_layer(layer) + r * LD, D * sizeof(Number));
+      memcpy(trial.scales + (layer - 1) * call.batch + row, scales(layer), count * sizeof(Number));
+    }
+    if constexpr (PRE) memcpy(trial.scales + depth * call.batch + row, start_scale, count * sizeof(Number));
   }
 
   void embed(long row, long count, const int64_t* order) {
@@ -146,6 +157,7 @@ struct Residual : Step<Residual> {
           continue;
         }
         const long y = labels[order ? order[r] : r];
+        if (trial.correct) *trial.correct += is_first_largest<K>(row, y);
         total += call.is_mse ? squared_error<K>(row, y, call.batch) : cross_entropy<K>(row, y, call.batch);
         for (long j = 0; j < vectors(K); j++) at(last.d_bias, j) += at(row, j);
       }
@@ -232,4 +244,5 @@ extern "C" int64_t scratch_bytes(const Call* call) { return scratch_bytes_of<Res
 extern "C" void run(const Call* call) { evaluate_all<Residual>(*call); }
 #else
 extern "C" void run(const Call* call) { run_steps<Residual>(*call); }
+extern "C" void evaluate(const Call* call) { evaluate_all<Residual>(*call); }
 #endif

@@ -30,6 +30,8 @@ struct Call {
   const Number* smoothing;                           // [T]; these three for `evaluate`
   double barrier;                                    // b of b mean(v / v_i)
   Number* gradient;                                  // [T, P]
+  int64_t* correct;                                  // [T], samples whose class is found; null: nobody asks
+  Number *features, *scales;                         // [L, N, D] and [LayerNorms, N], of one trial: see `Trial`
 };
 
 class Memory {
@@ -121,6 +123,8 @@ struct Trial {
   const Number* decay;  // of group g at [g * num_trials]
   Number momentum, rate, correction, smoothing;
   Number* gradient;     // null: it takes a step
+  int64_t* correct;
+  Number *features, *scales;  // what layers give, and 1 / std of LayerNorms: where the latter are asked for, they are all there is
 };
 
 // A Family is one of these that knows its network: it has SAMPLES of a tile, prepare(), tile(), embed(), each_piece(), last_pieces().
@@ -155,6 +159,7 @@ template <class Family> struct Step {
     double total = 0;
     for (long row = 0; row < call.batch; row += Family::SAMPLES)
       total += family().tile(row, rows_from(row), order ? order + row : nullptr, row == 0, row + Family::SAMPLES >= call.batch);
+    if (trial.scales) return 0;
     if (trial.gradient) {
       family().each_piece([&](long n, long at, const Number* g, long) { memcpy(trial.gradient + at, g, n * sizeof(Number)); });
     } else if (clips) {
@@ -211,7 +216,7 @@ template <class Family> void run_steps(const Call& c) {
     if (c.diverged_at[t] >= 0) continue;
     for (long s = 0; s < c.num_steps; s++) {
       const long row = t * c.num_parameters, number = c.first_step + s;
-      const Trial trial = {c.theta + row, c.first + row, c.is_adam ? c.second + row : nullptr, c.decay + t, c.momentum[t], c.rate[s * c.num_trials + t], c.correction[s], 0, nullptr};
+      const Trial trial = {c.theta + row, c.first + row, c.is_adam ? c.second + row : nullptr, c.decay + t, c.momentum[t], c.rate[s * c.num_trials + t], c.correction[s], 0, nullptr, nullptr, nullptr, nullptr};
       c.loss[t] = family.take(trial, c.order ? c.order + t * c.order_row + s * c.batch : nullptr) / c.batch;
       if ((number + 1) % c.look_every == 0 && !std::isfinite(c.loss[t])) {
         c.diverged_at[t] = number;
@@ -221,12 +226,15 @@ template <class Family> void run_steps(const Call& c) {
   }
 }
 
-// The smoothed loss of every trial over all samples with its barrier, and its gradient.
+// The loss of every trial over all samples, smoothed and with its barrier where that is asked for, and its gradient; or the layers
+// of one trial.
 template <class Family> void evaluate_all(const Call& c) {
   Family family(c);
   const DenormalsFlushed flushed;
   for (long t = 0; t < c.num_trials; t++) {
-    const Trial trial = {c.theta + t * c.num_parameters, nullptr, nullptr, nullptr, 0, 0, 0, c.smoothing[t], c.gradient + t * c.num_parameters};
+    const long row = t * c.num_parameters;
+    const Number smoothing = c.smoothing ? c.smoothing[t] : 0;
+    const Trial trial = {c.theta + row, nullptr, nullptr, nullptr, 0, 0, 0, smoothing, c.gradient ? c.gradient + row : nullptr, c.correct ? c.correct + t : nullptr, c.features, c.scales};
     c.loss[t] = family.take(trial, nullptr) / c.batch + family.barrier.value();
   }
 }

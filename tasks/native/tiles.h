@@ -232,6 +232,13 @@ template <long N> INLINE void normalise_backward(Vector (*v)[vectors(N)], const 
 
 // ---- Losses: of a row of K numbers q, whose class is y; q <- its gradient, for a mean over `batch` rows ----
 
+// Whether q[y] is the largest, and none before it is as large.
+template <long K> INLINE bool is_first_largest(const Number* q, long y) {
+  for (long k = 0; k < K; k++)
+    if (k < y ? q[k] >= q[y] : q[k] > q[y]) return false;
+  return true;
+}
+
 // Returns log sum exp(q) - q[y] in float64.
 template <long K> INLINE double cross_entropy(Number* q, long y, Number batch) {
   constexpr long KV = vectors(K);

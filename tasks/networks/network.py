@@ -109,6 +109,8 @@ class Kernels:
     """In the order of their numbers there."""
     can_smooth: bool = False
     """Whether they can be built to give the smoothed loss that polish minimises, and its gradient."""
+    gives_layers: bool = False
+    """Whether they also evaluate, and give the features of all layers, `depth` of the network's `width`."""
 
 
 class Network(ABC):

@@ -87,7 +87,7 @@ class ResidualNetwork(Network):
             "PRE_NORM": int(self.pre_norm),
         }
         arguments = {"depth": self.depth, "last_bias": self.last_bias, "ln_eps": self.ln_eps}
-        return Kernels("residual", constants, arguments, ("hidden", "last"), can_smooth=True)
+        return Kernels("residual", constants, arguments, ("hidden", "last"), can_smooth=True, gives_layers=True)
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield what each linear map reads: layer 1 (the first block's input) to layer depth, each [T, N, D]."""

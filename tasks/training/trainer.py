@@ -28,6 +28,7 @@ from depthrate.tasks.task import Engine
 from depthrate.tasks.training.compiled_step import CompiledStep
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engine import EngineError
+from depthrate.tasks.training.native_evaluation import NativeEvaluation
 from depthrate.tasks.training.native_steps import NativeSteps, StepState
 from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters, TrainingPlan, learning_rate_factor
 from depthrate.tasks.training.rates import Rates
@@ -76,6 +77,7 @@ class FusedTrainer:
         self.network, self.plan = network, plan
         self._compiled: CompiledStep | None = None
         self._native: NativeSteps | None = None
+        self._by_kernels: NativeEvaluation | None = None
         self.specs = network.parameter_specs()
         self.hyperparameters = list(hyperparameters)
         self.x_NI, self.labels_N = x_NI, labels_N
@@ -145,6 +147,9 @@ class FusedTrainer:
         self._check_first_step(Engine.NATIVE, _native=steps)
         steps.release()
         self._native = steps
+        kernels = self.network.kernels()
+        if kernels is not None and kernels.gives_layers:
+            self._by_kernels = NativeEvaluation(library, kernels, self.plan, self.x_NI, self.labels_N)
 
     def _check_first_step(self, engine: Engine, **steps: CompiledStep | NativeSteps) -> None:
         eager, other = (self._first_alone() for _ in range(2))
@@ -227,6 +232,16 @@ class FusedTrainer:
 
     def evaluate(self) -> Evaluation:
         """Return loss, objective, accuracy and the objective's gradient norm over the whole training set."""
+        given = self._losses_and_gradients() if self._by_kernels is None else self._by_kernels(self.theta_TP)
+        loss_T, correct_T, gradient_TP = given
+        theta_TP, decay_TP = self.theta_TP.double(), self._decay_TP.double()
+        gradient_TP += decay_TP * theta_TP
+        objective_T = loss_T + (decay_TP * theta_TP.square()).sum(1) / 2
+        accuracy_T = correct_T / len(self.x_NI)
+        return Evaluation(loss_T, objective_T, accuracy_T, gradient_TP.square().sum(1).sqrt())
+
+    def _losses_and_gradients(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return over the whole training set loss [T], samples whose class is found [T] and the loss's gradient [T, P]."""
         leaves = {name: p.detach().requires_grad_() for name, p in self.parameters().items()}
         num_samples = len(self.x_NI)
         chunk = self._samples_at_once()
@@ -243,16 +258,12 @@ class FusedTrainer:
             gradient_TP += torch.cat([g.flatten(1) for g in found], dim=1)
             loss_T += chunk_loss_T.detach().double()
             correct_T += (logits_TBK.detach().argmax(-1) == labels_TB).double().sum(1)
-        theta_TP = self.theta_TP.double()
-        decay_TP = self._decay_TP.double()
-        gradient_TP += decay_TP * theta_TP
-        objective_T = loss_T + (decay_TP * theta_TP.square()).sum(1) / 2
-        return Evaluation(loss_T, objective_T, correct_T / num_samples, gradient_TP.square().sum(1).sqrt())
+        return loss_T, correct_T, gradient_TP
 
     def on(self, x_NI: Tensor, labels_N: Tensor) -> FusedTrainer:
         """Return this trainer as it is now, over other samples: to evaluate and measure it there, not to train on."""
         other = copy.copy(self)
-        other.x_NI, other.labels_N = x_NI, labels_N
+        other.x_NI, other.labels_N, other._by_kernels = x_NI, labels_N, None
         return other
 
     def scores(self) -> tuple[Tensor, Tensor]:
@@ -275,6 +286,9 @@ class FusedTrainer:
         A network with several rows a sample is asked in parts: what it holds of a sample is larger than what it yields.
         """
         rows = slice(trial, trial + 1)
+        if self._by_kernels is not None and self._by_kernels.holds_layers:
+            yield from self._by_kernels.layers(self.theta_TP[rows])
+            return
         parameters = {name: p[rows] for name, p in self.parameters().items()}
         untrained = {name: tensor[rows] for name, tensor in self.untrained.items()}
         x_1NI = self.x_NI.unsqueeze(0)
@@ -288,6 +302,12 @@ class FusedTrainer:
             if not self.network.holds_only_features:
                 parts = [list(part) for part in parts]
             yield from (torch.cat(layer, dim=1) for layer in zip(*parts, strict=True))
+
+    def smallest_variance(self, trial: int) -> float | None:
+        """Return the smallest variance of a row that a LayerNorm of one trial reads, where kernels can tell; else null."""
+        return (
+            None if self._by_kernels is None else self._by_kernels.smallest_variance(self.theta_TP[trial : trial + 1])
+        )
 
     def lr_at(self, step: int) -> list[float]:
         """Return the learning rate of each trial at a step."""
