@@ -34,7 +34,7 @@ from depthrate.orchestrator.executors.base import (
 )
 from depthrate.orchestrator.executors.options import JobOptions
 from depthrate.orchestrator.launch.batching import Batching, blamed, grouped, trials_of
-from depthrate.orchestrator.launch.events import note
+from depthrate.orchestrator.launch.events import GIVEN_UP, note
 from depthrate.orchestrator.launch.peers import PeerLaunches
 from depthrate.orchestrator.launch.plan import Plan, halved
 from depthrate.orchestrator.launch.progress import Detached, Feed, Outcome, PackEntry, PackFailure, Watcher, progress_of
@@ -433,7 +433,8 @@ class Driver:
         self._batching.note_failure()
         for each in guilty:
             each.failed_on.append((node, kind))
-            note("pack", f"{self._retry(each, attempt_id, kind, error, node)}: {error}", where=node)
+            outcome = self._retry(each, attempt_id, kind, error, node)
+            note("pack", error or "it left no word", where=node, outcome=outcome)
 
     def _node_of(self, end: JobEnd, record: Record | None) -> str:
         """Return where an attempt ran, as the executor names it."""
@@ -481,7 +482,7 @@ class Driver:
         match decision:
             case Decision.GIVE_UP:
                 self._give_up(entry, attempt_id, kind, error or "the attempt left no record", node)
-                return "given up"
+                return GIVEN_UP
             case Decision.HALVE:
                 with contextlib.suppress(OSError):
                     self.store.delete(checkpoint_folder(entry.pack.pack_id))

@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -32,6 +32,8 @@ AGAIN_AFTER_S = 30.0
 """Events of a kind that was told are counted for so long before they are told again."""
 LINES_KEPT = 200
 NODES_NAMED = 5
+GIVEN_UP = "given up"
+"""The outcome that is listed when a launch ends."""
 _NOTICE = "depthrate_notice"
 
 
@@ -48,12 +50,14 @@ class Notice:
     """The node."""
     is_state: bool = False
     """Whether it says how many there are now, not how many more."""
+    outcome: str = ""
+    """What was done about it: tried again, given up. Notices of a kind are one line, whatever their outcomes."""
 
 
-def note(noun: str, kind: str, *, count: int = 1, where: str = "", is_state: bool = False) -> None:
-    """Tell whoever follows this launch that something happened to some `noun`s: "2 packs on n1 <kind>"."""
-    notice = Notice(kind, noun, count, where, is_state)
-    log.info("%s", _line(notice.noun, notice.kind, count, [where] if where else []), extra={_NOTICE: notice})
+def note(noun: str, kind: str, *, count: int = 1, where: str = "", is_state: bool = False, outcome: str = "") -> None:
+    """Tell whoever follows this launch that something happened to some `noun`s: "2 packs on n1 <outcome>: <kind>"."""
+    notice = Notice(kind, noun, count, where, is_state, outcome)
+    log.info("%s", _line(notice, Counter({outcome: count}), [where] if where else []), extra={_NOTICE: notice})
 
 
 @dataclass
@@ -61,7 +65,8 @@ class _Merged:
     """Events of a kind that were not told yet, and what was."""
 
     notice: Notice
-    count: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    """Outcome -> how often it was noted."""
     nodes: dict[str, None] = field(default_factory=dict)
     told_at: float = float("-inf")
     told: str = ""
@@ -122,7 +127,7 @@ class EventLog(logging.Handler):
     def _take(self, notice: Notice) -> None:
         merged = self._kinds.setdefault((notice.noun, error_pattern(notice.kind)), _Merged(notice))
         merged.notice = notice
-        merged.count = notice.count if notice.is_state else merged.count + notice.count
+        merged.counts[notice.outcome] = notice.count + (0 if notice.is_state else merged.counts[notice.outcome])
         if notice.where:
             merged.nodes[notice.where] = None
 
@@ -134,13 +139,16 @@ class EventLog(logging.Handler):
     def _tell(self, is_last: bool) -> None:
         now = self._clock()
         for merged in list(self._kinds.values()):
-            if not merged.count or (now - merged.told_at < AGAIN_AFTER_S and not is_last):
+            if not merged.counts or (now - merged.told_at < AGAIN_AFTER_S and not is_last):
                 continue
-            line = _line(merged.notice.noun, merged.notice.kind, merged.count, list(merged.nodes))
+            line = _line(merged.notice, merged.counts, list(merged.nodes))
             if not (merged.notice.is_state and line == merged.told):
                 self._lines.append({"at": time.time(), "text": line})
-                self._show(line, is_warning=not (merged.notice.noun or merged.notice.is_state))
-            merged.told, merged.told_at, merged.count = line, now, 0
+                is_summed_up = GIVEN_UP in merged.counts or (merged.told and merged.notice.outcome)
+                if not (is_last and is_summed_up):  # a launch ends by listing what it gave up, and why
+                    self._show(line, is_warning=not (merged.notice.noun or merged.notice.is_state))
+            merged.told, merged.told_at = line, now
+            merged.counts.clear()
             merged.nodes.clear()
         if is_last or now - self._written_at >= heartbeat_s(self._store):
             self._write(now)
@@ -168,13 +176,19 @@ class EventLog(logging.Handler):
         self._written, self._written_at = content, now
 
 
-def _line(noun: str, kind: str, count: int, nodes: list[str]) -> str:
-    if not noun:
-        return f"{kind} ({count} times)" if count > 1 else kind
-    named = ", ".join(nodes[:NODES_NAMED]) + (
-        f" and {len(nodes) - NODES_NAMED} more" if len(nodes) > NODES_NAMED else ""
-    )
-    return f"{counted(count, noun)} {f'on {named} ' if named else ''}{kind}"
+def _line(notice: Notice, counts: Counter[str], nodes: list[str]) -> str:
+    """Say what was noted so often, by outcome, on these nodes."""
+    count, more = counts.total(), len(nodes) - NODES_NAMED
+    if not notice.noun:
+        return f"{notice.kind} ({count} times)" if count > 1 else notice.kind
+    where = f" on {', '.join(nodes[:NODES_NAMED])}{f' and {more} more' if more > 0 else ''}" if nodes else ""
+    if not notice.outcome:
+        return f"{counted(count, notice.noun)}{where} {notice.kind}"
+    if len(counts) == 1:
+        return f"{counted(count, notice.noun)}{where} {notice.outcome}: {notice.kind}"
+    (outcome, number), *others = counts.most_common()
+    said = [f"{counted(number, notice.noun)} {outcome}", *(f"{number} {outcome}" for outcome, number in others)]
+    return f"{', '.join(said)}{where}: {notice.kind}"
 
 
 def last_launch(store: Store, sweep: str) -> dict[str, Any] | None:

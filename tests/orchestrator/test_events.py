@@ -56,6 +56,21 @@ def test_events_of_a_kind_are_one_line_with_their_number_and_nodes(folder: Store
         assert told.after(AGAIN_AFTER_S) == []
 
 
+def test_an_error_is_one_line_whatever_becomes_of_its_packs(folder: Store) -> None:
+    told = Follower(folder)
+    with told.log:
+        for node, outcome in (("n1", "tried again"), ("n2", "tried again"), ("n2", "given up")):
+            note("pack", "RuntimeError: a bug", where=node, outcome=outcome)
+        assert told.after(0) == ["2 packs tried again, 1 given up on n1, n2: RuntimeError: a bug"]
+        note("pack", "RuntimeError: a bug", where="n3", outcome="given up")
+        note("pack", "RuntimeError: another", where="n3", outcome="tried again")
+        note("pack", "RuntimeError: a third", where="n3", outcome="given up")
+    assert told.lines[1:] == ["1 pack on n3 tried again: RuntimeError: another"], "the end lists what was given up"
+    found = last_launch(folder, "s")
+    assert found is not None
+    assert [event["text"] for event in found["events"]][1] == "1 pack on n3 given up: RuntimeError: a bug"
+
+
 def test_what_is_so_is_told_when_it_changes(folder: Store) -> None:
     told = Follower(folder)
     with told.log:
@@ -94,9 +109,12 @@ def test_equal_errors_are_listed_once_and_status_has_what_happened(tmp_path: Pat
     ran = runner.invoke(app, ["run", str(tmp_path / "s.yaml"), "--store", store, "--workers", "1"])
     assert ran.exit_code == 1 and "2 trials in 2 packs" in ran.output, ran.output
     assert ran.output.count("see: depthrate logs") == 1
-    assert "1 packs" not in ran.output and "tried again: ValueError: no such depth" in ran.output
+    assert "1 packs" not in ran.output and ran.output.count("ValueError: no such depth") <= 2, (
+        "as it happens, and at the end"
+    )
     (state,) = json.loads(runner.invoke(app, ["status", "--store", store, "--json"]).output)
-    assert any("given up: ValueError: no such depth" in event["text"] for event in state["events"])
+    told = " ".join(event["text"] for event in state["events"])
+    assert "ValueError: no such depth" in told and "given up" in told
     assert state["scheduler_calls"] == {}
 
 

@@ -333,7 +333,12 @@ def test_a_task_that_fails_on_every_node_stops_the_launch(bench: Bench) -> None:
         "sickened", params={"trace": str(bench.trace), "node": "all", "error": "a bug"}, grid={"depth": [*range(2, 26)]}
     )
     printed = bench.wait(bench.start(), code=1)
-    assert "stopped early" in printed and "nothing more begins there" not in printed
+    assert "stopped early" in printed and "begins there" not in printed
+    assert 1 <= printed.count("RuntimeError: a bug") <= 2, (
+        "a line as it happens, with a count and nodes, and one at the end"
+    )
+    (last,) = [line for line in printed.splitlines() if "RuntimeError: a bug" in line and "see: depthrate logs" in line]
+    assert " packs on n" in last
     assert list(bench.status()["errors"]) == ["RuntimeError: a bug"]
 
 
