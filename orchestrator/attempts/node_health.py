@@ -42,6 +42,8 @@ BLAMES_NODE = frozenset(
     }
 )
 """Failures that may be a node's doing; memory, time, and what somebody cancelled or took away are not."""
+DEATH_S = 5.0
+"""What ended on a node within so long of each other, when that was lost, it lost by one death."""
 _NEVER_THE_PACKS = frozenset({FailureKind.HARDWARE, FailureKind.NODE_LOST, FailureKind.NOT_BEGUN, FailureKind.NOT_HERE})
 _HARDWARE_ERRORS = (
     r"uncorrectable (?:ECC|NVLink) error|ECC error|double[- ]bit ECC|ECC_?UNCORRECTABLE",
@@ -109,6 +111,7 @@ class _Node:
     done_elsewhere: int = 0
     """Attempts that had gone well elsewhere when the streak began."""
     failed_at: float = float("-inf")
+    died_at: list[float] = field(default_factory=list)
     lasted_s: float = 0.0
     """The longest that an attempt ran that failed."""
     last_error: str = ""
@@ -160,13 +163,19 @@ class NodeHealth:
         if not node or kind not in BLAMES_NODE:
             return
         here = self._nodes[node]
+        if kind is FailureKind.NODE_LOST:
+            died_at = self._clock() - ago_s
+            if any(abs(died_at - before) < DEATH_S for before in here.died_at):
+                return
+            here.died_at.append(died_at)
         if kind in _NEVER_THE_PACKS:
             pack_id = f"{pack_id} {next(self._numbers)}"  # of its own: not compared with how the pack does elsewhere
         if not here.streak:
             here.done_elsewhere = self._done_elsewhere(node)
         here.failed[pack_id] += 1
         here.streak.append(pack_id)
-        here.failed_at, here.lasted_s = self._clock() - ago_s, max(here.lasted_s, self._clock() - since)
+        here.failed_at = max(here.failed_at, self._clock() - ago_s)
+        here.lasted_s = max(here.lasted_s, self._clock() - since)
         here.last_error = error
         self._failed_on[pack_id].add(node)
         if len(self._failed_on[pack_id].difference(self.sick)) > 1:

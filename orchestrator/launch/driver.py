@@ -384,7 +384,8 @@ class Driver:
         self._no_room.end()
         if entry is None:  # an earlier launch's, and not of this plan: committed since, or submitted once more
             if isinstance(end.kind, FailureKind):  # or of a job that was started anew, and goes on
-                self._health.fails(end.node, end.ran_as or end.attempt_id, end.kind, error=end.death or "")
+                name = end.ran_as or end.attempt_id
+                self._health.fails(end.node, name, end.kind, error=end.death or "", ago_s=_ago_s(end))
             return
         if isinstance(end.kind, NoFailure):
             self._health.leaves(end.attempt_id)
@@ -422,11 +423,12 @@ class Driver:
         if end.death is not None:
             known = {"attempt_id": attempt_id, "sweep": self.sweep.name, "device": self.options.device, **end.known}
             packs = {"pack_id": entry.pack.pack_id, "trial_ids": entry.trial_ids}
-            over = {"heartbeat_at": end.known.get("ended_at")}
+            over = {"heartbeat_at": end.known.get("ended_at"), "started_at": end.known.get("started_at")}
             with contextlib.suppress(OSError):  # a hint: a store that refuses it stops nothing
                 write_lost(self.store, known, packs, record or {}, over, kind=kind, error=error)
         node = self._node_of(end, record)
-        self._health.fails(node, (record or {}).get("pack_id") or entry.pack.pack_id, kind, end.attempt_id, error or "")
+        pack_id = (record or {}).get("pack_id") or entry.pack.pack_id
+        self._health.fails(node, pack_id, kind, end.attempt_id, error or "", _ago_s(end))
         self._look_after_nodes()  # before anything is submitted again
         guilty, others = blamed(self._uncommitted(entry), kind, record)
         self.queue.extendleft(reversed(others))
@@ -607,3 +609,9 @@ class Driver:
             "failures": tuple(self.failures),
         }
         self.watch(progress_of(running, self.queue, self._others.busy, self._others.holders, **counts))
+
+
+def _ago_s(end: JobEnd) -> float:
+    """Return how long ago an attempt ended, where its scheduler knows."""
+    ended_at = end.known.get("ended_at")
+    return 0.0 if ended_at is None else max(0.0, time.time() - ended_at)

@@ -99,6 +99,22 @@ def test_hardware_is_never_a_packs_doing() -> None:
     assert sorted(health.sick) == ["n0", "n1"]
 
 
+def test_a_node_that_dies_with_many_attempts_has_died_once() -> None:
+    now = [0.0]
+    health = NodeHealth(4, clock=lambda: now[0])
+    deaths = []
+    for death in range(3):
+        for number in range(8):
+            health.fails("n2", f"{death} {number}", FailureKind.NODE_LOST)
+        health.succeeds("n3")
+        deaths.append(health.describe("n2").partition(" on n2")[0])
+        if death == 0:
+            assert health.sick == [] and health.avoided == ["n2"], "a reboot is no habit"
+        now[0] += 300
+    assert deaths == ["1 of 1 attempts failed", "2 of 2 attempts failed", "3 of 3 attempts failed"]
+    assert health.sick == ["n2"]
+
+
 def test_attempts_that_run_longer_elsewhere_are_proof_enough() -> None:
     now = [0.0]
     health = NodeHealth(2, clock=lambda: now[0])

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from depthrate.sweeps.packing import Pack
 
 log = logging.getLogger("depthrate")
-SOONEST_S, LATEST_S = 2.0, 60.0
+SOONEST_S, LATEST_S = 2.0, 15.0
 """Between two looks at the queue: soon after something changed, ever more seldom while nothing does."""
 SHORTEST_MIN = 1.0
 """A job's minutes of packs at least, where the cluster takes fewer jobs than there are packs."""

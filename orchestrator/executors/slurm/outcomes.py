@@ -84,6 +84,8 @@ class NodeCounts:
 FRESH_S, LATE_S = 10.0, 3.0
 """A record that is seen so soon after it was written speaks for a store without lag; one that an earlier look has missed, which
 came so long after it was written, against it."""
+LONGEST_START_S = 300.0
+"""Between a job's start and its first attempt's: an hour would be another start's."""
 SILENT_BEATS = 4
 """Heartbeats that a worker may miss before its silence counts."""
 CANCELLED_S = 12.0
@@ -233,13 +235,13 @@ class PackOutcomes:
             kind = NoFailure.NOT_STARTED  # the job had no time left for this pack
         elif kind is FailureKind.WORKER_LOST and not job.has_begun and is_known and job.state.state == "FAILED":
             kind = FailureKind.NOT_BEGUN
-        return JobEnd(pack.attempt_id, how, kind, attempt_id, node=job.state.node, known=_known(job.job_id, job.state))
+        return JobEnd(pack.attempt_id, how, kind, attempt_id, node=job.state.node, known=self._known(job, record))
 
     def _interrupted(self, job: WatchedJob, pack: SubmittedPack, attempt_id: str, record: Record) -> JobEnd:
         """Return the end of a pack that saved its state when its job was told to end."""
         if job.unknown_since is None and job.state.kind == FailureKind.CANCELLED:
             how = f"job {job.job_id} was cancelled" + (f" on {job.state.node}" if job.state.node else "")
-            known = _known(job.job_id, job.state)
+            known = self._known(job, record)
             return JobEnd(pack.attempt_id, how, FailureKind.CANCELLED, attempt_id, node=job.state.node, known=known)
         if job.state.state in ("COMPLETED", "TIMEOUT"):
             end = self._out_of_time(job, pack, attempt_id, record)
@@ -258,7 +260,7 @@ class PackOutcomes:
             "begin anew in each job; a longer walltime_min is needed, or a task that saves checkpoints "
             "(context.checkpoint_due, save_checkpoint)"
         )
-        known = _known(job.job_id, job.state)
+        known = self._known(job, record)
         return JobEnd(pack.attempt_id, how, FailureKind.TIMEOUT, attempt_id, node=job.state.node, known=known)
 
     def _close_earlier_starts(self, job: WatchedJob) -> None:
@@ -288,18 +290,34 @@ class PackOutcomes:
                 self._closed.add(record["attempt_id"])
                 # under no name that was submitted: the first start has that of the whole job, which goes on
                 node, ran_as = record["host"] or start.node, record["attempt_id"]
-                self.earlier_ends.append(JobEnd("", how, kind, ran_as=ran_as, node=node))
+                known = {"ended_at": start.ended_at}
+                self.earlier_ends.append(JobEnd("", how, kind, ran_as=ran_as, node=node, known=known))
 
     def _close(self, record: Record, kind: FailureKind, how: str, state: JobState) -> bool:
         """Write down the end of an attempt that nobody waits for; return whether the store took it."""
-        # what its node does after its job has ended costs no hours
-        over = {} if state.ended_at is None else {"ended_at": state.ended_at, "heartbeat_at": state.ended_at}
+        # what its node does after its job has ended costs no hours, and what its job needed to come so far is lost with it
+        over = {"ended_at": state.ended_at, "heartbeat_at": state.ended_at}
+        over |= {"started_at": state.started_at} if self._is_first(record, state) else {}
         try:
             write_lost(self._store, {"pack_id": "", "device": ""}, record, over, kind=kind, error=how)
         except OSError as error:
             log.info("end of attempt %s not written: %s", record["attempt_id"], error)
             return False
         return True
+
+    def _known(self, job: WatchedJob, record: Record) -> dict[str, Any]:
+        """Return what the scheduler knows of an attempt; one that came behind others says itself when it began."""
+        known = {"host": job.state.node, "job_id": job.job_id, "pid": 0, "ended_at": job.state.ended_at}
+        is_all = not record or self._is_first(record, job.state)
+        return known | ({"started_at": job.state.started_at} if is_all else {})
+
+    def _is_first(self, record: Record, state: JobState) -> bool:
+        """Whether an attempt was one of those with which a job began, so that its slot had run nothing before."""
+        if state.started_at is None or not 0 <= record["started_at"] - state.started_at < LONGEST_START_S:
+            return False
+        of_job = (r["started_at"] for r in (self._seen or {}).values() if r["job_id"] == record["job_id"])
+        first = min((at for at in of_job if at >= state.started_at), default=record["started_at"])
+        return record["started_at"] - first < LATE_S
 
     def _had_its_time(self, record: Record) -> bool:
         """Whether a pack had about half of a job's time or more: one that came behind others may have had seconds."""
@@ -422,12 +440,6 @@ def _ran(job: WatchedJob) -> str:
     if job.state.started_at is None or job.state.ended_at is None:
         return ""
     return f" (it ran {(job.state.ended_at - job.state.started_at) / 60:.1f} min)"
-
-
-def _known(job_id: str, state: JobState) -> dict[str, Any]:
-    """Return what the scheduler knows of an attempt that left no word; one that began says itself when."""
-    known = {"host": state.node, "job_id": job_id, "pid": 0}
-    return known | {"started_at": state.started_at, "ended_at": state.ended_at}
 
 
 def _used_memory(printed: str) -> str:

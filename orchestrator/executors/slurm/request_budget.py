@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 POLL_S = 15.0
 """Between two looks at the queue in the long run, where the cluster file says nothing of it."""
-BURST = 4
+LOOKS_AT_ONCE, SUBMISSIONS_AT_ONCE = 3, 4
 """Looks, and submissions, that may come sooner; each comes back after as long as the next would have waited."""
 SOONEST_S = 2.0
 """Between two looks, however short jobs are."""
@@ -50,8 +50,8 @@ class RequestBudget:
     def __init__(self, clock: Callable[[], float], poll_s: float | None = None):
         self._clock, self._given_s = clock, poll_s
         now = clock()
-        self._looks = _Bucket(BURST if poll_s is None else 1, poll_s or POLL_S, now)
-        self._submissions = _Bucket(BURST, RESUBMIT_EVERY_S, now)
+        self._looks = _Bucket(LOOKS_AT_ONCE if poll_s is None else 1, poll_s or POLL_S, now)
+        self._submissions = _Bucket(SUBMISSIONS_AT_ONCE, RESUBMIT_EVERY_S, now)
         self._not_before = float("-inf")
         self._away_s = 0.0
         """By how much looks are further apart than usual, since the controller is slow or away."""

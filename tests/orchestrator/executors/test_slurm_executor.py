@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -335,7 +336,8 @@ def test_a_refusal_names_what_was_not_submitted(executor: SlurmExecutor, schedul
 
 def test_a_node_that_only_fails_is_left_out(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     good, *bad = jobs("a", "b", "c", "d")
-    health = NodeHealth(executor.num_nodes)
+    minutes = itertools.count()
+    health = NodeHealth(executor.num_nodes, clock=lambda: 60.0 * next(minutes))
     executor.submit([good])
     scheduler.queue["1_0"] = JobState("COMPLETED", 0, "n1")
     record(folder, good.attempt_id, "done", host="n1")
@@ -494,8 +496,8 @@ def test_starts_before_the_last_are_closed_when_the_next_has_begun(
     (job,) = jobs("a")
     executor.submit([job])
     names = [nth_attempt_id(job.attempt_id, restart) for restart in range(3)]
-    record(folder, names[0], "running", heartbeat_ago_s=50, host="n1", started_at=1000.0)
-    record(folder, names[1], "running", heartbeat_ago_s=50, host="n2", started_at=2000.0)
+    record(folder, names[0], "running", heartbeat_ago_s=50, host="n1", job_id="1_0", started_at=1004.0)
+    record(folder, names[1], "running", heartbeat_ago_s=50, host="n2", job_id="1_0", started_at=2007.0)
     record(folder, names[2], "running", host="n3")
     starts = [
         JobState("NODE_FAIL", node="n1", started_at=1000.0, ended_at=1060.0),

@@ -28,6 +28,12 @@ def num_jobs(bench: Bench) -> int:
     return sum(f"depthrate-{bench.name}-" in line and len(line.split()) == 2 for line in listed.splitlines())
 
 
+def attempts_on(bench: Bench, node: str) -> list[tuple[str, str]]:
+    """Return (state, job) of the attempts that began on a node, as their records say."""
+    query = f"select state, job_id from attempts where host = '{node}' order by started_at"
+    return results_of(bench.store).sql(query).fetchall() if bench.store.list("attempts") else []
+
+
 def test_a_detached_launch_gives_the_numbers_of_a_local_one(bench: Bench) -> None:
     params = {"arch": "rn1", "samples_per_class": 5, "steps": 60, "width": 16}
     bench.sweep(params=params, grid={"depth": [2, 3]}, seeds=2, fit=[{"metric": "nc1"}])
@@ -124,6 +130,46 @@ def test_a_node_dies(bench: Bench) -> None:
     finally:
         bench.lab.resume_node(node)
     bench.check(2, most_redone=2 * round((CHECKPOINT_S + 1) / 0.2))
+
+
+@pytest.mark.skipif(
+    not os.environ.get("DEPTHRATE_TEST_LONG"), reason="a node dies three times; set DEPTHRATE_TEST_LONG"
+)
+def test_a_node_that_dies_three_times_is_avoided_and_its_deaths_are_on_the_books(bench: Bench) -> None:
+    """It is the only one at first, so that the same job dies on it again and again."""
+    others = "n1,n3,n4"
+    bench.lab.run("scontrol", "update", f"nodename={others}", "state=drain", "reason=test")
+    bench.profile |= {"job_min": 0, "array_parallelism": 3, "mem_gb": 2.5}
+    bench.sweep("stubborn", params={"seconds": 25.0}, grid={"depth": [*range(2, 10)]})
+    process = bench.start()
+    deaths = 3
+    try:
+        for death in range(1, deaths + 1):
+            bench.until(lambda death=death: len(attempts_on(bench, "n2")) == death, 120)  # type: ignore[misc]
+            time.sleep(5)
+            bench.lab.kill_node("n2")
+            bench.lab.run("scontrol", "update", "nodename=n2", "state=down", "reason=died")
+            if death < deaths:
+                bench.lab.resume_node("n2")
+        bench.lab.run("scontrol", "update", f"nodename={others}", "state=resume")
+        bench.until(lambda: bench.status()["ok"] >= 1, 120)
+    finally:
+        bench.lab.resume_node("n2")
+        bench.lab.run("scontrol", "update", f"nodename={others}", "state=resume", check=False)
+    printed = bench.wait(process)
+    bench.check(8)
+    assert "failed on n2" in printed and "nothing more begins there" in printed
+    on_n2 = attempts_on(bench, "n2")
+    assert [state for state, _ in on_n2] == ["lost"] * deaths, "and no attempt that runs for ever"
+    jobs = ",".join({job.partition("_")[0] for _, job in on_n2})
+    listed = ["--allocations", "--duplicates", "--parsable2", f"--jobs={jobs}", "--format=State,ElapsedRaw"]
+    starts = [line.split("|") for line in bench.lab.run("sacct", "-n", *listed).splitlines()]
+    held_s = [int(elapsed_s) for state, elapsed_s in starts if state == "NODE_FAIL"]
+    nodes = {node["node"]: node for node in json.loads(bench.run("nodes", bench.name, "--json"))}
+    wasted_s = 3600 * sum(node["wasted_hours"] for node in nodes.values())
+    assert len(held_s) == deaths and wasted_s == pytest.approx(sum(held_s), rel=0.05)
+    assert nodes["n2"]["failures"] == {"node_lost": deaths}
+    assert "3 of 3 attempts failed on n2" in nodes["n2"]["avoided"]
 
 
 def test_the_controller_restarts_in_the_middle(bench: Bench) -> None:

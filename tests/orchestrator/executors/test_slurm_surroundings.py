@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from s3_server import S3Server
-from slurm_bench import Bench
+from slurm_bench import CHECKPOINT_S, Bench
 
 from depthrate.storage.files.store import Store
 
@@ -97,6 +98,41 @@ def test_jobs_in_a_container_go_back_into_the_queue_without_scontrol(bench: Benc
 def seen_last(bench: Bench, count: int) -> list[dict[str, Any]]:
     """Return what the last packs noted, in a trace that has other lines as well."""
     return [json.loads(line) for line in bench.trace.read_text().splitlines()[-count:]]
+
+
+LAG_S = 30.0
+
+
+def lagging(store: Path) -> list[str]:
+    """Return what is put before a command so that it alone sees a store half a minute late."""
+    pytest.importorskip("fuse", reason="needs libfuse2 and pip install fusepy", exc_type=(ImportError, OSError))
+    if os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK) or shutil.which("unshare") is None:
+        pytest.skip("needs root, /dev/fuse and unshare")
+    script = ROOT / "tests/support/lagging_mount.py"
+    return ["unshare", "--mount", sys.executable, str(script), str(store), str(LAG_S)]
+
+
+@pytest.mark.parametrize("event", ["nothing", "a job is killed", "a node dies"])
+def test_a_launch_sees_the_store_half_a_minute_late(bench: Bench, event: str) -> None:
+    """The kernel keeps for so long that a name is not there, and listings are as old; its jobs see everything at once."""
+    before = lagging(bench.url)
+    bench.profile["grace_s"] = LAG_S + 10
+    bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2, 3, 5, 8]})
+    process = bench.start(within=before)
+    bench.until(lambda: len({step[0] for step in bench.steps()}) == 4)
+    time.sleep(2 * CHECKPOINT_S)
+    node = bench.steps()[-1][3]
+    if event == "a job is killed":
+        os.kill(max(bench.lab.job_pids(node)), signal.SIGKILL)
+    elif event == "a node dies":
+        bench.lab.kill_node(node)
+    try:
+        printed = bench.wait(process)
+    finally:
+        if event == "a node dies":
+            bench.lab.resume_node(node)
+    assert "Traceback" not in printed, printed
+    bench.check(4, most_redone=0 if event == "nothing" else 2 * round((CHECKPOINT_S + 1) / 0.2))
 
 
 def test_an_image_that_is_not_there_is_refused(bench: Bench) -> None:
