@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from depthrate.sweeps.trial import CanonicalWriter, Trial
 from depthrate.tasks.parameters import Parameter
-from depthrate.tasks.task import Task
+from depthrate.tasks.task import Engine, Task
 
 TOLERANCE = 1.25
 """Predictions are good to a quarter: a trial that needs more than it may use by less than that is tried."""
@@ -104,15 +104,15 @@ def _most_that_fit(trial: Trial, task: Task, device: str, most: int, memory_byte
     return most
 
 
-def estimated_wall_s(pack: Pack, task: Task) -> float:
+def estimated_wall_s(pack: Pack, task: Task, engine: Engine = Engine.EAGER) -> float:
     """Return the rough seconds of a pack on one core; its number of trials where the task gives no estimate."""
     if not pack.trials:  # what is left of a pack that another launch committed
         return 0.0
     if not task.fused:
-        estimates = [task.estimate_s(trial.params) for trial in pack.trials]
+        estimates = [task.estimate_s(trial.params, engine) for trial in pack.trials]
         return sum(1.0 if seconds is None else seconds for seconds in estimates)
     group = chains(pack.trials, task)
-    seconds = task.estimate_s(largest(group, task).params)  # one shape, one estimate
+    seconds = task.estimate_s(largest(group, task).params, engine)  # one shape, one estimate
     return float(len(pack.trials)) if seconds is None else seconds * len(group)
 
 

@@ -215,8 +215,11 @@ class Task(ABC):
         """Return the predicted peak memory of a pack of so many trials of this shape; null for a task that does not say."""
         return None
 
-    def estimate_s(self, params: Params) -> float | None:
-        """Return the rough seconds of one trial on one CPU core, the same for all of a fused pack; null: it does not say."""
+    def estimate_s(self, params: Params, engine: Engine = Engine.EAGER) -> float | None:
+        """Return the rough seconds of one trial on one CPU core, the same for all of a fused pack; null: it does not say.
+
+        engine: what runs its steps, where the task has that choice.
+        """
         return None
 
     def measured(self, params: Params, steps: int) -> tuple[Sequence[int], Sequence[int]] | None:

@@ -10,7 +10,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -24,7 +24,7 @@ from depthrate.storage.files.json_objects import object_of
 from depthrate.storage.files.store import Store
 from depthrate.sweeps.packing import Pack, estimated_wall_s
 from depthrate.sweeps.trial import Trial
-from depthrate.tasks.task import Task
+from depthrate.tasks.task import Engine, Task
 
 MOST_TRIALS = 1000
 """Committed last, among which measured packs are looked for."""
@@ -46,13 +46,22 @@ class Estimates:
     """What an attempt takes beside its pack: the median of those that were measured."""
     measured: Sequence[tuple[float, float]] = ()
     """(log of the seconds reckoned for a trial, seconds taken over reckoned) of each measured pack, by the former."""
+    by_engine: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    """Engine -> those of `measured` whose steps it ran, which correct packs whose steps it will run, if there are any."""
+    asked: Engine = Engine.EAGER
+    """The engine that packs ask for."""
 
     def __call__(self, pack: Pack) -> float | None:
         """Return the rough seconds on one core (or GPU, where measured ones correct it); None where nothing is known."""
         if not self.measured and any(self.task.estimate_s(trial.params) is None for trial in pack.trials[:1]):
             return None
-        reckoned_s = estimated_wall_s(pack, self.task)
-        return reckoned_s * self._factor(reckoned_s / max(1, len(pack.trials)))
+        engine = self._engine(pack)
+        reckoned_s = estimated_wall_s(pack, self.task, engine)
+        return reckoned_s * self._factor(reckoned_s / max(1, len(pack.trials)), engine)
+
+    def _engine(self, pack: Pack) -> Engine:
+        chosen = self.task.engine(pack.trials[0].params, self.asked, self.device) if pack.trials else None
+        return chosen or Engine.EAGER
 
     def held_s(self, pack: Pack) -> float | None:
         """Return for how many rough seconds a pack holds its place, which is what is paid for."""
@@ -77,25 +86,31 @@ class Estimates:
         seconds = [self(pack) for pack in packs]
         return None if None in seconds else sum(s for s in seconds if s is not None) / 3600
 
-    def _factor(self, reckoned_s: float) -> float:
-        if not self.measured or not reckoned_s > 0:
+    def _factor(self, reckoned_s: float, engine: Engine) -> float:
+        measured = self.by_engine.get(engine) or self.measured
+        if not measured or not reckoned_s > 0:
             return 1.0
-        logs = np.array([log_s for log_s, _ in self.measured])
+        logs = np.array([log_s for log_s, _ in measured])
         nearest = np.argsort(np.abs(logs - np.log(reckoned_s)), kind="stable")[:NEAREST]
-        return statistics.median(self.measured[index][1] for index in nearest)
+        return statistics.median(measured[index][1] for index in nearest)
 
 
-def make_estimates(plan: Plan, store: Store, device: str) -> Estimates:
-    """Return what gives a pack's rough seconds on such a device, from measured packs of its task where there are any."""
+def make_estimates(plan: Plan, store: Store, device: str, asked: Engine = Engine.EAGER) -> Estimates:
+    """Return what gives a pack's rough seconds on such a device, from measured packs of its task where there are any.
+
+    asked: the engine that packs ask for there.
+    """
     task = plan.checked.task
-    measured, overheads_s = _measured(task, device, plan.snapshot, store) if plan.packs else ([], [])
-    return Estimates(task, device, statistics.median(overheads_s) if overheads_s else 0.0, measured)
+    by_engine, overheads_s = _measured(task, device, plan.snapshot, store) if plan.packs else ({}, [])
+    measured = sorted(pair for pairs in by_engine.values() for pair in pairs)
+    overhead_s = statistics.median(overheads_s) if overheads_s else 0.0
+    return Estimates(task, device, overhead_s, measured, by_engine, asked)
 
 
 def _measured(
     task: Task, device: str, snapshot: Snapshot, store: Store
-) -> tuple[list[tuple[float, float]], list[float]]:
-    """Return `Estimates.measured`, and what attempts took beside their packs."""
+) -> tuple[dict[str, list[tuple[float, float]]], list[float]]:
+    """Return `Estimates.by_engine`, and what attempts took beside their packs."""
     sample = sample_trials(store, snapshot, MOST_TRIALS)
     columns = ["task", "attempt_id", "pack_id", "wall_s", "device", "params"]
     packs: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
@@ -106,15 +121,17 @@ def _measured(
     first = next(iter(packs.values()), [])
     counts_cores = device_kind(device) == "cpu" and any(_estimate_s(task, row) is not None for row in first[:1])
     records = records_of_attempts(store, snapshot, {attempt for attempt, _ in packs})
-    found = []
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for (attempt_id, _), rows in packs.items():
-        share = _computing_share(records.get(attempt_id)) if counts_cores else 1.0
+        record = records.get(attempt_id)
+        share = _computing_share(record) if counts_cores else 1.0
         with suppress(*NOT_OURS):  # trials that this task cannot have run
-            reckoned_s, taken_s = _reckoned_s(task, rows), sum(row["wall_s"] for row in rows) * (share or 0.0)
+            engine = Engine((record and record.get("engine")) or Engine.EAGER)
+            reckoned_s, taken_s = _reckoned_s(task, rows, engine), sum(row["wall_s"] for row in rows) * (share or 0.0)
             if taken_s > 0 and reckoned_s > 0:
-                found.append((float(np.log(reckoned_s / len(rows))), taken_s / reckoned_s))
+                found[engine].append((float(np.log(reckoned_s / len(rows))), taken_s / reckoned_s))
     ended = [record for record in records.values() if record["ended_at"] is not None and record["packs_s"]]
-    return sorted(found), [max(0.0, span_s(record, record["ended_at"]) - record["packs_s"]) for record in ended]
+    return found, [max(0.0, span_s(record, record["ended_at"]) - record["packs_s"]) for record in ended]
 
 
 def _estimate_s(task: Task, row: Mapping[str, Any]) -> float | None:
@@ -123,9 +140,9 @@ def _estimate_s(task: Task, row: Mapping[str, Any]) -> float | None:
     return None
 
 
-def _reckoned_s(task: Task, rows: Sequence[Mapping[str, Any]]) -> float:
+def _reckoned_s(task: Task, rows: Sequence[Mapping[str, Any]], engine: Engine) -> float:
     trials = [Trial("", task.name, task.version, task.schema.completed(object_of(row["params"]))) for row in rows]
-    return estimated_wall_s(Pack("", tuple(trials)), task)
+    return estimated_wall_s(Pack("", tuple(trials)), task, engine)
 
 
 def _computing_share(record: Record | None) -> float | None:

@@ -100,7 +100,7 @@ class Sweep:
         checked, _ = with_search(check_launch(launch, open_data_folder(), self._spec), opened)
         machines = machines_of(launch, checked.sweep, opened)
         plan = plan_on(machines, checked, opened)
-        estimates = make_estimates(plan, opened, machines.device)
+        estimates = make_estimates(plan, opened, machines.device, machines.engine(plan.checked.sweep.engine)[0])
         names = varying_parameters(checked.trials) if checked.trials else []
         rows = []
         for pack in plan.packs:

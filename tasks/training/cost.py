@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.network import Network
+from depthrate.tasks.task import Engine
 from depthrate.tasks.training.plan import PolishPlan, TrainingPlan
 from depthrate.tasks.training.polish_parameters import curve_steps
 
@@ -13,12 +14,16 @@ SECONDS_PER_UNIT = 2.5e-10
 """Measured on the quickstart's packs; plans correct it by what the store's trials took."""
 FIXED_UNITS = 1e5
 """Of one matrix product, however small."""
+NATIVE_S_PER_UNIT = 1e-10
+"""Of native steps, which have no fixed part worth a word: 0.8 to 1.2 (measured: depth 3 to 128, 32 to 1,437 rows)."""
+SPEED_UP = 2.0
+"""Of a compiled step over an eager one: 1.4 to 3 measured."""
 
 POLISH_FACTOR = 2.5
 """An evaluation of polish, in float64, over a step of training with as many rows."""
 
 
-LAYER_S, LAYER_S_PER_NUMBER = 2.5e-3, 6e-8
+LAYER_S, LAYER_S_PER_NUMBER = 4e-4, 1.2e-8
 """Of the geometry of one layer's features, in float64, and of each number of them (measured)."""
 
 
@@ -63,25 +68,35 @@ def max_pack_size(shape: PackShape, device: str) -> int:
     return int(max(1, min(most, step_rows // shape.rows)))
 
 
-def estimate_s(shape: PackShape) -> float:
+def estimate_s(shape: PackShape, engine: Engine = Engine.EAGER) -> float:
     """Return the rough seconds of a trial on one core: its steps, its polish, and what is measured on the way."""
-    whole_s = step_s(shape.network, shape.data.num_samples)
+    native = engine is Engine.NATIVE  # nothing but steps is compiled
+    whole_s = step_s(shape, shape.data.num_samples, Engine.NATIVE if native else Engine.EAGER)
     evaluations = len(curve_steps("constant", shape.num_steps, 0))  # forward and backward over all samples
     if shape.polish is not None:
         evaluations += round(POLISH_FACTOR * shape.polish.num_evaluations)
     geometry_s = sum(
         LAYER_S + LAYER_S_PER_NUMBER * shape.data.num_samples * layer.width for layer in shape.network.layers()
     )
-    return steps_s(shape) + evaluations * whole_s + shape.num_measured_steps * (whole_s / 2 + geometry_s)
+    return steps_s(shape, engine) + evaluations * whole_s + shape.num_measured_steps * (whole_s / 2 + geometry_s)
 
 
-def steps_s(shape: PackShape) -> float:
+def steps_s(shape: PackShape, engine: Engine = Engine.EAGER) -> float:
     """Return the rough seconds of a trial's steps of training alone, on one core."""
-    return shape.num_steps * step_s(shape.network, shape.batch_size or shape.data.num_samples)
+    return shape.num_steps * step_s(shape, shape.batch_size or shape.data.num_samples, engine)
 
 
-def step_s(network: Network, num_samples: int) -> float:
-    """Return the rough seconds of a step: as measured, else a fixed part a product and what grows with the rows."""
+def step_s(shape: PackShape, num_samples: int, engine: Engine) -> float:
+    """Return the rough seconds of a step on so many samples: what grows with the rows, and but for native ones a fixed part."""
+    if engine is Engine.NATIVE:
+        numbers = 2 if shape.dtype == "float64" else 1
+        rows = num_samples * shape.network.rows_per_sample
+        return NATIVE_S_PER_UNIT * numbers * rows * shape.network.step_cost().multiply_adds
+    eager_s = _eager_step_s(shape.network, num_samples)
+    return eager_s / SPEED_UP if engine is Engine.COMPILED else eager_s
+
+
+def _eager_step_s(network: Network, num_samples: int) -> float:
     measured_s = network.step_s(num_samples)
     if measured_s is not None:
         return measured_s

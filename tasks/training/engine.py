@@ -11,12 +11,10 @@ import shutil
 
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Engine
-from depthrate.tasks.training.cost import PackShape, steps_s
+from depthrate.tasks.training.cost import SPEED_UP, PackShape, steps_s
 
 COMPILE_S, COMPILE_S_PER_PRODUCT = 15.0, 2.5
 """Processor seconds that compiling a step takes: importing the compiler, and each matrix product (measured, see LOG.md)."""
-SPEED_UP = 2.0
-"""Of a compiled step over an eager one: 1.4 to 3 measured."""
 
 
 class EngineError(ValueError):

@@ -151,9 +151,9 @@ class NetworkTask(FusedTask[Trial]):
         """Return the predicted peak memory of a pack of so many trials of this shape."""
         return memory_bytes(self.pack_shape(self.read(params)), num_trials, device)
 
-    def estimate_s(self, params: Params) -> float | None:
+    def estimate_s(self, params: Params, engine: Engine = Engine.EAGER) -> float | None:
         """Return the rough seconds of one trial on one CPU core, all depths of its chain together."""
-        return sum(map(estimate_s, self._chain_shapes(self.read(params))))
+        return sum(estimate_s(shape, engine) for shape in self._chain_shapes(self.read(params)))
 
     def engine(self, params: Params, asked: Engine, device: str) -> Engine | None:
         """Return how the steps of such a trial run: in a chain those of the first depth, the only one with steps.

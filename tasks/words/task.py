@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.parameters import ParameterError
-from depthrate.tasks.task import Params
+from depthrate.tasks.task import Engine, Params
 from depthrate.tasks.training.fused_task import FusedTask
 from depthrate.tasks.training.memory import PROCESS_BYTES
 from depthrate.tasks.training.parameters import check_training
@@ -76,7 +76,7 @@ class Words(FusedTask[WordsParameters]):
             return 64
         return int(max(1, min(16, FUSED_MULTIPLY_ADDS // _step_multiply_adds(self.read(params)))))
 
-    def estimate_s(self, params: Params) -> float:
+    def estimate_s(self, params: Params, engine: Engine = Engine.EAGER) -> float:
         """Return the rough seconds of a trial on one core."""
         trial = self.read(params)
         return float(trial.num_steps * (STEP_OVERHEAD_S + 3 * _step_multiply_adds(trial) / MULTIPLY_ADDS_PER_S))

@@ -1,5 +1,6 @@
 """What a plan says packs will take: the task's reckoning, or that corrected by what was measured."""
 
+import dataclasses
 import json
 import statistics
 from pathlib import Path
@@ -17,6 +18,7 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.sweeps.packing import estimated_wall_s, pack_trials
 from depthrate.sweeps.spec import SweepSpec
+from depthrate.tasks.task import Engine
 
 
 def sweep_of(seeds: int) -> SweepSpec:
@@ -102,3 +104,18 @@ def test_packs_that_one_attempt_ran_are_measured_each_by_itself(tmp_path: Path) 
     estimates, reckoned, corrected = estimates_of(store, "cuda")
     assert [factor for _, factor in estimates.measured] == pytest.approx([3.0, 3.0])
     assert corrected == pytest.approx([3 * each for each in reckoned])
+
+
+def test_packs_are_reckoned_and_corrected_for_the_engine_that_will_run_them(tmp_path: Path) -> None:
+    store = store_with(str(tmp_path), cpu_s=PACK_S / 4)
+    plan = make_plan(check_sweep(sweep_of(4)), store)
+    pack, task = plan.packs[0], plan.checked.task
+    eager_s, native_s = (estimated_wall_s(pack, task, engine) for engine in (Engine.EAGER, Engine.NATIVE))
+    assert native_s < eager_s / 2
+    asks_natively = make_estimates(plan, store, "cpu", Engine.AUTO)
+    without = dataclasses.replace(asks_natively, measured=(), by_engine={})
+    assert without(pack) == native_s
+    ran_eagerly = [(0.0, 7.0)]
+    assert dataclasses.replace(without, measured=ran_eagerly, by_engine={"eager": ran_eagerly})(pack) == 7 * native_s
+    by_engine = {"eager": ran_eagerly, "native": [(0.0, 3.0)]}
+    assert dataclasses.replace(without, measured=ran_eagerly, by_engine=by_engine)(pack) == 3 * native_s

@@ -34,7 +34,7 @@ def task_of(most=4, fused=True, estimate_s=lambda params: params["depth"] * para
     def max_pack_size(params, device):
         return most * (10 if device == "cuda" else 1)
 
-    does = {"max_pack_size": max_pack_size, "estimate_s": estimate_s}
+    does = {"max_pack_size": max_pack_size, "estimate_s": lambda params, engine: estimate_s(params)}
     return PlainTask(name="law", schema=SCHEMA, fused=fused, does=does)
 
 

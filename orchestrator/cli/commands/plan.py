@@ -47,7 +47,7 @@ def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> N
     machines = machines_of(options, checked.sweep, store)
     plan = plan_on(machines, checked, store)
     check_contents(plan, data)
-    estimates = make_estimates(plan, store, machines.device)
+    estimates = make_estimates(plan, store, machines.device, machines.engine(plan.checked.sweep.engine)[0])
     machines.check(plan.packs, estimates)
     details = machines.details(plan.packs, estimates.held_s)
     if as_json:
@@ -141,7 +141,7 @@ def print_cost(
     if hours is not None:
         wall = hours / min(machines.workers, len(plan.packs))
         text = f"about {hours:.2g} {estimates.unit}-hours, {wall:.2g} h with {machines.workers} workers on {machines.device}"
-        reckoned = f"reckoned, not measured: {PROBE} makes it sure"
+        reckoned = f"reckoned for how they train, not measured: {PROBE} makes it sure"
         console.print(f"{text}; {estimates.remark or reckoned}", highlight=False)
     else:
         console.print(f"hours: unknown: run one pack first ({PROBE})", highlight=False)

@@ -23,7 +23,7 @@ from depthrate.orchestrator.console.tables import counted, make_console, print_t
 from depthrate.orchestrator.executors.base import ComputeTarget, Executor, RemoteLauncher
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_versions import describe, other_code, settle, unknown_sentence
-from depthrate.orchestrator.launch.estimates import make_estimates
+from depthrate.orchestrator.launch.estimates import Estimates, make_estimates
 from depthrate.orchestrator.launch.launch import (
     LaunchEnd,
     delete_checkpoints,
@@ -132,7 +132,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> int:
 
 def _launch(run: _Run) -> int:
     """Run what is pending, wherever that is, and return the exit code."""
-    estimate_s = make_estimates(run.plan, run.store, run.machines.device)
+    estimate_s = _estimates(run.plan, run.store, run.machines)
     run.machines.check(run.plan.packs, estimate_s)
     run.say(f"{run.machines.sentence()}; store {run.store.url}")
     if isinstance(run.machines, RemoteLauncher):
@@ -145,6 +145,10 @@ def _launch(run: _Run) -> int:
     return end if isinstance(end, int) else _conclude(run, end)
 
 
+def _estimates(plan: Plan, store: Store, machines: ComputeTarget) -> Estimates:
+    return make_estimates(plan, store, machines.device, machines.engine(plan.checked.sweep.engine)[0])
+
+
 def _conclude_probe(run: _Run, end: LaunchEnd) -> int:
     """Say what the packs that have run let one expect of the others, and return the exit code."""
     machines, store = run.machines, run.store
@@ -154,7 +158,7 @@ def _conclude_probe(run: _Run, end: LaunchEnd) -> int:
     plan = plan_on(machines, run.plan.checked, store)
     run.say(f"probed {counted(len(run.plan.packs), 'pack')}; {plan_sentence(plan)}")
     if plan.packs:
-        estimates = make_estimates(plan, store, machines.device)
+        estimates = _estimates(plan, store, machines)
         details = machines.details(plan.packs, estimates.held_s)
         costs = {name: value for name, value in details.items() if name.endswith("hours") or name == "jobs"}
         print_cost(run.console, plan, machines, estimates, costs)
