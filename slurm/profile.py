@@ -19,6 +19,8 @@ from depthrate.slurm.command import SlurmError
 
 KEY_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Where S3 tools look for keys before they look into a file."""
+MOST_BYTES = 2**20
+"""Of a cluster file."""
 GRACE_S = 90.0
 """How long after a job is over what it wrote may still be on its way: a shared file system shows it late."""
 
@@ -161,11 +163,19 @@ def load_profile(path: str | None) -> Profile:
     if path is None:
         return Profile()
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        with Path(path).open("rb") as file:  # perhaps a pipe of the shell's, or a device without an end
+            text = file.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise SlurmError(
+                f"cluster file {path} has more than {MOST_BYTES >> 10} kB; slurm/example.toml is one to copy"
+            )
+        content = tomllib.loads(text.decode())
     except OSError as error:
         raise SlurmError(f"cluster file {path}: {error.strerror}; slurm/example.toml is one to copy") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SlurmError(f"cluster file {path} is not TOML: {error}") from None
+    except RecursionError:
+        raise SlurmError(f"cluster file {path} is not TOML that is read: nested too deeply") from None
     return make_profile(content, path)
 
 

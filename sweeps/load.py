@@ -17,8 +17,11 @@ from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.loading import absolute_task_name
 from depthrate.tasks.own.references import HOSTS, NAMED, absolute_reference, is_own, require_no_file_meant
 from depthrate.tasks.parameters import nearest, shown
+from depthrate.tasks.task_code import real_path
 from depthrate.tasks.user_code import code_of_file, require_trust
 
+MOST_BYTES = 2**26
+"""Of a sweep file: a million trials written out have less."""
 SHIPPED = Path(__file__).parent
 _OF_TRIALS = ("params", "grid", "zip", "grids", "include", "exclude")
 """Where a sweep gives parameters their values."""
@@ -79,7 +82,7 @@ def load_sweep(given: str, overrides: Mapping[str, Any] | None = None) -> SweepS
     if not function and path.suffix == ".py":
         raise SweepError(_which_function(path))
     try:
-        content = _spec_of_function(path, function) if function else parse_yaml(path.read_text(encoding="utf-8"))
+        content = _spec_of_function(path, function) if function else parse_yaml(_text_of(path))
         return sweep_of_spec(_override(content, overrides or {}), folder=path.parent)
     except (SweepError, UnicodeDecodeError) as error:
         raise SweepError(f"{path}: {error}") from None
@@ -94,11 +97,25 @@ def changed_sweep(sweep: SweepSpec, overrides: Mapping[str, Any]) -> SweepSpec:
     return sweep_of_spec(_override(sweep.spec(), overrides)) if overrides else sweep
 
 
+def _text_of(path: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        SweepError: it is larger than a sweep file can be.
+        UnicodeDecodeError: it is no text.
+    """
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise SweepError(f"more than {MOST_BYTES >> 20} MB, which no sweep file has")
+    return content.decode()
+
+
 def _which_function(path: Path) -> str:
     """Say how the sweep is named that a Python file makes, without running the file."""
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (SyntaxError, ValueError) as error:
+        tree = ast.parse(_text_of(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"{path} cannot be read as Python: {error}"
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
     there = f"its functions: {', '.join(names)}" if names else "it has none"
@@ -156,7 +173,7 @@ def _absolute_references(sweep: SweepSpec, folder: Path) -> dict[str, Any]:
 
 def _spec_of_function(path: Path, name: str) -> dict[str, Any]:
     """Call a function in a Python file that returns a Sweep, and return its spec."""
-    require_trust(code_of_file(path.resolve()), path)
+    require_trust(code_of_file(real_path(path)), path)
     try:
         function = runpy.run_path(str(path)).get(name)
         if hasattr(function, "__depthrate_task__"):

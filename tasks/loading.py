@@ -11,7 +11,7 @@ from depthrate.tasks.function_task import FunctionTask
 from depthrate.tasks.own.references import OWN, code_of_references, references_of_text
 from depthrate.tasks.parameters import nearest
 from depthrate.tasks.task import Task, TaskError
-from depthrate.tasks.task_code import TaskCode
+from depthrate.tasks.task_code import TaskCode, real_path
 from depthrate.tasks.user_code import code_of_file, code_of_installed, load_user_module
 
 
@@ -67,7 +67,7 @@ def code_of_task(name: str) -> TaskCode | None:
     if name.partition("?")[0] == OWN:
         return code_of_references(references_of_text(name))
     where = name.rpartition(":")[0]
-    return code_of_file(Path(where).resolve()) if where.endswith(".py") else code_of_installed(where)
+    return code_of_file(real_path(Path(where))) if where.endswith(".py") else code_of_installed(where)
 
 
 def absolute_task_name(name: str, folder: Path) -> str:
@@ -79,7 +79,7 @@ def absolute_task_name(name: str, folder: Path) -> str:
     _check_text(name)
     where, separator, function_name = name.rpartition(":")
     if separator and where.endswith(".py"):
-        return f"{(folder / where).resolve()}:{function_name}"
+        return f"{real_path(folder / where)}:{function_name}"
     return name
 
 

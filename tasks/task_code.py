@@ -10,6 +10,7 @@ import ast
 import functools
 import hashlib
 import json
+import os
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -48,6 +49,11 @@ class TaskCode:
         hashes = {path: hashlib.sha256(content).hexdigest() for path, content in self.files}
         index = json.dumps({"files": hashes, "main": self.main}, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(index.encode()).hexdigest()[:32]
+
+
+def real_path(path: Path) -> Path:
+    """Return where a path leads, absolute; one of a link to itself stays as it is (`Path.resolve` raises)."""
+    return Path(os.path.realpath(path))
 
 
 class TooMuchCode(ValueError):

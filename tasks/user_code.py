@@ -32,7 +32,7 @@ from typing import Any
 from depthrate.tasks.code_trust import STRICT_MODES, distrust, distrust_of_paths, is_accepted, is_mine
 from depthrate.tasks.parameters import ParameterError, nearest
 from depthrate.tasks.task import TaskError
-from depthrate.tasks.task_code import TaskCode, TooMuchCode, code_of_module, collect_code
+from depthrate.tasks.task_code import TaskCode, TooMuchCode, code_of_module, collect_code, real_path
 
 _OURS = [Path(__file__).resolve().parents[1] / room for room in ("depthrate", "orchestrator", "sweeps", "tasks")]
 _MAIN = "depthrate_task_"
@@ -64,7 +64,8 @@ def code_of_file(path: Path, given: str | None = None) -> TaskCode:
     """
     if not path.is_file():
         named = "" if given is None else f"given: {given!r}, "
-        raise TaskError(f"task file {path} does not exist ({named}looked up beside the sweep file)")
+        what = "is a link that leads to no file" if path.is_symlink() else "does not exist"
+        raise TaskError(f"task file {path} {what} ({named}looked up beside the sweep file)")
     try:
         return collect_code(path, path.parent)
     except (OSError, TooMuchCode) as error:
@@ -301,7 +302,7 @@ _IMPORT_PATH = _ImportPath()
 
 def _load_file(path_text: str, folder: Path | None, files: Mapping[str, bytes] | None) -> tuple[Any, TaskCode]:
     given = (folder or Path.cwd()) / path_text
-    path = given.resolve()
+    path = real_path(given)
     if files is not None:
         code = TaskCode(path.parent, path.name, tuple(sorted(files.items())))
         if path.name not in files:

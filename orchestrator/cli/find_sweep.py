@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs, read_specs, write_list
 from depthrate.storage.files.paths import spec_path
-from depthrate.storage.files.store import Store, StoreError, existing_store
+from depthrate.storage.files.store import NoStoreError, Store, StoreError, existing_store
 
 # what expands a sweep is imported where one is expanded: status reads what was written down at the launch
 if TYPE_CHECKING:
@@ -49,8 +49,10 @@ def sweep_to_launch(given: str, overrides: Mapping[str, object], url: str | None
     except NoSweepFileError as error:
         try:
             store = existing_store(url)
-        except StoreError:
+        except NoStoreError:
             raise error from None  # a first launch makes its store
+        except StoreError as refusal:
+            raise NoSweepFileError(f"{error}; whether it was launched is not known: {refusal}") from None
     launched = newest_specs(store)
     if given not in launched:
         return _load(given, launched, store)  # which says what there is

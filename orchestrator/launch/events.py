@@ -23,6 +23,7 @@ from depthrate.orchestrator.attempts.failure_policy import error_pattern
 from depthrate.orchestrator.attempts.record import heartbeat_s, new_attempt_id
 from depthrate.orchestrator.console.tables import counted, printable
 from depthrate.orchestrator.launch.progress import Progress, Watcher
+from depthrate.storage.attempts.clocks import is_time
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.paths import launch_log_path, launch_path, launches_folder
 from depthrate.storage.files.store import Store
@@ -197,7 +198,7 @@ def last_launch(store: Store, sweep: str) -> dict[str, Any] | None:
     for path in reversed(paths):
         try:
             found = read_object(store.read(path))
-            events = [{"at": float(e["at"]), "text": str(e["text"])} for e in found["events"]]
+            events = [{"at": e["at"], "text": str(e["text"])} for e in found["events"] if is_time(e["at"])]
             calls = {str(name): int(count) for name, count in found["scheduler_calls"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue

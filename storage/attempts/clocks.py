@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from typing import Any, TypeGuard
 
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.states import AttemptState
@@ -16,6 +16,11 @@ from depthrate.storage.tables.states import AttemptState
 log = logging.getLogger("depthrate")
 TOLERANCE_S = 60.0
 """By how much two clocks may differ before one of them is not believed."""
+
+
+def is_time(value: object) -> TypeGuard[float]:
+    """Whether a value is a time in seconds since the epoch, which calendars know: up to the year 9999."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 253_402_214_400
 
 
 class ClockError(StoreError):

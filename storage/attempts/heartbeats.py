@@ -7,13 +7,12 @@ A beat is a hint like the record: what cannot be read is left out.
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from depthrate.storage.attempts.clocks import TOLERANCE_S
+from depthrate.storage.attempts.clocks import TOLERANCE_S, is_time
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.local import Stamp
 from depthrate.storage.files.paths import beat_path, beats_folder
@@ -91,7 +90,7 @@ class Beats:
         try:
             fields = read_object(content)
             at, said = fields["at"], fields["attempts"]
-            if not _is_time(at) or not isinstance(said, dict):
+            if not is_time(at) or not isinstance(said, dict):
                 return _Node(stamp)
             ahead_s = self._clock_ahead_s(path, at)
             attempts = {name: beat for name, each in said.items() if (beat := _typed(each, ahead_s)) is not None}
@@ -120,16 +119,12 @@ def with_beat(record: dict[str, Any], beats: Mapping[str, Beat]) -> dict[str, An
     return record | {name: value for name, value in beat.items() if name in record}
 
 
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _typed(said: object, ahead_s: float) -> Beat | None:
     """Return what was said of an attempt, by our clock; None where it is no beat."""
-    if not isinstance(said, dict) or not _is_time(said.get("heartbeat_at")):
+    if not isinstance(said, dict) or not is_time(said.get("heartbeat_at")):
         return None
     beat: Beat = {"heartbeat_at": said["heartbeat_at"] - ahead_s}
-    if _is_time(said.get("progress_at")):
+    if is_time(said.get("progress_at")):
         beat["progress_at"] = said["progress_at"] - ahead_s
     for name in ("step", "num_steps", "trials_done", "checkpoints", "needs_bytes"):
         if isinstance(value := said.get(name), int) and not isinstance(value, bool) and 0 <= value < 2**63:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.local import Stamp
+from depthrate.storage.files.parquet import read_parquet
 from depthrate.storage.files.paths import is_identity, live_folder, live_path, name_of_path, sweep_of_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import CURVES, Columns
@@ -130,7 +131,7 @@ class LiveReader:
 
 def _parsed(path: str, content: bytes) -> LivePack | None:
     try:
-        table = pq.read_table(pa.BufferReader(content), use_threads=False)
+        table = read_parquet(content)
         said = read_object((table.schema.metadata or {})[_METADATA])
         sweep, attempt_id, written_at = sweep_of_path(path), said["attempt_id"], float(said["written_at"])
         if not (is_identity(sweep) and is_identity(attempt_id) and is_identity(name_of_path(path))):

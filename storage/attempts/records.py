@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from depthrate.storage.attempts.clocks import heartbeat_of
+from depthrate.storage.attempts.clocks import heartbeat_of, is_time
 from depthrate.storage.attempts.heartbeats import Beat, Beats, with_beat
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
@@ -155,7 +155,7 @@ def compacted_log(store: Store, snapshot: Snapshot, attempt_id: str) -> bytes | 
         if attempt_id in manifest.logs:
             for file in manifest.files.get("attempts", ()):
                 try:
-                    table = read_parquet(store.read(file.path)).select(["attempt_id", "log"])
+                    table = read_parquet(file.read(store)).select(["attempt_id", "log"])
                 except (pa.ArrowException, OSError, KeyError):
                     continue  # verify names it
                 for row in table.to_pylist():
@@ -170,7 +170,7 @@ def _compacted_records(
     for manifest in manifests:
         for file in manifest.files.get("attempts", ()):
             try:
-                table = as_attempts(read_parquet(store.read(file.path))).select(ATTEMPTS.names)
+                table = as_attempts(read_parquet(file.read(store))).select(ATTEMPTS.names)
             except (pa.ArrowException, OSError, KeyError):
                 continue
             chosen = [wanted(attempt_id) for attempt_id in table["attempt_id"].to_pylist()]
@@ -218,6 +218,10 @@ def _number(value: object) -> float | None:
         return None
 
 
+def _time(value: object) -> float | None:
+    return float(value) if is_time(value) else None
+
+
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
 
@@ -237,7 +241,7 @@ _OF_TYPE: dict[Any, Callable[[object], Any]] = {pa.string(): _text, pa.float64()
 _READERS: dict[str, Callable[[object], Any]] = {
     **{field.name: _OF_TYPE.get(field.type, _ids) for field in ATTEMPTS},
     "code_hash": _text,
-    "progress_at": _number,
+    **dict.fromkeys(("started_at", "heartbeat_at", "ended_at", "progress_at"), _time),
     "beat_s": _number,
     "packs_s": _number,
     "needs_bytes": _count,

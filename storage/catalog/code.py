@@ -11,6 +11,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
+from depthrate.storage.files.json_objects import read_object
+from depthrate.storage.files.local import UnfitFileError
 from depthrate.storage.files.paths import code_file_path, code_folder, code_index_path, is_safe
 from depthrate.storage.files.store import Store, StoreError
 
@@ -55,12 +57,13 @@ def read_code(store: Store, code_hash: str) -> dict[str, bytes] | None:
         index = store.read(code_index_path(code_hash))
         if code_hash_of(index) != code_hash:
             return None
-        hashes: dict[str, str] = json.loads(index)["files"]  # as it was written: its hash is its name
+        said = read_object(index)
+        main, hashes = str(said["main"]), dict(said["files"])
         files = {path: store.read(code_file_path(code_hash, path)) for path in hashes if path and is_safe(path)}
-    except FileNotFoundError:
+    except (FileNotFoundError, UnfitFileError, ValueError, KeyError, TypeError):
         return None
     is_whole = files.keys() == hashes.keys()
-    return files if is_whole and index == index_of(json.loads(index)["main"], files) else None
+    return files if is_whole and index == index_of(main, files) else None
 
 
 def find_code(store: Store, prefix: str) -> tuple[str, dict[str, bytes]]:

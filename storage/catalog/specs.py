@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from depthrate.storage.files.json_objects import read_object
+from depthrate.storage.files.local import UnfitFileError
 from depthrate.storage.files.paths import is_identity, spec_path, trial_ids_path
 from depthrate.storage.files.store import Store
 
@@ -37,7 +38,7 @@ class LaunchedSpec:
             if self.trials_sha256 not in (None, hashlib.sha256(content).hexdigest()):
                 return None
             return content.decode("ascii").split()
-        except (FileNotFoundError, UnicodeDecodeError):
+        except (FileNotFoundError, UnfitFileError, UnicodeDecodeError):
             return None
 
 

@@ -14,6 +14,7 @@ from depthrate.storage.catalog.requested_trials import Known, asked_for
 from depthrate.storage.commits.commit import ForeignFile, NewerFile
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.source import Commit, Problem, first_line, parse_commit
+from depthrate.storage.files.local import UnfitFileError
 from depthrate.storage.files.parquet import DataFile, read_parquet
 from depthrate.storage.files.paths import is_seal
 from depthrate.storage.files.store import Store, StoreError
@@ -41,7 +42,7 @@ class SnapshotCache:
             if content is None:
                 continue
             try:
-                self.manifests[path, listed[path]] = Manifest.of(path, content)
+                self.manifests[path, listed[path]] = Manifest.of(path, _fit(content))
             except _UNREADABLE as error:
                 reason = f"is no manifest ({first_line(error)}); it is ignored"
                 self.manifests[path, listed[path]] = Problem(path, reason)
@@ -53,7 +54,7 @@ class SnapshotCache:
         for path, content in _read_all(store, new):
             try:
                 if content is not None:
-                    self.decisions[path, listed[path]] = Decision.of(path, content)
+                    self.decisions[path, listed[path]] = Decision.of(path, _fit(content))
             except _UNREADABLE as error:
                 reason = f"is no decision ({first_line(error)}); it is ignored"
                 self.decisions[path, listed[path]] = Problem(path, reason)
@@ -66,7 +67,7 @@ class SnapshotCache:
             try:
                 if content is not None:
                     kind = PurgeRecord if is_seal(path) else Removal
-                    self.removals[path, listed[path]] = kind.of(path, content)
+                    self.removals[path, listed[path]] = kind.of(path, _fit(content))
             except _UNREADABLE as error:
                 reason = f"is no removal ({first_line(error)}); what it removed counts again"
                 self.removals[path, listed[path]] = Problem(path, reason)
@@ -80,14 +81,14 @@ class SnapshotCache:
         """Return the trials in a compaction's file, or None if it has vanished."""
         key = (file.path, file.size)
         if key not in self.commits:
-            for path, content in _read_all(store, [file.path]):
+            for path, content in _read_all(store, [file.path], {file.path: file.size}):
                 if content is not None:
                     self.commits[key] = self._parse_compacted(path, content, file)
         return self.commits.get(key)
 
-    def _parse_compacted(self, path: str, content: bytes, file: DataFile) -> Commit | Problem:
+    def _parse_compacted(self, path: str, content: bytes | UnfitFileError, file: DataFile) -> Commit | Problem:
         try:
-            if not file.has_content(content):
+            if not file.has_content(content := _fit(content)):
                 raise ValueError("its sha256 differs")
             return Commit(path, as_trials(read_parquet(content, self.columns), self.columns), {})
         except _UNREADABLE as error:
@@ -121,15 +122,25 @@ class SnapshotCache:
             self.commits[commit.path, listed[commit.path]] = Commit(commit.path, trials, commit.files)
 
 
-def _read_all(store: Store, paths: list[str]) -> Iterator[tuple[str, bytes | None]]:
+def _read_all(
+    store: Store, paths: list[str], most_bytes: Mapping[str, int] | None = None
+) -> Iterator[tuple[str, bytes | UnfitFileError | None]]:
     """Yield the files' contents, None for those that have vanished; a store that stutters is asked again."""
-    for path, content in store.read_many(paths):
+    for path, content in store.read_many(paths, most_bytes):
         if isinstance(content, FileNotFoundError):
             yield path, None
+        elif isinstance(content, UnfitFileError):
+            yield path, content
         elif isinstance(content, OSError):
             yield path, _read_patiently(store, path)
         else:
             yield path, content
+
+
+def _fit(content: bytes | UnfitFileError) -> bytes:
+    if isinstance(content, UnfitFileError):
+        raise content
+    return content
 
 
 def _read_patiently(store: Store, path: str) -> bytes | None:
@@ -145,9 +156,9 @@ def _read_patiently(store: Store, path: str) -> bytes | None:
     raise AssertionError("the last round returned or raised")
 
 
-def _parse_commit(path: str, content: bytes, columns: Sequence[str]) -> Commit | Problem:
+def _parse_commit(path: str, content: bytes | UnfitFileError, columns: Sequence[str]) -> Commit | Problem:
     try:
-        return parse_commit(path, content, columns)
+        return parse_commit(path, _fit(content), columns)
     except ForeignFile as error:
         return Problem(path, f"{error}; it is ignored, move it away")
     except NewerFile as error:

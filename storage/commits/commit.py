@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.parquet import DataFile, open_parquet, pages_are_sound, write_table
 from depthrate.storage.files.paths import DATA_TABLES, table_path
 from depthrate.storage.files.store import Store
@@ -109,7 +110,7 @@ def read_commit(
         raw = metadata.get(METADATA_KEY)
         if raw is None or not set(TRIALS.names) - LATER <= set(parquet.schema_arrow.names):
             raise ForeignFile("is Parquet, but not written by depthrate")
-        said = json.loads(raw)
+        said = read_object(raw)
         if (version := said.get("schema_version", SCHEMA_VERSION)) > SCHEMA_VERSION:
             raise NewerFile(
                 f"was written by a newer version of depthrate (schema {version}, this one knows {SCHEMA_VERSION})"

@@ -11,7 +11,7 @@ from depthrate.storage.catalog.code_decisions import Decisions
 from depthrate.storage.catalog.removals import Removals
 from depthrate.storage.commits.commit import read_commit
 from depthrate.storage.commits.manifest import Manifest
-from depthrate.storage.files.parquet import DataFile, read_parquet
+from depthrate.storage.files.parquet import SLACK_BYTES, DataFile, read_parquet
 from depthrate.storage.files.paths import attempt_of_path, data_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.schema import TRIALS, all_rows, as_trials, no_rows
@@ -150,7 +150,7 @@ def read_commit_of(store: Store, source: Source) -> Commit:
         trials = parse_commit(source.path, store.read(source.path), newer=True).trials
     else:
         named = source.files.get("trials", ())
-        parts = [as_trials(read_parquet(store.read(file.path)), newer=True) for file in named]
+        parts = [as_trials(read_parquet(file.read(store)), newer=True) for file in named]
         trials = all_rows([no_rows(), *parts])
     return Commit(source.path, trials, source.files, source.manifest)
 
@@ -170,9 +170,10 @@ def counting_rows(source: Source, table: pa.Table) -> pa.Table:
 def find_broken_files(store: Store, named: Sequence[DataFile]) -> list[str]:
     """Read files whole and return the paths of those that are missing or do not hold what was committed."""
     expected = {file.path: file for file in named}
+    most_bytes = {file.path: file.size + SLACK_BYTES for file in named}
     return [
         path
-        for path, content in store.read_many(list(expected))
+        for path, content in store.read_many(list(expected), most_bytes)
         if isinstance(content, OSError) or not expected[path].has_content(content)
     ]
 

@@ -13,7 +13,7 @@ class DataFolder:
     """The place data sets are read from (`tasks.data.sources.DataSource`)."""
 
     def __init__(self, url: str):
-        self.store = Store(url)
+        self.store = Store(url, is_users_own=True)
 
     @property
     def url(self) -> str:

@@ -21,6 +21,10 @@ PAGES_KEY = b"depthrate_pages"
 """Of the footer of a trials file: length and CRC-32 of all that stands before the footer."""
 ROWS_PER_GROUP = 8192
 """Of the large files: one trial's rows are read by decoding one such group (64 k rows took five times as long)."""
+DECODED_BYTES, DECODED_PER_BYTE = 2**28, 400
+"""What a file may become in memory: so much, or so many times its own bytes where that is more."""
+SLACK_BYTES = 2**26
+"""By which a file may have grown beyond what was written and still be looked into: to say how it is damaged."""
 FEATURES_PER_GROUP = 2**18
 """Numbers in a row group of features at least, unless trial and layer change first where a layer alone is larger."""
 
@@ -52,6 +56,15 @@ class DataFile:
             raise ValueError(f"bytes and rows are {size!r:.80} and {rows!r:.80}; they are whole numbers")
         own = {str(column): str(kind) for column, kind in fields["own_columns"].items()}
         return DataFile(str(fields["path"]), size, str(fields["sha256"]), rows, own)
+
+    def read(self, store: Store) -> bytes:
+        """Return its bytes, or those that stand in its place.
+
+        Raises:
+            FileNotFoundError: it is gone.
+            UnfitFileError: what stands there is no file, or far larger than what was written.
+        """
+        return store.read(self.path, self.size + SLACK_BYTES)
 
     def has_content(self, content: bytes) -> bool:
         """Whether these are the bytes that were written."""
@@ -157,10 +170,60 @@ def row_groups(table: pa.Table) -> Iterator[tuple[int, int]]:
 
 
 def open_parquet(source: bytes | Any) -> pq.ParquetFile:
-    """Open a file's bytes, or a file open for reading; a page whose checksum is wrong raises when it is read."""
-    if isinstance(source, bytes):
-        source = pa.BufferReader(source)
-    return pq.ParquetFile(source, page_checksum_verification=True)
+    """Open a file's bytes, or a file open for reading; a page whose checksum is wrong raises when it is read.
+
+    Raises:
+        pa.ArrowException, OSError: it is no Parquet, or its bytes stand for more than memory should hold.
+    """
+    if not isinstance(source, bytes):
+        return pq.ParquetFile(source, page_checksum_verification=True)
+    opened = pq.ParquetFile(pa.BufferReader(source), page_checksum_verification=True)
+    try:
+        _require_bounded(opened, source)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _require_bounded(parquet: pq.ParquetFile, content: bytes) -> None:
+    """Check how much a file becomes in memory, by its footer, and before texts are decoded of which one stands for many.
+
+    Raises:
+        pa.ArrowInvalid: too much: it was made to fill memory.
+    """
+    metadata, allowed = parquet.metadata, DECODED_BYTES + DECODED_PER_BYTE * len(content)
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    num_values, encoded = metadata.num_rows * metadata.num_columns, sum(group.total_byte_size for group in groups)
+    if any(map(pa.types.is_nested, parquet.schema_arrow.types)):
+        num_values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
+    decoded = 8 * num_values + encoded
+    if decoded <= allowed and metadata.num_rows * encoded > DECODED_BYTES and (texts := _texts(parquet)):
+        with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True, read_dictionary=texts) as coded:
+            decoded += sum(map(_decoded_bytes, coded.read(columns=texts, use_threads=False).columns))
+    if decoded > allowed:
+        raise pa.ArrowInvalid(
+            f"its {len(content)} bytes stand for {decoded:.3g} in memory; at most {allowed:.3g} are read"
+        )
+
+
+def _texts(parquet: pq.ParquetFile) -> list[str]:
+    kinds = zip(parquet.schema_arrow.names, parquet.schema_arrow.types, strict=True)
+    return [name for name, kind in kinds if pa.types.is_string(kind) or pa.types.is_binary(kind)]
+
+
+def _decoded_bytes(column: pa.ChunkedArray) -> int:
+    """Return what a column of text takes written out."""
+    import pyarrow.compute as pc
+
+    total = 0
+    for chunk in column.chunks:
+        if not pa.types.is_dictionary(chunk.type):
+            total += chunk.nbytes
+            continue
+        lengths = pc.take(pc.binary_length(chunk.dictionary).cast(pa.int64()), chunk.indices)
+        total += pc.sum(lengths).as_py() or 0
+    return total
 
 
 def read_parquet(content: bytes, columns: Sequence[str] | None = None) -> pa.Table:

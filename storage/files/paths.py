@@ -34,7 +34,9 @@ from __future__ import annotations
 
 import re
 import secrets
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import PurePosixPath
 from urllib.parse import quote, unquote
 
@@ -54,6 +56,86 @@ _COMPACTED = "compact_"
 _ATTEMPT_ID = re.compile(r"\d{8}T\d{6}_[0-9a-f]{12}")
 _IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,249}")
 _UNSAFE = re.compile(r"(^|/)\.{0,2}(/|$)|[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """Files of one kind: where they stand, and how large one that a reader takes whole can be."""
+
+    name: str
+    pattern: str
+    """`*` stands for one part of a path, or of a part; `**` for all that follows."""
+    most_bytes: int | None
+    """Larger ones are not read; None where whoever wrote the file says its size, or no memory is kept for it."""
+
+    @cached_property
+    def matches(self) -> re.Pattern[str]:
+        """What a path of this kind looks like."""
+        parts = re.escape(self.pattern).replace(r"\*\*", ".+").replace(r"\*", "[^/]*")
+        return re.compile(parts, re.DOTALL)
+
+
+_MARK, _OBJECT, _TABLE = 2**20, 2**26, 2**29
+"""Bytes: a few words; JSON or text, some millions of values; rows that are decoded at once."""
+KINDS = (
+    FileKind("format", "format.json", _MARK),
+    FileKind("spec", "sweeps/*/*.json", _OBJECT),
+    FileKind("trials list", "sweeps/*/*.trials", _OBJECT),
+    FileKind("renaming", "sweeps/*/renamed_from", _MARK),
+    FileKind("cancellation", "sweeps/*/cancel", _MARK),
+    FileKind("forgiven nodes", "sweeps/*/forgiven", _MARK),
+    FileKind("compacted trials", f"trials/sweep=*/{_COMPACTED}*.parquet", _TABLE),
+    FileKind("commit", "trials/sweep=*/*.parquet", _TABLE),
+    *(
+        kind
+        for table in DATA_TABLES
+        for kind in (
+            FileKind(f"compacted {table}", f"{table}/sweep=*/{_COMPACTED}*.parquet", None),
+            FileKind(table, f"{table}/sweep=*/*.parquet", None),
+        )
+    ),
+    FileKind("record", "attempts/sweep=*/*.json", _OBJECT),
+    FileKind("log", "attempts/sweep=*/*.log", _OBJECT),
+    FileKind("compacted records", f"attempts/sweep=*/{_COMPACTED}*.parquet", _TABLE),
+    FileKind("heartbeat", "beats/sweep=*/*.json", _OBJECT),
+    FileKind("live curves", "live/sweep=*/*.parquet", _OBJECT),
+    FileKind("launch", "launches/sweep=*/*.json", _OBJECT),
+    FileKind("launch log", "launches/sweep=*/*.log", _OBJECT),
+    FileKind("manifest", "manifest/sweep=*/*.json", _OBJECT),
+    FileKind("submission", "jobs/sweep=*/*.json", _OBJECT),
+    FileKind("claim", f"{CLAIMS}/*.json", _OBJECT),
+    FileKind("column claim", "columns/*/*", _MARK),
+    FileKind("checkpointed trials", "checkpoints/*/pack.json", _OBJECT),
+    FileKind("checkpoint", "checkpoints/*/*.ckpt", None),
+    FileKind("reports", "searches/sweep=*/reports/*.json", _OBJECT),
+    FileKind("batch", "searches/sweep=*/*/*.json", _OBJECT),
+    FileKind("fits", "fits/sweep=*/fits.parquet", _OBJECT),
+    FileKind("code index", "code/*/index.json", _OBJECT),
+    FileKind("code", "code/*/files/**", _OBJECT),
+    FileKind("decision", "decisions/sweep=*/*.json", _OBJECT),
+    FileKind("removal", "removals/*.json", _OBJECT),
+    FileKind("purge record", "removals/*.seal", _OBJECT),
+    FileKind("final purge record", "removals/*.gone", _OBJECT),
+    FileKind("put away", "removed/*/**", None),
+    FileKind("tags", "tags/*.json", _OBJECT),
+    FileKind("quarantined", "quarantine/*/**", None),
+)
+"""Every kind of file of a store; of two that fit a path the first is meant."""
+_KINDS_OF: dict[str, list[FileKind]] = {}
+for _kind in KINDS:
+    _KINDS_OF.setdefault(_kind.pattern.partition("/")[0], []).append(_kind)
+
+
+def kind_of(path: str) -> FileKind | None:
+    """Return of which kind a file at this path is; None where no file of a store stands."""
+    kinds = _KINDS_OF.get(path.partition("/")[0], ())
+    return next((kind for kind in kinds if kind.matches.fullmatch(path)), None)
+
+
+def is_place_of_a_file(path: str) -> bool:
+    """Whether a file of a store stands here, and never a folder."""
+    kind = kind_of(path)
+    return kind is not None and not kind.pattern.endswith("**")
 
 
 class ForeignNameError(ValueError):

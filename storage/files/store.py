@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from depthrate.storage.files.format import FORMAT_FILE, Format
 from depthrate.storage.files.full import is_full
-from depthrate.storage.files.local import Stamp, is_hidden, move_whole, walk, walk_stamps, write_whole
-from depthrate.storage.files.paths import is_safe
+from depthrate.storage.files.local import (
+    Stamp,
+    UnfitFileError,
+    is_hidden,
+    move_whole,
+    open_regular,
+    read_whole,
+    require_regular,
+    require_size,
+    size_of,
+    walk,
+    walk_stamps,
+    write_whole,
+)
+from depthrate.storage.files.paths import is_safe, kind_of
+
+log = logging.getLogger("depthrate")
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -56,6 +72,10 @@ class StoreError(ValueError):
     """A place cannot be opened, read or written; the message says which and what to do."""
 
 
+class NoStoreError(StoreError):
+    """There is no store yet where one was looked for."""
+
+
 def default_store() -> str:
     """Return the store of this process: DEPTHRATE_STORE, else ./results."""
     return os.environ.get("DEPTHRATE_STORE") or "./results"
@@ -68,8 +88,10 @@ class Store:
     us. Throttling and server errors are tried again by the store's own client, with back-off and jitter.
     """
 
-    def __init__(self, url: str | os.PathLike[str]):
+    def __init__(self, url: str | os.PathLike[str], *, is_users_own: bool = False):
         """Open `url`; nothing is read or written yet.
+
+        A place that is the user's own is not looked at with suspicion: links lead where they lead, and files are what they are.
 
         Raises:
             StoreError: the URL's protocol is unknown or its package is not installed, or it names no place.
@@ -82,6 +104,10 @@ class Store:
         """By how much this machine's clock is ahead of the store's, since `check_writable` looked."""
         self.format = Format()
         """What the store says of its format, once `read_format` has looked."""
+        self._is_users_own = is_users_own
+        self._inside: set[str] = set()
+        """Folders that were seen to be in the store, also through links."""
+        self._passed_over: set[str] = set()
         self.is_s3 = url.startswith(("s3://", "s3a://"))
         if self.is_s3:
             self.fs.retries = 2  # s3fs's own rounds, each of all the attempts that botocore makes
@@ -151,6 +177,8 @@ class Store:
             NotADirectoryError,
         ):  # a file where the store's folder would be is said by who writes
             self.format = Format()
+        except UnfitFileError as error:
+            raise StoreError(f"which versions may read store {self.url!r} is not known: {error}") from None
         except OSError as error:
             raise StoreError(f"{FORMAT_FILE} in store {self.url!r} cannot be read: {error}; try again") from error
         if (refusal := self.format.refusal(self.url, writing=False)) is not None:
@@ -174,51 +202,110 @@ class Store:
         if (refusal := self.format.refusal(self.url, writing=True)) is not None:
             raise StoreError(refusal)
 
-    def read(self, path: str) -> bytes:
-        """Return a file's content.
+    def read(self, path: str, most_bytes: int | None = None) -> bytes:
+        """Return a file's content; of at most so many bytes, else as many as its kind can have.
 
         Raises:
             FileNotFoundError: there is no such file.
+            UnfitFileError: what stands there is no file of the store, or larger.
         """
-        full = self.full_path(path)
+        full = self._readable_path(path)
+        if most_bytes is None and not self._is_users_own and (kind := kind_of(path)) is not None:
+            most_bytes = kind.most_bytes
         if self.is_local:
-            with open(full, "rb") as file:
-                return file.read()
+            return Path(full).read_bytes() if self._is_users_own else read_whole(full, self.root, most_bytes)
         options = {"max_concurrency": 1} if self.is_s3 else {}  # else s3fs asks for the size first
         with as_os_error(self.url):
             content: bytes = self.fs.cat_file(full, **options)
+        require_size(path, len(content), most_bytes)
         return content
 
-    def read_many(self, paths: Iterable[str]) -> Iterator[tuple[str, bytes | OSError]]:
+    def read_many(
+        self, paths: Iterable[str], most_bytes: Mapping[str, int] | None = None
+    ) -> Iterator[tuple[str, bytes | OSError]]:
         """Yield (path, content) in the order of `paths`; a file that cannot be read comes with its error instead."""
+        most = {} if most_bytes is None else most_bytes
         if self.is_local or not self.is_shared:
-            yield from ((path, self._content_or_error(path)) for path in paths)
+            yield from ((path, self._content_or_error(path, most.get(path))) for path in paths)
             return
         from concurrent.futures import ThreadPoolExecutor
 
         waiting: deque[tuple[str, Future[bytes | OSError]]] = deque()
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
             for path in paths:
-                waiting.append((path, pool.submit(self._content_or_error, path)))
+                waiting.append((path, pool.submit(self._content_or_error, path, most.get(path))))
                 if len(waiting) >= IN_FLIGHT:
                     first, content = waiting.popleft()
                     yield first, content.result()
             for path, content in waiting:
                 yield path, content.result()
 
-    def _content_or_error(self, path: str) -> bytes | OSError:
+    def _content_or_error(self, path: str, most_bytes: int | None) -> bytes | OSError:
         try:
-            return self.read(path)
+            return self.read(path, most_bytes)
+        except UnfitFileError as error:
+            if path not in self._passed_over:
+                self._passed_over.add(path)
+                log.warning("%s", error)
+            return error
         except OSError as error:
             return error
 
-    def open(self, path: str) -> IO[bytes]:
-        """Open a file for reading in parts."""
-        full = self.full_path(path)
+    def read_range(self, path: str, start: int, stop: int) -> bytes:
+        """Return a stretch of a file's bytes, in one request.
+
+        Raises:
+            UnfitFileError: what stands there is no file of the store.
+        """
         if self.is_local:
-            return Path(full).open("rb")
+            with self.open(path) as file:
+                file.seek(start)
+                return file.read(stop - start)
+        with as_os_error(self.url):
+            return bytes(self.fs.cat_file(self.full_path(path), start=start, end=stop))
+
+    def open(self, path: str) -> IO[bytes]:
+        """Open a file for reading in parts.
+
+        Raises:
+            UnfitFileError: what stands there is no file of the store.
+        """
+        full = self._readable_path(path)
+        if self.is_local:
+            return Path(full).open("rb") if self._is_users_own else open(open_regular(full, self.root), "rb")
         opened: IO[bytes] = self.fs.open(full, "rb")
         return opened
+
+    def require_file(self, path: str) -> str:
+        """Return the path in its filesystem of what can be opened by name; a local one is a file of the store.
+
+        Raises:
+            UnfitFileError: what stands there is none.
+        """
+        full = self._readable_path(path)
+        return require_regular(full, self.root) if self.is_local else full
+
+    def _readable_path(self, path: str) -> str:
+        """Return the path in its filesystem for reading.
+
+        Raises:
+            UnfitFileError: a folder on the way to it is a link out of the store.
+        """
+        full = self.full_path(path)
+        folder = os.path.dirname(full)
+        if self.is_local and not self._is_users_own and folder not in self._inside:
+            if (outside := self._outside(folder)) is not None:
+                raise UnfitFileError(
+                    f"{path} leads out of store {self.url} through a link, to {outside}; it was not read: give the place "
+                    "itself with --store, or remove the link"
+                )
+            self._inside.add(folder)
+        return full
+
+    def _outside(self, folder: str) -> str | None:
+        """Return where a local folder leads if that is out of the store."""
+        root, real = os.path.realpath(self.root), os.path.realpath(folder)
+        return real if os.path.commonpath([root, real]) != root else None
 
     def write(self, path: str, content: bytes | Path, *, durable: bool = False) -> None:
         """Write a file whole, of bytes or of a local file: a reader sees the old or the new, a killed writer leaves the old.
@@ -242,6 +329,18 @@ class Store:
     def list_foreign(self) -> Sequence[str]:
         """Return the files of the whole store whose paths no store makes: they would lead elsewhere."""
         return [path for path in self._list("") if not is_safe(path)]
+
+    def unfit(self) -> Iterator[tuple[str, UnfitFileError]]:
+        """Yield what stands where a file of a local store belongs and is none, or is larger than it can be."""
+        for path, size in self._list("").items() if self.is_local else ():
+            kind = kind_of(path)
+            try:
+                self.require_file(path)
+                require_size(self.full_path(path), size, None if kind is None else kind.most_bytes)
+            except UnfitFileError as error:
+                yield path, error
+            except (OSError, StoreError):
+                continue  # gone meanwhile, or a path that no store makes
 
     def stamps(self, folder: str) -> dict[str, Stamp]:
         """Return path -> what changes when a file is written anew, of the files in a folder and below it."""
@@ -286,7 +385,7 @@ class Store:
         """Return a file's size in bytes, asked for anew, or None if there is no such file."""
         if self.is_local:
             try:
-                return os.stat(self.full_path(path)).st_size
+                return size_of(self.full_path(path))
             except FileNotFoundError:
                 return None
         self.fs.invalidate_cache()
@@ -377,10 +476,9 @@ class Store:
         self.require_writer()
         full = self.full_path(path)
         if self.is_local and path:
-            root, folder = os.path.realpath(self.root), os.path.realpath(os.path.dirname(full))
-            if os.path.commonpath([root, folder]) != root:
+            if (outside := self._outside(os.path.dirname(full))) is not None:
                 raise OSError(
-                    f"{path} leads out of store {self.url} through a link, to {folder}; nothing was written, moved or "
+                    f"{path} leads out of store {self.url} through a link, to {outside}; nothing was written, moved or "
                     "deleted there: give the place itself with --store, or remove the link"
                 )
         return full
@@ -433,7 +531,7 @@ def existing_store(url: str | os.PathLike[str] | None = None, *, writes: bool = 
     """
     store = open_store(url)
     if store.is_local and not os.path.isdir(store.root):
-        raise StoreError(f"there is no store at {store.url!r}; run a sweep first, or name its place with --store")
+        raise NoStoreError(f"there is no store at {store.url!r}; run a sweep first, or name its place with --store")
     if writes:
         store.require_writer()
     return store

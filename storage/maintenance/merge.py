@@ -139,7 +139,7 @@ def read_rows(store: Store, source: Source, file: DataFile) -> pa.Table:
 
 
 def _read_whole(store: Store, file: DataFile) -> pa.Table:
-    content = store.read(file.path)
+    content = file.read(store)
     if not file.has_content(content):
         raise DamagedFile(file.path)
     try:

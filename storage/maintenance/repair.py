@@ -123,14 +123,14 @@ def _save(store: Store, source: Source, without: set[str]) -> int:
 
 def _read_what_is_left(store: Store, source: Source, file: DataFile) -> pa.Table:
     try:
-        return counting_rows(source, rows_left(store.read(file.path)))
+        return counting_rows(source, rows_left(file.read(store)))
     except BROKEN:
         return no_rows()  # all of its trials are among the lost ones
 
 
 def _records_left(store: Store, file: DataFile) -> pa.Table | None:
     try:
-        return as_attempts(read_parquet(store.read(file.path)))
+        return as_attempts(read_parquet(file.read(store)))
     except (*BROKEN, KeyError):
         return None
 

@@ -17,6 +17,7 @@ from depthrate.storage.commits.commit import NewerFile
 from depthrate.storage.commits.snapshot import named_files, replaced_files, take_snapshot
 from depthrate.storage.commits.source import Source, first_line, parse_commit
 from depthrate.storage.files.json_objects import read_object
+from depthrate.storage.files.local import UnfitFileError
 from depthrate.storage.files.parquet import DataFile, open_parquet, read_parquet
 from depthrate.storage.files.paths import (
     DATA_TABLES,
@@ -67,6 +68,7 @@ def verify(
     check.commits()
     check.strays()
     check.small_files()
+    check.unfit()
     check.absent()
     check.look_again()
     return check.result
@@ -126,7 +128,7 @@ class _Check:
 
     def _what_is_left(self, file: DataFile) -> pa.Table:
         try:
-            return as_trials(rows_left(self.store.read(file.path)), newer=True)
+            return as_trials(rows_left(file.read(self.store)), newer=True)
         except BROKEN:
             return no_rows()
 
@@ -170,9 +172,12 @@ class _Check:
         self, name: str, file: DataFile, source: Source, counting: set[str], steps_and_layers: list[pa.Table]
     ) -> set[str]:
         try:
-            content = self.store.read(file.path)
+            content = file.read(self.store)
         except FileNotFoundError:
             self.find(file.path, "missing", f"{source.path} was committed with it", sorted(counting))
+            return counting
+        except UnfitFileError as error:
+            self.find(file.path, "damaged", str(error), sorted(counting))
             return counting
         self.result.num_bytes += len(content)
         if not file.has_content(content):
@@ -381,6 +386,13 @@ class _Check:
                     self.find(path, "foreign", "was not written by depthrate")
         for finding in check_small_files(self.store, self.snapshot.trial_ids(), self.hash_of):
             self.result.findings.append(finding)
+
+    def unfit(self) -> None:
+        """Name what stands in place of files and is none, as far as nothing has named it."""
+        named = {finding.path for finding in self.result.findings}
+        for path, error in self.store.unfit():
+            if path not in named:
+                self.find(path, "damaged", str(error))
 
     def _is_record(self, path: str) -> bool:
         return attempt_of_path(path) in self.records or path not in self.snapshot.attempts

@@ -16,6 +16,7 @@ from depthrate.storage.catalog.tags import Tagging
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.json_objects import read_object, read_sealed
 from depthrate.storage.files.leftovers import unfinished_writes
+from depthrate.storage.files.local import UnfitFileError
 from depthrate.storage.files.parquet import read_parquet
 from depthrate.storage.files.paths import (
     checkpoint_trials_path,
@@ -71,6 +72,8 @@ def _check_each(store: Store, folder: str, check: Callable[[str, bytes], None]) 
     """Check the files of a folder; `check` raises what is wrong with one."""
     for path, content in store.read_many(store.list(folder)):
         try:
+            if isinstance(content, UnfitFileError):
+                raise content
             if not isinstance(content, OSError):
                 check(path, content)
         except (*BROKEN, OverflowError) as error:

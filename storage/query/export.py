@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Iterator
 from datetime import date, datetime
 from typing import IO, TYPE_CHECKING, Any
@@ -13,12 +14,16 @@ if TYPE_CHECKING:
     import duckdb
 
 BATCH_ROWS = 10_000
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")
+"""Begins a formula, also in full width as East Asian keyboards write it."""
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf")
 
 
 def write_csv(relation: duckdb.DuckDBPyRelation, stream: IO[str]) -> None:
-    """Write rows as CSV with a header; null is an empty field, lists are JSON."""
+    """Write rows as CSV with a header; null is an empty field, lists are JSON, and no text is a formula (`_csv_text`)."""
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(relation.columns)
+    writer.writerow([_csv_text(name) for name in relation.columns])
     for row in _rows(relation):
         writer.writerow([_csv_value(value) for value in row])
 
@@ -52,7 +57,18 @@ def _rows(relation: duckdb.DuckDBPyRelation) -> Iterator[tuple[Any, ...]]:
 def _csv_value(value: Any) -> Any:
     if isinstance(value, list | dict):
         return json.dumps(_json_value(value))
+    if isinstance(value, str):
+        return _csv_text(value)
     return value.isoformat() if isinstance(value, date) else value
+
+
+def _csv_text(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula and no terminal for a command; one that is a number stays.
+
+    As OWASP advises for CSV injection: an apostrophe before what begins a formula. Control characters are written out.
+    """
+    text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def _json_value(value: Any) -> Any:

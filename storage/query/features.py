@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from depthrate.storage.files.parquet import DataFile, open_parquet
-from depthrate.storage.files.store import Store, as_os_error
+from depthrate.storage.files.store import Store
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,12 +40,6 @@ def read_layer(
             yield from _trials_of_layer(table, layer, counting)
 
 
-def read_range(store: Store, path: str, start: int, stop: int) -> bytes:
-    """Return a stretch of a file's bytes, in one request."""
-    with as_os_error(store.url):
-        return bytes(store.fs.cat_file(store.full_path(path), start=start, end=stop))
-
-
 def _stretch(group: pq.RowGroupMetaData) -> tuple[int, int]:
     """Return where the bytes of a row group begin and end."""
     columns = [group.column(index) for index in range(group.num_columns)]
@@ -60,13 +54,13 @@ class _Ranges(io.RawIOBase):
         super().__init__()
         self._store, self._path, self._size, self._position = store, path, size, 0
         start = max(0, size - FOOTER_BYTES)
-        self._end = (start, read_range(store, path, start, size))
+        self._end = (start, store.read_range(path, start, size))
         self._held = (0, b"")
 
     def hold(self, start: int, stop: int) -> None:
         """Fetch a stretch in one request, unless it is there."""
         if start < self._end[0]:
-            self._held = (start, read_range(self._store, self._path, start, stop))
+            self._held = (start, self._store.read_range(self._path, start, stop))
 
     def readable(self) -> bool:
         return True
@@ -87,7 +81,7 @@ class _Ranges(io.RawIOBase):
         for first, content in (self._held, self._end):
             if first <= start and stop <= first + len(content):
                 return content[start - first : stop - first]
-        return read_range(self._store, self._path, start, stop) if start < stop else b""
+        return self._store.read_range(self._path, start, stop) if start < stop else b""
 
 
 def _trials_of_layer(

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 import duckdb
@@ -24,6 +23,7 @@ from depthrate.storage.commits.source import Problem, Source, find_broken_files,
 from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.features import read_layer
+from depthrate.storage.query.limits import database, ended_after
 from depthrate.storage.query.live_view import create_live_view, read_live
 from depthrate.storage.query.membership import Membership, read_membership, with_sweep
 from depthrate.storage.query.results_view import results_view
@@ -43,17 +43,6 @@ log = logging.getLogger("depthrate")
 def _rows_of(snapshot: Snapshot) -> set[tuple[str, str]]:
     """Return the (trial, attempt) that count."""
     return set(zip(*(snapshot.trials[name].to_pylist() for name in ("trial_id", "attempt_id")), strict=True))
-
-
-@cache
-def _database(pid: int) -> duckdb.DuckDBPyConnection:
-    """Return this process's empty database, made once since that takes 30 ms; a forked process needs one of its own."""
-    database = duckdb.connect(":memory:")
-    # SQL reaches the views of its connection and nothing else: no files, no Python variables, no settings.
-    database.execute("set python_enable_replacements = false")
-    database.execute("set enable_external_access = false")
-    database.execute("set lock_configuration = true")
-    return database
 
 
 class Results:
@@ -131,21 +120,34 @@ class Results:
             self._membership = read_membership(self.store, self.snapshot)
         return self._membership
 
-    def sql(self, query: str, *, lazy: bool = False) -> duckdb.DuckDBPyRelation:
+    def sql(
+        self, query: str, *, lazy: bool = False, memory_gb: float | None = None, timeout_s: float | None = None
+    ) -> duckdb.DuckDBPyRelation:
         """Return a DuckDB relation (.df(), .arrow(), .fetchall()) over the views.
 
         It is computed here, once; files that turn out to be damaged are left out and named in `problems`. With `lazy`
         it is computed when it is read, and read as it is computed (.fetch_record_batch()): for what memory cannot hold.
+        DuckDB takes at most `memory_gb`, half of the machine's memory without it, and `timeout_s`, which `lazy` does without.
 
         Raises:
-            QueryError: the query is not understood, or tries to do anything but read the views.
+            QueryError: the query is not understood, tries to do anything but read the views, or takes more than it may.
         """
         require_characters(query)
         if lazy:
-            return self._relation(query)
+            return self._relation(query, memory_gb=memory_gb)
         for _ in range(LOOKS):
+            connection = database(os.getpid(), memory_gb).cursor()
             try:
-                return self._relation(query).materialize()
+                with ended_after(connection, timeout_s):
+                    return self._relation(query, connection).materialize()
+            except duckdb.InterruptException:
+                if timeout_s is None:
+                    raise
+                more = "allow more (--timeout, or timeout_s in Python)"
+                raise QueryError(f"the query took longer than {timeout_s:g} s and was ended; {more}") from None
+            except duckdb.OutOfMemoryException as error:
+                more = "allow more (--memory, or memory_gb in Python), or ask for less at once"
+                raise QueryError(f"the query takes more memory than it may ({first_line(error)}); {more}") from None
             except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError) as error:
                 hint = renamed_hint(str(error), self.column_names(query)) or candidates(error)
                 raise QueryError(f"{first_line(error)}{hint}; views: {', '.join(VIEWS)}") from None
@@ -256,7 +258,9 @@ class Results:
         """Return the columns of the view `trials` that are parameters."""
         return [name for name in self._trials_table().column_names[len(TRIALS) :] if name.casefold() != "tags"]
 
-    def _relation(self, query: str) -> duckdb.DuckDBPyRelation:
+    def _relation(
+        self, query: str, connection: duckdb.DuckDBPyConnection | None = None, memory_gb: float | None = None
+    ) -> duckdb.DuckDBPyRelation:
         statements = duckdb.extract_statements(query)
         if len(statements) != 1 or statements[0].type not in (
             duckdb.StatementType.SELECT,
@@ -264,7 +268,7 @@ class Results:
         ):
             raise QueryError("give one SELECT; the store is read-only")
         # A connection for each query, whose views are its own: one with an unread result refuses the next query.
-        connection = _database(os.getpid()).cursor()
+        connection = database(os.getpid(), memory_gb).cursor() if connection is None else connection
         if asks_for_tables(query):
             rows = ", ".join(f"('{name}', '{row}')" for name, row in VIEWS.items())
             return connection.sql(f'select * from (values {rows}) as views("view", "a row is")')

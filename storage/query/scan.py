@@ -73,7 +73,7 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
 
     def _fragment(self, file: DataFile) -> ds.Fragment:
         filesystem = LocalFileSystem() if self.store.is_local else PyFileSystem(FSSpecHandler(self.store.fs))
-        return _FORMAT.make_fragment(self.store.full_path(file.path), filesystem, file_size=file.size)
+        return _FORMAT.make_fragment(self.store.require_file(file.path), filesystem, file_size=file.size)
 
     def _fetch(self, files: Sequence[DataFile]) -> Iterator[list[ds.Fragment]]:
         """Yield the files' contents, as many at a time as memory allows."""

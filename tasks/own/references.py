@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from depthrate.tasks.task import TaskError
-from depthrate.tasks.task_code import TaskCode
+from depthrate.tasks.task_code import TaskCode, real_path
 from depthrate.tasks.user_code import code_of_file, code_of_installed
 
 OWN = "own"
@@ -84,8 +84,8 @@ def absolute_reference(value: str, folder: Path) -> str:
     """Return it with a relative path made absolute; a module's name stays."""
     where, separator, name = value.rpartition(":")
     if not separator:
-        return str((folder / value).resolve())
-    return f"{(folder / where).resolve()}:{name}" if where.endswith(".py") else value
+        return str(real_path(folder / value))
+    return f"{real_path(folder / where)}:{name}" if where.endswith(".py") else value
 
 
 def require_no_file_meant(name: str, value: Any, folder: Path) -> None:

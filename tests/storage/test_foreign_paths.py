@@ -90,8 +90,11 @@ def test_links_and_pipes_in_a_store_are_not_looked_into(folder: Store, tmp_path:
     (tmp_path / "outside" / "x.parquet").write_bytes(b"")
     (Path(folder.root) / "metrics" / "sweep=s" / "away").symlink_to(tmp_path / "outside")
     (Path(folder.root) / "metrics" / "up").symlink_to(folder.root)
-    os.mkfifo(Path(folder.root) / "curves" / "sweep=s" / "pipe.parquet")
+    os.mkfifo(Path(folder.root) / "curves" / "sweep=s" / "notes")
     assert folder.list() == before and not verify(folder, builtin_columns()).findings
+    os.mkfifo(Path(folder.root) / "curves" / "sweep=s" / "pipe.parquet")  # where a file of a store belongs
+    (finding,) = verify(folder, builtin_columns()).findings
+    assert (finding.path, finding.kind) == ("curves/sweep=s/pipe.parquet", "damaged") and "named pipe" in finding.what
 
 
 def with_metadata(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:

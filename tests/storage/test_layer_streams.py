@@ -9,8 +9,7 @@ import pytest
 
 from depthrate.storage.files.parquet import feature_bytes, open_parquet
 from depthrate.storage.files.store import Store
-from depthrate.storage.query import features as features_module
-from depthrate.storage.query.features import read_layer, read_range
+from depthrate.storage.query.features import read_layer
 from depthrate.storage.tables.feature_file import FeatureFile
 from depthrate.storage.tables.from_task import layer_parts, task_table
 from depthrate.storage.tables.schema import TableError
@@ -97,7 +96,8 @@ def test_a_layer_takes_two_requests_and_one_more_where_the_file_is_large(tmp_pat
     written = file.write(store, "features/sweep=s/a.parquet")
     file.close()
     asked = []
-    monkeypatch.setattr(features_module, "read_range", lambda *given: asked.append(given[1:]) or read_range(*given))
+    read_range = Store.read_range
+    monkeypatch.setattr(Store, "read_range", lambda self, *given: asked.append(given) or read_range(self, *given))
     for layer in (0, 5, 11):
         asked.clear()
         ((trial, labels, features),) = read_layer(store, written, layer, {"x": "a"})

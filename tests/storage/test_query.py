@@ -256,3 +256,16 @@ def test_results_whose_files_are_gone_say_that_the_store_moved_on(
     assert rows == [("t1",), ("t3",)] and results.sql("select count(*) from trials").fetchall() == [(2,)]
     assert "1 of 3 trials are gone" in caplog.text
     assert any("moved on" in problem.reason for problem in results.problems)
+
+
+ENDLESS = "select count(*) from range(1000000000) a, range(1000000) b where hash(a.range) = b.range"
+
+
+def test_a_query_is_ended_at_its_time_and_refused_beyond_its_memory(folder: Store) -> None:
+    commit(folder, A, ["t1"])
+    results = results_of(folder)
+    with pytest.raises(QueryError, match=r"took longer than 0.2 s and was ended; allow more \(--timeout"):
+        results.sql(ENDLESS, timeout_s=0.2)
+    with pytest.raises(QueryError, match=r"takes more memory than it may .*allow more \(--memory"):
+        results.sql("select list(range) from range(100000000)", memory_gb=0.1)
+    assert results.sql("select count(*) from trials", timeout_s=60, memory_gb=0.1).fetchall() == [(1,)]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from depthrate.orchestrator.analysis.open_results import open_results
 from depthrate.orchestrator.cli.commands.what_varies import what_varies
-from depthrate.orchestrator.cli.options import FILE, declared, store_option, wide_option
+from depthrate.orchestrator.cli.options import FILE, Number, declared, store_option, wide_option
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.output_file import check_output, output_file
 from depthrate.orchestrator.console.tables import make_console, print_rows, print_table, print_warnings, printable
@@ -19,6 +19,9 @@ from depthrate.storage.query.export import write_csv, write_json, write_parquet
 
 if TYPE_CHECKING:
     import duckdb
+
+
+TIMEOUT_S = 3600.0
 
 
 def answer(
@@ -30,6 +33,8 @@ def answer(
     sweep: str | None = None,
     as_json: bool = False,
     wide: bool = False,
+    timeout_s: float | None = None,
+    memory_gb: float | None = None,
 ) -> None:
     """Ask a store, or one sweep of it, and print the rows, or write them to a file.
 
@@ -45,7 +50,7 @@ def answer(
     results = open_results(store)
     if sweep is not None:
         results = results.of(sweep)
-    relation = results.sql(sql)
+    relation = results.sql(sql, timeout_s=timeout_s, memory_gb=memory_gb)
     if output is None:
         print_answer(relation, chosen, make_console(), wide=wide)
     else:
@@ -109,7 +114,33 @@ def write_answer(relation: duckdb.DuckDBPyRelation, format: str, path: Path) -> 
 @click.option("-o", "--output", type=FILE, help="A file to write instead of printing.")
 @click.option("--json", is_flag=True, help="The same as --format json.")
 @wide_option
+@click.option(
+    "--timeout",
+    type=Number(min=0.0, min_open=True),
+    default=TIMEOUT_S,
+    help="Seconds after which a query is ended.",
+)
+@click.option(
+    "--memory",
+    type=Number(min=0.05),
+    help="GB that DuckDB may take; default: half of the machine's. Beyond that it goes to the disk, or refuses.",
+)
 def command(
-    sql: str, store: str | None, sweep: str | None, format: str | None, output: Path | None, json: bool, wide: bool
+    sql: str,
+    store: str | None,
+    sweep: str | None,
+    format: str | None,
+    output: Path | None,
+    json: bool,
+    wide: bool,
+    timeout: float,
+    memory: float | None,
 ) -> None:
-    answer(sql, store, format, output, sweep=sweep, as_json=json, wide=wide)
+    answer(
+        *(sql, store, format, output),
+        sweep=sweep,
+        as_json=json,
+        wide=wide,
+        timeout_s=timeout,
+        memory_gb=memory,
+    )

@@ -1,0 +1,72 @@
+"""Whatever stands in a file's place, no command hangs, fills memory or shows a traceback; a sample, and in full."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from stand_ins import COSTLY, STAND_INS, Matrix, make_place
+
+from depthrate.storage.files import paths
+from depthrate.storage.files.paths import KINDS, is_place_of_a_file, kind_of
+
+NAMES = [kind.name for kind in KINDS]
+_PATHS = [
+    name
+    for name in vars(paths)
+    if name.endswith("_path") and not name.startswith("is_") and not name.endswith("_of_path")
+]
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
+    with pytest.MonkeyPatch.context() as environment:
+        folder = tmp_path_factory.mktemp("stand_ins")
+        environment.setenv("XDG_STATE_HOME", f"{folder}-state")
+        return Matrix(make_place(folder))
+
+
+def test_every_path_that_is_made_is_of_a_kind_and_every_kind_is_tried(matrix: Matrix) -> None:
+    made = {
+        "table_path": paths.table_path("curves", "s", "a", 1),
+        "data_path": paths.data_path("trials/sweep=s/a.parquet", "metrics"),
+        "compacted_path": paths.compacted_path("trials", "s", "c"),
+        "claim_path": paths.claim_path("l", 1),
+        "column_path": paths.column_path("metrics", "c", "double", "x"),
+        "batch_path": paths.batch_path("s", "study", 1, "d"),
+        "seal_path": paths.seal_path("r", is_final=True),
+        "removed_path": paths.removed_path("r", "x/y"),
+        "decision_path": paths.decision_path("s", 1, "d"),
+    }
+    for name in _PATHS:
+        make = getattr(paths, name)
+        path = made.get(name) or make(*"abc"[: make.__code__.co_argcount])
+        assert kind_of(path) is not None, f"{name} makes {path}, of no kind in KINDS"
+    assert set(NAMES) == matrix.paths.keys() and len(NAMES) == len(set(NAMES))
+
+
+@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured as Linux says it")
+def test_no_command_hangs_or_fills_memory_whatever_stands_in_place_of_a_file(matrix: Matrix, kind: str) -> None:
+    index, stand_ins = NAMES.index(kind), list(STAND_INS)
+    cheap = [name for name in matrix.names if name not in COSTLY]
+    sample = {
+        stand_ins[(index + 3) % len(stand_ins)]: cheap[index % len(cheap)],
+        stand_ins[index % len(stand_ins)]: "verify",
+    }
+    for stand_in, command in sample.items():
+        (outcome,) = matrix.outcomes(kind, stand_in, [command])
+        assert not outcome.is_fault, outcome
+        if command == "verify" and is_place_of_a_file(matrix.paths[kind]):
+            assert outcome.what in ("named", "refused"), outcome
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("stand_in", STAND_INS)
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured as Linux says it")
+def test_every_command_with_everything_in_place_of_every_file(matrix: Matrix, stand_in: str) -> None:
+    costly = COSTLY if stand_in in ("pipe", "10 GB") else ()
+    names = [name for name in matrix.names if name not in COSTLY or name in costly]
+    found = [outcome for kind in NAMES for outcome in matrix.outcomes(kind, stand_in, names)]
+    assert not [outcome for outcome in found if outcome.is_fault]

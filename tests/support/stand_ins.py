@@ -1,0 +1,382 @@
+"""What may stand in place of a store's files (pipes, devices, folders, 10 GB), and what every command makes of it.
+
+python tests/support/stand_ins.py > table.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_IFCHR
+from typing import Any
+from unittest.mock import patch
+
+import yaml
+from click.testing import CliRunner
+from tests_rows import commit
+
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.attempts.cancellation import write_cancel_mark
+from depthrate.orchestrator.attempts.node_health import write_forgiven
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
+from depthrate.storage.attempts.heartbeats import write_beats
+from depthrate.storage.attempts.live_curves import write_live
+from depthrate.storage.attempts.searches import Batch, SearchRecords
+from depthrate.storage.catalog.code_decisions import DecisionKind, decide
+from depthrate.storage.catalog.removals import PurgeRecord
+from depthrate.storage.catalog.tags import write_tag
+from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.files.json_objects import sealed
+from depthrate.storage.files.paths import KINDS, claim_path, kind_of, launch_log_path, launch_path, renaming_path
+from depthrate.storage.files.store import Store
+from depthrate.storage.maintenance import groups
+
+SPARSE_BYTES = 10 * 2**30
+MOST_S, MOST_BYTES = 10, 2**30
+"""What a command may take, whatever stands in a file's place: seconds of a processor."""
+HANG_S = 120
+"""After which a command is taken to wait for ever, on a machine that does much else."""
+A, B, C = (f"20260101T000000_{letter * 12}" for letter in "abc")
+LAW = '''
+import depthrate
+import numpy as np
+
+
+@depthrate.task(version=1, fusible=["seed"])
+def law(*, depth: int, seed: int = 0):
+    """A law of depth, with features and a column of its own."""
+    print("a law")
+    tables = []
+    for value in seed:
+        nc1 = [(1 + layer + value / 9) ** -0.5 for layer in range(depth + 1)]
+        rows = [{"step": 1, "layer": layer, "nc1": each, "height": 1.0} for layer, each in enumerate(nc1)]
+        features = {"step": [1, 1], "layer": [1, 1], "kind": ["sample"] * 2, "label": [0, 1], "sample_index": [0, 1]}
+        features["feature"] = np.ones((2, 3), np.float32)
+        tables.append({"metrics": rows, "curves": [{"step": 1, "loss": 0.1}], "features": features})
+    return tables
+'''
+SWEEP = {
+    "name": "tiny",
+    "task": "./law.py:law",
+    "grid": {"depth": [2, 3, 5, 8]},
+    "seeds": 1,
+    "fit": [{"metric": "nc1", "x": "depth"}],
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A store with a file of every kind, as it is kept, and the sweep's file beside it."""
+
+    clean: Path
+    sweep: Path
+    trial_id: str
+    node: str
+
+    @property
+    def store(self) -> Path:
+        """The copy that commands are called for."""
+        return self.clean.with_name("store")
+
+    def renew(self) -> Store:
+        """Copy the store anew."""
+        shutil.rmtree(self.store, ignore_errors=True)
+        shutil.copytree(self.clean, self.store, symlinks=True)
+        return Store(str(self.store))
+
+
+def make_place(folder: Path) -> Place:
+    """Make a store by a launch, a compaction and another launch, with all that comes beside results."""
+    sweep = folder / "tiny.yaml"
+    (folder / "law.py").write_text(LAW)
+    store = Store(str(folder / "clean"))
+    for seeds in (1, 2):
+        sweep.write_text(yaml.safe_dump(SWEEP | {"seeds": seeds}))
+        invoke("run", str(sweep), "--store", store.root, "--workers", "1", expect=0)
+        if seeds == 1:
+            with patch.object(groups, "SETTLED_S", -1.0):  # else records are put together a minute later
+                invoke("compact", "--grace", "0", "--store", store.root, expect=0)
+    ids = sorted(take_snapshot(store).trial_ids())
+    (node,) = {row["host"] for row in results_of(store).sql("select host from attempts").to_arrow_table().to_pylist()}
+    commit(store, A, ["t7"], sweep="other", hour=4)
+    commit(store, B, ["t8"], sweep="gone", hour=4)
+    commit(store, C, ["t9"], sweep="other", hour=5)
+    invoke("trials", "rm", "t9", "--yes", "--store", store.root, expect=0)
+    pack = [SubmittedPack(C, "p", ["t9"])]
+    name = f"depthrate-tiny-{A}"
+    Submission(name, "tiny", "lab", str(folder / "tiny" / name), [pack], ["7_0"]).write(store)
+    store.write("checkpoints/p1/pack.json", sealed({"trial_ids": ["x"], "wall_s": 1.0}))
+    store.write("checkpoints/p1/pack.ckpt", b"weights")
+    SearchRecords(store, "tiny").write(Batch("0123456789abcdef", 0, ({"lr": 0.1},), (("x",),)))
+    store.write(f"searches/sweep=tiny/reports/{C}.json", sealed({"reports": {"x": {"values": {"5": 0.1}}}}))
+    write_beats(store, "tiny", node, {})
+    write_live(store, "tiny", "p9", C, {"x": {"depth": 9}}, [("x", {"step": 1, "loss": 0.5})])
+    claim = {"launch_id": "l1", "sweep": "tiny", "host": "h", "pid": 1, "renewed_at": time.time() - 300, "trials": {}}
+    store.write(claim_path("l1", 1), json.dumps(claim).encode())
+    for is_final in (False, True):
+        PurgeRecord(f"s{is_final:d}", is_final, time.time(), (), frozenset({("nobody", A)}), frozenset()).write(store)
+    decide(store, take_snapshot(store).decisions, DecisionKind.ACCEPT, "other", "0" * 32, {None}, ["t7"])
+    store.write(launch_path("tiny", "l1"), json.dumps({"launch_id": "l1", "started_at": 1e9, "events": []}).encode())
+    store.write(launch_log_path("tiny", "l1"), b"it began")
+    write_tag(store, "odd", ids[:1], is_set=True)
+    write_cancel_mark(store, "tiny")
+    write_forgiven(store, "tiny", node)
+    store.write(renaming_path("tiny"), sealed({"from": "older", "is_over": True}))
+    store.write(f"quarantine/20260101T000000/metrics/sweep=tiny/{C}.parquet", b"moved")
+    store.write(f"removed/r1/sweeps/gone/{'0' * 16}.json", b"{}")
+    return Place(folder / "clean", sweep, ids[0], node)
+
+
+def files_of_kinds(store: Store) -> dict[str, str]:
+    """Return kind -> one file of it."""
+    found: dict[str, str] = {}
+    for path in store.list():
+        if (kind := kind_of(path)) is not None:
+            found.setdefault(kind.name, path)
+    return found
+
+
+def _device(path: Path) -> None:
+    try:
+        os.mknod(path, S_IFCHR | 0o600, os.makedev(1, 5))
+    except PermissionError:  # only root makes devices
+        path.symlink_to("/dev/zero")
+
+
+def _socket(path: Path) -> None:
+    here, one = os.getcwd(), socket.socket(socket.AF_UNIX)
+    try:
+        os.chdir(path.parent)  # a socket's path is short
+        one.bind("s")
+        os.rename("s", path.name)
+    finally:
+        os.chdir(here)
+        one.close()
+
+
+def _sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(SPARSE_BYTES)
+
+
+COSTLY = ("export", "report", "compare", "fit", "run", "debug")
+"""Commands that take a second of a processor or more, most of it not for reading the store."""
+STAND_INS: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "device": _device,
+    "socket": _socket,
+    "dangling link": lambda path: path.symlink_to("nothing"),
+    "link to itself": lambda path: path.symlink_to(path.name),
+    "link out": lambda path: path.symlink_to("/etc/passwd"),
+    "folder": Path.mkdir,
+    "10 GB": _sparse,
+}
+
+
+def commands(place: Place) -> dict[str, list[str]]:
+    """Return name -> words of every command that looks at a store; those after `compact` change it."""
+    out, sweep = place.clean.with_name("out"), str(place.sweep)
+    return {
+        "status": ["status"],
+        "status of a sweep": ["status", "tiny"],
+        "plan": ["plan", sweep],
+        "plan by name": ["plan", "tiny"],
+        **{f"query {view}": ["query", f"select * from {view}"] for view in ("results", "live", "attempts", "fits")},
+        "query features": ["query", "select trial_id, layer from features"],
+        "nodes": ["nodes", "tiny"],
+        "logs": ["logs", place.trial_id],
+        "diff": ["diff", place.trial_id, "t7"],
+        "compare": ["compare", "tiny", "tiny"],
+        "debug": ["debug", place.trial_id],
+        "sweeps list": ["sweeps", "list"],
+        "export": ["export", "tiny", str(out)],
+        "report": ["report", "tiny", "-o", f"{out}.html"],
+        "verify": ["verify"],
+        "compact": ["compact", "--grace", "0"],
+        "repair": ["verify", "--repair"],
+        "fit": ["fit", "tiny"],
+        "cancel": ["cancel", "tiny"],
+        "nodes --forgive": ["nodes", "tiny", "--forgive", place.node],
+        "upgrade": ["upgrade"],
+        "trials tag": ["trials", "tag", "seen", place.trial_id],
+        "trials rm": ["trials", "rm", place.trial_id, "--yes"],
+        "trials restore": ["trials", "restore", "--all"],
+        "sweeps rm": ["sweeps", "rm", "tiny", "--yes"],
+        "sweeps restore": ["sweeps", "restore", "gone"],
+        "sweeps rename": ["sweeps", "rename", "tiny", "newer"],
+        "run": ["run", sweep, "--workers", "1"],
+    }
+
+
+def read_through_the_api(store: str) -> tuple[int, str]:
+    """Ask what notebooks ask; an error of ours is an answer."""
+    try:
+        results = results_of(Store(store))
+        rows = results.sql("select * from results").df()
+        layers = list(results.iter_features(1))
+        return 0, f"{len(rows)} rows, {len(layers)} layers, {[str(problem) for problem in results.problems]}"
+    except (ValueError, OSError) as error:
+        if isinstance(error, ValueError) and not type(error).__module__.startswith("depthrate."):
+            raise
+        return 2, str(error)
+
+
+def invoke(*words: str, expect: int | None = None) -> tuple[int, str]:
+    """Call the command line in this process."""
+    result = CliRunner().invoke(app, list(words))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert expect in (None, result.exit_code), result.output
+    return result.exit_code, result.output
+
+
+class TooLongError(BaseException):
+    """A command went on for longer than `HANG_S`."""
+
+
+@contextmanager
+def watched() -> Iterator[Callable[[], int]]:
+    """Let nothing in here take longer than `HANG_S`; it gets what says how much memory this process took meanwhile, at most."""
+
+    def stop(*_: Any) -> None:
+        raise TooLongError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(HANG_S)
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark is what is held now
+    held = _status_bytes("VmRSS")
+    try:
+        yield lambda: _status_bytes("VmHWM") - held
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _status_bytes(name: str) -> int:
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return 1024 * int(found[1])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one command."""
+
+    kind: str
+    stand_in: str
+    command: str
+    what: str
+    """as ever, named, refused; or what must not be: silent, hang, memory, traceback."""
+    seconds: float
+    detail: str = ""
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether that must not be."""
+        return self.what in ("silent", "hang", "memory", "traceback")
+
+
+class Matrix:
+    """Commands for a store in which something else stands in a file's place."""
+
+    def __init__(self, place: Place):
+        self.place, self.commands = place, commands(place)
+        self.paths = files_of_kinds(place.renew())
+        self._codes: dict[str, int] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """What is called."""
+        return [*self.commands, "results API"]
+
+    def outcomes(self, kind: str, stand_in: str, names: Iterable[str]) -> Iterator[Outcome]:
+        """Yield what becomes of these commands where this stands in place of a file of that kind."""
+        for name in names:
+            if name not in self._codes:
+                self.place.renew()
+                self._codes[name] = self._call(name)[0]
+            self.place.renew()
+            full = self.place.store / self.paths[kind]
+            full.unlink()
+            STAND_INS[stand_in](full)
+            yield self._outcome(kind, stand_in, name)
+
+    def _call(self, name: str) -> tuple[int, str]:
+        store = str(self.place.store)
+        return read_through_the_api(store) if name == "results API" else invoke(*self.commands[name], "--store", store)
+
+    def _outcome(self, kind: str, stand_in: str, name: str) -> Outcome:
+        began = time.process_time()
+
+        def outcome(what: str, detail: str = "") -> Outcome:
+            return Outcome(kind, stand_in, name, what, time.process_time() - began, detail)
+
+        try:
+            with watched() as most_bytes:
+                code, said = self._call(name)
+                taken = most_bytes()
+        except TooLongError:
+            return outcome("hang")
+        except Exception as error:
+            return outcome("traceback", f"{type(error).__name__}: {error}"[:300])
+        if time.process_time() - began > MOST_S:
+            return outcome("hang")
+        if taken > MOST_BYTES:
+            return outcome("memory", f"{taken / 1e9:.2f} GB")
+        names_it = Path(self.paths[kind]).name in said or self.paths[kind] in "".join(said.split())
+        if code != self._codes[name]:
+            return outcome("refused" if names_it else "silent", said[-400:])
+        return outcome("named" if names_it else "as ever", said[-400:])
+
+
+def main() -> None:
+    """Print the table of all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", nargs="*", default=[kind.name for kind in KINDS])
+    parser.add_argument("--stand-ins", nargs="*", default=list(STAND_INS))
+    parser.add_argument("--commands", nargs="*")
+    parser.add_argument(
+        "--costly", nargs="*", default=["pipe", "10 GB"], help="with which stand-ins costly commands go"
+    )
+    given = parser.parse_args()
+    counts, faults, seconds = dict[tuple[str, str], Counter[str]](), list[Outcome](), 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_STATE_HOME"] = f"{folder}/state"
+        matrix = Matrix(make_place(Path(folder)))
+        for kind in given.kinds:
+            for stand_in in given.stand_ins:
+                left_out = () if stand_in in given.costly else COSTLY
+                names = [name for name in given.commands or matrix.names if name not in left_out]
+                for outcome in matrix.outcomes(kind, stand_in, names):
+                    counts.setdefault((kind, stand_in), Counter())[outcome.what] += 1
+                    seconds = max(seconds, outcome.seconds)
+                    if outcome.is_fault:
+                        faults.append(outcome)
+                        print(outcome, file=sys.stderr, flush=True)
+    print("| kind | stand-in | as ever | named | refused | faults |\n|---|---|---|---|---|---|")
+    for (kind, stand_in), found in counts.items():
+        wrong = sum(found.values()) - found["as ever"] - found["named"] - found["refused"]
+        print(f"| {kind} | {stand_in} | {found['as ever']} | {found['named']} | {found['refused']} | {wrong} |")
+    print(
+        f"\n{sum(c.total() for c in counts.values())} calls, {len(faults)} faults, the longest {seconds:.1f} processor s"
+    )
+    sys.exit(bool(faults))
+
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).parents[2])]
+    main()
