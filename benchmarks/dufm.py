@@ -22,27 +22,38 @@ WIDTH, CLASSES, SAMPLES, DEPTH, LR, DECAY = 30, 10, 50, 4, 0.5, 0.004
 
 
 def main() -> None:
-    """Print a row a size of pack: trial-steps a CPU second, fused and plain, and their ratio."""
+    """Print a row a size of pack: trial-steps a CPU second of plain PyTorch and of packs, and their ratios."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--side", choices=("fused", "plain"))
+    parser.add_argument("--side", choices=("fused", "native", "plain"))
     parser.add_argument("--trials", type=int, nargs="+", default=[10, 100])
     arguments = parser.parse_args()
     if arguments.side is not None:
         steps = arguments.steps
-        print(json.dumps(_fused(arguments.trials[0], steps) if arguments.side == "fused" else _plain(steps)))
+        print(
+            json.dumps(
+                _plain(steps) if arguments.side == "plain" else _packs(arguments.side, arguments.trials[0], steps)
+            )
+        )
         return
     cores = os.cpu_count() or 1
     for trials in arguments.trials:
-        fused, plain = [], []
+        rates: dict[str, list[float]] = {"plain": [], "fused": [], "native": []}
         for _ in range(arguments.rounds):
             steps = max(20, arguments.steps * 10 // trials)
-            fused.append(_measured(1, "--side", "fused", "--trials", str(trials), "--steps", str(steps)))
-            plain.append(_measured(cores, "--side", "plain", "--steps", str(arguments.steps)))
-        rates = statistics.median(fused) * cores, statistics.median(plain) * cores
-        row = {"trials": trials, "fused_per_s": round(rates[0]), "plain_per_s": round(rates[1])}
-        print(json.dumps(row | {"ratio": round(rates[0] / rates[1], 2)}))
+            rates["plain"].append(_measured(cores, "--side", "plain", "--steps", str(arguments.steps)))
+            for side, times in (("fused", 1), ("native", 3)):
+                given = ("--trials", str(trials), "--steps", str(times * steps))
+                rates[side].append(_measured(1, "--side", side, *given))
+        row: dict[str, float] = {"trials": trials}
+        for side, found in rates.items():
+            ratios = [one / plain for one, plain in zip(found, rates["plain"], strict=True)]
+            row |= {
+                f"{side}_per_s": round(statistics.median(found) * cores),
+                f"{side}_ratio": round(statistics.median(ratios), 2),
+            }
+        print(json.dumps(row))
 
 
 def _measured(processes: int, *arguments: str) -> float:
@@ -53,11 +64,14 @@ def _measured(processes: int, *arguments: str) -> float:
     return statistics.mean(float(each.communicate()[0]) for each in running)
 
 
-def _fused(trials: int, steps: int) -> float:
+def _packs(side: str, trials: int, steps: int) -> float:
     import torch
 
     from depthrate.tasks.dufm.pack import training
     from depthrate.tasks.dufm.task import DUFM
+    from depthrate.tasks.training.divergence import Divergence
+    from depthrate.tasks.training.native_steps import native_library
+    from depthrate.tasks.training.trainer import FusedTrainer
 
     torch.set_num_threads(1)
     shape = {"depth": DEPTH, "num_classes": CLASSES, "samples_per_class": SAMPLES, "width": WIDTH}
@@ -67,11 +81,17 @@ def _fused(trials: int, steps: int) -> float:
     for start in range(0, trials, size):
         read = [DUFM.read(parameter) for parameter in params[start : start + size]]
         trainer = training(read, DUFM.network(read[0], DUFM.data_shape(read[0]))).begin()
-        for _ in range(5):
-            trainer.step()
+        if side == "native":
+            trainer.use_native(native_library(trainer.network, trainer.plan, lambda: False)[0])
+        divergence = Divergence(trainer.num_trials, trainer.device)
+
+        def advance(until: int, trainer: FusedTrainer = trainer, divergence: Divergence = divergence) -> None:
+            while trainer.step_count < until:
+                trainer.advance(until, divergence)
+
+        advance(5)
         begun = time.process_time()
-        for _ in range(steps):
-            trainer.step()
+        advance(5 + steps)
         seconds += time.process_time() - begun
     return trials * steps / seconds
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StepCost, Tensors
+from depthrate.tasks.networks.network import NO_STATE, Kernels, Layer, Network, ParameterSpec, StepCost, Tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +31,7 @@ class UnconstrainedFeatures(Network):
     num_samples: int
     num_classes: int
     relu: bool
+    has_step_by_hand = True
 
     def weight_names(self) -> list[str]:
         """Return W_1 to W_L."""
@@ -53,6 +54,11 @@ class UnconstrainedFeatures(Network):
         """Return what a step takes; each layer keeps its output for the backward pass."""
         multiply_adds = (self.depth - 1) * self.width**2 + self.width * self.num_classes
         return StepCost(self.depth, multiply_adds, kept=self.width * (self.depth + 2))
+
+    def kernels(self) -> Kernels:
+        """Return those of `tasks/native/products.cpp`."""
+        constants = {"WIDTH": self.width, "CLASSES": self.num_classes, "RELU": int(self.relu)}
+        return Kernels("products", constants, {"depth": self.depth}, (FEATURES, *self.weight_names()))
 
     def stages(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[tuple[Tensor | None, Tensor]]:
         """Yield for layer 1 to depth its values before the ReLU (null for layer 1) and after it, [T, N, D]."""

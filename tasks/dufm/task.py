@@ -33,6 +33,7 @@ class Dufm(NetworkTask[DufmParameters]):
     doc = "Train the deep unconstrained features model, and compare the solution it finds with two closed forms."
     parameters = DufmParameters
     measurements = MEASUREMENTS
+    has_engines = True
 
     def data_shape(self, trial: DufmParameters) -> DataShape:
         """Return the shape of samples that are their own numbers."""

@@ -27,6 +27,7 @@ class UnconstrainedLayers(Network):
     num_samples: int
     num_classes: int
     last_weight = WEIGHT
+    has_step_by_hand = True
 
     def feature_names(self) -> list[str]:
         """Return H_1 to H_L."""

@@ -121,6 +121,9 @@ class Network(ABC):
     is_compilable: ClassVar[bool] = True
     """Whether its step can be compiled: it computes with tensors alone, by code that is ours."""
 
+    has_step_by_hand: ClassVar[bool] = False
+    """Whether its trainer's eager step is written by hand: that is as fast as a compiled one, and nothing is compiled."""
+
     holds_only_features: ClassVar[bool] = False
     """Whether, between two layers, `features` holds nothing larger than the feature it yielded last: then a large training
     set goes through layer by layer, and no more layers are held for a deeper network."""

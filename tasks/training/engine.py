@@ -34,8 +34,8 @@ def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
     """Return the engine that was asked for; for `auto` native where there are kernels, else compiled where that repays a trial.
 
     What has no native steps is refused where they were asked for. On a GPU `auto` is eager: nobody has measured compiled steps
-    there. So are networks that cannot be compiled, and steps with bf16 whatever was asked: compiled ones did not always agree
-    with them (LOG.md).
+    there. So are networks that cannot be compiled or have a step by hand, and steps with bf16 whatever was asked: compiled ones
+    did not always agree with them (LOG.md).
 
     Raises:
         EngineError: compiled steps were asked for, and the network is a user's; or native ones, and there are none.
@@ -46,6 +46,8 @@ def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
             return Engine.NATIVE
         if asked is Engine.NATIVE:
             raise EngineError(f"there are no native steps for these trials: {why}; train with --engine auto")
+    if shape.network.has_step_by_hand:
+        return Engine.EAGER
     if not shape.network.is_compilable:
         if asked is Engine.COMPILED:
             raise EngineError(
@@ -73,7 +75,10 @@ def asked_here(asked: Engine) -> tuple[Engine, str | None]:
 def no_native_steps(shape: PackShape, device: str) -> str | None:
     """Return why such trials have no native steps; null where they have."""
     if shape.network.kernels() is None:
-        return f"kernels are there for residual networks (arch rn1 and rn2), not for {type(shape.network).__name__}"
+        return (
+            "kernels are there for residual networks (arch rn1 and rn2) and deep unconstrained features (dufm), not for "
+            f"{type(shape.network).__name__}"
+        )
     if device != "cpu":
         return f"kernels are there for CPUs, and the device is {device}"
     if shape.matmul_precision != "full":

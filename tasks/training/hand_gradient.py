@@ -6,6 +6,8 @@ and enters is `FusedTrainer`'s. Shapes: T trials, N samples, I numbers of a samp
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Sequence
 
@@ -20,8 +22,6 @@ from depthrate.tasks.training.trainer import FusedTrainer
 class HandGradientTrainer(FusedTrainer):
     """Plain gradient descent from given starts; a class below lays out its tensors once, and forms its step in them."""
 
-    can_compile = False  # a step by hand is as fast as a compiled one
-
     def __init__(
         self,
         network: Network,
@@ -35,10 +35,12 @@ class HandGradientTrainer(FusedTrainer):
         self._laid_out: Tensor | None = None
         self._rates: list[float] = []
         super().__init__(network, plan, hyperparameters, x_NI, labels_N)
-        self.theta_TP = start_TP.to(self.theta_TP)
+        self.theta_TP = self._start_TP = start_TP.to(self.theta_TP)
 
     def step(self) -> Tensor:
         """Advance every trial by one step and return its loss before the step, [T]."""
+        if self._native is not None:
+            return super().step()
         self._see_parameters()
         rates = self.lr_at(self.step_count)
         if rates != self._rates:
@@ -47,6 +49,28 @@ class HandGradientTrainer(FusedTrainer):
         loss_T = self._descend()
         self.step_count += 1
         return loss_T
+
+    def first_gradient(self) -> Tensor:
+        """Return, after the first step, the way it went, [T, P]: a step by hand keeps no gradient."""
+        return self._start_TP - self.theta_TP
+
+    def _first_alone(self) -> HandGradientTrainer:
+        """Return the first trial as it is."""
+        other = copy.copy(self)
+        other._laid_out = None
+        other.keep([0])
+        other._start_TP = other.theta_TP.clone()
+        return other
+
+    def in_float64(self) -> HandGradientTrainer:
+        """Return a trainer of the same trials with the same parameters, which steps in float64."""
+        other = copy.copy(self)
+        other.plan = dataclasses.replace(self.plan, dtype=torch.float64)
+        other._start_TP, other._laid_out = self.theta_TP.double(), None
+        other.theta_TP = other._start_TP.clone()
+        other.untrained = {name: tensor.double() for name, tensor in self.untrained.items()}
+        other._prepare()
+        return other
 
     def _see_parameters(self) -> None:
         """See the parameters by name, where they are others than before."""

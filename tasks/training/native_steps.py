@@ -2,13 +2,13 @@
 
 How many steps a call takes decides how soon a worker hears of a wish to stop, and no number depends on it.
 
-Shapes: T trials, S steps, N samples, I input dimensions, P parameters of one trial.
+Shapes: T trials, S steps, N samples, I input dimensions, G groups of weight decay, P parameters of one trial.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -81,13 +81,12 @@ class NativeSteps:
         x_NI: Tensor,
         labels_N: Tensor,
         momentum_T1: Tensor,
-        decays: Mapping[str, Tensor],
+        decay_GT: Tensor,
     ) -> None:
-        """Work on these tensors from now on, batches of so many samples; `decays` holds a column [T, 1] a decay group."""
+        """Work on these tensors from now on, batches of so many samples; the decays are those of the kernels' groups."""
         kernels = network.kernels()
         assert kernels is not None
         self.steps_at_once = 1
-        none_T1 = torch.zeros_like(momentum_T1)
         self._loss_T = momentum_T1.new_empty(len(momentum_T1))
         given = {
             "theta_TP": state.theta_TP,
@@ -95,7 +94,7 @@ class NativeSteps:
             "second_TP": state.square_TP,
             "x_NI": x_NI.contiguous(),
             "labels_N": labels_N.contiguous(),
-            "decay_GT": torch.stack([decays.get(group, none_T1) for group in kernels.decay_groups]),
+            "decay_GT": decay_GT,
             "momentum_T": momentum_T1,
             "loss_T": self._loss_T,
         }

@@ -115,8 +115,7 @@ class TrainingPack:
         Raises:
             EngineError: native steps were asked for, and there are none; or compiled ones, and the network is a user's.
         """
-        if self.trainer.can_compile:
-            assert isinstance(self.training, NetworkTraining)
+        if isinstance(self.training, NetworkTraining):
             return chosen_engine(self.context.engine, self.training.shape(), self.context.device)
         if self.context.engine is Engine.NATIVE:
             raise EngineError(

@@ -63,9 +63,6 @@ def stream(seed: int, purpose: str) -> torch.Generator:
 class FusedTrainer:
     """Trains T networks of one shape on one data set; diverged trials leave the pack and disturb nobody."""
 
-    can_compile = True
-    """Whether its step is the one that `program` describes; a trainer with a step of its own runs that, whatever was asked."""
-
     def __init__(
         self,
         network: Network,
@@ -156,9 +153,9 @@ class FusedTrainer:
         vars(other).update(steps)
         losses_T = torch.stack([eager.step(), other.step()])
         rtol = CHECK_RTOL[self.plan.matmul_precision]
-        same = agree(eager.moment_TP, other.moment_TP, rtol)
+        same = agree(eager.first_gradient(), other.first_gradient(), rtol)
         same = same and torch.allclose(losses_T[0], losses_T[1], rtol=rtol, equal_nan=True)
-        if not same and not _as_exact(losses_T, eager.moment_TP, other.moment_TP, self._first_alone().in_float64()):
+        if not same and not self._as_exact(losses_T, eager.first_gradient(), other.first_gradient()):
             raise EngineError(
                 f"the {engine} step of {type(self.network).__name__} gives loss {losses_T[1].item():.6g} where the eager one "
                 f"gives {losses_T[0].item():.6g}, or another gradient; train with --engine eager, and report this"
@@ -167,6 +164,25 @@ class FusedTrainer:
     def _first_alone(self) -> FusedTrainer:
         """Return the first trial before its first step."""
         return FusedTrainer(self.network, self.plan, self.hyperparameters[:1], self.x_NI, self.labels_N)
+
+    def first_gradient(self) -> Tensor:
+        """Return, after the first step, its gradient [T, P], up to a factor."""
+        return self.moment_TP
+
+    def _as_exact(self, losses: Tensor, eager_TP: Tensor, other_TP: Tensor) -> bool:
+        """Say whether another engine's first step is about as near to float64's as the eager one, by its loss and its gradient.
+
+        In a network of hundreds of layers rounding alone moves both by more than a fault might.
+        """
+        exact = self._first_alone().in_float64()
+        loss = exact.step()
+        eager_off, other_off = (
+            (gradient_TP - exact.first_gradient()).norm() for gradient_TP in (eager_TP.double(), other_TP.double())
+        )
+        eager_loss_off, other_loss_off = (losses.double().squeeze(1) - loss).abs()
+        return bool(
+            other_off <= EXACTNESS * eager_off and other_loss_off <= EXACTNESS * eager_loss_off + CHECK_RTOL["full"]
+        )
 
     def step(self) -> Tensor:
         """Advance every trial by one step and return the loss of its batch before the step, [T]."""
@@ -218,7 +234,14 @@ class FusedTrainer:
         if not native.is_bound:
             state = StepState(self.theta_TP, self.moment_TP, self.square_TP)
             native.bind(
-                self.network, self.plan, batch, state, self.x_NI, self.labels_N, self._momentum_T1, self._decays
+                self.network,
+                self.plan,
+                batch,
+                state,
+                self.x_NI,
+                self.labels_N,
+                self._momentum_T1,
+                self._native_decays(),
             )
         order_TN, most = None, min(most, native.steps_at_once)
         if not self.shares_batches:
@@ -229,6 +252,15 @@ class FusedTrainer:
         self.step_count += len(rate_ST1)
         self._position += 0 if order_TN is None else batch * len(rate_ST1)
         return loss_T
+
+    def _native_decays(self) -> Tensor:
+        """Return the weight decay of each group that the kernels have, [G, T]."""
+        kernels = self.network.kernels()
+        assert kernels is not None
+        given = [h.weight_decays for h in self.hyperparameters]
+        return torch.stack(
+            [self._column([each.get(group, 0.0) for each in given]) for group in kernels.decay_groups]
+        ).squeeze(2)
 
     def evaluate(self) -> Evaluation:
         """Return loss, objective, accuracy and the objective's gradient norm over the whole training set."""
@@ -426,18 +458,3 @@ class FusedTrainer:
             self._order_TN = torch.stack(orders).to(self.device)
             self._position = 0
         return self._order_TN
-
-
-def _as_exact(losses: Tensor, eager_TP: Tensor, other_TP: Tensor, exact: FusedTrainer) -> bool:
-    """Say whether another engine's first step is about as near to float64's as the eager one, by its loss and its gradient.
-
-    In a network of hundreds of layers rounding alone moves both by more than a fault might.
-    """
-    loss = exact.step()
-    eager_off, other_off = (
-        (moment_TP - exact.moment_TP).norm() for moment_TP in (eager_TP.double(), other_TP.double())
-    )
-    eager_loss_off, other_loss_off = (losses.double().squeeze(1) - loss).abs()
-    return bool(
-        other_off <= EXACTNESS * eager_off and other_loss_off <= EXACTNESS * eager_loss_off + CHECK_RTOL["full"]
-    )

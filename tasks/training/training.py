@@ -30,7 +30,6 @@ OwnCurves = Callable[[int, Row, Sequence[Row]], dict[str, float | None]]
 class Trainer(Protocol):
     """What the life of a pack asks of whatever advances its trials."""
 
-    can_compile: bool
     step_count: int
     device: torch.device
 

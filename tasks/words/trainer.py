@@ -46,8 +46,6 @@ class WordsEvaluation:
 class WordsTrainer:
     """Trains T networks on their own sentences; trials that leave the pack disturb nobody."""
 
-    can_compile = False
-
     def __init__(self, trials: Sequence[WordsParameters], sentences: Sequence[Sentences], device: str = "cpu"):
         self.trials, self.sentences, self.device = list(trials), list(sentences), torch.device(device)
         self.shape = trials[0]

@@ -6,6 +6,7 @@ import random
 import torch
 
 from depthrate.tasks.networks.residual import ResidualNetwork
+from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.native_steps import native_library
 from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
 from depthrate.tasks.training.trainer import FusedTrainer
@@ -86,6 +87,16 @@ def gradient(trainer):
     """The gradient of the first step that a trainer took [T, P], weight decay included and clipped."""
     first = 1.0 if trainer.plan.optimizer == "sgd" else 1 - trainer.plan.adam_betas[0]
     return trainer.moment_TP.double() / first
+
+
+def taken(trainer, num_steps, most):
+    """The parameters and losses after so many steps, `most` of them in a call."""
+    divergence = Divergence(trainer.num_trials, trainer.device)
+    while trainer.step_count < num_steps:
+        trainer._native.steps_at_once = most
+        trainer.advance(num_steps, divergence)
+    assert divergence.found() == {}
+    return torch.cat([trainer.theta_TP, trainer._native._loss_T.unsqueeze(1)], dim=1)
 
 
 def error(found, exact):

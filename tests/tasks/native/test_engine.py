@@ -9,6 +9,7 @@ from training_context import Context, assert_same, ids_of
 from depthrate.orchestrator.cli.app import app
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.dufm.task import DUFM
+from depthrate.tasks.mufm.task import UFM
 from depthrate.tasks.task import Engine, Interrupted
 from depthrate.tasks.training.engine import EngineError, NoCompilerError
 
@@ -74,15 +75,20 @@ def test_what_has_no_native_steps_is_refused():
 
     assert choice() is choice(arch="rn2", norm="pre", optimizer="adam", loss="mse", dtype="float64") is Engine.NATIVE
     for given, why in (
-        ({"arch": "t11", "patch_size": 4}, "residual networks .arch rn1 and rn2., not for Transformer"),
+        ({"arch": "t11", "patch_size": 4}, "residual networks .arch rn1 and rn2. .*, not for Transformer"),
         ({"device": "cuda"}, "the device is cuda"),
         ({"matmul_precision": "bf16"}, "matmul_precision is bf16"),
     ):
         with pytest.raises(EngineError, match=f"no native steps for these trials: .*{why}.*--engine auto"):
             choice(**given)
-    trials = [DUFM.schema.fill({"depth": 2, "num_classes": 2, "samples_per_class": 2, "width": 3, "steps": 3})]
-    with pytest.raises(EngineError, match="no native steps for DufmDescent, whose step is written by hand"):
-        list(DUFM.run(trials, Context(ids_of(trials), engine=Engine.NATIVE)))
+    ufm = UFM.schema.fill({"num_classes": 2, "samples_per_class": 2, "dimension": 3, "solver": "gradient", "steps": 3})
+    with pytest.raises(EngineError, match="no native steps for these trials: .*not for UnconstrainedLayers"):
+        list(UFM.run([ufm], Context(ids_of([ufm]), engine=Engine.NATIVE)))
+    dufm = DUFM.schema.fill({"depth": 2, "num_classes": 2, "samples_per_class": 2, "width": 3, "steps": 3})
+    assert [DUFM.engine(dufm, asked, "cpu") for asked in (Engine.AUTO, Engine.COMPILED)] == [
+        Engine.NATIVE,
+        Engine.EAGER,
+    ]
 
 
 def test_it_is_never_another_engine_where_there_is_no_compiler(monkeypatch):

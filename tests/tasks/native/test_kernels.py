@@ -15,6 +15,7 @@ from native_trials import (
     network_of,
     plan_of,
     random_case,
+    taken,
     trainer_of,
     trials_of,
 )
@@ -66,16 +67,6 @@ def test_so_it_is_in_float64(family, seeds):
         eager, native = (make(network, plan, trials_of(2), samples) for make in (trainer_of, native_trainer))
         assert error(native.step(), eager.step()) < 1e-13, (network, plan, samples)
         assert error(gradient(native), gradient(eager)) < 1e-12, (network, plan, samples)
-
-
-def taken(trainer, num_steps, most):
-    """The parameters and losses after so many steps, `most` of them in a call."""
-    divergence = Divergence(trainer.num_trials, trainer.device)
-    while trainer.step_count < num_steps:
-        trainer._native.steps_at_once = most
-        trainer.advance(num_steps, divergence)
-    assert divergence.found() == {}
-    return torch.cat([trainer.theta_TP, trainer._native._loss_T.unsqueeze(1)], dim=1)
 
 
 @pytest.mark.slow
