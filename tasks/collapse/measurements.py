@@ -28,7 +28,15 @@ HOW_ONE_TRAINS = frozenset(
             "batch_size",
             "clip_norm",
         ),
-        *("polish", "polish_tolerance", "polish_smoothing", "polish_memory", "polish_barrier", "continuation"),
+        *(
+            "polish",
+            "polish_to",
+            "polish_tolerance",
+            "polish_smoothing",
+            "polish_memory",
+            "polish_barrier",
+            "continuation",
+        ),
         *(
             "init",
             "dtype",
@@ -133,11 +141,31 @@ _PER_LAYER = (
         panel="fitted",
     ),
     Measurement(
+        "regularisation_embedding",
+        "Regularisation of the embedding",
+        "(lambda_0 / 2) ||W_0, b_0||^2 with weight_decay_embedding; at the last layer alone",
+        panel="fitted",
+    ),
+    Measurement(
+        "regularisation_biases",
+        "Regularisation of the biases",
+        "(lambda_b / 2) sum of ||b_l||^2 with weight_decay_biases; at the last layer alone",
+        panel="fitted",
+    ),
+    Measurement(
         "smallest_deviation",
         "Smallest deviation before LayerNorm",
         "smallest standard deviation over coordinates of what a LayerNorm reads, over samples and layers: "
         "near 0 LayerNorm is singular; at the last layer alone",
         panel="fitted",
+    ),
+    Measurement(
+        "deviations",
+        "Smallest deviation before each LayerNorm",
+        "the same of each LayerNorm, in the order of the network, of trials that are polished; at the last layer alone",
+        kind="vector",
+        panel="fitted",
+        entry="LayerNorm",
     ),
     Measurement(
         "row_norms",
@@ -200,6 +228,21 @@ _PER_STEP = (
         "smoothed_grad_norm",
         "Gradient norm, smoothed",
         "norm of the gradient of what polish minimises: ReLU's kinks rounded off, with a barrier on the first variance",
+        per="step",
+        panel="fitted",
+    ),
+    Measurement(
+        "subgradient_norm",
+        "Least subgradient",
+        "smallest norm that was found of the objective's gradient with slopes between 0 and 1 at the kinks of the true ReLU, "
+        "those within the last width of polish_smoothing; where polish_to stationary ends",
+        per="step",
+        panel="fitted",
+    ),
+    Measurement(
+        "stationary",
+        doc="1 where polish_to stationary ended with a gradient norm within polish_tolerance times the objective, else 0",
+        axis="linear",
         per="step",
         panel="fitted",
     ),

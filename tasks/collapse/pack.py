@@ -27,7 +27,7 @@ from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.measures.alignment import weight_alignment
 from depthrate.tasks.measures.class_means import class_collapse, class_means
 from depthrate.tasks.measures.geodesic import Geodesic, add_geodesic
-from depthrate.tasks.measures.norms import row_norms, smallest_deviation, square_norms
+from depthrate.tasks.measures.norms import row_norms, smallest_deviations, square_norms
 from depthrate.tasks.measures.spectra import spectrum
 from depthrate.tasks.networks.network import Network, Tensors
 from depthrate.tasks.training.layers import LayerMeasurements, defined
@@ -77,6 +77,7 @@ class _Measurements:
     """What is measured of trials: their layers, and beside the last of them the networks' weights."""
 
     def __init__(self, class_counts_K: np.ndarray, trial: CollapseParameters):
+        self._of_each_norm = bool(trial.polish)
         self._of_layers = layer_measurements(class_counts_K, trial.rank_tol, epsilon=_epsilon(trial))
 
     def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
@@ -92,21 +93,34 @@ class _Measurements:
             decays = trainer.hyperparameters[position].weight_decays
             costs = {f"regularisation_{name}": decays[name] / 2 * size_T[trial] for name, size_T in sizes.items()}
             hidden = sizes["hidden"][trial] if "hidden" in sizes else 0.0
-            variance = trainer.smallest_variance(position)
-            smallest = _smallest_deviation(trainer, alone) if variance is None else variance**0.5
+            deviations = _deviations(trainer, alone) if self._of_each_norm else []
+            smallest = float(np.min(deviations)) if deviations else _smallest_deviation(trainer, position, alone)
             rows[-1] |= defined({"hidden_square_norm": hidden, "smallest_deviation": smallest, **costs})
+            rows[-1] |= {"deviations": deviations} if deviations else {}
             rows[-1] |= {} if norms is None else {"row_norms": norms[trial]}
         return rows_of_trials
 
 
-def _smallest_deviation(trainer: FusedTrainer, weights: Tensors) -> float | None:
+def _smallest_deviation(trainer: FusedTrainer, position: int, weights: Tensors) -> float | None:
+    variance = trainer.smallest_variance(position)
+    if variance is not None:
+        return float(variance**0.5)
+    deviations = _deviations(trainer, weights)
+    return float(np.min(deviations)) if deviations else None  # NaN stays NaN
+
+
+def _deviations(trainer: FusedTrainer, weights: Tensors) -> list[float]:
     """Look at some samples of a trial at once: a transformer holds far more of each than its last position."""
-    network, deviations = trainer.network, []
+    network = trainer.network
     with torch.no_grad():
-        for part_NI in torch.split(trainer.x_NI, max(1, EVALUATION_ROWS // network.rows_per_sample)):
-            smallest_T = smallest_deviation(network.norm_inputs(weights, part_NI.unsqueeze(0)))
-            deviations += [] if smallest_T is None else [smallest_T.item()]
-    return min(deviations, default=None)
+        parts = [
+            [
+                smallest_T.item()
+                for smallest_T in smallest_deviations(network.norm_inputs(weights, part_NI.unsqueeze(0)))
+            ]
+            for part_NI in torch.split(trainer.x_NI, max(1, EVALUATION_ROWS // network.rows_per_sample))
+        ]
+    return [min(of_one_norm) for of_one_norm in zip(*parts, strict=True)]
 
 
 def _epsilon(trial: CollapseParameters) -> float | None:

@@ -40,6 +40,7 @@ from depthrate.tasks.training.polish_parameters import (
     PolishBarrier,
     PolishMemory,
     PolishSmoothing,
+    PolishTo,
     PolishTolerance,
 )
 
@@ -164,6 +165,29 @@ class CollapseParameters(TrainingParameters, NetworkParameters):
         added_later=True,
         doc="what LayerNorm adds to a variance; the definition has nothing",
     )
+    train_embedding: bool = parameter(
+        True,
+        added_later=True,
+        doc="whether W_0 and b_0 (in transformers W_e and W_p) are trained; else they stay as drawn, and the problem has an "
+        "optimum (docs/infimum.md)",
+    )
+    embedding_seed: int = parameter(
+        0,
+        minimum=0,
+        fusible=True,
+        is_random_seed=True,
+        added_later=True,
+        doc="seed that an embedding is drawn with that is not trained, so that seeds are restarts on one problem",
+    )
+    weight_decay_embedding: float | None = parameter(
+        None,
+        minimum=0,
+        added_later=True,
+        doc="lambda of W_0 and b_0 (W_e and W_p); null: none, as in P1",
+    )
+    weight_decay_biases: float | None = parameter(
+        None, minimum=0, added_later=True, doc="lambda of all other biases; null: none, as in P1"
+    )
     geodesic: bool = parameter(
         False,
         added_later=True,
@@ -177,6 +201,7 @@ class CollapseParameters(TrainingParameters, NetworkParameters):
         doc="of effective_depth: share of samples that may be nearer to another class's mean; with geodesic",
     )
     polish: Polish
+    polish_to: PolishTo
     polish_tolerance: PolishTolerance
     polish_smoothing: PolishSmoothing
     polish_memory: PolishMemory
@@ -205,9 +230,14 @@ def vocabulary_size(trial: CollapseParameters) -> int:
 
 
 def weight_decays(trial: CollapseParameters) -> dict[str, float]:
-    """Return the weight decay of each group: `hidden`, and `last` for the last layer."""
+    """Return the weight decay of each group: `hidden`, `last` for the last layer, embedding and biases where they have one."""
     last = trial.weight_decay_last
-    return {"hidden": trial.weight_decay, "last": trial.weight_decay if last is None else last}
+    others = {"embedding": trial.weight_decay_embedding, "biases": trial.weight_decay_biases}
+    return {
+        "hidden": trial.weight_decay,
+        "last": trial.weight_decay if last is None else last,
+        **{group: decay for group, decay in others.items() if decay is not None},
+    }
 
 
 def draw_seed(trial: CollapseParameters) -> int:
@@ -222,11 +252,12 @@ def draw_seed(trial: CollapseParameters) -> int:
 
 
 def objective_bound(trial: CollapseParameters, num_samples: int, closest: float) -> float | None:
-    """Return the theorem's bound on the objective above its limit; null for networks that it is not about.
+    """Return the theorem's bound on the objective above its limit; null for networks and problems that it is not about.
 
     closest: the smallest distance between two samples of norm 1.
     """
-    if ARCHITECTURES[trial.arch].construction_matrices != 1 or trial.norm != "post":
+    is_other = not trial.train_embedding or {"embedding", "biases"} & weight_decays(trial).keys()
+    if ARCHITECTURES[trial.arch].construction_matrices != 1 or trial.norm != "post" or is_other:
         return None
     decay = trial.weight_decay
     return theorem_bound(

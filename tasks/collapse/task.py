@@ -60,6 +60,7 @@ class Collapse(NetworkTask[CollapseParameters]):
         check_training(trial, data_shape(trial).num_samples)
         check_draw(trial, PUBLISHED[trial.dataset].smallest_class)
         _check_inputs(trial)
+        _check_free(trial)
         _check_backbone(trial)
         _check_stages(trial)
         check_polish(trial, is_deepenable=not trial.continuation or self._is_deepenable(trial))
@@ -134,6 +135,29 @@ def _check_inputs(trial: CollapseParameters) -> None:
         raise ParameterError(
             f"patch_size is {trial.patch_size}, but images of {dataset!r} have {side} pixels a side; give one of {divisors}"
         )
+
+
+def _check_free(trial: CollapseParameters) -> None:
+    """Refuse what is said of an embedding and biases where it means nothing."""
+    decay = trial.weight_decay_embedding
+    if not trial.train_embedding and decay is not None:
+        raise ParameterError(
+            f"train_embedding is false and weight_decay_embedding is {decay}; give null: what is fixed does not decay"
+        )
+    if trial.train_embedding and trial.embedding_seed:
+        raise ParameterError(
+            f"embedding_seed is {trial.embedding_seed} and train_embedding is true; give 0, or train_embedding false"
+        )
+    given = [name for name in ("train_embedding", *_FREE_DECAYS) if getattr(trial, name) != trial.schema[name].default]
+    if given and not ARCHITECTURES[trial.arch].has_embedding:
+        *others, last = [name for name, other in ARCHITECTURES.items() if other.has_embedding]
+        raise ParameterError(
+            f"{given[0]} is {getattr(trial, given[0])!r}, but {trial.arch!r} is no network with such an embedding and such "
+            f"biases; leave it at its default, or give arch {', '.join(others)} or {last}"
+        )
+
+
+_FREE_DECAYS = ("weight_decay_embedding", "weight_decay_biases")
 
 
 def _check_backbone(trial: CollapseParameters) -> None:

@@ -133,8 +133,8 @@ def theorem_bound(blocks: int, *, num_samples: int, width: int, weight_decay: fl
 def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
     """Return `theorem_bound` at each trial's depth, up to its factor: it bounds squared distances to collapse alike.
 
-    Null for networks that it is not about (blocks of several matrices, pre-LN), and where anything in its factor differs
-    between the trials.
+    Null for what it is not about (blocks of several matrices, pre-LN, an embedding or biases that are not free), and where
+    anything in its factor differs between the trials.
     """
     from depthrate.tasks.networks.builtin import ARCHITECTURES  # here: see construction_excess
 
@@ -143,6 +143,8 @@ def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | No
     architecture = ARCHITECTURES.get(str(trials[0].get("arch"))) if len(factors) == 1 else None
     if architecture is None or architecture.construction_matrices != 1 or trials[0].get("norm") == "pre":
         return None
+    if any(map(_is_other_problem, trials)):
+        return None
     depths = [params.get("depth") for params in trials]
     return [
         theorem_bound(depth - 1, num_samples=1, width=1, weight_decay=1.0, closest=1.0)
@@ -150,6 +152,12 @@ def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | No
         else None
         for depth in depths
     ]
+
+
+def _is_other_problem(params: Mapping[str, Any]) -> bool:
+    """Tell whether embedding or biases are not free, as P1's theorems have them."""
+    decays = (params.get("weight_decay_embedding"), params.get("weight_decay_biases"))
+    return params.get("train_embedding") is False or any(decay is not None for decay in decays)
 
 
 def bound_of_simplex(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:

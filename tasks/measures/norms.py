@@ -6,7 +6,7 @@ Source: P1 Neural Collapse is Globally Optimal in Deep Regularized ResNets and T
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -27,16 +27,13 @@ def row_norms(weight_TKD: Tensor) -> Tensor:
     return weight_TKD.double().norm(dim=-1)
 
 
-def smallest_deviation(before_norms: Iterable[Tensor]) -> Tensor | None:
-    """Return the smallest standard deviation over the last axis, [T], of all that LayerNorms read; null where there is none.
+def smallest_deviations(before_norms: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield the smallest standard deviation over the last axis, [T], of what each LayerNorm reads.
 
     Near zero LayerNorm is a singularity, and its eps decides what comes out.
     """
-    smallest_T: Tensor | None = None
     for h_TND in before_norms:
-        here_T = torch.stack([_smallest_deviation(h_ND) for h_ND in h_TND.flatten(1, -2)])
-        smallest_T = here_T if smallest_T is None else torch.minimum(smallest_T, here_T)
-    return smallest_T
+        yield torch.stack([_smallest_deviation(h_ND) for h_ND in h_TND.flatten(1, -2)])
 
 
 def _smallest_deviation(h_ND: Tensor) -> Tensor:

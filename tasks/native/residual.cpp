@@ -1,11 +1,14 @@
 // Training steps of L-RN1 and L-RN2, post-LN and pre-LN (tasks/networks/residual.py), each trial alone, tile by tile.
 //
-// Built with NUMBER, WIDTH, INPUTS, CLASSES, LINEAR_LAYERS (1 or 2 in a block), PRE_NORM and perhaps SMOOTHED. A trial's parameters
+// Built with NUMBER, WIDTH, INPUTS, CLASSES, LINEAR_LAYERS (1 or 2 in a block), PRE_NORM, perhaps SMOOTHED (1 parabola, 2 root) and FIXED_EMBEDDING. A trial's parameters
 // are those of its linear maps in order: the embedding, LINEAR_LAYERS a block, the last one, perhaps without b.
 #include "steps.h"
 
 constexpr long D = WIDTH, I = INPUTS, K = CLASSES, LINEAR = LINEAR_LAYERS;
 constexpr bool PRE = PRE_NORM, TWO = LINEAR == 2;
+#ifndef FIXED_EMBEDDING
+#define FIXED_EMBEDDING 0
+#endif
 constexpr bool KEEPS_SLOPES = SMOOTHED || !TWO;  // of ReLUs; else they are seen in what the second map of a block reads
 constexpr long DV = vectors(D), LD = padded(D), LI = padded(I), LK = padded(K);
 enum Group { HIDDEN, LAST };
@@ -72,7 +75,7 @@ struct Residual : Step<Residual> {
       }
     });
     for (long block = depth - 1; block > 0; block--) backward(m, block, is_first, is_last);
-    embed_backward(count, m, is_first, is_last);
+    if (!FIXED_EMBEDDING) embed_backward(count, m, is_first, is_last);  // else its gradient stays at 0
     return total;
   }
 

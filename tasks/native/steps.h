@@ -10,7 +10,7 @@
 #ifndef SMOOTHED
 #define SMOOTHED 0
 #endif
-using Rectifier = std::conditional_t<SMOOTHED, SmoothRelu, Relu>;
+using Rectifier = std::conditional_t<SMOOTHED == 2, RootRelu, std::conditional_t<SMOOTHED == 1, SmoothRelu, Relu>>;
 template <long N> alignas(64) static const Number ZEROS[N] = {};  // static: a process with several libraries would share an inline one
 
 // What a call is given, see tasks/native/library.py.

@@ -191,6 +191,21 @@ struct SmoothRelu {
   INLINE_MEMBER static Vector take(Kept kept, Vector v) { return kept * v; }
 };
 
+// (z + sqrt(z^2 + width^2)) / 2; its slope is its value over the root.
+struct RootRelu {
+  using Kept = Vector;
+  Number square;
+  RootRelu(Number width = 1) : square(width * width) {}
+  INLINE_MEMBER Vector give(Vector z, Kept& kept) const {
+    Vector root = z * z + square;
+    for (long i = 0; i < LANES; i++) root[i] = std::sqrt(root[i]);
+    const Vector value = (z + root) * Number(0.5);
+    kept = value / root;
+    return value;
+  }
+  INLINE_MEMBER static Vector take(Kept kept, Vector v) { return kept * v; }
+};
+
 // ---- LayerNorm, of N numbers without parameters, four rows at a time ----
 
 // v <- (v - mean) / sqrt(variance + eps); returns 1 / sqrt(variance + eps).

@@ -13,7 +13,7 @@ from typing import Any
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.batch_normed import DenseResNet, StagedResNet, stages_of
 from depthrate.tasks.networks.convolutional import ResNetWithHead
-from depthrate.tasks.networks.network import Network
+from depthrate.tasks.networks.network import FreeParameters, Network
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.networks.transformer import Transformer
 from depthrate.tasks.parameters import Parameters
@@ -29,6 +29,9 @@ class NetworkParameters(Parameters):
     loss: str
     last_bias: bool | None
     ln_eps: float
+    train_embedding: bool
+    weight_decay_embedding: float | None
+    weight_decay_biases: float | None
     dataset: str
     stages: str | None
     patch_size: int | None
@@ -50,6 +53,8 @@ class Architecture:
     """Whether it is made of stages, so that `stages` means something, and `width` does not."""
     has_limit: bool = True
     """Whether its last features are behind a LayerNorm, so that the objective has a known limit as depth grows."""
+    has_embedding: bool = False
+    """Whether it begins with an embedding, so that `train_embedding` and the decays of embedding and biases mean something."""
     has_backbone: bool = False
     """Whether it is a backbone with a head, so that `regularise` and `weight_decay_features` mean something."""
     construction_matrices: int | None = None
@@ -59,6 +64,14 @@ class Architecture:
 def has_last_bias(trial: NetworkParameters) -> bool:
     """Return whether the last layer has a bias: as the trial says, else with cross-entropy and not with squares."""
     return bool(trial.loss == "ce" if trial.last_bias is None else trial.last_bias)
+
+
+def _free(trial: NetworkParameters) -> FreeParameters:
+    return FreeParameters(
+        train_embedding=trial.train_embedding,
+        decays_embedding=trial.weight_decay_embedding is not None,
+        decays_biases=trial.weight_decay_biases is not None,
+    )
 
 
 def _residual(trial: NetworkParameters, data: DataShape, *, linear_layers: int) -> Network:
@@ -71,6 +84,7 @@ def _residual(trial: NetworkParameters, data: DataShape, *, linear_layers: int) 
         num_classes=data.num_classes,
         last_bias=has_last_bias(trial),
         ln_eps=trial.ln_eps,
+        free=_free(trial),
     )
 
 
@@ -90,6 +104,7 @@ def _transformer(trial: NetworkParameters, data: DataShape, *, attention_layers:
         last_bias=has_last_bias(trial),
         ln_eps=trial.ln_eps,
         image_shape=None if is_text else _image_shape(data),
+        free=_free(trial),
     )
 
 
@@ -144,12 +159,12 @@ def _num_patches(trial: NetworkParameters, data: DataShape) -> int:
 
 def _attention(attention_layers: int, mlp_layers: int) -> Architecture:
     make = partial(_transformer, attention_layers=attention_layers, mlp_layers=mlp_layers)
-    return Architecture(make=make, reads_tokens=True, reads_patches=True)
+    return Architecture(make=make, has_embedding=True, reads_tokens=True, reads_patches=True)
 
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "rn1": Architecture(make=partial(_residual, linear_layers=1), construction_matrices=1),
-    "rn2": Architecture(make=partial(_residual, linear_layers=2), construction_matrices=2),
+    "rn1": Architecture(make=partial(_residual, linear_layers=1), has_embedding=True, construction_matrices=1),
+    "rn2": Architecture(make=partial(_residual, linear_layers=2), has_embedding=True, construction_matrices=2),
     "t11": _attention(1, 1),
     "t12": _attention(1, 2),
     "t21": _attention(2, 1),

@@ -6,12 +6,12 @@ Flat, because an update is then a handful of operations however many tensors a n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
-from depthrate.tasks.networks.network import Network, ParameterSpec, StateSpec
+from depthrate.tasks.networks.network import Network, ParameterSpec, StateSpec, Tensors
 
 
 def initial_parameters(
@@ -44,6 +44,21 @@ def split_parameters(theta_TP: Tensor, specs: Sequence[ParameterSpec]) -> dict[s
     return {spec.name: piece.view(-1, *spec.shape) for spec, piece in zip(specs, pieces, strict=True)}
 
 
+def leaves_of(parameters: Tensors, fixed: Collection[str] = ()) -> dict[str, Tensor]:
+    """Return the parameters as leaves of a graph of their own; no gradient goes to those that are fixed."""
+    return {
+        name: tensor.detach() if name in fixed else tensor.detach().requires_grad_()
+        for name, tensor in parameters.items()
+    }
+
+
+def gradients_of(term: Tensor, leaves: Tensors, *, some_unused: bool = False) -> tuple[Tensor, ...]:
+    """Return a term's gradient with respect to each leaf, 0 for those that are fixed or that it does not know."""
+    trained = [leaf for leaf in leaves.values() if leaf.requires_grad]
+    found = iter(torch.autograd.grad(term, trained, allow_unused=some_unused, materialize_grads=some_unused))
+    return tuple(next(found) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in leaves.values())
+
+
 def initial_state(
     specs: Sequence[StateSpec], num_trials: int, dtype: torch.dtype, device: torch.device
 ) -> dict[str, Tensor]:
@@ -54,14 +69,26 @@ def initial_state(
 
 
 def started(
-    network: Network, init: str, streams: Sequence[torch.Generator], dtype: torch.dtype
+    network: Network,
+    init: str,
+    streams: Sequence[torch.Generator],
+    dtype: torch.dtype,
+    fixed_streams: Sequence[torch.Generator] | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the parameters [T, P] and the state that trials begin with, each drawn from a stream of its own, on the CPU."""
+    """Return the parameters [T, P] and the state that trials begin with, each drawn from a stream of its own, on the CPU.
+
+    fixed_streams: what the parameters that are not trained are drawn with; null: the same.
+    """
     own = [network.start(stream.initial_seed(), dtype) for stream in streams]
     if given := [each for each in own if each is not None]:
         state = {name: torch.stack([each[name] for _, each in given]) for name in given[0][1]}
         return torch.stack([theta_P for theta_P, _ in given]), state
-    drawn = [initial_parameters(network.parameter_specs(), init, stream, dtype) for stream in streams]
+    specs = network.parameter_specs()
+    drawn = [initial_parameters(specs, init, stream, dtype) for stream in streams]
+    if fixed_streams is not None:
+        fixed_P = torch.cat([torch.full((spec.size,), not spec.is_trained) for spec in specs])
+        others = [initial_parameters(specs, init, stream, dtype) for stream in fixed_streams]
+        drawn = [torch.where(fixed_P, other_P, own_P) for own_P, other_P in zip(drawn, others, strict=True)]
     return torch.stack(drawn), initial_state(network.state_specs(), len(streams), dtype, torch.device("cpu"))
 
 

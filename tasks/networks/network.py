@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 Tensors = Mapping[str, "Tensor"]
 """Name -> tensor [T, *shape]."""
 NO_STATE: Tensors = MappingProxyType({})
+Relu = Callable[["Tensor"], "Tensor"]
+"""What stands for ReLU: elementwise, on a tensor [T, ...]."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class ParameterSpec:
     """Its decay group, any name: trials give each group a weight decay. Null: never regularised."""
     initial: float | None = None
     """The value that all its numbers start with; null: drawn as the trial's `init` says."""
+    is_trained: bool = True
+    """Whether training changes it; else it stays as it started, and its gradient counts as 0."""
 
     @property
     def size(self) -> int:
@@ -94,6 +98,30 @@ class StepCost:
     """Numbers of one row that the backward pass needs from the forward pass."""
     kept_by_process: float | None = None
     """The same as a CPU process grows by it, with what its allocator keeps (measured); null: a third more than `kept`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreeParameters:
+    """What of a network with an embedding and biases is trained and decayed; as it stands, what P1's objective (7) has."""
+
+    train_embedding: bool = True
+    """Whether the embedding is trained; else it stays as drawn."""
+    decays_embedding: bool = False
+    """Whether it has the decay group `embedding`."""
+    decays_biases: bool = False
+    """Whether all other biases have the decay group `biases`."""
+
+    def embedding(self, name: str, shape: tuple[int, ...], fan_in: int) -> ParameterSpec:
+        """Return a tensor of the embedding."""
+        decay = "embedding" if self.decays_embedding else None
+        return ParameterSpec(name, shape, fan_in, decay, is_trained=self.train_embedding)
+
+    def bias(self, name: str, size: int, fan_in: int) -> ParameterSpec:
+        """Return a bias that is not the embedding's."""
+        return ParameterSpec(name, (size,), fan_in, "biases" if self.decays_biases else None)
+
+
+AS_IN_P1 = FreeParameters()
 
 
 @dataclass(frozen=True)
@@ -151,8 +179,13 @@ class Network(ABC):
 
     @cached_property
     def num_parameters(self) -> int:
-        """Numbers that one trial trains."""
+        """Numbers that one trial holds as parameters."""
         return sum(spec.size for spec in self.parameter_specs())
+
+    @cached_property
+    def fixed_parameters(self) -> frozenset[str]:
+        """Names of the parameters that stay as they started."""
+        return frozenset(spec.name for spec in self.parameter_specs() if not spec.is_trained)
 
     def state_specs(self) -> list[StateSpec]:
         """Return what the network carries without training it (running statistics, say); none by default."""
@@ -211,8 +244,8 @@ class Network(ABC):
         """Yield what each LayerNorm reads, [T, N, ..., D], the first one first; none where a network does not say."""
         return iter(())
 
-    def smoothed(self, width_T11: Tensor) -> Network:
-        """Return the network with the kinks of its ReLUs rounded off over |z| < width; itself where it has none."""
+    def with_relu(self, relu: Relu) -> Network:
+        """Return the network with another function for each ReLU; itself where it has none."""
         return self
 
     def neutral_block(self) -> Mapping[str, float] | None:

@@ -9,7 +9,7 @@ import collections
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from depthrate.tasks.networks.network import Tensors
+from depthrate.tasks.networks.network import Relu, Tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,14 +41,9 @@ def layer_norm(x_TND: Tensor, eps: float = LAYER_NORM_EPS) -> Tensor:
     return functional.layer_norm(x_TND, x_TND.shape[-1:], eps=eps)
 
 
-def relu(x_TND: Tensor, smoothing_T11: Tensor | None = None) -> Tensor:
-    """Return max(x, 0), its kink rounded off over |x| < smoothing where that is given."""
-    if smoothing_T11 is None:
-        return x_TND.relu()
-    from depthrate.tasks.networks.smooth_relu import SmoothRelu
-
-    smooth: Tensor = SmoothRelu.apply(x_TND, smoothing_T11)  # type: ignore[no-untyped-call]
-    return smooth
+def relu(x_TND: Tensor, instead: Relu | None = None) -> Tensor:
+    """Return max(x, 0), or what is given for it."""
+    return x_TND.relu() if instead is None else instead(x_TND)
 
 
 def embedding(tokens_TNS: Tensor, table_TVD: Tensor) -> Tensor:

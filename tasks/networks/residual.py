@@ -11,7 +11,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from depthrate.tasks.networks.network import NO_STATE, Kernels, Layer, Network, ParameterSpec, StepCost, Tensors
+from depthrate.tasks.networks.network import (
+    AS_IN_P1,
+    NO_STATE,
+    FreeParameters,
+    Kernels,
+    Layer,
+    Network,
+    ParameterSpec,
+    Relu,
+    StepCost,
+    Tensors,
+)
 from depthrate.tasks.networks.operations import LAYER_NORM_EPS, NEUTRAL_BIAS, last, layer_norm, linear, relu
 
 if TYPE_CHECKING:
@@ -24,7 +35,7 @@ class ResidualNetwork(Network):
 
     Post-LN: X_{l+1} = LN(X_l + block(X_l)). Pre-LN: X_{l+1} = X_l + block(LN(X_l)), read out at LN(X_L).
     Layer 0 is the input, layer l what block l reads, layer depth what the last layer reads. Decay groups: `hidden` for the
-    weights of blocks, `last` for W_L; biases and W_0 are not regularised.
+    weights of blocks, `last` for W_L; biases and W_0 are not regularised, unless `free` says so.
     """
 
     linear_layers: int
@@ -36,24 +47,25 @@ class ResidualNetwork(Network):
     num_classes: int
     last_bias: bool
     ln_eps: float = LAYER_NORM_EPS
-    smoothing_T11: Tensor | None = None
-    """Half the width over which the kink of ReLU is rounded off; null: not."""
+    relu: Relu | None = None
+    """What stands for ReLU; null: ReLU itself."""
+    free: FreeParameters = AS_IN_P1
     last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
         """Return the parameters in the order in which they are drawn and stored."""
         d, i = self.width, self.input_dimensions
-        specs = [ParameterSpec("W_0", (d, i), i, None), ParameterSpec("b_0", (d,), i, None)]
+        specs = [self.free.embedding("W_0", (d, i), i), self.free.embedding("b_0", (d,), i)]
         for block in range(1, self.depth):
             for number in range(1, self.linear_layers + 1):
                 suffix = f"{block}" if self.linear_layers == 1 else f"{block},{number}"
                 specs += [
                     ParameterSpec(f"W_{suffix}", (d, d), d, "hidden"),
-                    ParameterSpec(f"b_{suffix}", (d,), d, None),
+                    self.free.bias(f"b_{suffix}", d, d),
                 ]
         specs.append(ParameterSpec("W_L", (self.num_classes, d), d, "last"))
         if self.last_bias:
-            specs.append(ParameterSpec("b_L", (self.num_classes,), d, None))
+            specs.append(self.free.bias("b_L", self.num_classes, d))
         return specs
 
     def layers(self) -> list[Layer]:
@@ -76,8 +88,8 @@ class ResidualNetwork(Network):
         )
 
     def kernels(self) -> Kernels | None:
-        """Return those of `tasks/native/residual.cpp`; null with rounded kinks."""
-        if self.smoothing_T11 is not None:
+        """Return those of `tasks/native/residual.cpp`; null where ReLU is another, or embedding or biases decay."""
+        if self.relu is not None or self.free.decays_embedding or self.free.decays_biases:
             return None
         constants = {
             "WIDTH": self.width,
@@ -86,6 +98,8 @@ class ResidualNetwork(Network):
             "LINEAR_LAYERS": self.linear_layers,
             "PRE_NORM": int(self.pre_norm),
         }
+        if not self.free.train_embedding:
+            constants["FIXED_EMBEDDING"] = 1
         arguments = {"depth": self.depth, "last_bias": self.last_bias, "ln_eps": self.ln_eps}
         return Kernels("residual", constants, arguments, ("hidden", "last"), can_smooth=True, gives_layers=True)
 
@@ -111,9 +125,9 @@ class ResidualNetwork(Network):
             h_TND = normal_TND + self._block(parameters, block, normal_TND)
             yield h_TND
 
-    def smoothed(self, width_T11: Tensor) -> ResidualNetwork:
-        """Return the network with the kinks of its ReLUs rounded off over |z| < width."""
-        return dataclasses.replace(self, smoothing_T11=width_T11)
+    def with_relu(self, relu: Relu) -> ResidualNetwork:
+        """Return the network with another function for each ReLU."""
+        return dataclasses.replace(self, relu=relu)
 
     def neutral_block(self) -> Mapping[str, float] | None:
         """Return W = 0 and one bias for all coordinates, which the next LayerNorm takes away; null for RN2.
@@ -138,6 +152,6 @@ class ResidualNetwork(Network):
 
     def _block(self, parameters: Tensors, block: int, h_TND: Tensor) -> Tensor:
         if self.linear_layers == 1:
-            return relu(linear(parameters, f"{block}", h_TND), self.smoothing_T11)
-        inner_TND = relu(linear(parameters, f"{block},1", h_TND), self.smoothing_T11)
+            return relu(linear(parameters, f"{block}", h_TND), self.relu)
+        inner_TND = relu(linear(parameters, f"{block},1", h_TND), self.relu)
         return linear(parameters, f"{block},2", inner_TND)

@@ -1,4 +1,8 @@
-"""ReLU with its kink rounded off, for optimisers that need a gradient without jumps; imported where torch is at hand."""
+"""What stands for ReLU where a gradient without jumps is wanted: its kink rounded off; imported where torch is at hand.
+
+Operations are single elementwise ones, and widths have a trial axis, [T, 1, 1]: a trial's numbers do not depend on the pack it
+is in.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,82 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depthrate.tasks.networks.network import Relu
 
-class SmoothRelu(torch.autograd.Function):
-    """max(z, 0) outside of |z| < e, inside (z + e)^2 / 4e: value and slope go on at both ends; never more than e/4 above.
 
-    With p = clamp(z/2e + 1/2, 0, 1), which is its slope, it is p (z + e (1 - p)) everywhere. Operations are single
-    elementwise ones, and e has a trial axis, [T, 1, 1]: a trial's numbers do not depend on the pack it is in.
-    """
-
+class _Parabola(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z_TND: Tensor, width_T11: Tensor) -> Tensor:
-        """Return the smoothed ReLU of z."""
         slope_TND = (z_TND * (0.5 / width_T11)).add_(0.5).clamp_(0, 1)
         ctx.save_for_backward(slope_TND)
         return (1 - slope_TND).mul_(width_T11).add_(z_TND).mul_(slope_TND)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
-        """Return the gradient for z; the width is no parameter."""
         (slope_TND,) = ctx.saved_tensors
         return gradients[0] * slope_TND, None
+
+
+class _Root(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z_TND: Tensor, width_T11: Tensor) -> Tensor:
+        root_TND = (z_TND * z_TND).add_(width_T11 * width_T11).sqrt_()
+        value_TND = (z_TND + root_TND).mul_(0.5)
+        ctx.save_for_backward(value_TND / root_TND)
+        return value_TND
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor, None]:
+        (slope_TND,) = ctx.saved_tensors
+        return gradients[0] * slope_TND, None
+
+
+def parabola(width_T11: Tensor) -> Relu:
+    """Return max(z, 0) outside of |z| < e, inside (z + e)^2 / 4e: value and slope go on at both ends; at most e/4 above.
+
+    With p = clamp(z/2e + 1/2, 0, 1), which is its slope, it is p (z + e (1 - p)) everywhere.
+    """
+    return lambda z_TND: _Parabola.apply(z_TND, width_T11)  # type: ignore[no-untyped-call]
+
+
+def root(width_T11: Tensor) -> Relu:
+    """Return (z + sqrt(z^2 + w^2)) / 2: it has all derivatives and is at most w/2 above ReLU; its slope is value over root."""
+    return lambda z_TND: _Root.apply(z_TND, width_T11)  # type: ignore[no-untyped-call]
+
+
+REACH = 30.0
+"""Widths from 0 within which `root` has a slope that is neither 0 nor 1: it is off by 3e-4 there."""
+
+
+class KinkSlopes:
+    """ReLU whose slope at its kinks, where |z| is at most `REACH` widths, is free to be anything between 0 and 1.
+
+    The kinks are those of the first pass through the network, in its order; each pass is given their slopes. The value is
+    ReLU's, and a second derivative goes to the slopes.
+    """
+
+    def __init__(self, width: float):
+        self.width = width
+        self.starts: list[Tensor] = []
+        """The slopes that `root` of that width has there, a tensor a call."""
+        self.slopes: list[Tensor] | None = None
+        self._masks: list[Tensor] = []
+        self._calls = 0
+
+    def begin(self, slopes: list[Tensor] | None) -> None:
+        """Begin a pass; null for the first one."""
+        self.slopes, self._calls = slopes, 0
+
+    def __call__(self, z_TND: Tensor) -> Tensor:
+        """Return ReLU of z."""
+        fixed_TND = z_TND.detach()
+        if self.slopes is None:
+            self._masks.append(fixed_TND.abs() <= REACH * self.width)
+            near = fixed_TND[self._masks[-1]]
+            self.starts.append((1 + near / (near * near + self.width**2).sqrt()) / 2)
+            slopes = self.starts
+        else:
+            slopes = self.slopes
+        slope_TND = (fixed_TND > 0).to(z_TND.dtype).masked_scatter(self._masks[self._calls], slopes[self._calls])
+        self._calls += 1
+        return fixed_TND.relu() + slope_TND * (z_TND - fixed_TND)

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StepCost, Tensors
+from depthrate.tasks.networks.network import (
+    AS_IN_P1,
+    NO_STATE,
+    FreeParameters,
+    Layer,
+    Network,
+    ParameterSpec,
+    Relu,
+    StepCost,
+    Tensors,
+)
 from depthrate.tasks.networks.operations import LAYER_NORM_EPS, NEUTRAL_BIAS, embedding, last, layer_norm, linear, relu
 
 if TYPE_CHECKING:
@@ -28,7 +38,7 @@ class Transformer(Network):
     Post-LN: U = LN(X), V = LN(U + attention(U)), X' = V + mlp(V). Pre-LN, on X = LN(W_e Z + W_p): U = X + attention(LN(X)),
     X' = U + mlp(LN(U)). Read out at LN(X). Single-head attention(X)_j = sum over i <= j of softmax_i(score_ij) value_i.
     Layer 0 is what block 1 reads, layer l what follows block l. Decay groups: `hidden` for the weights of blocks, `last` for
-    W_L (the paper's W_{L+1}); biases, W_e and W_p are not regularised.
+    W_L (the paper's W_{L+1}); biases, W_e and W_p are not regularised, unless `free` says so.
     """
 
     attention_layers: int
@@ -49,8 +59,9 @@ class Transformer(Network):
     image_shape: tuple[int, int, int] | None = None
     """Channels, rows, columns of the images that `arranged` cuts into square patches; null: inputs are read as they come."""
     ln_eps: float = LAYER_NORM_EPS
-    smoothing_T11: Tensor | None = None
-    """Half the width over which the kink of ReLU is rounded off; null: not."""
+    relu: Relu | None = None
+    """What stands for ReLU; null: ReLU itself."""
+    free: FreeParameters = AS_IN_P1
     last_weight = "W_L"
 
     def parameter_specs(self) -> list[ParameterSpec]:
@@ -59,10 +70,10 @@ class Transformer(Network):
         # Tokens and positions are one-hot columns: however many there are, an output reads one entry of its row.
         if self.patch_dimensions is None:
             assert self.vocabulary_size is not None
-            specs = [ParameterSpec("W_e", (d, self.vocabulary_size), 1, None)]
+            specs = [self.free.embedding("W_e", (d, self.vocabulary_size), 1)]
         else:
-            specs = [ParameterSpec("W_e", (d, self.patch_dimensions), self.patch_dimensions, None)]
-        specs.append(ParameterSpec("W_p", (d, self.positions), 1, None))
+            specs = [self.free.embedding("W_e", (d, self.patch_dimensions), self.patch_dimensions)]
+        specs.append(self.free.embedding("W_p", (d, self.positions), 1))
         attention = ("QK", "VO") if self.attention_layers == 1 else ("Q", "K", "V", "O")
         mlp = ("",) if self.mlp_layers == 1 else (",1", ",2")
         for block in range(1, self.depth + 1):
@@ -70,11 +81,11 @@ class Transformer(Network):
             for name in mlp:
                 specs += [
                     ParameterSpec(f"W_{block}{name}", (d, d), d, "hidden"),
-                    ParameterSpec(f"b_{block}{name}", (d,), d, None),
+                    self.free.bias(f"b_{block}{name}", d, d),
                 ]
         specs.append(ParameterSpec("W_L", (self.num_classes, d), d, "last"))  # W_{L+1} in the paper
         if self.last_bias:
-            specs.append(ParameterSpec("b_L", (self.num_classes,), d, None))
+            specs.append(self.free.bias("b_L", self.num_classes, d))
         return specs
 
     def layers(self) -> list[Layer]:
@@ -130,9 +141,9 @@ class Transformer(Network):
             normal_TNSD = self._norm(h_TNSD)
             yield (h_TNSD if self.pre_norm else normal_TNSD) + self._attention(parameters, block, normal_TNSD)
 
-    def smoothed(self, width_T11: Tensor) -> Transformer:
-        """Return the network with the kinks of its ReLUs rounded off over |z| < width."""
-        return dataclasses.replace(self, smoothing_T11=width_T11)
+    def with_relu(self, relu: Relu) -> Transformer:
+        """Return the network with another function for each ReLU."""
+        return dataclasses.replace(self, relu=relu)
 
     def neutral_block(self) -> Mapping[str, float] | None:
         """Return values and MLP of 0 and one bias for all coordinates, which the next LayerNorm takes away; null but for T11.
@@ -187,8 +198,8 @@ class Transformer(Network):
     def _mlp(self, parameters: Tensors, block: int, h_TNSD: Tensor) -> Tensor:
         h_TMD = h_TNSD.flatten(1, 2)
         if self.mlp_layers == 1:
-            return relu(linear(parameters, f"{block}", h_TMD), self.smoothing_T11).view_as(h_TNSD)
-        inner_TMD = relu(linear(parameters, f"{block},1", h_TMD), self.smoothing_T11)
+            return relu(linear(parameters, f"{block}", h_TMD), self.relu).view_as(h_TNSD)
+        inner_TMD = relu(linear(parameters, f"{block},1", h_TMD), self.relu)
         return linear(parameters, f"{block},2", inner_TMD).view_as(h_TNSD)
 
 

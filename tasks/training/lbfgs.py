@@ -25,8 +25,13 @@ MOST_TRIES = 40
 class Lbfgs:
     """Minimises one function of P numbers in float64; the products of a step read the memory twice."""
 
-    def __init__(self, start_P: Tensor, memory: int):
-        """Start at a point; `memory` is the number M of pairs remembered."""
+    def __init__(self, start_P: Tensor, memory: int, *, rounding: float = 0.0):
+        """Start at a point; `memory` is the number M of pairs remembered.
+
+        rounding: what share of the value rounding makes of it. Where two values differ by less, slopes decide (Hager and Zhang,
+        A new conjugate gradient method, SIAM J. Optim. 16 (2005), approximate Wolfe conditions); with 0 values always do.
+        """
+        self._rounding = rounding
         self.iterate_P = start_P.clone()
         self.point_P = self.iterate_P
         self.value, self.gradient_norm = math.inf, math.inf
@@ -47,7 +52,7 @@ class Lbfgs:
         if self._direction_P is None:
             self._accept(value, gradient_P, None)
             return True
-        if not value <= self.value + DECREASE * self._step * self._slope:  # also where it is not a number
+        if not self._has_fallen(value, gradient_P):  # also where it is not a number
             self._high = self._step
             self._step = self._between(value)
         elif float(gradient_P.dot(self._direction_P)) < CURVATURE * self._slope:
@@ -62,6 +67,15 @@ class Lbfgs:
         else:
             self._aim()
         return False
+
+    def _has_fallen(self, value: float, gradient_P: Tensor) -> bool:
+        """Whether the value fell as far as the slope promises, or, where rounding hides that, whether the slope says so."""
+        assert self._direction_P is not None
+        if value <= self.value + DECREASE * self._step * self._slope:
+            return True
+        if not (self._rounding and value <= self.value + self._rounding * abs(self.value)):
+            return False
+        return float(gradient_P.dot(self._direction_P)) <= (2 * DECREASE - 1) * self._slope
 
     def forget_value(self) -> None:
         """Ask for the iterate again, because the function has changed; what is known of its curvature is kept."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from depthrate.tasks.native.library import Call, Library
 from depthrate.tasks.training.engine import EngineError
+from depthrate.tasks.training.plan import PolishPlan
 from depthrate.tasks.training.smoothed_objective import SmoothedObjective
 from depthrate.tasks.training.trainer import FusedTrainer
 
@@ -22,8 +23,8 @@ CHECK_RTOL = 1e-5
 class NativeObjective:
     """The smoothed objective of T trials with its gradient, of networks whose kernels can form it."""
 
-    def __init__(self, library: Library, trainer: FusedTrainer, barrier: float, width: float):
-        """Take what `SmoothedObjective` takes, of a trainer in float64; the two are compared with a smoothing width.
+    def __init__(self, library: Library, trainer: FusedTrainer, polish: PolishPlan):
+        """Take a trainer in float64, and compare with what is formed eagerly, at the first smoothing width.
 
         Raises:
             EngineError: value or gradient of the first trial are not the eager ones, but for rounding.
@@ -36,7 +37,7 @@ class NativeObjective:
             num_parameters=trainer.theta_TP.shape[1],
             batch=len(self._x_NI),
             is_mse=trainer.plan.loss == "mse",
-            barrier=barrier,
+            barrier=polish.barrier,
             x_NI=self._x_NI.data_ptr(),
             labels_N=self._labels_N.data_ptr(),
             gradient_TP=trainer.theta_TP.data_ptr(),  # that there is one: room is taken for it
@@ -44,8 +45,8 @@ class NativeObjective:
         )
         self._scratch = torch.zeros(library.scratch_bytes(self._call), dtype=torch.uint8)
         self._call.scratch = self._scratch.data_ptr()
-        given = [0], trainer.theta_TP[:1], [width]
-        (value_1, gradient_1P), (eager_1, eager_1P) = self(*given), SmoothedObjective(trainer, barrier)(*given)
+        given = [0], trainer.theta_TP[:1], polish.smoothing[:1]
+        (value_1, gradient_1P), (eager_1, eager_1P) = self(*given), SmoothedObjective(trainer, polish)(*given)
         off = (value_1 - eager_1).abs() / eager_1.abs(), (gradient_1P - eager_1P).norm() / eager_1P.norm()
         if not all(share <= CHECK_RTOL or share.isnan() for share in off):
             raise EngineError(

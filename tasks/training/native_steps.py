@@ -18,7 +18,7 @@ from depthrate.tasks.native.build import loaded_library
 from depthrate.tasks.native.library import Call, Library
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
-from depthrate.tasks.training.plan import TrainingPlan
+from depthrate.tasks.training.plan import PolishPlan, TrainingPlan
 
 CALL_S = 0.2
 """Seconds that a call should take at most."""
@@ -36,9 +36,10 @@ def native_library(network: Network, plan: TrainingPlan, should_stop: Callable[[
     return _library(network, {"NUMBER": NUMBERS[plan.dtype]}, should_stop)
 
 
-def smoothed_library(network: Network, should_stop: Callable[[], bool]) -> tuple[Library, float]:
+def smoothed_library(network: Network, polish: PolishPlan, should_stop: Callable[[], bool]) -> tuple[Library, float]:
     """Return, as `native_library`, the kernels that polish such a network: in float64, with its kinks rounded off."""
-    return _library(network, {"NUMBER": NUMBERS[torch.float64], "SMOOTHED": 1}, should_stop)
+    rounded = 2 if polish.to_stationary else 1
+    return _library(network, {"NUMBER": NUMBERS[torch.float64], "SMOOTHED": rounded}, should_stop)
 
 
 def _library(network: Network, constants: dict[str, object], should_stop: Callable[[], bool]) -> tuple[Library, float]:

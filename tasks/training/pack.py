@@ -146,7 +146,9 @@ class TrainingPack:
             library, compile_s = native_library(trainer.network, trainer.plan, self.context.should_stop)
             trainer.use_native(library)
         if self.polishes_natively(Engine.NATIVE):
-            self._polish_library, polish_s = smoothed_library(trainer.network, self.context.should_stop)
+            assert self.training.polish is not None
+            polish = self.training.polish
+            self._polish_library, polish_s = smoothed_library(trainer.network, polish, self.context.should_stop)
             compile_s += polish_s
         return compile_s
 
@@ -186,8 +188,7 @@ class TrainingPack:
         polisher = self.polisher or self._begin_polish()
         if self._polish_library is not None:
             assert isinstance(self.trainer, FusedTrainer)
-            plan = polisher.plan
-            polisher.objective = NativeObjective(self._polish_library, self.trainer, plan.barrier, plan.smoothing[0])
+            polisher.objective = NativeObjective(self._polish_library, self.trainer, polisher.plan)
         while positions := polisher.active:
             polisher.step()
             step, done = self.num_steps + polisher.num_evaluations, set(positions) - set(polisher.active)
@@ -347,6 +348,7 @@ class TrainingPack:
             index = self.alive[position]
             row |= self.training.own_curves(index, row, self.curves[index])
             row["smoothed_grad_norm"] = self.polisher.gradient_norms[position]
+            row |= self.polisher.ends(position) if position in done else {}
             self.curves[index].append({"step": step, "split": "train", **defined(row)})
         self._measure(step, positions, done)
 

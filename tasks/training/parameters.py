@@ -137,6 +137,8 @@ class TrainingParameters(Parameters):
     depth: int
     polish: int = 0
     polish_tolerance: float
+    polish_to: str = "lowest"
+    embedding_seed: int = 0
     polish_smoothing: list[float]
     polish_memory: int
     polish_barrier: float

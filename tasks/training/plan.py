@@ -23,6 +23,8 @@ class Hyperparameters:
     momentum: float
     weight_decays: Mapping[str, float]
     """Decay group (as the network names them) -> lambda of (lambda/2)||theta||^2."""
+    fixed_seed: int = 0
+    """Seed of the parameters that stay as drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,9 @@ class PolishPlan:
     """Pairs that L-BFGS remembers."""
     barrier: float
     """b of b mean(v / v_i) on the variances v_i before the first LayerNorm."""
+    to_stationary: bool = False
+    """Whether a trial goes on until its gradient is `tolerance` times its objective, and ends there; else it ends at its lowest
+    point."""
 
 
 def learning_rate_factor(schedule: str, step: int, num_steps: int, milestones: tuple[int, ...] | None = None) -> float:

@@ -2,6 +2,9 @@
 
 The evaluations are fused; the line searches and directions are each trial's own. ReLU's kinks floor the gradient (minimisers
 lie on them), so they are rounded off over a width that shrinks in stages; what is reported is measured with the true ReLU.
+
+A trial ends with the lowest objective it saw, or, if the plan wants stationary points, where its gradient is small: the least
+point of a smooth function that differs from the objective by less than the last width.
 Shapes: T trials, P parameters of one trial.
 """
 
@@ -18,7 +21,11 @@ from torch import Tensor
 from depthrate.tasks.training.lbfgs import Lbfgs
 from depthrate.tasks.training.plan import PolishPlan
 from depthrate.tasks.training.smoothed_objective import Objective, SmoothedObjective
+from depthrate.tasks.training.subgradient import least_subgradient
 from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
+
+ROUNDING = 1e-10
+"""What share of the objective rounding makes of it, at most: 1e-12 was seen."""
 
 
 @dataclass
@@ -30,6 +37,8 @@ class _Trial:
     """The lowest of the points compared, with its objective `lowest` and its gradient norm."""
     lowest: float = math.inf
     best_gradient_norm: float = math.nan
+    is_stationary: bool = False
+    """Whether it reached the tolerance at the last width."""
     stage: int = 0
     finished_at: int | None = None
     """Evaluations it took; null while it goes on."""
@@ -41,9 +50,10 @@ class Polisher:
     def __init__(self, plan: PolishPlan, trainer: FusedTrainer):
         """Start where a trainer is that computes in float64."""
         self.plan, self._trainer = plan, trainer
-        self.objective: Objective = SmoothedObjective(trainer, plan.barrier)
+        self.objective: Objective = SmoothedObjective(trainer, plan)
         """Formed eagerly; whoever has another way puts it here."""
-        self._trials = [_Trial(Lbfgs(start_P, plan.memory), start_P) for start_P in trainer.theta_TP]
+        rounding = ROUNDING if plan.to_stationary else 0.0
+        self._trials = [_Trial(Lbfgs(start_P, plan.memory, rounding=rounding), start_P) for start_P in trainer.theta_TP]
         self.num_evaluations = 0
         self.compare(range(len(self._trials)))  # no trial ends above where it began
 
@@ -75,14 +85,15 @@ class Polisher:
     def compare(self, trials: Iterable[int]) -> Evaluation:
         """Keep those iterates that have the lowest true objective so far; put the trainer at `theta_TP` and evaluate it there.
 
-        A trial ends with its lowest, not its last: the smoothed objective may fall where the true one rises, near a
-        LayerNorm's singularity and where a unit lies on the rounded kink for all samples, which is a parabola there.
+        A trial ends with its lowest, not its last, unless it is to be stationary: the smoothed objective may fall where the
+        true one rises, near a LayerNorm's singularity and where a unit lies on the rounded kink for all samples, which is a
+        parabola there.
         """
         self._trainer.theta_TP = torch.stack([trial.search.iterate_P for trial in self._trials])
         evaluation = self._trainer.evaluate()
         objective_T = evaluation.objective.tolist()
         for trial, objective in ((self._trials[position], objective_T[position]) for position in trials):
-            if objective < trial.lowest:
+            if objective < trial.lowest or self.plan.to_stationary:
                 trial.best_P, trial.lowest = trial.search.iterate_P, objective
                 trial.best_gradient_norm = trial.search.gradient_norm
         if any(trial.finished_at is not None for trial in self._trials):  # else that is where it is
@@ -103,16 +114,30 @@ class Polisher:
 
     def _judge(self, trial: _Trial) -> None:
         """Go on to the next width where this one is done with, or has had its share; after the last the trial is done."""
-        search, stages = trial.search, len(self.plan.smoothing)
-        is_reached = search.gradient_norm <= self.plan.tolerance or search.is_stalled
-        is_over = self.num_evaluations * stages >= (trial.stage + 1) * self.plan.num_evaluations
-        if not (is_reached or is_over):
+        plan, search, stages = self.plan, trial.search, len(self.plan.smoothing)
+        is_last = trial.stage + 1 == stages
+        if plan.to_stationary:
+            share = plan.tolerance if is_last else math.sqrt(plan.tolerance)  # earlier widths only lead there
+            is_reached = search.gradient_norm <= share * abs(search.value)
+            is_over = self.num_evaluations >= plan.num_evaluations
+        else:
+            is_reached = search.gradient_norm <= plan.tolerance
+            is_over = self.num_evaluations * stages >= (trial.stage + 1) * plan.num_evaluations
+        if not (is_reached or search.is_stalled or is_over):
             return
-        if trial.stage + 1 < stages and self.num_evaluations < self.plan.num_evaluations:
+        if not is_last and self.num_evaluations < plan.num_evaluations:
             trial.stage += 1
             search.forget_value()
         else:
-            trial.finished_at = self.num_evaluations
+            trial.finished_at, trial.is_stationary = self.num_evaluations, is_reached and is_last
+
+    def ends(self, position: int) -> dict[str, float]:
+        """Return what is said of a trial that is done, where the plan wants stationary points."""
+        trial = self._trials[position]
+        if not self.plan.to_stationary or trial.finished_at is None:
+            return {}
+        least = least_subgradient(self._trainer, position, trial.best_P, self.plan.smoothing[-1])
+        return {"stationary": float(trial.is_stationary), "subgradient_norm": least}
 
     def state(self) -> dict[str, Any]:
         """Return all that is needed to go on, as tensors and numbers."""
@@ -121,7 +146,7 @@ class Polisher:
                 trial.search.state(is_over=trial.finished_at is not None),
                 trial.stage,
                 trial.finished_at,
-                [trial.best_P, trial.lowest, trial.best_gradient_norm],
+                [trial.best_P, trial.lowest, trial.best_gradient_norm, trial.is_stationary],
             ]
             for trial in self._trials
         ]
@@ -133,5 +158,6 @@ class Polisher:
         for trial, index in zip(self._trials, trials, strict=True):
             search_state, trial.stage, trial.finished_at, best = state["trials"][index]
             trial.search.load_state(search_state)
-            trial.best_P, trial.lowest, trial.best_gradient_norm = best
+            trial.best_P, trial.lowest, trial.best_gradient_norm, *said = best
+            trial.is_stationary = any(said)  # checkpoints of older versions do not say
             trial.best_P = trial.best_P.to(trial.search.iterate_P.device)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 from depthrate.tasks.parameters import ParameterError, parameter
 from depthrate.tasks.training.parameters import (
@@ -58,6 +58,17 @@ PolishBarrier = Annotated[
         "one of them goes to 0, where LayerNorm is singular",
     ),
 ]
+PolishTo = Annotated[
+    Literal["lowest", "stationary"],
+    parameter(
+        "lowest",
+        added_later=True,
+        doc="lowest: each width of polish_smoothing has an equal share of the evaluations, and a trial ends with the lowest "
+        "objective it saw. stationary: ReLU is (z + sqrt(z^2 + w^2))/2, w each of these widths in turn, polish_tolerance is a "
+        "share of the objective, and a trial ends where its gradient is that small (stationary 1 in the curves) or the "
+        "evaluations are used up (stationary 0)",
+    ),
+]
 Continuation = Annotated[
     list[int],
     parameter(
@@ -68,7 +79,7 @@ Continuation = Annotated[
         "solution of the one before, with blocks inserted that change nothing; empty: the trial starts anew",
     ),
 ]
-_OF_POLISH = ("polish_tolerance", "polish_smoothing", "polish_memory", "polish_barrier", "continuation")
+_OF_POLISH = ("polish_to", "polish_tolerance", "polish_smoothing", "polish_memory", "polish_barrier", "continuation")
 
 
 def polish_plan(trial: TrainingParameters) -> PolishPlan | None:
@@ -81,6 +92,7 @@ def polish_plan(trial: TrainingParameters) -> PolishPlan | None:
         smoothing=tuple(trial.polish_smoothing),
         memory=trial.polish_memory,
         barrier=trial.polish_barrier,
+        to_stationary=trial.polish_to == "stationary",
     )
 
 

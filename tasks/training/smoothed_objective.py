@@ -12,9 +12,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from depthrate.tasks.networks.flat_parameters import split_parameters
+from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of, split_parameters
 from depthrate.tasks.networks.network import Tensors
-from depthrate.tasks.training.plan import EVALUATION_ROWS
+from depthrate.tasks.networks.smooth_relu import parabola, root
+from depthrate.tasks.training.plan import EVALUATION_ROWS, PolishPlan
 from depthrate.tasks.training.step import losses
 from depthrate.tasks.training.trainer import FusedTrainer
 
@@ -35,18 +36,19 @@ class SmoothedObjective:
     LayerNorm is singular. Neither LayerNorm nor the barrier changes when W_0 and b_0 are scaled together.
     """
 
-    def __init__(self, trainer: FusedTrainer, barrier: float):
-        """Take networks, weight decay, untrained state and data of a trainer's trials; the barrier is b, and 0 for none."""
+    def __init__(self, trainer: FusedTrainer, polish: PolishPlan):
+        """Take networks, weight decay, untrained state and data of a trainer's trials, and the plan's rounding and barrier."""
+        self._rounded = root if polish.to_stationary else parabola
         self._network, self._specs, self._loss = trainer.network, trainer.specs, trainer.plan.loss
         self._x_NI, self._labels_N = trainer.x_NI, trainer.labels_N
-        self._decay_TP, self._barrier = trainer.decay_TP, barrier
+        self._decay_TP, self._barrier = trainer.decay_TP, polish.barrier
         self._trainer = trainer  # asked for its untrained state at each call: a checkpoint brings another one
 
     def __call__(self, trials: Sequence[int], theta_TP: Tensor, widths: Sequence[float]) -> tuple[Tensor, Tensor]:
         """Return the values [T] and gradients [T, P] of these trials at these parameters, with these smoothing widths."""
         width_T11 = theta_TP.new_tensor(widths).view(-1, 1, 1)
-        network = self._network.smoothed(width_T11)
-        leaves = {name: p.detach().requires_grad_() for name, p in split_parameters(theta_TP, self._specs).items()}
+        network = self._network.with_relu(self._rounded(width_T11))
+        leaves = leaves_of(split_parameters(theta_TP, self._specs), network.fixed_parameters)
         chosen = list(trials)
         decay_TP = self._decay_TP if len(chosen) == len(self._decay_TP) else self._decay_TP[chosen]
         untrained = {name: tensor[chosen] for name, tensor in self._trainer.untrained.items()}
@@ -66,7 +68,7 @@ class SmoothedObjective:
         return value_T, gradient_TP
 
     def _add(self, term_T: Tensor, leaves: Tensors, value_T: Tensor, gradient_TP: Tensor) -> None:
-        gradients = torch.autograd.grad(term_T.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)
+        gradients = gradients_of(term_T.sum(), leaves, some_unused=True)
         gradient_TP += torch.cat([g.flatten(1) for g in gradients], dim=1)
         value_T += term_T.detach()
 

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from depthrate.tasks.networks.flat_parameters import gradients_of, leaves_of
 from depthrate.tasks.networks.network import Network, Tensors
 from depthrate.tasks.training.plan import TrainingPlan
 
@@ -72,11 +73,11 @@ def gradients(
     network: Network, plan: TrainingPlan, parameters: Tensors, x_TBI: Tensor, labels_TB: Tensor, untrained: Tensors
 ) -> tuple[Tensor, tuple[Tensor, ...], Tensors]:
     """Return the loss [T] of each trial's batch, its gradient with respect to each parameter, and the untrained state after."""
-    leaves: Mapping[str, Tensor] = {name: p.detach().requires_grad_() for name, p in parameters.items()}
+    leaves: Mapping[str, Tensor] = leaves_of(parameters, network.fixed_parameters)
     with lowered(plan.matmul_precision, x_TBI.device.type):
         logits_TBK, after = network.training_logits(leaves, x_TBI, untrained)
         loss_T = losses(plan.loss, logits_TBK.to(plan.dtype), labels_TB)
-        found = torch.autograd.grad(loss_T.sum(), list(leaves.values()))
+        found = gradients_of(loss_T.sum(), leaves)
     return loss_T.detach(), found, {name: tensor.detach().to(untrained[name].dtype) for name, tensor in after.items()}
 
 

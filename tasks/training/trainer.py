@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.networks.flat_parameters import decay_groups, split_parameters, started
+from depthrate.tasks.networks.flat_parameters import decay_groups, gradients_of, leaves_of, split_parameters, started
 from depthrate.tasks.networks.network import Network, Tensors
 from depthrate.tasks.task import Engine
 from depthrate.tasks.training.compiled_step import CompiledStep
@@ -82,7 +82,10 @@ class FusedTrainer:
         self._check_decay_groups()
         self.step_count = 0
         streams = [stream(h.seed, "init") for h in hyperparameters]
-        theta_TP, state = started(network, plan.init, streams, plan.dtype)
+        fixed = None
+        if network.fixed_parameters:
+            fixed = [stream(h.fixed_seed, "init") for h in hyperparameters]
+        theta_TP, state = started(network, plan.init, streams, plan.dtype, fixed)
         self.theta_TP = theta_TP.to(self.device)
         self.untrained: Tensors = {name: tensor.to(self.device) for name, tensor in state.items()}
         self.moment_TP = torch.zeros_like(self.theta_TP)
@@ -274,7 +277,7 @@ class FusedTrainer:
 
     def _losses_and_gradients(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return over the whole training set loss [T], samples whose class is found [T] and the loss's gradient [T, P]."""
-        leaves = {name: p.detach().requires_grad_() for name, p in self.parameters().items()}
+        leaves = leaves_of(self.parameters(), self.network.fixed_parameters)
         num_samples = len(self.x_NI)
         chunk = self._samples_at_once()
         loss_T = torch.zeros(self.num_trials, dtype=torch.float64, device=self.device)
@@ -286,7 +289,7 @@ class FusedTrainer:
             logits_TBK = self.network.logits(leaves, x_TBI, self.untrained)
             weight = x_TBI.shape[1] / num_samples
             chunk_loss_T = losses(self.plan.loss, logits_TBK, labels_TB) * weight
-            found = torch.autograd.grad(chunk_loss_T.sum(), list(leaves.values()))
+            found = gradients_of(chunk_loss_T.sum(), leaves)
             gradient_TP += torch.cat([g.flatten(1) for g in found], dim=1)
             loss_T += chunk_loss_T.detach().double()
             correct_T += (logits_TBK.detach().argmax(-1) == labels_TB).double().sum(1)

@@ -195,7 +195,7 @@ def training_of(
             matmul_precision=shared.matmul_precision,
         ),
         hyperparameters=[
-            Hyperparameters(seed, learning_rate(trial), trial.momentum, decays)
+            Hyperparameters(seed, learning_rate(trial), trial.momentum, decays, trial.embedding_seed)
             for seed, trial, decays in zip(seeds or [t.seed for t in trials], trials, weight_decays, strict=True)
         ],
         num_steps=[steps] * len(trials),

@@ -126,7 +126,8 @@ def test_the_largest_possible_values_are_accepted():
 
 
 def test_only_what_leaves_shapes_and_data_alone_is_fusible():
-    assert COLLAPSE.schema.fusible == {"seed", "seed_scope", "lr", "momentum", "weight_decay", "weight_decay_last"}
+    decays = {"weight_decay", "weight_decay_last"}
+    assert COLLAPSE.schema.fusible == {"seed", "seed_scope", "embedding_seed", "lr", "momentum", *decays}
 
 
 def test_deeper_trials_are_expected_to_take_longer():

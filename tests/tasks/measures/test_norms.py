@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from depthrate.tasks.measures.norms import smallest_deviation
+from depthrate.tasks.measures.norms import smallest_deviations
 
 ROWS = {
     "normal": lambda h_TND: h_TND,
@@ -24,19 +24,18 @@ def test_it_is_the_smallest_that_std_gives_of_each_trial_alone(rows, num_samples
     h_TND = torch.randn(3, num_samples, 17, generator=torch.Generator().manual_seed(0), dtype=dtype)
     h_TND = ROWS[rows](h_TND).to(dtype)
     expected = [h_1ND.double().std(dim=-1, unbiased=False).min() for h_1ND in h_TND.split(1)]
-    assert torch.equal(smallest_deviation([h_TND]), torch.stack(expected))
+    assert torch.equal(next(smallest_deviations([h_TND])), torch.stack(expected))
 
 
 def test_a_row_that_is_not_a_number_is_not_passed_over():
     h_TND = torch.randn(2, 9, 5)
     h_TND[0, 3, 2] = torch.nan
-    assert smallest_deviation([h_TND]).isnan().tolist() == [True, False]
+    assert next(smallest_deviations([h_TND])).isnan().tolist() == [True, False]
 
 
 def test_it_looks_at_every_norm_and_every_position():
     h_TNSD = torch.tensor([1.0, -1.0]).repeat(2, 4, 6, 1)  # each row's deviation is 1, in whatever order it is summed
     small_TNSD = h_TNSD.clone()
     small_TNSD[1, 2, 3] *= 2.0**-10
-    assert smallest_deviation([h_TNSD]).tolist() == [1.0, 1.0]
-    assert smallest_deviation([h_TNSD, small_TNSD]).tolist() == [1.0, 2.0**-10]
-    assert smallest_deviation([small_TNSD, h_TNSD]).tolist() == [1.0, 2.0**-10]
+    of_each = [smallest_T.tolist() for smallest_T in smallest_deviations([h_TNSD, small_TNSD])]
+    assert of_each == [[1.0, 1.0], [1.0, 2.0**-10]]

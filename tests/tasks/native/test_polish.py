@@ -1,5 +1,6 @@
 """Native polish: value and gradient are the eager ones, a trial's the same with whom and however often it is interrupted."""
 
+import dataclasses
 import random
 
 import pytest
@@ -9,10 +10,12 @@ from training_context import Context, assert_same, ids_of
 
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.native.library import Library
+from depthrate.tasks.networks.network import FreeParameters
 from depthrate.tasks.task import Engine, Interrupted
 from depthrate.tasks.training.engine import EngineError
 from depthrate.tasks.training.native_objective import NativeObjective
 from depthrate.tasks.training.native_steps import smoothed_library
+from depthrate.tasks.training.plan import PolishPlan
 from depthrate.tasks.training.smoothed_objective import SmoothedObjective
 
 
@@ -31,11 +34,17 @@ def objectives(layers, pre_norm, seed):
     plan = plan_of(loss=rng.choice(["ce", "mse"]), dtype=torch.float64)
     trainer = trainer_of(network, plan, trials_of(4), rng.choice([2, 31, 64, 65, 197]))
     barrier = rng.choice([0, 1e-3, 0.5])
-    return objective(trainer, barrier), SmoothedObjective(trainer, barrier), trainer
+    return objective(trainer, polish_of(barrier)), SmoothedObjective(trainer, polish_of(barrier)), trainer
 
 
-def objective(trainer, barrier=0.1):
-    return NativeObjective(smoothed_library(trainer.network, lambda: False)[0], trainer, barrier, 0.1)
+def polish_of(barrier=0.1, *, to_stationary=False):
+    return PolishPlan(
+        num_evaluations=60, tolerance=1e-6, smoothing=(0.1,), memory=5, barrier=barrier, to_stationary=to_stationary
+    )
+
+
+def objective(trainer, polish):
+    return NativeObjective(smoothed_library(trainer.network, polish, lambda: False)[0], trainer, polish)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +68,22 @@ def test_value_and_gradient_are_the_eager_ones_and_a_trials_own(family, seeds):
         assert torch.equal(found_T, value_T[chosen]) and torch.equal(found_TP, gradient_TP[chosen]), (family, seed)
 
 
+@pytest.mark.parametrize(("layers", "pre_norm"), [(1, False), (2, True)])
+def test_roots_and_fixed_embeddings_are_the_eager_ones(layers, pre_norm):
+    network = network_of(19, linear_layers=layers, pre_norm=pre_norm, inputs=64, classes=17)
+    network = dataclasses.replace(network, free=FreeParameters(train_embedding=False))
+    trainer = trainer_of(network, plan_of(dtype=torch.float64), trials_of(4), 197)
+    polish = polish_of(0, to_stationary=True)
+    given = list(range(4)), trainer.theta_TP, [0.01, 0.1, 0.5, 2.0]
+    (value_T, gradient_TP), (exact_T, exact_TP) = (
+        objective(trainer, polish)(*given),
+        SmoothedObjective(trainer, polish)(*given),
+    )
+    assert error(value_T, exact_T) < 1e-13 and error(gradient_TP, exact_TP) < 1e-12
+    fixed = 19 * 64 + 19
+    assert not gradient_TP[:, :fixed].any() and not exact_TP[:, :fixed].any() and gradient_TP[:, fixed:].any()
+
+
 def test_an_objective_that_is_another_is_refused():
     class Wrong(Library):
         def run(self, call):
@@ -66,11 +91,11 @@ def test_an_objective_that_is_another_is_refused():
             super().run(call)
 
     trainer = trainer_of(network_of(5, inputs=3, classes=2), plan_of(dtype=torch.float64), trials_of(1), 9)
-    library, _ = smoothed_library(trainer.network, lambda: False)
+    library, _ = smoothed_library(trainer.network, polish_of(), lambda: False)
     wrong = Wrong.__new__(Wrong)
     vars(wrong).update(vars(library))
     with pytest.raises(EngineError, match="native polish of ResidualNetwork gives objective .*--engine eager"):
-        NativeObjective(wrong, trainer, 0.1, 0.1)
+        NativeObjective(wrong, trainer, polish_of())
 
 
 def params_of(seed, **changes):

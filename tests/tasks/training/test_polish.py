@@ -13,6 +13,7 @@ from training_context import Context, assert_same, ids_of, run_resumed, training
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.data.published import load_dataset
 from depthrate.tasks.networks.operations import relu
+from depthrate.tasks.networks.smooth_relu import parabola, root
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.lbfgs import Lbfgs
 from depthrate.tasks.training.pack import run_training
@@ -74,10 +75,17 @@ def test_lbfgs_steps_back_from_where_the_function_is_not_defined():
 
 
 @pytest.mark.parametrize("width", [0.1, 1.0])
-def test_the_smoothed_relu_is_what_it_says_and_so_is_its_slope(width):
+@pytest.mark.parametrize(
+    ("rounded", "expected_of"),
+    [
+        (parabola, lambda z, e: torch.where(z.abs() < e, (z + e) ** 2 / (4 * e), z.relu())),
+        (root, lambda z, w: (z + (z * z + w * w).sqrt()) / 2),
+    ],
+)
+def test_the_smoothed_relu_is_what_it_says_and_so_is_its_slope(rounded, expected_of, width):
     z = torch.linspace(-2, 2, 401, dtype=torch.float64).view(1, -1, 1).requires_grad_()
-    smooth = relu(z, torch.full((1, 1, 1), width, dtype=torch.float64))
-    expected = torch.where(z.abs() < width, (z + width) ** 2 / (4 * width), z.relu())
+    smooth = relu(z, rounded(torch.full((1, 1, 1), width, dtype=torch.float64)))
+    expected = expected_of(z, width)
     torch.testing.assert_close(smooth, expected, rtol=1e-12, atol=1e-15)
     found, wanted = (torch.autograd.grad(each.sum(), z)[0] for each in (smooth, expected))
     torch.testing.assert_close(found[:, 1:-1], wanted[:, 1:-1], rtol=1e-9, atol=1e-9)
