@@ -78,6 +78,7 @@ NEEDS_TORCH = {
     "tasks/training/replayed_step.py",
     "tasks/training/native_objective.py",
     "tasks/training/smoothed_objective.py",
+    "tasks/training/subgradient.py",
     "tasks/training/step.py",
     "tasks/training/step_cache.py",
     "tasks/training/step_program.py",
