@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from outcomes import committed, raw_rows, states
+from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import Attempt
@@ -183,6 +184,46 @@ def test_a_worker_that_leaves_no_trace_is_the_stores_doing(folder: Store) -> Non
     outcome = Driver(plan, folder, executor, options, lambda progress: None, clock=clock).run()
     assert "the store could not be written there, or what is there is another one" in outcome.failures[0].error
     assert len(executor.given) == 4 and now[0] > 2.5 * (2 + 4 + 8)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_attempt_that_was_given_up_commits_late(folder: Store, is_first: bool) -> None:
+    """Its node was cut off, and it computed on: the earlier commit counts, whole, and the trial once."""
+
+    class CutOff(Mute):
+        def submit(self, jobs: Sequence[PackJob]) -> None:
+            super().submit(jobs)
+            if len(self.given) == 1:
+                Attempt(
+                    attempt_id=self.given[0], sweep="s", pack_id="p", trial_ids=jobs[0].trial_ids, device="cpu"
+                ).write(folder)
+            else:  # the first is given up, and the second runs
+                for attempt_id, is_late in zip(self.given, (True, False), strict=True):
+                    hour, value = (1, 1.0) if is_late is is_first else (2, 2.0)
+                    commit(folder, attempt_id, jobs[0].trial_ids, hour=hour, value=value)
+
+        def poll(self, timeout_s: float) -> list[JobEnd]:
+            ends = super().poll(timeout_s)
+            if len(self.given) > 1:
+                return ends
+            death = "job 1 ended as NODE_FAIL on n2"
+            return [JobEnd(end.attempt_id, death, FailureKind.NODE_LOST, node="n2") for end in ends]
+
+    spec = {"name": "s", "task": f"{OWN_TASKS}:power_law", "grid": {"depth": [2]}}
+    plan, executor = make_plan(check_sweep(sweep_of_spec(spec)), folder), CutOff()
+    options = JobOptions(store=folder.root, data="", device="cpu", checkpoint_seconds=30, git_sha=None, git_dirty=None)
+    outcome = Driver(plan, folder, executor, options, lambda progress: None).run()
+    assert not outcome.failures and len(executor.given) == 2
+    late, again = executor.given
+    counts = late if is_first else again
+    found = results_of(folder)
+    assert found.sql("select attempt_id from trials").fetchall() == [(counts,)]
+    assert found.sql("select distinct attempt_id from metrics").fetchall() == [(counts,)]
+    assert raw_rows(folder) == 2, "both are there, and one is seen"
+    assert set(found.sql("select state from attempts").fetchall()) == {("done",)}, (
+        "it is no longer on the books as lost"
+    )
+    assert not make_plan(check_sweep(sweep_of_spec(spec)), folder).packs
 
 
 def test_what_ends_but_is_not_of_the_plan_is_nobodys_business(folder: Store) -> None:

@@ -1,6 +1,7 @@
 """A user's own tasks, as the driver's tests run them."""
 
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -100,3 +101,21 @@ def steady(*, depth: int, seconds: float, seed: int = 0, context):
         time.sleep(0.1)
         done += 0.1
     return {"metrics": [{"layer": depth, "nc1": done}]}
+
+
+@depthrate.task(version=1)
+def sick_at(*, depth: int, host: str, error: str):
+    """Fails on one machine."""
+    time.sleep(1)
+    if socket.gethostname() == host:
+        raise RuntimeError(error)
+    return {"metrics": [{"layer": depth, "nc1": 1.0}]}
+
+
+@depthrate.task(version=1, fusible=["seed"])
+def large(*, depth: int, gb_each: float, seconds: float = 4.0, seed: int, context):
+    """Needs memory in proportion to the pack, for some seconds."""
+    held = bytearray(int(gb_each * 2**30) * len(seed))
+    held[::4096] = b"x" * len(held[::4096])  # touches every page
+    time.sleep(seconds)
+    return [{"metrics": [{"layer": depth, "nc1": 1.0}]} for _ in seed]

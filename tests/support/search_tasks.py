@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 from pathlib import Path
 
 import depthrate
@@ -26,9 +27,10 @@ def fragile(*, x: float, flag: str = ""):
 
 
 @depthrate.task(version=1)
-def climbs(*, x: float, log: str, context):
+def climbs(*, x: float, log: str, pause_s: float = 0.0, context):
     """Reports x at steps 1, 2, 4, 8, and notes each step that it took."""
     for step in (1, 2, 4, 8):
+        time.sleep(pause_s)
         with open(log, "a") as file:
             file.write(f"{x} {step} {os.getpid()}\n")
         if context.report(step, {0: {"height": x}}):

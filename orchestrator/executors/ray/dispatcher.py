@@ -119,6 +119,8 @@ class Dispatcher(tune.Callback):
             error = error_of(trial)
             kind = kind_of(error) if has_started else self._kind_of_no_start(error)
             death = f"{type(error).__name__}: {error}"[:2000]
+            if kind is FailureKind.OUT_OF_MEMORY:
+                death += "; a node with more memory is needed, or smaller packs"
             self._ends.put(JobEnd(job.attempt_id, death, kind, node=host, known={"host": host, "pid": 0}))
 
     def _kind_of_no_start(self, error: BaseException) -> FailureKind:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import depthrate.orchestrator.executors.ray.settings  # noqa: F401 - first: ray reads the environment
 
 # isort: split
 import ray
+from ray.air.execution._internal.actor_manager import RayActorManager
 from ray.tune.experiment import Trial as TuneTrial
 
 from depthrate.storage.tables.states import FailureKind
@@ -41,6 +43,22 @@ def told(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     return text if len(text) <= 240 else f"{text[:240]}..."
+
+
+def outlive_memory_kills() -> None:
+    """Have Tune take a worker that Ray has ended for lack of memory for one that died; else all others end with it."""
+    managers: Any = RayActorManager
+    handle = managers._actor_task_failed
+    if getattr(handle, "takes_memory_kills", False):
+        return
+
+    def actor_task_failed(manager: Any, tracked_actor_task: Any, exception: Exception) -> None:
+        if isinstance(exception, ray.exceptions.OutOfMemoryError):
+            exception = ray.exceptions.RayActorError(error_msg=told(exception))
+        handle(manager, tracked_actor_task=tracked_actor_task, exception=exception)
+
+    actor_task_failed.__dict__["takes_memory_kills"] = True
+    managers._actor_task_failed = actor_task_failed
 
 
 def kind_of(error: BaseException) -> FailureKind:

@@ -27,7 +27,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from depthrate.orchestrator.executors.base import Executor, JobEnd, NoFailure, PackJob
 from depthrate.orchestrator.executors.machine import USABLE_SHARE, MachineError, choose_machine
 from depthrate.orchestrator.executors.ray.dispatcher import Dispatcher, WorkerSource
-from depthrate.orchestrator.executors.ray.errors import RayLost
+from depthrate.orchestrator.executors.ray.errors import RayLost, outlive_memory_kills, told
 from depthrate.orchestrator.executors.ray.head_probe import HeadProbe
 from depthrate.orchestrator.executors.ray.session import Session, check_versions
 from depthrate.orchestrator.executors.ray.worker import PackTrainable, put_value
@@ -172,7 +172,7 @@ class RayExecutor(Executor):
                 messages.append(self._ends.get_nowait())
         for message in messages:
             if isinstance(message, BaseException):
-                raise RayLost(f"Ray Tune broke down: {type(message).__name__}: {message}") from message
+                raise RayLost(f"Ray Tune broke down: {type(message).__name__}: {told(message)}") from message
             self._open.discard(message.attempt_id)
             ends.append(message)
         return ends
@@ -210,6 +210,7 @@ class RayExecutor(Executor):
 
     def _run_tune(self) -> None:
         resources = {"cpu": 1.0} | ({"gpu": self.gpu_share} if self.device == "cuda" else {})
+        outlive_memory_kills()
         try:
             tune.run(
                 tune.with_resources(PackTrainable, resources),

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import queue
-import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
+from ray_nodes import Nodes, attempts, await_that, launch, ray_nodes
 
-from depthrate.storage.attempts.records import read_loose_records
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.states import FailureKind
@@ -42,114 +36,11 @@ pytestmark = [
 TOKEN = "a" * 64
 
 
-class Nodes:
-    """Nodes of a Ray cluster on this machine, each with processes of its own."""
-
-    def __init__(self, folder: Path):
-        self._folder, self._processes = folder, list[subprocess.Popen[bytes]]()
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            self._port = probe.getsockname()[1]
-
-    def start(self, cpus: int, **environment: str) -> subprocess.Popen[bytes]:
-        """Start the head, or another node."""
-        words = ["--head", f"--port={self._port}", "--include-dashboard=false", f"--temp-dir={self._folder}/r"]
-        words = [f"--address={self.address}"] if self._processes else words
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words, f"--num-cpus={cpus}"]
-        process = subprocess.Popen(
-            [*command, "--object-store-memory=80000000"],
-            env={
-                **os.environ,
-                "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
-                "RAY_AUTH_MODE": "disabled",
-                "RAY_worker_niceness": "0",  # else they starve beside other tests
-                **environment,
-            },
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
-        self._processes.append(process)
-        if len(self._processes) == 1:
-            await_that(lambda: socket.create_connection(("127.0.0.1", self._port), 1).close() is None, 60)
-            time.sleep(5)  # the head listens before it knows its own node
-        return process
-
-    @property
-    def address(self) -> str:
-        """Where the head listens."""
-        return f"{_own_address()}:{self._port}"
-
-    def kill(self, process: subprocess.Popen[bytes], name: str) -> None:
-        """Kill one process of a node, as the kernel would for lack of memory."""
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (folder / "stat").read_text().rpartition(")")
-            except OSError:
-                continue
-            if int(words[2].split()[1]) == process.pid and words[0].partition("(")[2].startswith(name):
-                os.kill(int(folder.name), signal.SIGKILL)
-
-    def stop(self) -> None:
-        """End everything."""
-        for process in reversed(self._processes):
-            process.terminate()
-        for process in self._processes:
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-
-
-def _own_address() -> str:
-    from ray.util import get_node_ip_address
-
-    return str(get_node_ip_address())
-
-
-def await_that(is_so: Callable[[], bool], longest_s: float) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + longest_s
-    while time.monotonic() < deadline:
-        try:
-            if is_so():
-                return
-        except OSError:
-            pass
-        time.sleep(0.3)
-    raise AssertionError(f"not so within {longest_s} s")
-
-
 @pytest.fixture
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+def nodes() -> Iterator[Nodes]:
     """No node yet."""
-    load = os.getloadavg()[0]
-    if load > (os.cpu_count() or 1) and "DEPTHRATE_TEST_LONG" not in os.environ:
-        pytest.skip(
-            f"the load is {load:.0f}: Ray's nodes and workers take minutes to start; alone, or with DEPTHRATE_TEST_LONG"
-        )
-    made = Nodes(Path(f"/tmp/drt{os.getpid()}"))
-    try:
+    with ray_nodes() as made:
         yield made
-    finally:
-        made.stop()
-
-
-def attempts(store: Store) -> list[dict[str, object]]:
-    return [
-        record for _, record in read_loose_records(store, [p for p in store.list("attempts") if p.endswith(".json")])
-    ]
-
-
-def launch(folder: Store, nodes: Nodes, tmp_path: Path, **spec: Any) -> subprocess.Popen[str]:
-    """Start `depthrate run` of a sweep on these nodes."""
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"name": "s", "task": f"{OWN_TASKS}:steady", **spec}))
-    words = ["run", str(tmp_path / "s.yaml"), "--store", folder.root, "--executor", "ray", "--address", nodes.address]
-    environment = {**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, "-m", "depthrate", *words], env=environment, **pipes)
 
 
 def test_a_lost_head_ends_the_launch_in_words(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
@@ -159,6 +50,7 @@ def test_a_lost_head_ends_the_launch_in_words(folder: Store, nodes: Nodes, tmp_p
     nodes.kill(head, "gcs_server")
     _, said = run.communicate(timeout=120)
     assert run.returncode == 1, said
+    assert len(said.splitlines()) < 12, said  # and nothing of what Ray's own processes say about their end
     assert "has not answered for" in said and "run the same command again" in said and "Traceback" not in said
     assert len(attempts(folder)) == 1
 

@@ -1,0 +1,107 @@
+"""What clusters do to packs, on a real Ray of two nodes: a sick node, a node lost under ASHA, a node short of memory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.storage.attempts.searches import SearchRecords
+from depthrate.storage.files.store import Store
+
+pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
+pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
+
+from ray_nodes import OWN_TASKS, Nodes, await_that, launch, ray_nodes
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+SUPPORT = OWN_TASKS.parent
+
+
+@pytest.fixture
+def nodes() -> Iterator[Nodes]:
+    """No node yet."""
+    with ray_nodes() as made:
+        yield made
+
+
+def states(store: Store) -> list[tuple[str, str, str | None]]:
+    """Return (host, state, kind of failure) of all attempts."""
+    return results_of(store).sql("select host, state, error_kind from attempts").fetchall()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="machines get names by root's unshare")
+def test_a_node_on_which_packs_fail_is_avoided(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
+    nodes.start(1, "r1")
+    nodes.start(1, "r2")
+    error = "CUDA error: uncorrectable ECC error encountered"
+    params = {"host": "r2", "error": error}
+    run = launch(folder, nodes, tmp_path, task=f"{OWN_TASKS}:sick_at", params=params, grid={"depth": [*range(2, 14)]})
+    _, said = run.communicate(timeout=600)
+    assert run.returncode == 0, said
+    found = states(folder)
+    assert {host for host, state, _ in found if state == "done"} == {"r1"}
+    assert results_of(folder).sql("select count(*) from trials").fetchall() == [(12,)]
+    failed = [(host, kind) for host, state, kind in found if state != "done"]
+    assert 1 <= len(failed) <= 3 and set(failed) == {("r2", "hardware")}
+    assert "failed on r2" in said and "begins there" in said and error in said
+
+
+def test_asha_goes_on_where_a_node_is_lost(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
+    """The packs that it had begin anew, and are compared once more as far as they come."""
+    nodes.start(1)
+    lost = nodes.start(1)
+    log = tmp_path / "log"
+    search = {
+        "params": {"x": [float(x) for x in range(1, 13)]},
+        "objective": "nc1",
+        "direction": "maximize",
+        "sampler": "random",
+        "trials": 12,
+        "batch": 12,
+        "prune": {"rule": "asha", "metric": "height", "from_step": 2, "factor": 2},
+    }
+    params = {"log": str(log), "pause_s": 1.0}
+    run = launch(folder, nodes, tmp_path, task=f"{SUPPORT}/search_tasks.py:climbs", params=params, search=search)
+    await_that(lambda: run.poll() is not None or _num_processes(log) == 2, 300)
+    nodes.kill(lost, "raylet")
+    _, said = run.communicate(timeout=600)
+    assert run.returncode == 0 and "Traceback" not in said, said
+    records = SearchRecords(folder, "s")
+    records.refresh()
+    kept = {x for (x,) in results_of(folder).sql("select x from results").fetchall()}
+    left_at = {next(iter(report.values.values())): report.pruned_at for report in records.reports.values()}
+    assert len(left_at) == 12 and {x for x, step in left_at.items() if step is None} == kept
+    assert 0 < len(kept) < 12 and max(left_at) in kept, "the best is never left out"
+    assert not [state for _, state, _ in states(folder) if state == "running"]
+
+
+def _num_processes(log: Path) -> int:
+    return len({line.split()[2] for line in log.read_text().splitlines()}) if log.exists() else 0
+
+
+def test_a_pack_that_a_node_kills_for_memory_is_halved(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
+    """By Ray's own watch over memory, which clusters have."""
+    meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    total_gb, free_gb = (int(meminfo[name].split()[0]) / 2**20 for name in ("MemTotal", "MemAvailable"))
+    if free_gb < 8:
+        pytest.skip("needs 8 GB of memory that nobody uses")
+    share = (total_gb - free_gb + 3.5) / total_gb  # 3.5 GB more than is in use now
+    watch = {"RAY_memory_monitor_refresh_ms": "250", "RAY_memory_usage_threshold": f"{share:.3f}"}
+    nodes.start(1, **watch)
+    params = {"depth": 2, "gb_each": 1.25}
+    run = launch(folder, nodes, tmp_path, task=f"{OWN_TASKS}:large", params=params, seeds=4)
+    printed, said = run.communicate(timeout=600)
+    assert run.returncode == 0 and "Traceback" not in said, said
+    kinds = Counter(kind for _, state, kind in states(folder) if state != "done")
+    assert kinds == {"out_of_memory": 1} and " halved: " in printed, printed
+    assert results_of(folder).sql("select count(*) from trials").fetchall() == [(4,)]

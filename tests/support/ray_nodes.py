@@ -1,0 +1,135 @@
+"""A Ray cluster of several nodes on this machine, as processes of Ray, which die as they would elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from depthrate.storage.attempts.records import Record, read_loose_records
+from depthrate.storage.files.store import Store
+
+OWN_TASKS = Path(__file__).parent / "own_tasks.py"
+
+
+class Nodes:
+    """Nodes of a Ray cluster on this machine, each with processes of its own."""
+
+    def __init__(self, folder: Path):
+        self._folder, self._processes = folder, list[subprocess.Popen[bytes]]()
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            self._port = probe.getsockname()[1]
+
+    def start(self, cpus: int, name: str = "", **environment: str) -> subprocess.Popen[bytes]:
+        """Start the head, or another node, which a process takes for a machine of that name."""
+        words = ["--head", f"--port={self._port}", "--include-dashboard=false", f"--temp-dir={self._folder}/r"]
+        words = [f"--address={self.address}"] if self._processes else words
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words, f"--num-cpus={cpus}"]
+        named = ["unshare", "--uts", "sh", "-c", f'hostname {name}; exec "$@"', "sh"] if name else []
+        process = subprocess.Popen(
+            [*named, *command, "--object-store-memory=80000000"],
+            env={
+                **os.environ,
+                "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",
+                "RAY_AUTH_MODE": "disabled",
+                "RAY_worker_niceness": "0",  # else they starve beside other tests
+                **environment,
+            },
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+        self._processes.append(process)
+        if len(self._processes) == 1:
+            await_that(lambda: socket.create_connection(("127.0.0.1", self._port), 1).close() is None, 60)
+            time.sleep(5)  # the head listens before it knows its own node
+        return process
+
+    @property
+    def address(self) -> str:
+        """Where the head listens."""
+        return f"{_own_address()}:{self._port}"
+
+    def kill(self, process: subprocess.Popen[bytes], name: str) -> None:
+        """Kill one process of a node, as the kernel would for lack of memory."""
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "stat").read_text().rpartition(")")
+            except OSError:
+                continue
+            if int(words[2].split()[1]) == process.pid and words[0].partition("(")[2].startswith(name):
+                os.kill(int(folder.name), signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End everything."""
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _own_address() -> str:
+    from ray.util import get_node_ip_address
+
+    return str(get_node_ip_address())
+
+
+def await_that(is_so: Callable[[], bool], longest_s: float) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + longest_s
+    while time.monotonic() < deadline:
+        try:
+            if is_so():
+                return
+        except OSError:
+            pass
+        time.sleep(0.3)
+    raise AssertionError(f"not so within {longest_s} s")
+
+
+@contextlib.contextmanager
+def ray_nodes() -> Iterator[Nodes]:
+    """Give a cluster that has no node yet."""
+    load = os.getloadavg()[0]
+    if load > (os.cpu_count() or 1) and "DEPTHRATE_TEST_LONG" not in os.environ:
+        pytest.skip(
+            f"the load is {load:.0f}: Ray's nodes and workers take minutes to start; alone, or with DEPTHRATE_TEST_LONG"
+        )
+    made = Nodes(Path(f"/tmp/drt{os.getpid()}"))
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def attempts(store: Store) -> list[Record]:
+    """Return the records of all attempts that are not put together yet."""
+    return [
+        record for _, record in read_loose_records(store, [p for p in store.list("attempts") if p.endswith(".json")])
+    ]
+
+
+def launch(folder: Store, nodes: Nodes, tmp_path: Path, **spec: Any) -> subprocess.Popen[str]:
+    """Start `depthrate run` of a sweep on these nodes."""
+    spec = {"name": "s", "task": f"{OWN_TASKS}:steady", **spec}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(spec))
+    words = ["run", str(tmp_path / "s.yaml"), "--store", folder.root, "--executor", "ray", "--address", nodes.address]
+    environment = {**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-m", "depthrate", *words], env=environment, **pipes)
