@@ -10,11 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
+from pyarrow.fs import LocalFileSystem
 
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.parquet import DataFile
 from depthrate.storage.files.store import Store
+from depthrate.storage.query.reads_at_exit import remote_files, until_exit
 
 FETCH_BELOW = 4_000_000
 """Bytes: a remote file smaller than this is fetched whole, in one request, many at once."""
@@ -66,13 +67,13 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
             for fragments in self._fetch(fetched):
                 yield from self._dataset(fragments).scanner(columns=columns, filter=filter, **options).to_batches()
 
-        return ds.Scanner.from_batches(batches(), schema=schema)
+        return ds.Scanner.from_batches(until_exit(batches()), schema=schema)
 
     def _dataset(self, fragments: list[ds.Fragment]) -> ds.FileSystemDataset:
         return ds.FileSystemDataset(fragments, self.schema, _FORMAT, LocalFileSystem())
 
     def _fragment(self, file: DataFile) -> ds.Fragment:
-        filesystem = LocalFileSystem() if self.store.is_local else PyFileSystem(FSSpecHandler(self.store.fs))
+        filesystem = LocalFileSystem() if self.store.is_local else remote_files(self.store.fs)
         return _FORMAT.make_fragment(self.store.require_file(file.path), filesystem, file_size=file.size)
 
     def _fetch(self, files: Sequence[DataFile]) -> Iterator[list[ds.Fragment]]:
