@@ -20,6 +20,7 @@ from depthrate.orchestrator.worker.pruning import Pruning
 from depthrate.storage.files.data_folder import DataFolder
 from depthrate.storage.files.full import is_full
 from depthrate.storage.files.json_objects import read_sealed, sealed
+from depthrate.storage.files.parquet import SLACK_BYTES
 from depthrate.storage.files.paths import checkpoint_path, checkpoint_trials_path
 from depthrate.storage.files.store import Store
 from depthrate.tasks.own.loop_context import TrainsByHand
@@ -127,6 +128,7 @@ class WorkerContext(TrainsByHand):
         pack_id = self.job.pack_id
         wall_s = self.wall_s_before + self.last_checkpoint - self.began
         members = {"trial_ids": self.job.trial_ids, "wall_s": wall_s, "code_hash": self.attempt.code_hash}
+        members["bytes"] = len(content)
 
         def write(store: Store) -> None:
             store.write(checkpoint_path(pack_id, self._checkpoint(self.attempt.code_hash)), content)
@@ -148,20 +150,22 @@ class WorkerContext(TrainsByHand):
         """Return what an earlier attempt saved, with this code or one that counts as this, or None."""
         if not self.may_have_checkpoint:
             return None
-        saved: list[tuple[float, Store]] = []
+        saved: list[tuple[float, Store, int | None]] = []
         kept = disk_of_node()
         for store in (self.store, *([] if kept is None else [kept])):
             try:
                 members = read_sealed(store.read(checkpoint_trials_path(self.job.pack_id)))
-                saved.append((float(members["wall_s"]), store))
+                size = members.get("bytes")  # the one before it may have been another, by little
+                most_bytes = 2 * size + SLACK_BYTES if isinstance(size, int) else None
+                saved.append((float(members["wall_s"]), store, most_bytes))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 if store is self.store:
                     self.found.nothing = isinstance(error, FileNotFoundError)
         self.found.nothing &= not saved
-        for wall_s_before, store in sorted(saved, key=lambda each: each[0], reverse=True):
+        for wall_s_before, store, most_bytes in sorted(saved, key=lambda each: each[0], reverse=True):
             for version in dict.fromkeys((self.attempt.code_hash, *self.job.options.accepted_codes, None)):
                 try:
-                    content = store.read(checkpoint_path(self.job.pack_id, self._checkpoint(version)))
+                    content = store.read(checkpoint_path(self.job.pack_id, self._checkpoint(version)), most_bytes)
                 except OSError:
                     continue
                 self.wall_s_before = wall_s_before

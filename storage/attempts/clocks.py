@@ -1,7 +1,8 @@
 """When things happened by the store's clock, where the clocks of the machines that write to it disagree.
 
-One rule for whatever deletes, moves or purges, and for launches: `require_clock` first. What is young, live or over its grace
-is told by ages, and of several commits of one trial the one counts that says it is the earliest.
+One rule for whatever deletes, moves, purges or tags, and for launches: `require_clock` first; a cancellation is never refused.
+What is young, live or over its grace is told by ages, and of several commits of one trial the one counts that says it is the
+earliest.
 """
 
 from __future__ import annotations
@@ -35,18 +36,32 @@ def require_clock(store: Store) -> None:
         StoreError: the store cannot be written.
     """
     store.check_writable()
-    ahead_s = store.clock_ahead_s
-    if not ahead_s:
+    if not store.clock_ahead_s:
         return
-    side = "ahead of" if ahead_s > 0 else "behind"
-    how = f"the clock of this machine is {abs(ahead_s):.0f} s {side} that of store {store.url}"
-    if abs(ahead_s) > TOLERANCE_S:
+    how = _how_ahead(store)
+    if abs(store.clock_ahead_s) > TOLERANCE_S:
         raise ClockError(
             f"{how}; at most {TOLERANCE_S:.0f} s are allowed, since ages decide what is deleted and moved, and the earliest "
             "commit of a trial counts; nothing was done: set the clock right (NTP; timedatectl shows it), or call this on "
             "another machine"
         )
     log.warning("%s; ages are told by the store's", how)
+
+
+def compare_clocks(store: Store) -> None:
+    """Compare the clock of this machine with the store's for what only tells ages, and says so where they differ.
+
+    Raises:
+        StoreError: the store cannot be written.
+    """
+    store.check_writable()
+    if abs(store.clock_ahead_s) > TOLERANCE_S:
+        log.warning("%s; ages are told by the store's", _how_ahead(store))
+
+
+def _how_ahead(store: Store) -> str:
+    side = "ahead of" if store.clock_ahead_s > 0 else "behind"
+    return f"the clock of this machine is {abs(store.clock_ahead_s):.0f} s {side} that of store {store.url}"
 
 
 def heartbeat_of(store: Store, path: str, record: dict[str, Any]) -> float | None:

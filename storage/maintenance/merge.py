@@ -15,6 +15,7 @@ from depthrate.storage.commits.commit import joined_rows
 from depthrate.storage.commits.manifest import Manifest
 from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.commits.source import Source, counting_rows, read_commit_of, resolve
+from depthrate.storage.files.local import UnfitFileError
 from depthrate.storage.files.parquet import DataFile, read_parquet, write_table
 from depthrate.storage.files.paths import attempt_of_path, compacted_path, log_path, manifest_path, name_of_path
 from depthrate.storage.files.store import Store
@@ -199,8 +200,12 @@ def _joined_records(
         log = log_path(group.sweep, attempt)
         printed = None
         if log in snapshot.listing:
-            printed = store.read(log)
-            logs.append(attempt)
+            ((_, content),) = store.read_many([log])
+            if isinstance(content, bytes):
+                printed = content
+                logs.append(attempt)
+            elif not isinstance(content, UnfitFileError):  # what is no file is said, and stays
+                raise content
         rows.append({name: record.get(name) for name in ATTEMPTS.names} | {"log": printed})
         sizes[attempt] = snapshot.listing[path]
     if rows:

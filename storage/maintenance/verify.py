@@ -297,7 +297,9 @@ class _Check:
         if attempt is None:
             self.find(path, "foreign", "was not written by depthrate: no commit and no attempt knows it")
         elif attempt["state"] is not AttemptState.RUNNING or time.time() - (attempt["heartbeat_at"] or 0.0) > LIVE_S:
-            self.find(path, "leftover", f"attempt {attempt_of_path(path)} ended before its commit")
+            is_done = attempt["state"] is AttemptState.DONE
+            what = f"ended done, and its commit {commit} is gone" if is_done else "ended before its commit"
+            self.find(path, "leftover", f"attempt {attempt_of_path(path)} {what}")
 
     def absent(self) -> None:
         """Check that what attempts say they have committed is there: what has vanished whole leaves nothing to look at.
@@ -329,15 +331,23 @@ class _Check:
         unnoted = {manifest.sweep for manifest in manifests if manifest.gone is None}
         explained = {attempt for manifest in manifests for attempt in manifest.gone or ()}
         explained |= {attempt_of_path(finding.path) for finding in self.result.findings if finding.kind == NEWER}
+        # of a part of an attempt's trials another attempt may have held them, of which rows are gone with a reason
+        unsure = {t for attempt in explained if attempt in self.records for t in self.records[attempt]["trial_ids"]}
         before = time.time() - self.store.clock_ahead_s - SETTLED_S
-        return [
-            (record, lost)
+        ended = [
+            (record, trial_ids)
             for record in self.records.values()
             if record["state"] is AttemptState.DONE and (record["ended_at"] or before) < before
             if record["sweep"] not in unnoted and record["attempt_id"] not in explained
-            if (lost := set(record["trial_ids"]))
-            and not lost & held  # of a part one cannot tell whether it was removed once
+            if (trial_ids := set(record["trial_ids"]))
         ]
+        some_known = explained <= self.records.keys()
+        found = [
+            (record, trial_ids - held - unsure if trial_ids & held else trial_ids)
+            for record, trial_ids in ended
+            if some_known or not trial_ids & held
+        ]
+        return [(record, lost) for record, lost in found if lost]
 
     def look_again(self) -> None:
         """Leave out what was found only because commits and compactions went on while this looked.

@@ -103,6 +103,7 @@ def test_a_checkpoint_that_the_store_has_no_room_for_is_kept_on_the_node(
         return context.WorkerContext(folder, job, None, attempt, StopFlag(), ["t2"], pruning)  # type: ignore[arg-type]
 
     first = opened()
+    first.began -= 100  # it has trained for longer than the next, however slow this machine is
     first.save_checkpoint(b"at step 5")
     assert first.attempt.checkpoints == 1 and not folder.list("checkpoints")
     assert opened().load_checkpoint() == b"at step 5"
@@ -110,6 +111,8 @@ def test_a_checkpoint_that_the_store_has_no_room_for_is_kept_on_the_node(
     assert opened().load_checkpoint() == b"at step 5", "the one that is further"
     (tmp_path / f"depthrate-kept-{os.getuid()}").chmod(0o777)
     assert opened().load_checkpoint() == b"at step 1", "a folder that others may write to is not believed"
+    os.truncate(folder.full_path("checkpoints/p/pack.ckpt"), 10 * 2**30)
+    assert opened().load_checkpoint() is None, "far larger than what was saved"
 
 
 def test_an_error_names_the_file_what_is_free_and_what_is_needed(

@@ -80,6 +80,7 @@ COMMANDS = (
     "sweeps restore gone",
     "trials rm t3 --yes",
     "trials restore --all",
+    "trials tag odd t3",
 )
 
 
@@ -107,6 +108,20 @@ def test_whatever_deletes_moves_or_launches_refuses_a_wrong_clock(
     for words in COMMANDS[:2]:
         CliRunner().invoke(app, [*words.split(), "--store", folder.url])
     assert take_snapshot(folder).trial_ids() == {"t1", "t3"} and young in folder.list("metrics")
+
+
+@pytest.mark.parametrize("ahead_s", [2 * HOUR, -2 * HOUR])
+def test_a_cancellation_by_a_wrong_clock_is_done_and_spares_nobody_who_lives(
+    folder: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ahead_s: float
+) -> None:
+    write_spec(folder, "s", "1", {"name": "s", "task": "t"}, ["t"])
+    said = time.time() - ahead_s  # by the clock of its own machine, which is the store's
+    record = {"attempt_id": A, "sweep": "s", "trial_ids": ["t"], "state": "running", "started_at": said, "host": "h"}
+    folder.write(f"attempts/sweep=s/{A}.json", json.dumps(record | {"heartbeat_at": said, "pid": 1}).encode())
+    shift(monkeypatch, ahead_s)
+    done = CliRunner().invoke(app, ["cancel", "s", "--force", "--store", folder.url])
+    assert done.exit_code == 0 and "7200 s" in caplog.text, done.output
+    assert A in folder.read("sweeps/s/cancel").decode()
 
 
 def test_a_small_difference_is_said_and_taken_off_ages(

@@ -22,6 +22,7 @@ from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.commits.commit import METADATA_KEY
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files import paths
+from depthrate.storage.files.local import UnfitFileError
 from depthrate.storage.files.paths import ForeignNameError, identity, is_job_folder, is_safe
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.maintenance.compact import compact
@@ -95,6 +96,27 @@ def test_links_and_pipes_in_a_store_are_not_looked_into(folder: Store, tmp_path:
     os.mkfifo(Path(folder.root) / "curves" / "sweep=s" / "pipe.parquet")  # where a file of a store belongs
     (finding,) = verify(folder, builtin_columns()).findings
     assert (finding.path, finding.kind) == ("curves/sweep=s/pipe.parquet", "damaged") and "named pipe" in finding.what
+
+
+def test_a_link_to_a_file_of_mine_is_not_copied_into_what_others_read(folder: Store, tmp_path: Path) -> None:
+    secret = tmp_path / "id_ed25519"
+    secret.write_text("a private key")
+    for attempt, trial in ((A, "t1"), (B, "t2")):
+        commit(folder, attempt, [trial])
+    log, tagged = (Path(folder.root, path) for path in (f"attempts/sweep=s/{A}.log", "tags/20260101T000000_0.json"))
+    tagged.parent.mkdir()
+    for link in (log, tagged):
+        link.symlink_to(secret)
+    compact(folder, grace_s=0)
+    assert not any(
+        b"private" in folder.read(path)
+        for path in folder.list()
+        if path.endswith((".parquet", ".json")) and path != "tags/20260101T000000_0.json"
+    )
+    for path in (log, tagged):
+        with pytest.raises(UnfitFileError, match="link out of .*id_ed25519.* where a file belongs"):
+            folder.read(str(path.relative_to(folder.root)))
+    assert take_snapshot(folder).trial_ids() == {"t1", "t2"} and secret.read_text() == "a private key"
 
 
 def with_metadata(content: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:

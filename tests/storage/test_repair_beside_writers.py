@@ -16,12 +16,14 @@ from tests_rows import commit, tables_of
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.storage.attempts.clocks import TOLERANCE_S
+from depthrate.storage.commits.commit import SUSPENDED_S
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.parquet import write_table
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
 from depthrate.storage.maintenance.repair import repair
-from depthrate.storage.maintenance.verify import verify
+from depthrate.storage.maintenance.verify import YOUNG_S, verify
 
 A, B = "20260101T000000_aaaaaaaaaaaa", "20260101T000000_bbbbbbbbbbbb"
 
@@ -102,6 +104,17 @@ def test_what_a_compaction_replaced_meanwhile_is_not_missing(folder: Store, monk
     assert not found.findings and not found.lost and not left
     monkeypatch.undo()
     assert not verify(folder, builtin_columns()).findings
+
+
+def test_what_a_commit_of_the_last_minute_wrote_is_young_in_every_store(store: Store) -> None:
+    """So a commit need not look again at what it wrote within `SUSPENDED_S`, which in a bucket costs a request a file."""
+    assert SUSPENDED_S + TOLERANCE_S < YOUNG_S
+    record = {"attempt_id": B, "sweep": "s", "trial_ids": ["t2"], "state": "lost", "started_at": 1, "ended_at": 2}
+    store.write(f"attempts/sweep=s/{B}.json", json.dumps(record).encode())
+    orphan = f"metrics/sweep=s/{B}.parquet"
+    write_table(store, orphan, "metrics", tables_of("t2", B)["metrics"])
+    done = repair(store, verify(store, builtin_columns()))
+    assert not done.moved and orphan in store.list("metrics")
 
 
 def test_young_files_are_left_alone(folder: Store) -> None:

@@ -300,6 +300,48 @@ def test_a_commit_that_has_vanished_with_all_its_files_is_named(folder: Store) -
     assert not verify(folder, builtin_columns()).findings and take_snapshot(folder).trial_ids() == {"t3"}
 
 
+def in_parts(store: Store, attempt_id: str, trial_ids: list[str]) -> None:
+    """Commit each trial in a part of its own, as packs do whose trials run one after another."""
+    for part, trial_id in enumerate(trial_ids):
+        commit(store, attempt_id, [trial_id], part=part)
+    path = f"attempts/sweep=s/{attempt_id}.json"
+    store.write(path, json.dumps(json.loads(store.read(path)) | {"trial_ids": trial_ids}).encode())
+
+
+def test_parts_of_an_attempt_that_have_vanished_are_named(folder: Store) -> None:
+    in_parts(folder, A, ["t1", "t2", "t3"])
+    commit(folder, B, ["t4"])
+    assert not verify(folder, builtin_columns()).findings
+    folder.delete_many([path for path in folder.list("") if f"{A}-0001" in path])
+    (finding,) = verify(folder, builtin_columns()).findings
+    assert (finding.kind, finding.trial_ids) == ("missing", ("t2",)) and "1 of its 3 trials" in finding.what
+    repair(folder, verify(folder, builtin_columns()))
+    assert not verify(folder, builtin_columns()).findings and take_snapshot(folder).trial_ids() == {"t1", "t3", "t4"}
+
+
+def test_a_commit_that_vanished_from_beside_its_data_is_said_to_have_been_there(
+    folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("depthrate.storage.maintenance.verify.YOUNG_S", -10.0)
+    in_parts(folder, A, ["t1", "t2"])
+    folder.delete(f"trials/sweep=s/{A}-0001.parquet")
+    found = verify(folder, builtin_columns()).findings
+    gone = [finding for finding in found if "and its commit trials/" in finding.what]
+    assert len(gone) == 3 and {finding.trial_ids for finding in found if finding not in gone} == {("t2",)}
+
+
+def test_parts_that_users_removed_for_good_are_not_missed(folder: Store) -> None:
+    in_parts(folder, A, ["t1", "t2"])
+    in_parts(folder, B, ["t1", "t2", "t3"])  # resumed: its record names what the first had committed, too
+    folder.delete_many([p for p in folder.list("") if f"{B}-0000" in p or f"{B}-0001" in p])
+    assert not verify(folder, builtin_columns()).findings
+    remove(folder, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(folder), ["t1"]))
+    for _ in range(3):
+        compact(folder, grace_s=0)
+    folder.delete("removals")
+    assert take_snapshot(folder).trial_ids() == {"t2", "t3"} and not verify(folder, builtin_columns()).findings
+
+
 def test_so_is_a_compaction_whose_manifest_and_trials_are_gone(folder: Store) -> None:
     commit(folder, A, ["t1"])
     compact(folder, grace_s=0, at_least=1)

@@ -353,27 +353,23 @@ def main() -> None:
         "--costly", nargs="*", default=["pipe", "10 GB"], help="with which stand-ins costly commands go"
     )
     given = parser.parse_args()
-    counts, faults, seconds = dict[tuple[str, str], Counter[str]](), list[Outcome](), 0.0
+    counts, faults, seconds = Counter[str](), list[Outcome](), 0.0
+    print("| kind | stand-in | as ever | named | refused | faults |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_STATE_HOME"] = f"{folder}/state"
         matrix = Matrix(make_place(Path(folder)))
-        for kind in given.kinds:
-            for stand_in in given.stand_ins:
-                left_out = () if stand_in in given.costly else COSTLY
-                names = [name for name in given.commands or matrix.names if name not in left_out]
-                for outcome in matrix.outcomes(kind, stand_in, names):
-                    counts.setdefault((kind, stand_in), Counter())[outcome.what] += 1
-                    seconds = max(seconds, outcome.seconds)
-                    if outcome.is_fault:
-                        faults.append(outcome)
-                        print(outcome, file=sys.stderr, flush=True)
-    print("| kind | stand-in | as ever | named | refused | faults |\n|---|---|---|---|---|---|")
-    for (kind, stand_in), found in counts.items():
-        wrong = sum(found.values()) - found["as ever"] - found["named"] - found["refused"]
-        print(f"| {kind} | {stand_in} | {found['as ever']} | {found['named']} | {found['refused']} | {wrong} |")
-    print(
-        f"\n{sum(c.total() for c in counts.values())} calls, {len(faults)} faults, the longest {seconds:.1f} processor s"
-    )
+        for stand_in in given.stand_ins:
+            left_out = () if stand_in in given.costly else COSTLY
+            names = [name for name in given.commands or matrix.names if name not in left_out]
+            for kind in given.kinds:
+                found = list(matrix.outcomes(kind, stand_in, names))
+                faults += [outcome for outcome in found if outcome.is_fault]
+                whats = Counter("fault" if outcome.is_fault else outcome.what for outcome in found)
+                counts += whats
+                seconds = max([seconds, *(outcome.seconds for outcome in found)])
+                cells = [kind, stand_in, *(whats[what] for what in ("as ever", "named", "refused", "fault"))]
+                print(f"| {' | '.join(map(str, cells))} |", flush=True)
+    print(f"\n{counts.total()} calls, {dict(counts)}, the longest {seconds:.1f} processor s", *faults, sep="\n")
     sys.exit(bool(faults))
 
 

@@ -13,6 +13,7 @@ from depthrate.orchestrator.cli.options import declared, launched_argument, stor
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import counted, make_console, printable
 from depthrate.orchestrator.executors.registry import schedulers
+from depthrate.storage.attempts.clocks import compare_clocks
 from depthrate.storage.attempts.records import Record, read_loose_records
 from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.files.paths import sweep_of_path
@@ -42,6 +43,7 @@ def cancel_sweep(store: Store, sweep: str, console: Console, *, force: bool = Fa
     Raises:
         ValueError: there are such jobs and the scheduler does not answer.
     """
+    compare_clocks(store)  # else an attempt that lives may be taken for a dead one, which --force would spare
     live = _live_attempts(store, sweep)
     write_cancel_mark(store, sweep, [record["attempt_id"] for record in live] if force else ())
     if live:

@@ -84,6 +84,7 @@ def tag_trials(
     """
     require_tag(tag)
     chosen = chosen_trials(results_of(store), prefixes, where)
+    require_clock(store)  # of two words about a trial the later one holds
     write_tag(store, tag, chosen, is_set=is_set)
     how = "have the tag" if is_set else "do not have the tag"
     console.print(f"{counted(len(chosen), 'trial')} {how} {tag} now", highlight=False, markup=False)
