@@ -6,6 +6,7 @@ import ast
 import hashlib
 import re
 import runpy
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +24,15 @@ from depthrate.tasks.user_code import code_of_file, require_trust
 MOST_BYTES = 2**26
 """Of a sweep file: a million trials written out have less."""
 SHIPPED = Path(__file__).parent
+_ORDER = "in the print Figure 2 is over epochs, and Figure 5 over lambda"
+RENAMED = {
+    "converged": ("polished", "none of its trials is at an optimum; depthrate run optimum has such trials"),
+    **{
+        f"papers/pfc/figure2{rest}": (f"papers/pfc/figure5{rest}", _ORDER)
+        for rest in ("", "-small", "-descent", "-descent-small")
+    },
+}
+"""Shipped sweeps by the names they had -> the name now, and why. Trials are the same, whatever their sweep is called."""
 _OF_TRIALS = ("params", "grid", "zip", "grids", "include", "exclude")
 """Where a sweep gives parameters their values."""
 _OVERRIDDEN = ("params", "grid", "zip", "grids", "include", "derive")
@@ -31,6 +41,10 @@ _SAME_TRIALS = ("name", "max_trials", "engine")
 """What --set may change of a sweep that stays the same sweep."""
 LONGEST_VARIANT = 40
 """Letters that --set adds to a sweep's name."""
+
+
+class SweepRenamedWarning(UserWarning):
+    """A shipped sweep was asked for by a name that it had once."""
 
 
 def parse_yaml(text: str) -> Any:
@@ -55,6 +69,10 @@ def find_sweep_file(given: str) -> Path:
     if path.is_file():
         return path
     shipped = {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in SHIPPED.rglob("*.yaml")}
+    if given in RENAMED:
+        name, why = RENAMED[given]
+        warnings.warn(f"the sweep {given} is called {name} now: {why}", SweepRenamedWarning, stacklevel=2)
+        given = name
     if given in shipped:
         return shipped[given]
     if given and path.is_dir():

@@ -1,6 +1,7 @@
 """How far from its end each trial's training still is: what its objective did last, and whether a deeper network lies above.
 
-A rate is one of the optimum only if training reached it. Three looks, none of them a proof: how the objective moved over the
+A rate is one of the optimum only if training reached it. A solver that looks for stationary points says whether it ended at
+one (`stationary`). Of all else there are three looks, none of them a proof: how the objective moved over the
 last quarter of the steps, over the last quarter of the learning rate that was spent (a cosine spends little at its end, so
 that everything looks still), and against shallower networks, which the optimum cannot lie above.
 """
@@ -80,23 +81,28 @@ class Convergence:
     """By which share of the gap the objective fell over the last quarter; negative where it rose. The larger of both looks."""
     from_step: float
     """Where the earlier of both last quarters begins: what moved since then may move again."""
+    stationary: bool | None = None
+    """Whether a solver that looks for stationary points ended at one; null where none did."""
     above: float = 0.0
     """By which share of the gap its objective lies above that of a shallower network; 0 where it does not."""
 
     @property
     def is_converged(self) -> bool:
-        """Whether the objective no longer moves."""
-        return abs(self.moved) <= MOST_MOVED
+        """Whether a solver says so, or, where none was at work, whether the objective no longer moves."""
+        return abs(self.moved) <= MOST_MOVED if self.stationary is None else self.stationary
 
 
 def judge(results: Results, trials: Sequence[Trial], measurements: Iterable[Measurement]) -> dict[str, Convergence]:
     """Return trial -> how its training ended; one without curves, or that diverged, is not judged."""
     declared = next((measurement for measurement in measurements if measurement.optimum is not None), None)
-    judged = {trial_id: _judged(rows) for trial_id, rows in _curves(results, declared).items()}
+    curves = _curves(results, declared)
+    judged = {trial_id: _judged(rows) for trial_id, rows in curves.items()}
+    ends = {trial_id: float(rows["stationary"][-1]) for trial_id, rows in curves.items()}
+    said = {trial_id: end == 1 for trial_id, end in ends.items() if math.isfinite(end)}
     found = {trial_id: each for trial_id, each in judged.items() if each is not None}
     above = {} if declared is None else _above_shallower(found, trials, declared)
     return {
-        trial_id: Convergence(moved, from_step, above.get(trial_id, 0.0))
+        trial_id: Convergence(moved, from_step, said.get(trial_id), above.get(trial_id, 0.0))
         for trial_id, (moved, from_step, _, _) in found.items()
     }
 
@@ -112,6 +118,7 @@ def _curves(results: Results, declared: Measurement | None) -> dict[str, Curve]:
     height = "coalesce(objective, loss)" if declared is None else quoted(declared.name)
     gap = quoted(declared.gap) if declared is not None and declared.gap in known else "null"
     columns = {"step": "step", "height": height, "gap": gap, "lr": "lr" if "lr" in known else "null"}
+    columns["stationary"] = "stationary" if "stationary" in known else "null"
     chosen = ", ".join(f"{text} as {name}" for name, text in columns.items())
     query = (
         f"select trial_id, {chosen} from curves where split = 'train' and {height} is not null order by trial_id, step"

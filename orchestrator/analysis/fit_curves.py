@@ -107,6 +107,7 @@ def _gathered(
         request.metric, request.x, by, used, [], excluded, None, left_out, frozenset(ids & falling), request, chosen,
         above={trial_id: ended[trial_id].above for trial_id in ids & set(ended) if ended[trial_id].above > 0},
         judged=len(ids & set(ended)),
+        stationary=frozenset(trial_id for trial_id in ids & set(ended) if ended[trial_id].stationary),
         draws=draws_text(request, [params for params, row in group if row["trial_id"] in ids], draw_names),
     )  # fmt: skip
 

@@ -56,10 +56,17 @@ class FittedCurve:
     """Null where the metric was measured at the end alone."""
     draws: str = ""
     """What the interval is over, in words: `5 seeds`; empty where every value is a draw of its own."""
+    stationary: frozenset[str] = frozenset()
+    """Those of the trials used of which a solver says that they are stationary."""
     bound: BoundCheck | None = None
     """Whether the data fall as fast as a theorem's upper bound; null where there is none."""
     p_lack_of_fit: float | None = None
     """p-value of the test that the means lie on a power law, over whole seeds where they are known."""
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether all the trials used are stationary: only then is what a theorem says of optima said of them."""
+        return bool(self.rows) and {row["trial_id"] for row in self.rows} <= self.stationary
 
     @property
     def metric_label(self) -> str:

@@ -60,11 +60,7 @@ def _convergence(curves: Sequence[FittedCurve]) -> list[str]:
     if not judged:
         return []
     falling = frozenset().union(*(curve.unconverged for curve in fitted))
-    lines = [
-        "converged: all trials"
-        if not falling
-        else f"unconverged: {len(falling)} of {len(used)} trials ({UNCONVERGED_RULE})"
-    ]
+    lines = [_how_it_ended(fitted, len(used), len(falling))]
     above = {trial_id: share for curve in fitted for trial_id, share in curve.above.items()}
     if above:
         lines.append(
@@ -78,6 +74,17 @@ def _convergence(curves: Sequence[FittedCurve]) -> list[str]:
     return lines
 
 
+def _how_it_ended(fitted: Sequence[FittedCurve], num_used: int, num_falling: int) -> str:
+    if all(curve.is_stationary for curve in fitted):
+        return f"stationary: all {num_used} trials, by their solver's tolerance"
+    if any(curve.stationary for curve in fitted):
+        return f"unconverged: {num_falling} of {num_used} trials (their solver ended above its tolerance)"
+    ended = (
+        f"unconverged: {num_falling} of {num_used} trials ({UNCONVERGED_RULE})" if num_falling else "objectives at rest"
+    )
+    return f"exponents are of training at this budget, not of an optimum; {ended}"
+
+
 def _curve_name(curve: FittedCurve) -> str:
     label = curve.label()
     return f"{curve.metric} over {curve.x}" + (f" ({label})" if label else "")
@@ -85,7 +92,7 @@ def _curve_name(curve: FittedCurve) -> str:
 
 def _bounded(curve: FittedCurve) -> str:
     """Whether the data fall as fast as a theorem's upper bound."""
-    if curve.bound is None:
+    if curve.bound is None or not curve.is_stationary:  # it speaks of optima
         return ""
     return f"{curve.bound.verdict} (-{curve.bound.exponent:.2f})"
 

@@ -168,6 +168,8 @@ def _bound_words(curve: FittedCurve) -> str:
     check = curve.bound
     if check is None:
         return ""
+    if not curve.is_stationary:
+        return " No theorem's bound is compared: it speaks of optima, and these rates are of training at this budget."
     shape = f" The theorem's upper bound goes as {escape(x_text(curve.x))}<sup>{signed_text(-check.exponent, '.2f')}</sup> here"
     low, high = (signed_text(-value, ".2f") for value in (check.ci_high, check.ci_low))
     ratio = f"over it the data have {signed_text(-check.ratio, '.2f')} [{low}, {high}]"

@@ -41,7 +41,10 @@ def _limit_plot(data: ReportData, each: Measurement) -> Plot | None:
     )
     bound = data.results.get(each.gap_bound, np.nan)
     frame = frame.assign(bound=bound).dropna(subset=["depth", "value", "limit"])
-    frame["bound"] = frame["bound"].astype(float)
+    is_stationary = (
+        data.results.set_index("trial_id").get("stationary", pd.Series(dtype=float)).reindex(frame["trial_id"]) == 1
+    )
+    frame["bound"] = frame["bound"].astype(float).where(is_stationary.to_numpy())  # a theorem's bound speaks of optima
     if frame["depth"].nunique() < 2 or (frame["value"] <= 0).any():
         return None
     by = [name for name in data.group_names if name in data.trials]

@@ -585,6 +585,7 @@ def test_summary_says_tests_cuts_targets_and_doubts() -> None:
         above={"b": 0.123},
         drift=Drift(-0.02, 0.11),
         bound=BoundCheck(0.4, -0.05, -0.1, 0.02),
+        stationary=frozenset("ab"),
         common=CommonFit(0.6, 0.5, 0.7, 0.02, 3),
     )
     sentence = words(fit_sentence(curve))
@@ -601,6 +602,12 @@ def test_summary_says_tests_cuts_targets_and_doubts() -> None:
     assert "over it the data have 0.05 [0.01, 0.10]: slower than the bound allows" in words(fit_sentence(slower))
     faster = replace(curve, bound=BoundCheck(0.4, 0.3, 0.1, 0.5))
     assert "over it the data have −0.30 [−0.50, −0.10]: respected." in words(fit_sentence(faster))
+    unfinished = words(fit_sentence(replace(curve, stationary=frozenset("a"))))
+    assert "upper bound" not in unfinished
+    assert (
+        "No theorem's bound is compared: it speaks of optima, and these rates are of training at this budget."
+        in unfinished
+    )
     assert "moved the exponent by +0.02; as much again, at worst, would move it by 0.11." in sentence
     assert "1 of 2 trials have an objective above a shallower network's, by up to 12.3% of" in sentence
     assert "From depth = 2 on. Without depth = 2 the exponent is −0.61." in sentence

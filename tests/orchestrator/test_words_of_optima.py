@@ -1,0 +1,77 @@
+"""No output says stationary, converged or optimum of trials that their solver did not bring there."""
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from depthrate.orchestrator.analysis.convergence import Convergence
+from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
+from depthrate.orchestrator.cli.fit_table import print_fits
+from depthrate.orchestrator.report.fit_words import fit_sentence
+from depthrate.sweeps.spec import FitRequest
+from depthrate.tasks.fits.bounds import BoundCheck
+from depthrate.tasks.fits.rates import fit_many
+
+ROWS = [
+    {"x": float(x), "y": 0.3 * x**-0.5 * (1 + 0.01 * seed), "seed": seed, "trial_id": f"{x}-{seed}", "draw": seed}
+    for x in (2, 3, 5, 8)
+    for seed in range(3)
+]
+ALL = frozenset(str(row["trial_id"]) for row in ROWS)
+CLAIM = re.compile(
+    r"(?<!un)(?<!not )\b(stationary|converged|at the optimum|theorem's bound|upper bound)", re.IGNORECASE
+)
+
+
+@pytest.fixture(scope="module")
+def curve():
+    x, y, seeds = ([row[name] for row in ROWS] for name in ("x", "y", "seed"))
+    (fits,) = fit_many(x, [y], seeds=seeds, num_resamples=50)
+    given = {"request": FitRequest("nc1"), "judged": len(ROWS), "bound": BoundCheck(0.4, -0.05, -0.1, -0.01)}
+    return FittedCurve("nc1", "depth", {}, ROWS, fits, {}, **given)
+
+
+def printed(curve):
+    print_fits(console := Console(file=io.StringIO(), width=300), [curve])
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("stationary", [frozenset(), frozenset(list(ALL)[:-1])], ids=["none", "all but one"])
+def test_what_is_not_stationary_is_said_to_be_of_training_or_unconverged(curve, stationary):
+    unfinished = replace(curve, stationary=stationary, unconverged=ALL - stationary)
+    table = printed(unfinished)
+    assert not CLAIM.search(table), table
+    assert f"unconverged: {len(ALL - stationary)} of 12 trials" in table
+    assert ("of training at this budget, not of an optimum" in table) == (not stationary)
+    sentence = re.sub(r"No theorem's bound is compared: .*? at this budget\.", "", fit_sentence(unfinished))
+    assert sentence != fit_sentence(unfinished) and not CLAIM.search(sentence), sentence
+
+
+def test_objectives_that_rest_are_not_said_to_be_at_an_optimum(curve):
+    table = printed(curve)
+    assert "of training at this budget, not of an optimum; objectives at rest" in table and not CLAIM.search(table)
+
+
+def test_what_is_stationary_is_said_to_be_and_the_bound_is_compared(curve):
+    done = replace(curve, stationary=ALL)
+    assert "stationary: all 12 trials, by their solver's tolerance" in printed(done)
+    assert "theorem's bound" in printed(done) and "upper bound goes as" in fit_sentence(done)
+
+
+@pytest.mark.parametrize(
+    ("moved", "stationary", "is_converged"),
+    [(0.0, False, False), (0.5, True, True), (0.0, None, True), (0.5, None, False)],
+)
+def test_a_solver_s_word_goes_before_how_little_the_objective_moved(moved, stationary, is_converged):
+    assert Convergence(moved, 10.0, stationary).is_converged is is_converged
+
+
+def test_the_readme_claims_nothing_for_quickstart():
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    output = text.split("What the first prints at its end")[1].split("## Ask the results")[0]
+    assert "bound" not in output.split("```text")[1].split("```")[0]
+    assert "of training at this budget, not of an optimum" in output and "depthrate run converged" not in text
