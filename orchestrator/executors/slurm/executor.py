@@ -50,8 +50,11 @@ if TYPE_CHECKING:
     from depthrate.sweeps.packing import Pack
 
 log = logging.getLogger("depthrate")
-SOONEST_S, LATEST_S = 2.0, 15.0
-"""Between two looks at the queue: soon after something changed, ever more seldom while nothing does."""
+SOONEST_S, LATEST_S, LATEST_REMOTE_S = 2.0, 5.0, 15.0
+"""Between two looks at what jobs wrote, in a folder or in a bucket: soon after something changed, ever more seldom while
+nothing does. Whether the queue is looked at with it is for the budget of requests to say."""
+REMEDIES = {"TIMEOUT": "walltime_min was too short", "OUT_OF_MEMORY": "mem_gb was too small"}
+"""State -> what may have to be changed, said before it is known what a job has left."""
 SHORTEST_MIN = 1.0
 """A job's minutes of packs at least, where the cluster takes fewer jobs than there are packs."""
 REST = 20
@@ -347,7 +350,7 @@ class SlurmExecutor(Executor):
         if ends or before != self._queue.states():
             self._pause_s = SOONEST_S
         else:
-            self._pause_s = min(LATEST_S, self._pause_s * 1.3)
+            self._pause_s = min(LATEST_S if self.store.is_local else LATEST_REMOTE_S, self._pause_s * 1.3)
         self._next_look = self._clock() + max(self._pause_s, REST * (time.monotonic() - began))
         return ends
 
@@ -378,8 +381,9 @@ class SlurmExecutor(Executor):
                 note("job", f"waiting: {reason}", count=count, is_state=True)
         silent = Counter((job.state.node, job.state.state) for job in jobs if self._queue.is_over(job) and job.packs)
         for (node, state), count in silent.items():
-            waits = f"its last words are waited for, up to {self.profile.grace_s:.0f} s"
-            note("job", f"ended as {state}; {waits}", count=count, where=node, is_state=True)
+            waits = f"last words are waited for, up to {self.profile.grace_s:.0f} s"
+            remedy = f", so perhaps {REMEDIES[state]}" if state in REMEDIES else ""
+            note("job", f"ended as {state}{remedy}; {waits}", count=count, where=node, is_state=True)
 
     def _keep_away(self) -> None:
         """Keep the jobs that wait away from the nodes that only fail, where these have changed."""

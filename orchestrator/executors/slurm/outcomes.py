@@ -65,7 +65,8 @@ class NodeCounts:
         if node:
             self._not_begun[node].add(job_id)
             if len(self._not_begun[node]) >= DEAD_ON_ARRIVAL_AT:
-                self._exclude(node, f"ended {len(self._not_begun[node])} jobs before they began")
+                why = "before our program began (a setup line, a file system that is not there, Python)"
+                self._exclude(node, f"ended {len(self._not_begun[node])} jobs {why}")
 
     def _exclude(self, node: str, why: str) -> None:
         if node not in self.excluded and len(self.excluded) + 1 < self._num_nodes:
