@@ -92,9 +92,7 @@ def main() -> None:
         return
     settings = CPU_SETTINGS[arguments.family] if arguments.device == "cpu" else GPU_SETTINGS
     settings = [s for s in settings if arguments.only in (None, f"{s.depth}:{s.rows}")]
-    without = {"residual": (), "transformer": ("native", "vmap"), "module": ("native", "compiled", "alone")}[
-        arguments.family
-    ]
+    without = {"residual": (), "transformer": ("vmap",), "module": ("native", "compiled", "alone")}[arguments.family]
     names = [name for name in arguments.sides.split(",") if name not in without]
     processes = arguments.processes or (len(os.sched_getaffinity(0)) if arguments.device == "cpu" else 1)
     print(

@@ -18,6 +18,7 @@ from depthrate.tasks.networks.network import (
     AS_IN_P1,
     NO_STATE,
     FreeParameters,
+    Kernels,
     Layer,
     Network,
     ParameterSpec,
@@ -111,6 +112,23 @@ class Transformer(Network):
             kept=self.width * (self.depth * (5 + 2 * x + attended) + 3),
             kept_by_process=self.width * (self.depth * (4 + 2 * x + y + 3 * attended) + 4),
         )
+
+    def kernels(self) -> Kernels | None:
+        """Return those of `tasks/native/transformer.cpp`; null where ReLU is another, or other parameters are free than in P1."""
+        if self.relu is not None or self.free != AS_IN_P1:
+            return None
+        constants = {
+            "WIDTH": self.width,
+            "POSITIONS": self.positions,
+            "PATCH": self.patch_dimensions or 0,
+            "VOCABULARY": 0 if self.patch_dimensions else self.vocabulary_size or 0,
+            "CLASSES": self.num_classes,
+            "ATTENTION_LAYERS": self.attention_layers,
+            "MLP_LAYERS": self.mlp_layers,
+            "PRE_NORM": int(self.pre_norm),
+        }
+        arguments = {"depth": self.depth, "last_bias": self.last_bias, "ln_eps": self.ln_eps}
+        return Kernels("transformer", constants, arguments, ("hidden", "last"))
 
     def arranged(self, x_NI: np.ndarray) -> np.ndarray:
         """Return images [N, I] patch by patch, where they are given whole."""

@@ -76,8 +76,8 @@ def no_native_steps(shape: PackShape, device: str) -> str | None:
     """Return why such trials have no native steps; null where they have."""
     if shape.network.kernels() is None:
         return (
-            "kernels are there for residual networks (arch rn1 and rn2) and deep unconstrained features (dufm), not for "
-            f"{type(shape.network).__name__}"
+            "kernels are there for residual networks (arch rn1 and rn2), transformers (t11 to t22) and deep unconstrained "
+            f"features (dufm), not for {type(shape.network).__name__}"
         )
     if device != "cpu":
         return f"kernels are there for CPUs, and the device is {device}"

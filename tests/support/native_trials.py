@@ -106,6 +106,7 @@ def error(found, exact):
 def in_float64(trainer):
     """A trainer with exactly the parameters and samples of another, in float64."""
     plan = dataclasses.replace(trainer.plan, dtype=torch.float64)
-    exact = FusedTrainer(trainer.network, plan, trainer.hyperparameters, trainer.x_NI.double(), trainer.labels_N)
+    x_NI = trainer.x_NI.double() if trainer.x_NI.is_floating_point() else trainer.x_NI
+    exact = FusedTrainer(trainer.network, plan, trainer.hyperparameters, x_NI, trainer.labels_N)
     exact.theta_TP = trainer.theta_TP.double().clone()
     return exact

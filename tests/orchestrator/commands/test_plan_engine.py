@@ -20,7 +20,11 @@ def planned(tmp_path, *arguments):
         ([], {"native"}, "all packs train natively (kernels are built once a machine for each width, in seconds)"),
         (["--engine", "eager"], {"eager"}, "all packs train eagerly"),
         (["--engine", "compiled"], {"compiled"}, "all packs train compiled (each shape is compiled once a machine)"),
-        (["--set", "arch=t11", "--set", "patch_size=4"], {"eager", "compiled"}, " packs train compiled (each shape"),
+        (
+            ["--set", "arch=resnet_dense", "--set", "steps=40000"],
+            {"eager", "compiled"},
+            " packs train compiled (each shape",
+        ),
     ],
 )
 def test_a_plan_says_which_packs_train_how(tmp_path, arguments, engines, sentence):

@@ -73,9 +73,14 @@ def test_what_has_no_native_steps_is_refused():
     def choice(device="cpu", **given):
         return COLLAPSE.engine(params_of(**given), Engine.NATIVE, device)
 
-    assert choice() is choice(arch="rn2", norm="pre", optimizer="adam", loss="mse", dtype="float64") is Engine.NATIVE
+    assert (
+        choice()
+        is choice(arch="t11", patch_size=4)
+        is choice(arch="rn2", norm="pre", optimizer="adam", loss="mse", dtype="float64")
+        is Engine.NATIVE
+    )
     for given, why in (
-        ({"arch": "t11", "patch_size": 4}, "residual networks .arch rn1 and rn2. .*, not for Transformer"),
+        ({"arch": "resnet_dense"}, "residual networks .arch rn1 and rn2., .*, not for DenseResNet"),
         ({"device": "cuda"}, "the device is cuda"),
         ({"matmul_precision": "bf16"}, "matmul_precision is bf16"),
     ):
@@ -109,7 +114,7 @@ def test_a_plan_says_it_and_refuses_what_cannot_be(tmp_path):
     assert {pack["engine"] for pack in packs} == {"native"}
     assert "all packs train natively" in invoke(tmp_path, "plan", str(sweep)).output
     for command in ("plan", "run"):
-        refused = invoke(tmp_path, command, str(sweep), "--set", "arch=t11", "--set", "patch_size=4")
+        refused = invoke(tmp_path, command, str(sweep), "--set", "arch=resnet_dense")
         assert refused.exit_code == 2 and "there are no native steps for these trials" in refused.output
     assert not (tmp_path / "store").exists()
 

@@ -391,13 +391,13 @@ def test_the_key_tells_apart_what_compiles_to_different_programs():
 
 def test_auto_compiles_where_a_single_trial_repays_it_and_never_asks_about_the_pack():
     def choice(asked=Engine.AUTO, device="cpu", **given):
-        params = COLLAPSE.schema.fill({"arch": "t11", "patch_size": 4, "dataset": "digits", **given})
+        params = COLLAPSE.schema.fill({"arch": "resnet_dense", "dataset": "digits", **given})
         shape = COLLAPSE.pack_shape(COLLAPSE.read(params))
         return chosen_engine(asked, shape, device)
 
     assert choice(depth=2, steps=200, samples_per_class=20) is Engine.EAGER
     assert choice(depth=8, steps=100_000) is Engine.COMPILED
-    assert choice(depth=8, steps=1, arch="rn1", patch_size=None) is Engine.NATIVE  # whatever its steps
+    assert choice(depth=8, steps=1, arch="rn1") is Engine.NATIVE  # whatever its steps
     assert choice(depth=8, steps=100_000, device="cuda") is Engine.EAGER
     assert choice(Engine.COMPILED, depth=2, steps=1) is Engine.COMPILED
     assert choice(Engine.EAGER, depth=8, steps=100_000) is Engine.EAGER

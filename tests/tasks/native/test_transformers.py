@@ -1,0 +1,102 @@
+"""Kernels of transformers: their gradient is the eager one, and a trial's numbers do not depend on its pack, on calls or on
+interruptions.
+"""
+
+import copy
+import random
+
+import pytest
+import torch
+from native_trials import error, gradient, in_float64, plan_of, taken, trials_of
+
+from depthrate.tasks.networks.transformer import Transformer
+from depthrate.tasks.training.native_steps import native_library
+from depthrate.tasks.training.trainer import FusedTrainer
+
+FAMILIES = [
+    # attention layers, MLP layers, pre-LN, width, positions, numbers of a patch (else tokens), dtype
+    (1, 1, False, 16, 4, 3, torch.float32),
+    (2, 2, True, 19, 5, None, torch.float32),
+    (1, 2, True, 16, 70, 1, torch.float32),
+    (2, 1, False, 19, 5, None, torch.float64),
+    (1, 1, True, 64, 16, 4, torch.float64),
+]
+VOCABULARY = 7
+
+
+def case(family, seed):
+    attention, mlp, pre_norm, width, positions, patch, dtype = family
+    rng = random.Random(f"{seed} {family}")
+    network = Transformer(
+        attention_layers=attention,
+        mlp_layers=mlp,
+        pre_norm=pre_norm,
+        depth=rng.choice([1, 2, 4]),
+        width=width,
+        positions=positions,
+        patch_dimensions=patch,
+        vocabulary_size=None if patch else VOCABULARY,
+        num_classes=5,
+        last_bias=rng.random() < 0.5,
+    )
+    samples = rng.choice([2, 5, 33, 40])
+    plan = plan_of(
+        loss=rng.choice(["ce", "mse"]),
+        optimizer=rng.choice(["sgd", "adam"]),
+        clip_norm=rng.choice([None, None, 0.1]),
+        batch_size=rng.choice([None, max(1, samples // 3)]),
+        dtype=dtype,
+    )
+    return network, plan, samples
+
+
+def trainer_of(network, plan, trials, samples, *, native=False):
+    generator = torch.Generator().manual_seed(samples)
+    if network.patch_dimensions is None:
+        x_NI = torch.randint(VOCABULARY, (samples, network.positions), generator=generator)
+    else:
+        x_NI = torch.randn(samples, network.positions * network.patch_dimensions, generator=generator).to(plan.dtype)
+    labels_N = torch.randint(network.num_classes, (samples,), generator=generator)
+    trainer = FusedTrainer(network, plan, trials, x_NI, labels_N)
+    if native:
+        trainer.use_native(native_library(network, plan, lambda: False)[0])
+    return trainer
+
+
+def parameters(family):
+    name = f"t{family[0]}{family[1]}-{'pre' if family[2] else 'post'}-{family[6]}"
+    yield pytest.param(family, range(2), id=name, marks=[pytest.mark.slow] * (family not in FAMILIES[:2]))
+    yield pytest.param(family, range(2, 8), id=f"{name}-many", marks=pytest.mark.slow)
+
+
+ALL = [parameter for family in FAMILIES for parameter in parameters(family)]
+
+
+@pytest.mark.parametrize(("family", "seeds"), ALL)
+def test_the_first_gradient_is_as_near_to_float64_as_the_eager_one(family, seeds):
+    for seed in seeds:
+        network, plan, samples = case(family, seed)
+        eager, native = (trainer_of(network, plan, trials_of(2), samples, native=native) for native in (False, True))
+        trainers = [in_float64(eager), eager, native]
+        losses = [trainer.step().double() for trainer in trainers]
+        exact, *others = (gradient(trainer) for trainer in trainers)
+        least = 2e-7 if plan.dtype is torch.float32 else 1e-12
+        assert error(others[1], exact) <= 2 * error(others[0], exact) + least, (network, plan, samples)
+        assert error(losses[2], losses[0]) <= 2 * error(losses[1], losses[0]) + least, (network, plan, samples)
+
+
+@pytest.mark.parametrize(("family", "seeds"), ALL)
+def test_a_trial_is_the_same_in_every_pack_with_any_steps_a_call_and_after_an_interruption(family, seeds):
+    for seed in seeds:
+        network, plan, samples = case(family, 100 + seed)
+        trials = trials_of(4)
+        together = taken(trainer_of(network, plan, trials, samples, native=True), 13, most=13)
+        for members, most in (([0], 1), ([3, 1], 5)):
+            apart = trainer_of(network, plan, [trials[member] for member in members], samples, native=True)
+            assert torch.equal(taken(apart, 13, most), together[members]), (network, plan, samples, members, most)
+        first = trainer_of(network, plan, trials, samples, native=True)
+        taken(first, 6, most=4)
+        state = copy.deepcopy(first.state())
+        second = trainer_of(network, plan, [trials[2], trials[0]], samples, native=True)
+        second.load_state(state, [2, 0])
+        assert torch.equal(taken(second, 13, most=13), together[[2, 0]]), (network, plan, samples)
