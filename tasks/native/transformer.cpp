@@ -4,6 +4,7 @@
 // Built with NUMBER, WIDTH, POSITIONS, CLASSES, ATTENTION_LAYERS and MLP_LAYERS (1 or 2), PRE_NORM, and PATCH (numbers of a patch) or
 // VOCABULARY (of tokens; the other is 0). A trial's parameters: W_e, W_p, of each block the maps of its attention (QK and VO, or Q,
 // K, V and O) and of its MLP, and the last map, perhaps without b. A sample takes PLACES rows, those behind its positions without effect.
+// Only the last position is read out: of the last block's queries and MLP there are the last ROWS rows of a sample alone.
 #include "steps.h"
 
 constexpr long D = WIDTH, S = POSITIONS, K = CLASSES, I = PATCH ? PATCH : 1;
@@ -15,7 +16,8 @@ enum Group { HIDDEN, LAST };
 
 // What a block keeps of a tile for the backward pass.
 struct Kept {
-  Number *normal, *query, *key, *value_in, *value, *attention, *middle, *inner;  // what its maps read and give; attention [PLACES, LS] a sample
+  long places;  // rows of a sample from the queries on
+  Number *normal, *query_in, *query, *key, *value_in, *value, *attention, *middle, *inner;  // what its maps read and give; attention [PLACES, LS] a sample
   Number *scale, *middle_scale;                                                  // of the LayerNorms that gave `normal` and `middle`
   Mask* slope;
 };
@@ -41,8 +43,11 @@ struct Transformer : Step<Transformer> {
     causal = memory.numbers(PLACES * LS), places = memory.numbers(PLACES * LD), d_places = memory.numbers(PLACES * LD);
     d_places_as_kept = memory.numbers(D * S);
     table = memory.numbers(VOCABULARY * LD), d_table = memory.numbers(VOCABULARY * LD), d_table_as_kept = memory.numbers(VOCABULARY * D);
-    for (auto& block : kept)
-      block = {rows(LD), rows(LD), TWO_MAPS ? rows(LD) : nullptr, TWO_MAPS ? rows(LD) : nullptr, rows(LD), rows(LS), rows(LD), TWO ? rows(LD) : nullptr, rows(1), rows(1), memory.take<Mask>(TWO ? 0 : M * DV)};
+    for (auto& block : kept) {
+      const bool is_short = &block == &kept.back() && PLACES > ROWS;
+      Number* normal = rows(LD);
+      block = {is_short ? ROWS : PLACES, normal, is_short ? rows(LD) : normal, rows(LD), TWO_MAPS ? rows(LD) : nullptr, TWO_MAPS ? rows(LD) : nullptr, rows(LD), rows(LS), rows(LD), TWO ? rows(LD) : nullptr, rows(1), rows(1), memory.take<Mask>(TWO ? 0 : M * DV)};
+    }
     if (!TOKENS) embedding.lay_out(memory, 0, -1, false);
     long end = places_at + D * S;
     for (unsigned long map = 0; map < maps.size(); map++) {
@@ -80,16 +85,15 @@ struct Transformer : Step<Transformer> {
   }
 
   double tile(long row, long count, const int64_t* order, bool is_first, bool is_last) {
-    const long m = count * PLACES;
     embed(row, count, order);
     for (long block = 0; block < depth; block++) {
-      attend(m, block);
-      transform(m, block);
+      attend(count, block);
+      transform(count, block);
     }
     const double total = loss(count, call.labels + (order ? 0 : row), order, is_first);
     for (long block = depth - 1; block >= 0; block--) {
-      transform_backward(m, block, is_first, is_last);
-      attend_backward(m, block, is_first, is_last);
+      transform_backward(count, block, is_first, is_last);
+      attend_backward(count, block, is_first, is_last);
     }
     embed_backward(row, count, order, is_first, is_last);
     return total;
@@ -122,33 +126,39 @@ struct Transformer : Step<Transformer> {
   }
 
   // u <- what follows the attention of a block; its MLP reads `middle`.
-  void attend(long m, long block) {
+  void attend(long count, long block) {
     const Kept& to = kept[block];
+    const long m = count * PLACES, skipped = PLACES - to.places;  // skipped: rows of a sample that nobody asks of
     for (long i = 0; i < m; i += ROWS) normalised(i, h, to.normal, to.scale);
-    map(block, 0).forward(m, to.normal, to.query, nothing);
+    if (skipped)
+      for (long sample = 0; sample < count; sample++)
+        memcpy(to.query_in + sample * ROWS * LD, to.normal + (sample * PLACES + skipped) * LD, ROWS * LD * sizeof(Number));
+    map(block, 0).forward(count * to.places, to.query_in, to.query, nothing);
     if constexpr (TWO_MAPS) {
       map(block, 1).forward(m, to.normal, to.key, nothing);
       map(block, 2).forward(m, to.normal, to.value_in, nothing);
     }
     map(block, VALUE).forward(m, TWO_MAPS ? to.value_in : to.normal, to.value, nothing);
-    const Number* before = PRE ? h : to.normal;
-    for (long first = 0; first < m; first += PLACES) {
+    for (long sample = 0; sample < count; sample++) {
+      const long all = sample * PLACES, first = sample * to.places;  // where the sample's rows begin
+      const Number* before = (PRE ? h : to.normal) + (all + skipped) * LD;
       Number* weights = to.attention + first * LS;
-      transposed_to_panels(keys(block) + first * LD, LD, S, D, panels_S);
-      product<D, SV>(PLACES, D, {to.query + first * LD, LD, 1}, panels_of(panels_S, D), weights, LS, ZEROS<LS>, nothing, [&](long i) {
-        for (long r = i; r < i + ROWS; r++) softmax<S>(weights + r * LS, causal + r * LS, factor());
+      transposed_to_panels(keys(block) + all * LD, LD, S, D, panels_S);
+      product<D, SV>(to.places, D, {to.query + first * LD, LD, 1}, panels_of(panels_S, D), weights, LS, ZEROS<LS>, nothing, [&](long i) {
+        for (long r = i; r < i + ROWS; r++) softmax<S>(weights + r * LS, causal + (skipped + r) * LS, factor());
       });
-      product<S, DV>(PLACES, S, {weights, LS, 1}, rows_of(to.value + first * LD, LD), u + first * LD, LD, ZEROS<LD>, nothing, [&](long i) {
-        for (long r = first + i; r < first + i + ROWS; r++)
-          for (long j = 0; j < DV; j++) at(u + r * LD, j) += at(before + r * LD, j);
+      product<S, DV>(to.places, S, {weights, LS, 1}, rows_of(to.value + all * LD, LD), u + first * LD, LD, ZEROS<LD>, nothing, [&](long i) {
+        for (long r = i; r < i + ROWS; r++)
+          for (long j = 0; j < DV; j++) at(u + (first + r) * LD, j) += at(before + r * LD, j);
         normalised(first + i, u, to.middle, to.middle_scale);
       });
     }
   }
 
   // h <- what follows a block.
-  void transform(long m, long block) {
+  void transform(long count, long block) {
     const Kept& to = kept[block];
+    const long m = count * to.places;
     const Number *in = to.middle, *before = PRE ? u : to.middle;
     if constexpr (TWO) {
       map(block, MLP).forward(m, in, to.inner, [&](long i) {
@@ -167,11 +177,14 @@ struct Transformer : Step<Transformer> {
     });
   }
 
+  // Where a sample's last position stands after the last block.
+  static long last_row(long sample) { return sample * ROWS + S - 1 - (PLACES - ROWS); }
+
   // Reads the last positions out; `gradient` <- the gradient of h.
   double loss(long count, const int64_t* labels, const int64_t* order, bool is_first) {
     const long m = up(count, ROWS);
     for (long sample = 0; sample < m; sample++) {
-      if (sample < count) memcpy(read + sample * LD, h + (sample * PLACES + S - 1) * LD, LD * sizeof(Number));
+      if (sample < count) memcpy(read + sample * LD, h + last_row(sample) * LD, LD * sizeof(Number));
       else memset(read + sample * LD, 0, LD * sizeof(Number));
     }
     for (long i = 0; i < m; i += ROWS) normalised(i, read, read, read_scale);
@@ -188,20 +201,21 @@ struct Transformer : Step<Transformer> {
       }
     });
     add_gradient(last, m, q, read, is_first, false);
-    memset(gradient, 0, count * PLACES * LD * sizeof(Number));
+    memset(gradient, 0, count * ROWS * LD * sizeof(Number));
     last.backward(m, q, d_read, ZEROS<LD>, nothing, [&](long i) {
       Vector v[ROWS][DV];
       load<D>(v, d_read + i * LD);
       normalise_backward<D>(v, read + i * LD, LD, *(Four*)(read_scale + i));
       for (long r = i; r < i + ROWS && r < count; r++)
-        for (long j = 0; j < DV; j++) at(gradient + (r * PLACES + S - 1) * LD, j) = v[r - i][j];
+        for (long j = 0; j < DV; j++) at(gradient + last_row(r) * LD, j) = v[r - i][j];
     });
     return total;
   }
 
   // `gradient`, of what follows a block, becomes that of what follows its attention.
-  void transform_backward(long m, long block, bool is_first, bool is_last) {
+  void transform_backward(long count, long block, bool is_first, bool is_last) {
     const Kept& of = kept[block];
+    const long m = count * of.places;
     auto &first = map(block, MLP), &second = map(block, BLOCK_MAPS - 1);
     if constexpr (TWO) {
       second.backward(
@@ -237,17 +251,19 @@ struct Transformer : Step<Transformer> {
   }
 
   // `gradient`, of what follows a block's attention, becomes that of what the block read.
-  void attend_backward(long m, long block, bool is_first, bool is_last) {
+  void attend_backward(long count, long block, bool is_first, bool is_last) {
     const Kept& of = kept[block];
-    for (long first = 0; first < m; first += PLACES) {
+    const long m = count * PLACES;
+    for (long sample = 0; sample < count; sample++) {
+      const long all = sample * PLACES, first = sample * of.places;
       const Number *weights = of.attention + first * LS, *d_out = gradient + first * LD;
-      transposed_to_panels(of.value + first * LD, LD, S, D, panels_S);
-      product<D, SV>(PLACES, D, {d_out, LD, 1}, panels_of(panels_S, D), scores, LS, ZEROS<LS>, nothing, [&](long i) {
+      transposed_to_panels(of.value + all * LD, LD, S, D, panels_S);
+      product<D, SV>(of.places, D, {d_out, LD, 1}, panels_of(panels_S, D), scores, LS, ZEROS<LS>, nothing, [&](long i) {
         for (long r = i; r < i + ROWS; r++) softmax_backward<S>(scores + r * LS, weights + r * LS, factor());
       });
-      product<PLACES, DV>(PLACES, PLACES, {weights, 1, LS}, rows_of(d_out, LD), d_value + first * LD, LD, ZEROS<LD>, nothing, nothing);
-      product<S, DV>(PLACES, S, {scores, LS, 1}, rows_of(keys(block) + first * LD, LD), d_query + first * LD, LD, ZEROS<LD>, nothing, nothing);
-      product<PLACES, DV>(PLACES, PLACES, {scores, 1, LS}, rows_of(of.query + first * LD, LD), d_key + first * LD, LD, ZEROS<LD>, nothing, nothing);
+      product<PLACES, DV>(PLACES, of.places, {weights, 1, LS}, rows_of(d_out, LD), d_value + all * LD, LD, ZEROS<LD>, nothing, nothing);
+      product<S, DV>(of.places, S, {scores, LS, 1}, rows_of(keys(block) + all * LD, LD), d_query + first * LD, LD, ZEROS<LD>, nothing, nothing);
+      product<PLACES, DV>(PLACES, of.places, {scores, 1, LS}, rows_of(of.query + first * LD, LD), d_key + all * LD, LD, ZEROS<LD>, nothing, nothing);
     }
     Number* below = lower;
     if constexpr (TWO_MAPS) {
@@ -260,8 +276,19 @@ struct Transformer : Step<Transformer> {
     }
     const Number* d_inner = TWO_MAPS ? z : d_value;  // of the map that reads `normal` for the values
     auto &query = map(block, 0), &value = map(block, TWO_MAPS ? 2 : VALUE);
-    query.backward(m, d_query, below, nullptr, nothing, nothing);
-    add_gradient(query, m, d_query, of.normal, is_first, is_last);
+    if (of.places == PLACES) {
+      query.backward(m, d_query, below, nullptr, nothing, nothing);
+    } else {
+      query.backward(count * of.places, d_query, u, ZEROS<LD>, nothing, nothing);
+      memset(h, 0, m * LD * sizeof(Number));
+      for (long row = 0; row < count * ROWS; row++) {
+        const long there = row / ROWS * PLACES + PLACES - ROWS + row % ROWS;
+        for (long j = 0; j < DV; j++) at(below + there * LD, j) += at(u + row * LD, j);
+        memcpy(h + there * LD, gradient + row * LD, LD * sizeof(Number));
+      }
+      std::swap(h, gradient);
+    }
+    add_gradient(query, count * of.places, d_query, of.query_in, is_first, is_last);
     value.backward(m, d_inner, below, nullptr, nothing, [&](long i) {
       if constexpr (!PRE)
         for (long r = i; r < i + ROWS; r++)
