@@ -114,7 +114,7 @@ class Transformer(Network):
         )
 
     def kernels(self) -> Kernels | None:
-        """Return those of `tasks/native/transformer.cpp`; null where ReLU is another, or other parameters are free than in P1."""
+        """Return those of `tasks/native/transformer.cpp`; null with another ReLU, or other free parameters than P1 has."""
         if self.relu is not None or self.free != AS_IN_P1:
             return None
         constants = {
