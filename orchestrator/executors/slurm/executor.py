@@ -53,6 +53,11 @@ log = logging.getLogger("depthrate")
 SOONEST_S, LATEST_S, LATEST_REMOTE_S = 2.0, 5.0, 15.0
 """Between two looks at what jobs wrote, in a folder or in a bucket: soon after something changed, ever more seldom while
 nothing does. Whether the queue is looked at with it is for the budget of requests to say."""
+WAITS_FOR = dict.fromkeys(
+    ("PartitionDown", "PartitionInactive"),
+    "they start when the site has it up again; else cancel, and name another partition",
+)
+"""Reason why jobs wait -> what to expect, or to do."""
 REMEDIES = {"TIMEOUT": "walltime_min was too short", "OUT_OF_MEMORY": "mem_gb was too small"}
 """State -> what may have to be changed, said before it is known what a job has left."""
 SHORTEST_MIN = 1.0
@@ -378,7 +383,8 @@ class SlurmExecutor(Executor):
         reasons = Counter(job.state.reason for job in jobs if job.is_waiting)
         for reason, count in reasons.items():
             if reason not in ORDINARY_REASONS:
-                note("job", f"waiting: {reason}", count=count, is_state=True)
+                expect = f" ({WAITS_FOR[reason]})" if reason in WAITS_FOR else ""
+                note("job", f"waiting: {reason}{expect}", count=count, is_state=True)
         silent = Counter((job.state.node, job.state.state) for job in jobs if self._queue.is_over(job) and job.packs)
         for (node, state), count in silent.items():
             waits = f"last words are waited for, up to {self.profile.grace_s:.0f} s"

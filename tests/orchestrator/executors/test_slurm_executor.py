@@ -528,6 +528,24 @@ def test_what_the_scheduler_knows_wins_over_what_a_dying_worker_wrote(folder: St
     assert kept is not None and (kept["state"], kept["error"]) == ("lost", said), "as logs and status show it"
 
 
+def test_why_jobs_wait_is_said_with_what_to_do(
+    executor: SlurmExecutor, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "depthrate")
+    executor.submit(jobs("a", "b"))
+    scheduler.queue = {job: JobState("PENDING", 0, reason="PartitionDown") for job in scheduler.queue}
+    ends_of(executor, 2)
+    said = "2 jobs waiting: PartitionDown (they start when the site has it up again; else cancel, and name another partition)"
+    assert said in caplog.messages
+    scheduler.queue = {job: JobState("TIMEOUT", 0, "n1") for job in scheduler.queue}
+    executor.profile = replace(executor.profile, grace_s=60)
+    executor._queue._grace_s = 60
+    ends_of(executor, 3)
+    assert any(
+        "ended as TIMEOUT, so perhaps walltime_min was too short; last words" in text for text in caplog.messages
+    )
+
+
 def test_how_much_memory_was_used_is_said(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     executor.submit(jobs("a"))
     (submission,) = read_submissions(folder, ["s"])
