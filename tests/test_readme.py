@@ -58,3 +58,9 @@ def test_the_picture_is_there_for_light_and_dark() -> None:
     assert len(pictures) == 2 and "prefers-color-scheme: dark" in README
     for picture in pictures:
         assert (ROOT / picture).read_text().startswith("<?xml"), picture
+
+
+def test_constraints_have_no_hashes_while_what_is_installed_is_editable() -> None:
+    """One line with a hash, and pip refuses `-e .`, which has no single file to hash."""
+    assert "pip install -c constraints.txt -e ." in README
+    assert not [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "--hash" in line]
