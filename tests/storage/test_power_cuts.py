@@ -22,7 +22,7 @@ from depthrate.storage.files.store import Store
 
 IS_ALL = bool(os.environ.get("DEPTHRATE_ALL_POINTS"))
 DRAWS = 3
-SAMPLE = 12
+SAMPLE = 8
 """Disks of a verb that are looked at where not all are."""
 
 
