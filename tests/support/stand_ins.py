@@ -337,7 +337,10 @@ class Matrix:
             return outcome("hang")
         if taken > MOST_BYTES:
             return outcome("memory", f"{taken / 1e9:.2f} GB")
-        names_it = Path(self.paths[kind]).name in said or self.paths[kind] in "".join(said.split())
+        words, path = "".join(said.split()), self.paths[kind]
+        names_it = (
+            Path(path).name in said or path in words or (kind == "code" and path.partition("/files/")[0] in words)
+        )
         if code != self._codes[name]:
             return outcome("refused" if names_it else "silent", said[-400:])
         return outcome("named" if names_it else "as ever", said[-400:])
