@@ -310,8 +310,9 @@ class Chaos:
 
     def kill(self, name: str) -> None:
         """End a process of the crowd at whatever it does."""
-        os.kill(self.running[name], signal.SIGKILL)
-        os.waitpid(self.running[name], 0)
+        process = self.running.pop(name)
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
 
     def run(self, seconds: float, pause_s: float) -> None:
         """Let the crowd loose, and kill and replace its members at random, one every `pause_s` seconds or so.
@@ -348,7 +349,6 @@ class Chaos:
         time.sleep(GRACE_S + 2)  # the readers look once more at what is there now
         for name in [name for name in self.running if name.startswith("reader")]:
             self.kill(name)
-        self.running.clear()
 
     def _go_on(self, stopped: dict[str, float]) -> None:
         """Let those go on that stood still for long enough."""
@@ -422,7 +422,7 @@ def run_chaos(
         try:
             chaos.run(seconds, pause_s)
         finally:
-            for name in chaos.running:
+            for name in list(chaos.running):
                 chaos.kill(name)
         return report(chaos)
 
