@@ -63,6 +63,8 @@ class Measurement:
     """Whether trials with these parameters come to that limit as depth grows; else it is a lower bound. Null: always."""
     gap_bound: str = ""
     """The measurement that holds a theorem's own bound on that gap, without a factor to choose."""
+    gap_bound_where: str = ""
+    """The measurement that is 1 for trials of which that theorem speaks; empty: of all."""
     optimum: Optimum | None = None
     """For what training minimises: how its least value depends on the parameters."""
 
@@ -116,7 +118,11 @@ def by_name(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
             raise MeasurementError(f"measurement {each.name!r} is declared twice; give one of them another name")
         named[each.name] = each
     for each in named.values():
-        for word, other in (("gap", each.gap), ("gap_bound", each.gap_bound)):
+        for word, other in (
+            ("gap", each.gap),
+            ("gap_bound", each.gap_bound),
+            ("gap_bound_where", each.gap_bound_where),
+        ):
             if other and other not in scalars(named.values()):
                 raise MeasurementError(
                     f"measurement {each.name!r}: its {word} {other!r} is no number that the task measures; declare it too"

@@ -36,6 +36,8 @@ _EXPECTED = {
 
 LARGEST = 1e300
 """Numbers beyond this, infinity and nan are refused: they do not survive arithmetic and storage."""
+LISTED = 30
+"""Names of parameters that a message shows."""
 _LONGEST = 500
 """Characters of a value that a message shows."""
 
@@ -239,7 +241,10 @@ class ParameterSchema(Mapping[str, Parameter]):
             ParameterError: there is none; the message names the nearest known one.
         """
         if name not in self:
-            known = ", ".join(self)
+            names = list(self)
+            known = ", ".join(names[:LISTED])
+            if len(names) > LISTED:
+                known += f" and {len(names) - LISTED} more, which depthrate tasks lists"
             raise ParameterError(f"unknown parameter {name!r} in {where}{nearest(name, self)} (known: {known})")
         return self[name]
 

@@ -203,6 +203,7 @@ _PER_STEP = (
         excess=construction_excess,
         reaches_limit=reaches_limit,
         gap_bound="objective_bound",
+        gap_bound_where="stationary",  # it speaks of optima
         optimum=Optimum("depth", HOW_ONE_TRAINS),
     ),
     Measurement(

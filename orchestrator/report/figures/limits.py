@@ -39,12 +39,11 @@ def _limit_plot(data: ReportData, each: Measurement) -> Plot | None:
     frame = pd.DataFrame({"trial_id": frame["trial_id"], "depth": frame["depth"]}).assign(
         value=frame[each.name].astype(float), limit=(frame[each.name] - frame[each.gap]).astype(float)
     )
-    bound = data.results.get(each.gap_bound, np.nan)
+    missing = pd.Series(np.nan, data.results.index)
+    bound = data.results.get(each.gap_bound, missing).astype(float)
+    if each.gap_bound_where:
+        bound = bound.where(data.results.get(each.gap_bound_where, missing) == 1)
     frame = frame.assign(bound=bound).dropna(subset=["depth", "value", "limit"])
-    is_stationary = (
-        data.results.set_index("trial_id").get("stationary", pd.Series(dtype=float)).reindex(frame["trial_id"]) == 1
-    )
-    frame["bound"] = frame["bound"].astype(float).where(is_stationary.to_numpy())  # a theorem's bound speaks of optima
     if frame["depth"].nunique() < 2 or (frame["value"] <= 0).any():
         return None
     by = [name for name in data.group_names if name in data.trials]
