@@ -13,7 +13,7 @@ from depthrate.sweeps.errors import SweepError, check_count, counted, kind_of
 from depthrate.sweeps.expression import Expression, ExpressionError
 from depthrate.sweeps.spec import Grid, SweepSpec
 from depthrate.sweeps.trial import Trial, TrialMaker
-from depthrate.tasks.parameters import Filler, Parameter, ParameterError, nearest, shown
+from depthrate.tasks.parameters import Filler, Parameter, ParameterError, listed, nearest, shown
 from depthrate.tasks.task import Task
 
 Combination = dict[str, Any]
@@ -131,7 +131,7 @@ def _check_operands(derived: dict[str, Expression], task: Task) -> None:
         for used in sorted(expression.names - set(task.schema)):
             raise SweepError(
                 f"derive: {name} = {expression.text}: {used!r} is not a parameter{nearest(used, task.schema)} "
-                f"(known: {', '.join(task.schema)})"
+                f"(known: {listed(task.schema)})"
             )
 
 

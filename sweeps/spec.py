@@ -17,7 +17,7 @@ from depthrate.sweeps.trial import canonical_json
 from depthrate.tasks.loading import load_task
 from depthrate.tasks.measurement import scalars
 from depthrate.tasks.own.references import references_of_sweep
-from depthrate.tasks.parameters import LARGEST, ParameterError, nearest, shown
+from depthrate.tasks.parameters import LARGEST, ParameterError, listed, nearest, shown
 from depthrate.tasks.task import Engine, Task
 
 NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,99}"
@@ -420,5 +420,5 @@ def check_figures(sweep: SweepSpec, task: Task) -> None:
 
 def _check_measured(name: str, columns: list[str], kind: str, place: str) -> None:
     if name not in columns:
-        listed = ", ".join(columns) or "none"
-        raise SweepError(f"unknown {kind} {name!r} in {place}{nearest(name, columns)} (known: {listed})")
+        known = listed(columns) or "none"
+        raise SweepError(f"unknown {kind} {name!r} in {place}{nearest(name, columns)} (known: {known})")

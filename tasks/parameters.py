@@ -36,8 +36,8 @@ _EXPECTED = {
 
 LARGEST = 1e300
 """Numbers beyond this, infinity and nan are refused: they do not survive arithmetic and storage."""
-LISTED = 30
-"""Names of parameters that a message shows."""
+LISTED = 25
+"""Names that a message shows."""
 _LONGEST = 500
 """Characters of a value that a message shows."""
 
@@ -58,6 +58,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return `"; did you mean 'x'?"` for the known name closest to `name`, or an empty text."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return a task's parameters or measurements as a message names them: not all where they are many."""
+    all_names = list(names)
+    rest = f" and {len(all_names) - LISTED} more, which depthrate tasks lists" if len(all_names) > LISTED else ""
+    return ", ".join(all_names[:LISTED]) + rest
 
 
 def shown(value: Any) -> str:
@@ -241,11 +248,7 @@ class ParameterSchema(Mapping[str, Parameter]):
             ParameterError: there is none; the message names the nearest known one.
         """
         if name not in self:
-            names = list(self)
-            known = ", ".join(names[:LISTED])
-            if len(names) > LISTED:
-                known += f" and {len(names) - LISTED} more, which depthrate tasks lists"
-            raise ParameterError(f"unknown parameter {name!r} in {where}{nearest(name, self)} (known: {known})")
+            raise ParameterError(f"unknown parameter {name!r} in {where}{nearest(name, self)} (known: {listed(self)})")
         return self[name]
 
     def fill(self, params: Mapping[str, Any], later: Collection[str] = ()) -> dict[str, Any]:

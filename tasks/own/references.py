@@ -94,7 +94,9 @@ def require_no_file_meant(name: str, value: Any, folder: Path) -> None:
     Raises:
         TaskError: there is one of that name, and nothing of ours.
     """
-    if name != "dataset" or not isinstance(value, str) or is_own(name, value) or not (folder / value).exists():
+    if name != "dataset" or not isinstance(value, str) or not re.fullmatch(r"[\w. -]{1,100}", value):
+        return
+    if is_own(name, value) or not (folder / value).exists():
         return
     from depthrate.tasks.data.published import PUBLISHED
 
