@@ -195,7 +195,7 @@ def restore(store: Store, removals: Iterable[Removal]) -> None:
             else:
                 store.delete(path)  # launched or fitted anew since
     for removal in known:
-        store.delete(removal_path(removal.removal_id))
+        store.delete(removal_path(removal.removal_id), durable=True)
 
 
 def _by_attempt(rows: Iterable[Row]) -> dict[str, list[str]]:

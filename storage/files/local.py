@@ -58,7 +58,7 @@ def _write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
             ) from None
         raise
     if durable:
-        _sync_folder(folder)
+        sync_folder(folder)
 
 
 def move_whole(source: str, target: str) -> None:
@@ -70,7 +70,7 @@ def move_whole(source: str, target: str) -> None:
     folder = os.path.dirname(target)
     _make_folders(folder)
     os.replace(source, target)
-    _sync_folder(folder)
+    sync_folder(folder)
 
 
 def _make_folders(folder: str) -> None:
@@ -81,10 +81,10 @@ def _make_folders(folder: str) -> None:
     if above != folder:
         _make_folders(above)
     os.makedirs(folder, exist_ok=True)
-    _sync_folder(above)
+    sync_folder(above)
 
 
-def _sync_folder(folder: str) -> None:
+def sync_folder(folder: str) -> None:
     """Bring a folder's names to the disk: without that a file that was synced may be nameless after a power cut."""
     opened = None
     try:

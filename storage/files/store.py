@@ -25,6 +25,7 @@ from depthrate.storage.files.local import (
     require_regular,
     require_size,
     size_of,
+    sync_folder,
     walk,
     walk_stamps,
     write_whole,
@@ -406,12 +407,14 @@ class Store:
             return None
         return when
 
-    def delete(self, path: str) -> None:
-        """Delete a file or a folder with all in it; what is not there is no error."""
+    def delete(self, path: str, *, durable: bool = False) -> None:
+        """Delete a file or a folder with all in it; what is not there is no error; `durable`: nor back after a power cut."""
         full = self._own_path(path)
         with as_os_error(self.url), contextlib.suppress(FileNotFoundError):
             if not self.is_local or os.path.lexists(full):
                 self.fs.rm(full, recursive=True)
+                if durable and self.is_local:
+                    sync_folder(os.path.dirname(full))
 
     def delete_many(self, paths: Sequence[str]) -> None:
         """Delete files; what is not there is no error."""

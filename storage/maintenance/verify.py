@@ -331,23 +331,15 @@ class _Check:
         unnoted = {manifest.sweep for manifest in manifests if manifest.gone is None}
         explained = {attempt for manifest in manifests for attempt in manifest.gone or ()}
         explained |= {attempt_of_path(finding.path) for finding in self.result.findings if finding.kind == NEWER}
-        # of a part of an attempt's trials another attempt may have held them, of which rows are gone with a reason
-        unsure = {t for attempt in explained if attempt in self.records for t in self.records[attempt]["trial_ids"]}
         before = time.time() - self.store.clock_ahead_s - SETTLED_S
-        ended = [
-            (record, trial_ids)
+        return [
+            (record, lost)
             for record in self.records.values()
             if record["state"] is AttemptState.DONE and (record["ended_at"] or before) < before
             if record["sweep"] not in unnoted and record["attempt_id"] not in explained
-            if (trial_ids := set(record["trial_ids"]))
+            if (lost := set(record["trial_ids"]))
+            and not lost & held  # of a part one cannot tell whether it was removed once
         ]
-        some_known = explained <= self.records.keys()
-        found = [
-            (record, trial_ids - held - unsure if trial_ids & held else trial_ids)
-            for record, trial_ids in ended
-            if some_known or not trial_ids & held
-        ]
-        return [(record, lost) for record, lost in found if lost]
 
     def look_again(self) -> None:
         """Leave out what was found only because commits and compactions went on while this looked.

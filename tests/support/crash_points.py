@@ -121,10 +121,11 @@ def on_bucket(server: S3Server, kill_at: int, *, answer_lost: bool) -> Iterator[
 
     plain = Store.__init__
 
-    def opened(store: Store, url: Any) -> None:
-        plain(store, url)
-        store.fs.retries = 1
-        store.fs = UntilStopped(store.fs)
+    def opened(store: Store, url: Any, **others: Any) -> None:
+        plain(store, url, **others)
+        if store.is_s3:  # data sets come from a folder
+            store.fs.retries = 1
+            store.fs = UntilStopped(store.fs)
 
     Store.__init__ = opened  # type: ignore[method-assign]
     server.stop_at(kill_at, answer_lost=answer_lost)

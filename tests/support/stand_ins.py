@@ -6,7 +6,9 @@ python tests/support/stand_ins.py > table.md
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import logging
 import os
 import re
 import shutil
@@ -236,12 +238,18 @@ def read_through_the_api(store: str) -> tuple[int, str]:
 
 
 def invoke(*words: str, expect: int | None = None) -> tuple[int, str]:
-    """Call the command line in this process."""
-    result = CliRunner().invoke(app, list(words))
+    """Call the command line in this process; what it warns of is part of what it says, as in a process of its own."""
+    warnings = io.StringIO()
+    handler = logging.StreamHandler(warnings)
+    logging.getLogger("depthrate").addHandler(handler)
+    try:
+        result = CliRunner().invoke(app, list(words))
+    finally:
+        logging.getLogger("depthrate").removeHandler(handler)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert expect in (None, result.exit_code), result.output
-    return result.exit_code, result.output
+    return result.exit_code, result.output + warnings.getvalue()
 
 
 class TooLongError(BaseException):

@@ -204,9 +204,9 @@ class SteppedStore(Store):
         super().__init__(url)
         self._simulation = simulation
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, most_bytes: int | None = None) -> bytes:
         self._simulation.step(f"read {path}")
-        return super().read(path)
+        return super().read(path, most_bytes)
 
     def write(self, path: str, content: bytes, *, durable: bool = False) -> None:
         actor = self._simulation.step(f"write {path}")
@@ -237,9 +237,9 @@ class SteppedStore(Store):
         self._simulation.step(f"size {path}")
         return super().size(path)
 
-    def delete(self, path: str) -> None:
+    def delete(self, path: str, *, durable: bool = False) -> None:
         self._simulation.step(f"delete {path}")
-        super().delete(path)
+        super().delete(path, durable=durable)
 
     def delete_many(self, paths: Sequence[str]) -> None:
         for path in paths:
