@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import io
+import logging
 import os
 import pickle
 import tarfile
@@ -290,6 +291,11 @@ def test_the_order_in_the_archive_does_not_matter_nor_does_the_draw(tmp_path):
 
 def test_a_corpus_is_tokenised_once_and_a_damaged_cache_is_not_believed(tmp_path, monkeypatch, caplog):
     built = []
+    logger = logging.getLogger(reviews.__name__)  # whatever earlier tests of this process did to logging
+    monkeypatch.setattr(logger, "disabled", False)
+    monkeypatch.setattr(logger, "propagate", False)
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])
+    caplog.set_level(logging.WARNING, logger=logger.name)
     monkeypatch.setattr(reviews, "build_corpus", lambda found: built.append(1) or build_corpus(found))
     first = reviews_loaded(tmp_path, REVIEWS).x_NI
     assert np.array_equal(reviews_loaded(tmp_path, REVIEWS).x_NI, first) and len(built) == 1
