@@ -10,6 +10,7 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import ComputeTarget, ExecutorRequest
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.executors.registry import executor_options, open_machines
+from depthrate.orchestrator.launch.estimates import Estimates, make_estimates
 from depthrate.orchestrator.launch.plan import CheckedSweep, Plan, check_data, check_sweep, make_plan
 from depthrate.orchestrator.launch.stored_code import check_kept_code
 from depthrate.orchestrator.search.checks import check_search
@@ -90,6 +91,11 @@ def plan_on(machines: ComputeTarget, checked: CheckedSweep, store: Store) -> Pla
         submitted=machines.submitted,
         memory_bytes=machines.memory_bytes,
     )
+
+
+def estimates_on(machines: ComputeTarget, plan: Plan, store: Store) -> Estimates:
+    """Return what gives a pack's rough seconds on these machines."""
+    return make_estimates(plan, store, machines.device, machines.engine(plan.checked.sweep.engine)[0])
 
 
 def plan_sentence(plan: Plan) -> str:

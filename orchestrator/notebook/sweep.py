@@ -89,8 +89,7 @@ class Sweep:
         """
         import pandas as pd
 
-        from depthrate.orchestrator.cli.planning import check_launch, machines_of, plan_on, plan_sentence
-        from depthrate.orchestrator.launch.estimates import make_estimates
+        from depthrate.orchestrator.cli.planning import check_launch, estimates_on, machines_of, plan_on, plan_sentence
         from depthrate.orchestrator.search.proposals import with_search
         from depthrate.storage.files.data_folder import open_data_folder
         from depthrate.storage.files.store import open_store
@@ -100,7 +99,7 @@ class Sweep:
         checked, _ = with_search(check_launch(launch, open_data_folder(), self._spec), opened)
         machines = machines_of(launch, checked.sweep, opened)
         plan = plan_on(machines, checked, opened)
-        estimates = make_estimates(plan, opened, machines.device, machines.engine(plan.checked.sweep.engine)[0])
+        estimates = estimates_on(machines, plan, opened)
         names = varying_parameters(checked.trials) if checked.trials else []
         rows = []
         for pack in plan.packs:

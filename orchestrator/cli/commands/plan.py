@@ -10,12 +10,12 @@ from rich.console import Console
 
 from depthrate.orchestrator.cli.launch_options import launch_options
 from depthrate.orchestrator.cli.options import declared, json_option, wide_option
-from depthrate.orchestrator.cli.planning import again, check_launch, machines_of, plan_on, plan_sentence
+from depthrate.orchestrator.cli.planning import again, check_launch, estimates_on, machines_of, plan_on, plan_sentence
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_warnings
 from depthrate.orchestrator.executors.base import ComputeTarget
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_versions import describe, other_code_of_launch
-from depthrate.orchestrator.launch.estimates import Estimates, make_estimates
+from depthrate.orchestrator.launch.estimates import Estimates
 from depthrate.orchestrator.launch.plan import Plan, check_contents
 from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.storage.files.data_folder import open_data_folder
@@ -47,7 +47,7 @@ def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> N
     machines = machines_of(options, checked.sweep, store)
     plan = plan_on(machines, checked, store)
     check_contents(plan, data)
-    estimates = make_estimates(plan, store, machines.device, machines.engine(plan.checked.sweep.engine)[0])
+    estimates = estimates_on(machines, plan, store)
     machines.check(plan.packs, estimates)
     details = machines.details(plan.packs, estimates.held_s)
     if as_json:

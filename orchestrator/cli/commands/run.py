@@ -17,13 +17,12 @@ from depthrate.orchestrator.attempts.failure_policy import error_pattern
 from depthrate.orchestrator.cli.commands.plan import print_cost
 from depthrate.orchestrator.cli.launch_options import launch_options
 from depthrate.orchestrator.cli.options import declared
-from depthrate.orchestrator.cli.planning import again, check_launch, machines_of, plan_on, plan_sentence
+from depthrate.orchestrator.cli.planning import again, check_launch, estimates_on, machines_of, plan_on, plan_sentence
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import counted, make_console, print_table, print_warnings, printable
 from depthrate.orchestrator.executors.base import ComputeTarget, Executor, RemoteLauncher
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_versions import describe, other_code, settle, unknown_sentence
-from depthrate.orchestrator.launch.estimates import Estimates, make_estimates
 from depthrate.orchestrator.launch.launch import (
     LaunchEnd,
     delete_checkpoints,
@@ -132,7 +131,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> int:
 
 def _launch(run: _Run) -> int:
     """Run what is pending, wherever that is, and return the exit code."""
-    estimate_s = _estimates(run.plan, run.store, run.machines)
+    estimate_s = estimates_on(run.machines, run.plan, run.store)
     run.machines.check(run.plan.packs, estimate_s)
     run.say(f"{run.machines.sentence()}; store {run.store.url}")
     if isinstance(run.machines, RemoteLauncher):
@@ -145,10 +144,6 @@ def _launch(run: _Run) -> int:
     return end if isinstance(end, int) else _conclude(run, end)
 
 
-def _estimates(plan: Plan, store: Store, machines: ComputeTarget) -> Estimates:
-    return make_estimates(plan, store, machines.device, machines.engine(plan.checked.sweep.engine)[0])
-
-
 def _conclude_probe(run: _Run, end: LaunchEnd) -> int:
     """Say what the packs that have run let one expect of the others, and return the exit code."""
     machines, store = run.machines, run.store
@@ -158,7 +153,7 @@ def _conclude_probe(run: _Run, end: LaunchEnd) -> int:
     plan = plan_on(machines, run.plan.checked, store)
     run.say(f"probed {counted(len(run.plan.packs), 'pack')}; {plan_sentence(plan)}")
     if plan.packs:
-        estimates = _estimates(plan, store, machines)
+        estimates = estimates_on(machines, plan, store)
         details = machines.details(plan.packs, estimates.held_s)
         costs = {name: value for name, value in details.items() if name.endswith("hours") or name == "jobs"}
         print_cost(run.console, plan, machines, estimates, costs)
