@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from depthrate.tasks.data.labels import LabelsError, as_array, check_classes
+
 
 class FeaturesError(ValueError):
     """Features, labels or a weight that cannot be measured; the message says why."""
@@ -36,11 +38,13 @@ def as_labels(labels: Any, num_samples: int) -> np.ndarray:
     """Return labels [N] of any type as numpy.
 
     Raises:
-        FeaturesError: there is not one for each sample.
+        FeaturesError: there is not one class for each sample.
     """
-    given = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if given.shape != (num_samples,):
-        raise FeaturesError(f"{num_samples} features have labels of shape {list(given.shape)}; give one label a sample")
+    try:
+        given = as_array(labels)
+        check_classes(given, num_samples)
+    except LabelsError as error:
+        raise FeaturesError(str(error)) from None
     return given
 
 

@@ -25,7 +25,7 @@ def measure(features: Any, labels: Any, weight: Any = None, *, rank_tol: float =
     column -> number (null where not defined), list or matrix [K, K].
 
     Raises:
-        FeaturesError: lengths differ, a number is not finite, or a class is empty.
+        FeaturesError: lengths differ, labels are no classes, a number is not finite, or a class is empty.
     """
     h_ND = as_features(features)
     labels_N, weight_KD = as_labels(labels, len(h_ND)), as_weight(weight, h_ND.shape[1])

@@ -144,7 +144,8 @@ def _staged_resnet(trial: NetworkParameters, data: DataShape) -> Network:
 def _image_shape(data: DataShape) -> tuple[int, int, int]:
     if len(data.sample_shape) != 3:
         raise ValueError(
-            f"samples have shape {data.sample_shape}; this network reads images of channels, rows and columns"
+            f"samples have shape {data.sample_shape}; this network reads images of channels, rows and columns, or the tokens "
+            "of imdb; give tokens of your own to a module of yours (arch: ./model.py:Net), or vectors to rn1 or rn2"
         )
     channels, rows, columns = data.sample_shape
     return channels, rows, columns

@@ -142,14 +142,30 @@ def _run(module: nn.Module, x: Tensor, name: str) -> Any:
         kind = "tokens" if not x.is_floating_point() else "numbers"
         raise ParameterError(
             f"{name} does not take samples of shape {list(x.shape[1:])} ({kind}; with flat_inputs: true they come as "
-            f"[{math.prod(x.shape[1:])}]): {explained(error)}"
+            f"[{math.prod(x.shape[1:])}]){_embedding_hint(module, x)}: {explained(error)}"
         ) from error
+
+
+def _embedding_hint(module: nn.Module, x: Tensor) -> str:
+    if not x.is_floating_point() or not any(isinstance(each, nn.Embedding) for each in module.modules()):
+        return ""
+    return "; it embeds tokens, which data of your own are as numbers: give normalize: none, and embed x.long()"
 
 
 def _check_output(output: Any, data: DataShape, name: str) -> None:
     wanted = f"a tensor [N, {data.num_classes}], a row of numbers a sample for the data's {data.num_classes} classes"
     if not isinstance(output, Tensor):
-        raise ParameterError(f"{name} returns {shown(type(output).__name__)}; it must return {wanted}")
+        has_logits = isinstance(getattr(output, "logits", None), Tensor)
+        raise ParameterError(
+            f"{name} returns {shown(type(output).__name__)}; it must return {wanted}"
+            + (": return its .logits" if has_logits else "")
+        )
+    if output.ndim == 3 and output.shape[0] == 2:
+        raise ParameterError(
+            f"{name} returns {list(output.shape)} for 2 samples, a row a token as language models do; it must return "
+            f"{wanted}: let its last linear map read the last token, h[:, -1], or train it in a loop of your own "
+            "(depthrate.task) and measure features with depthrate.measure"
+        )
     if output.shape != (2, data.num_classes):
         raise ParameterError(f"{name} returns {list(output.shape)} for 2 samples; it must return {wanted}")
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from depthrate.tasks.data.labels import LabelsError, as_array
 from depthrate.tasks.data.sources import DatasetError
 
 ARRAYS = ("x", "y", "x_test", "y_test")
@@ -73,21 +74,24 @@ def arrays_of_function(make: Callable[..., Any], arguments: Mapping[str, Any], n
             raise DatasetError(
                 f"{name} returns a mapping with {', '.join(map(str, given))}; allowed: {', '.join(ARRAYS)}"
             )
-        return Arrays(**{key: _array(value) for key, value in given.items()})
+        return Arrays(**{key: _array(value, name) for key, value in given.items()})
     parts = list(given) if isinstance(given, tuple) else [given]
     if parts and all(_is_dataset(part) for part in parts) and len(parts) <= 2:
         pairs = [_read_items(part, name) for part in parts]
         return Arrays(*[array for pair in pairs for array in pair])
     if len(parts) in (2, 4):
-        return Arrays(*map(_array, parts))
+        return Arrays(*(_array(part, name) for part in parts))
     raise DatasetError(
         f"{name} returns {type(given).__name__}{f' of {len(parts)}' if isinstance(given, tuple) else ''}; return (x, y), "
         "(x, y, x_test, y_test), a mapping with these names, or map-style torch data sets (training, test)"
     )
 
 
-def _array(value: Any) -> np.ndarray:
-    return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+def _array(value: Any, name: str) -> np.ndarray:
+    try:
+        return as_array(value)
+    except LabelsError as error:
+        raise DatasetError(f"{name}: {error}") from error
 
 
 def _is_dataset(value: Any) -> bool:
@@ -101,7 +105,9 @@ def _read_items(dataset: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     items = [dataset[index] for index in range(len(dataset))]
     if any(not isinstance(item, tuple | list) or len(item) != 2 for item in items):
         raise DatasetError(f"{name} returns a data set whose items are no pairs; each must be (sample, label)")
-    return np.stack([_array(x) for x, _ in items]), np.array([_array(y).item() for _, y in items])
+    labels = [_array(y, name) for _, y in items]
+    is_one_each = all(label.size == 1 for label in labels)
+    return np.stack([_array(x, name) for x, _ in items]), _array([y.item() if is_one_each else y for y in labels], name)
 
 
 def _read_npz(path: Path) -> Arrays:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from depthrate.tasks.data.dataset import Dataset, DataShape
+from depthrate.tasks.data.labels import LabelsError, check_classes
 from depthrate.tasks.data.preparation import drawn, moments, scaled
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.own.arrays import Arrays, arrays_of_file, arrays_of_function
@@ -62,7 +63,7 @@ def dataset_of(arrays: Arrays, name: str) -> Dataset:
     """Return arrays as a data set, after checking that training on them can be what is meant.
 
     Raises:
-        DatasetError: lengths differ, a number is not finite, or a class is empty in a split.
+        DatasetError: lengths differ, labels are no classes, a number is not finite, or a class is empty in a split.
     """
     if (arrays.x_test is None) != (arrays.y_test is None):
         raise DatasetError(f"{name} has one of x_test and y_test; give both, or none")
@@ -86,10 +87,10 @@ def dataset_of(arrays: Arrays, name: str) -> Dataset:
 
 
 def _check_split(x: np.ndarray, y: np.ndarray, name: str, split: str) -> None:
-    if len(x) != len(y) or y.ndim != 1:
-        raise DatasetError(
-            f"{name}: the {split} split has {len(x)} samples and labels of shape {list(y.shape)}; give one label a sample"
-        )
+    try:
+        check_classes(y, len(x))
+    except LabelsError as error:
+        raise DatasetError(f"{name}, {split} split: {error}") from None
     if x.ndim < 2 or not len(x) or x.dtype.kind not in "iufb":
         raise DatasetError(
             f"{name}: the {split} split's samples are {x.dtype} of shape {list(x.shape)}; give numbers [N, ...], images as "
@@ -98,8 +99,6 @@ def _check_split(x: np.ndarray, y: np.ndarray, name: str, split: str) -> None:
     if x.dtype.kind == "f" and not np.isfinite(x).all():
         bad = int(np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1))[0])
         raise DatasetError(f"{name}: sample {bad} of the {split} split has a number that is NaN or infinite; remove it")
-    if y.dtype.kind == "f" and not (y == np.round(y)).all():
-        raise DatasetError(f"{name}: labels are {y.dtype} and no whole numbers; give a class a sample")
 
 
 def _numbered(x: np.ndarray, y: np.ndarray, classes: np.ndarray, test: Dataset | None) -> Dataset:

@@ -41,7 +41,7 @@ def probe(
 
     Raises:
         ParameterError: a pattern matches no module; the message lists them.
-        FeaturesError: labels do not fit, a number is not finite, or a class is empty.
+        FeaturesError: labels are not one class a sample, a number is not finite, or a class is empty.
     """
     patterns = [part.strip() for part in layers.split(",")] if isinstance(layers, str) else layers
     if maps not in ("mean", "flatten"):
@@ -109,6 +109,7 @@ def _batches(data: Any) -> Iterator[tuple[Tensor, Any]]:
         x, y = torch.as_tensor(data[0]), data[1]
         if len(x) != len(y):
             raise FeaturesError(f"{len(x)} samples have {len(y)} labels; give one label a sample")
+        as_labels(y, len(x))  # before a batch of them is run, whose numbers may happen to be whole
         for start in range(0, len(x), BATCH):
             yield x[start : start + BATCH], y[start : start + BATCH]
         return

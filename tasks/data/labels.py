@@ -1,0 +1,104 @@
+"""Whether labels are classes, one a sample; if not, the sentence that says what they are and what to do.
+
+Importable without torch. Shapes: N samples, T tokens, m numbers of a target.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+class LabelsError(ValueError):
+    """Labels that are no classes; the message says what they are and what to give."""
+
+
+def as_array(labels: Any) -> np.ndarray:
+    """Return labels of numpy, torch or lists as an array.
+
+    Raises:
+        LabelsError: samples have lists of different lengths.
+    """
+    if hasattr(labels, "detach"):
+        return labels.detach().cpu().numpy()
+    try:
+        return np.asarray(labels)
+    except ValueError as error:  # ragged
+        raise LabelsError(f"labels are lists of different lengths: {_SEVERAL}") from error
+
+
+def check_classes(labels: np.ndarray, num_samples: int) -> None:
+    """Refuse labels that are not one class for each of `num_samples` samples.
+
+    Numbers of a regression have (nearly) as many values as samples: each would be a class of its own, and collapse perfect.
+
+    Raises:
+        LabelsError: their number differs, or they are targets, several labels a sample, a label a token, or missing.
+    """
+    if labels.ndim and len(labels) != num_samples:
+        raise LabelsError(f"{num_samples} samples have labels of shape {list(labels.shape)}; give one label a sample")
+    if labels.shape == (num_samples,):
+        _check_values(labels)
+        return
+    if labels.ndim != 2 or not labels.size:
+        raise LabelsError(f"labels have shape {list(labels.shape)}; give one label a sample")
+    raise LabelsError(f"labels have shape {list(labels.shape)}: {_kind_of_rows(labels)}")
+
+
+_SEVERAL = (
+    "several labels a sample (multi-label), and collapse is measured between classes, one a sample; "
+    "measure one label at a time, or number the combinations that occur"
+)
+_TARGETS = (
+    "targets of a regression and no classes: as many classes as values would make collapse perfect whatever the features; "
+    "give classes, such as np.digitize(y, np.quantile(y, [.25, .5, .75]))"
+)
+
+
+def _kind_of_rows(labels: np.ndarray) -> str:
+    is_binary = labels.dtype.kind in "iufb" and np.isin(labels, (0, 1)).all()
+    if is_binary and labels.shape[1] > 1 and (labels.sum(1) == 1).all():
+        return "one-hot rows; give their numbers, y.argmax(1)"
+    if labels.shape[1] == 1:
+        return "a column; give one label a sample, y[:, 0]"
+    if is_binary or labels.dtype.kind not in "iuf":
+        return _SEVERAL
+    if labels.dtype.kind in "iu":
+        return (
+            "a label for each token, or several a sample (multi-label); of tokens measure each position as a sample, "
+            "depthrate.measure(h_NTD.flatten(0, 1), y_NT.flatten()), or the last, h_NTD[:, -1] with y_NT[:, -1]"
+        )
+    return f"{labels.shape[1]} numbers a sample, {_TARGETS}"
+
+
+def _check_values(labels_N: np.ndarray) -> None:
+    if labels_N.dtype.kind == "O":
+        _check_objects(labels_N)
+    elif labels_N.dtype.kind not in "iufbUSMm":
+        raise LabelsError(f"labels are {labels_N.dtype}; give whole numbers, texts or truth values")
+    elif labels_N.dtype.kind == "f":
+        if not np.isfinite(labels_N).all():
+            raise LabelsError(_missing(int(np.flatnonzero(~np.isfinite(labels_N))[0]), labels_N))
+        if (fractions := labels_N != np.round(labels_N)).any():
+            raise LabelsError(f"labels are {labels_N.dtype} such as {labels_N[fractions][0]:.4g}, {_TARGETS}")
+
+
+def _check_objects(labels_N: np.ndarray) -> None:
+    for index, label in enumerate(labels_N):
+        if isinstance(label, list | tuple | set | frozenset | dict | np.ndarray):
+            raise LabelsError(f"labels are {type(label).__name__}s: {_SEVERAL}")
+        if label is None or label != label:
+            raise LabelsError(_missing(index, labels_N))
+        if isinstance(label, float) and not label.is_integer():
+            raise LabelsError(f"labels are numbers such as {label:.4g}, {_TARGETS}")
+    kinds = {
+        bool if isinstance(each, bool) else int if isinstance(each, int | float) else type(each) for each in labels_N
+    }
+    if len(kinds) > 1:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise LabelsError(f"labels are of several types ({names}), which have no order; give them one type")
+
+
+def _missing(index: int, labels_N: np.ndarray) -> str:
+    return f"the label of sample {index} is {labels_N[index]!s}; leave out samples without a label"
