@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,11 @@ import depthrate.orchestrator.executors.ray.settings  # noqa: F401 - first: ray 
 
 # isort: split
 import ray
-from ray.air.execution._internal.actor_manager import RayActorManager
 from ray.tune.experiment import Trial as TuneTrial
 
 from depthrate.storage.tables.states import FailureKind
+
+log = logging.getLogger("depthrate")
 
 
 class RayError(ValueError):
@@ -46,16 +49,26 @@ def told(error: BaseException) -> str:
 
 
 def outlive_memory_kills() -> None:
-    """Have Tune take a worker that Ray has ended for lack of memory for one that died; else all others end with it."""
-    managers: Any = RayActorManager
-    handle = managers._actor_task_failed
+    """Have Tune take a worker that Ray has ended for lack of memory for one that died; else all others end with it.
+
+    Tune raises what it does not know before any callback, scheduler or state of a trial hears of it, and its list of errors
+    that it knows lacks this one. So no public hook can serve, and where a Ray has no such method all stays as that Ray does it.
+    """
+    try:
+        managers: Any = importlib.import_module("ray.air.execution._internal.actor_manager").RayActorManager
+        handle = managers._actor_task_failed
+    except (ImportError, AttributeError):
+        log.info("this Ray ends all packs of a launch when it ends one for lack of memory: its version is unknown here")
+        return
     if getattr(handle, "takes_memory_kills", False):
         return
 
-    def actor_task_failed(manager: Any, tracked_actor_task: Any, exception: Exception) -> None:
-        if isinstance(exception, ray.exceptions.OutOfMemoryError):
-            exception = ray.exceptions.RayActorError(error_msg=told(exception))
-        handle(manager, tracked_actor_task=tracked_actor_task, exception=exception)
+    def known(given: Any) -> Any:
+        is_memory = isinstance(given, ray.exceptions.OutOfMemoryError)
+        return ray.exceptions.RayActorError(error_msg=told(given)) if is_memory else given
+
+    def actor_task_failed(*given: Any, **named: Any) -> None:
+        handle(*map(known, given), **{name: known(value) for name, value in named.items()})
 
     actor_task_failed.__dict__["takes_memory_kills"] = True
     managers._actor_task_failed = actor_task_failed

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from search_tasks import ASHA_SEARCH
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.app import app
@@ -110,15 +111,7 @@ def test_asha_compares_trials_of_packs_that_run_at_the_same_time(folder: Store, 
         "name": "s",
         "task": f"{SUPPORT}/search_tasks.py:climbs",
         "params": {"log": str(tmp_path / "log")},
-        "search": {
-            "params": {"x": [float(x) for x in range(1, 13)]},
-            "objective": "nc1",
-            "direction": "maximize",
-            "sampler": "random",
-            "trials": 12,
-            "batch": 12,
-            "prune": {"rule": "asha", "metric": "height", "from_step": 2, "factor": 2},
-        },
+        "search": ASHA_SEARCH,
     }
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(spec))
     command = ["run", str(tmp_path / "s.yaml"), "--store", folder.root]

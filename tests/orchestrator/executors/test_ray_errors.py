@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 pytest.importorskip("ray")
 
 from ray import cloudpickle
-from ray.exceptions import ActorDiedError, RayTaskError
+from ray.air.execution._internal import actor_manager
+from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayTaskError
 
-from depthrate.orchestrator.executors.ray.errors import error_of, kind_of
+from depthrate.orchestrator.executors.ray.errors import error_of, kind_of, outlive_memory_kills
 
 
 class Attack:
@@ -72,3 +74,36 @@ def test_the_kind_of_a_failure_is_told_by_its_text(error: object, kind: str, tmp
 def test_what_was_not_kept_is_said(tmp_path: Path) -> None:
     for path in (None, str(tmp_path / "nothing")):
         assert str(error_of(SimpleNamespace(error_file=path))) == "Ray kept no error"  # type: ignore[arg-type]
+
+
+def test_tune_hears_of_a_worker_ended_for_memory_as_of_one_that_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Exception] = []
+
+    class Manager:
+        def _actor_task_failed(self, tracked_actor_task: object, exception: Exception) -> None:
+            heard.append(exception)
+
+    monkeypatch.setattr(actor_manager, "RayActorManager", Manager)
+    outlive_memory_kills()
+    outlive_memory_kills()  # each launch of a process asks for it
+    other = in_worker("ValueError: boom")
+    Manager()._actor_task_failed(tracked_actor_task=None, exception=OutOfMemoryError("running low on memory"))
+    Manager()._actor_task_failed(None, OutOfMemoryError("running low on memory"))
+    Manager()._actor_task_failed(None, exception=other)
+    assert all(isinstance(error, RayActorError) and kind_of(error) == "out_of_memory" for error in heard[:2])
+    assert heard[2] is other
+
+
+@pytest.mark.parametrize("lacks", ["method", "class", "module"])
+def test_a_ray_that_is_made_otherwise_inside_is_left_as_it_is(
+    lacks: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="depthrate")
+    if lacks == "method":
+        monkeypatch.delattr(actor_manager.RayActorManager, "_actor_task_failed")
+    elif lacks == "class":
+        monkeypatch.delattr(actor_manager, "RayActorManager")
+    else:
+        monkeypatch.setitem(sys.modules, actor_manager.__name__, None)
+    outlive_memory_kills()
+    assert "ends all packs of a launch" in caplog.text

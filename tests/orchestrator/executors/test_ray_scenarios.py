@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ pytest.importorskip("ray", reason="needs pip install 'depthrate[ray]'")
 pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
 
 from ray_nodes import OWN_TASKS, Nodes, await_that, launch, ray_nodes
+from search_tasks import ASHA_SEARCH
 
 pytestmark = [
     pytest.mark.ray,
@@ -61,17 +61,8 @@ def test_asha_goes_on_where_a_node_is_lost(folder: Store, nodes: Nodes, tmp_path
     nodes.start(1)
     lost = nodes.start(1)
     log = tmp_path / "log"
-    search = {
-        "params": {"x": [float(x) for x in range(1, 13)]},
-        "objective": "nc1",
-        "direction": "maximize",
-        "sampler": "random",
-        "trials": 12,
-        "batch": 12,
-        "prune": {"rule": "asha", "metric": "height", "from_step": 2, "factor": 2},
-    }
     params = {"log": str(log), "pause_s": 1.0}
-    run = launch(folder, nodes, tmp_path, task=f"{SUPPORT}/search_tasks.py:climbs", params=params, search=search)
+    run = launch(folder, nodes, tmp_path, task=f"{SUPPORT}/search_tasks.py:climbs", params=params, search=ASHA_SEARCH)
     await_that(lambda: run.poll() is not None or _num_processes(log) == 2, 300)
     nodes.kill(lost, "raylet")
     _, said = run.communicate(timeout=600)
@@ -90,18 +81,22 @@ def _num_processes(log: Path) -> int:
 
 
 def test_a_pack_that_a_node_kills_for_memory_is_halved(folder: Store, nodes: Nodes, tmp_path: Path) -> None:
-    """By Ray's own watch over memory, which clusters have."""
+    """By Ray's own watch over memory, which clusters have; it counts what others use of this machine too."""
     meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     total_gb, free_gb = (int(meminfo[name].split()[0]) / 2**20 for name in ("MemTotal", "MemAvailable"))
     if free_gb < 8:
         pytest.skip("needs 8 GB of memory that nobody uses")
-    share = (total_gb - free_gb + 3.5) / total_gb  # 3.5 GB more than is in use now
+    gb_each = min(2.0, free_gb / 6.4)
+    share = (total_gb - free_gb + 3 * gb_each) / total_gb  # too little for four trials and enough for two
     watch = {"RAY_memory_monitor_refresh_ms": "250", "RAY_memory_usage_threshold": f"{share:.3f}"}
     nodes.start(1, **watch)
-    params = {"depth": 2, "gb_each": 1.25}
+    params = {"depth": 2, "gb_each": gb_each}
     run = launch(folder, nodes, tmp_path, task=f"{OWN_TASKS}:large", params=params, seeds=4)
     printed, said = run.communicate(timeout=600)
     assert run.returncode == 0 and "Traceback" not in said, said
-    kinds = Counter(kind for _, state, kind in states(folder) if state != "done")
-    assert kinds == {"out_of_memory": 1} and " halved: " in printed, printed
+    query = "select len(trial_ids), state, error_kind from attempts order by started_at"
+    first, *later = results_of(folder).sql(query).fetchall()
+    assert first == (4, "lost", "out_of_memory") and " halved: " in printed, printed
+    # a half can go the same way, where others take the machine's memory meanwhile
+    assert all(size <= 2 and (state == "done" or kind == "out_of_memory") for size, state, kind in later), later
     assert results_of(folder).sql("select count(*) from trials").fetchall() == [(4,)]
