@@ -68,18 +68,19 @@ def find_sweep_file(given: str) -> Path:
     path = Path(given)
     if path.is_file():
         return path
-    shipped = {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in SHIPPED.rglob("*.yaml")}
+    shipped = _shipped()
     if given in RENAMED:
         name, why = RENAMED[given]
         warnings.warn(f"the sweep {given} is called {name} now: {why}", SweepRenamedWarning, stacklevel=2)
         given = name
     if given in shipped:
         return shipped[given]
+    if inside := sweeps_in_folder(given):
+        raise SweepError(
+            f"{given} is a folder of sweeps (depthrate plan {given} costs them); give one of: {', '.join(inside)}"
+        )
     if given and path.is_dir():
-        raise SweepError(f"{given} is a folder; give a sweep file in it")
-    inside = sorted(name for name in shipped if name.startswith(f"{given.rstrip('/')}/"))
-    if inside:
-        raise SweepError(f"{given} is a folder of shipped sweeps; give one of them: {', '.join(inside)}")
+        raise SweepError(f"{given} is a folder without sweep files; give a sweep file")
     folders = Counter(name.rpartition("/")[0] for name in shipped)
     top = [name for name in shipped if "/" not in name]
     below = [f"{count} below {folder}/" for folder, count in folders.items() if folder]
@@ -87,6 +88,18 @@ def find_sweep_file(given: str) -> Path:
         f"sweep file {given!r} does not exist (looked in {Path.cwd()}){nearest(given, shipped)}; "
         f"shipped sweeps: {', '.join(sorted(top) + sorted(below))} (depthrate plan papers/ names these)"
     )
+
+
+def sweeps_in_folder(given: str) -> list[str]:
+    """Return the names, for `load_sweep`, of the sweeps in a folder of the user's or of the shipped ones."""
+    folder = Path(given)
+    if given and folder.is_dir():
+        return sorted(str(file) for file in folder.glob("*.yaml"))
+    return sorted(name for name in _shipped() if name.startswith(f"{given.rstrip('/')}/"))
+
+
+def _shipped() -> dict[str, Path]:
+    return {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in SHIPPED.rglob("*.yaml")}
 
 
 def load_sweep(given: str, overrides: Mapping[str, Any] | None = None) -> SweepSpec:

@@ -23,19 +23,27 @@ from depthrate.sweeps.load import changed_sweep, parse_yaml
 from depthrate.sweeps.spec import SweepSpec
 
 
+def load_launch(options: LaunchOptions, loaded: SweepSpec | None = None) -> CheckedSweep:
+    """Load the sweep, where it is not `loaded`, and check all that needs neither store nor data.
+
+    Raises:
+        ValueError: `SweepError`, `TaskError` or `ParameterError` for what cannot run.
+    """
+    overrides = _parsed(_overrides(options))
+    sweep = (
+        sweep_to_launch(options.sweep, overrides, options.store) if loaded is None else changed_sweep(loaded, overrides)
+    )
+    files = None if options.code is None else _kept_code(options.code, existing_store(options.store))
+    return check_sweep(sweep, files)
+
+
 def check_launch(options: LaunchOptions, data: DataFolder, loaded: SweepSpec | None = None) -> CheckedSweep:
     """Load the sweep, where it is not `loaded`, and check all that needs no store.
 
     Raises:
         ValueError: `SweepError`, `TaskError`, `ParameterError` or `DatasetError` for what cannot run.
     """
-    overrides = _parsed(_overrides(options))
-    sweep = (
-        sweep_to_launch(options.sweep, overrides, options.store) if loaded is None else changed_sweep(loaded, overrides)
-    )
-    checked = check_sweep(
-        sweep, None if options.code is None else _kept_code(options.code, existing_store(options.store))
-    )
+    checked = load_launch(options, loaded)
     check_data(checked, data)
     check_search(checked, data)
     return checked

@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 
 from depthrate.orchestrator.cli.launch_options import launch_options
 from depthrate.orchestrator.cli.options import declared, json_option, wide_option
-from depthrate.orchestrator.cli.planning import again, check_launch, estimates_on, machines_of, plan_on, plan_sentence
+from depthrate.orchestrator.cli.planning import (
+    again,
+    check_launch,
+    estimates_on,
+    load_launch,
+    machines_of,
+    plan_on,
+    plan_sentence,
+)
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_warnings
 from depthrate.orchestrator.executors.base import ComputeTarget
 from depthrate.orchestrator.executors.options import LaunchOptions
 from depthrate.orchestrator.launch.code_versions import describe, other_code_of_launch
 from depthrate.orchestrator.launch.estimates import Estimates
-from depthrate.orchestrator.launch.plan import Plan, check_contents
+from depthrate.orchestrator.launch.plan import Plan, check_contents, check_data
 from depthrate.orchestrator.search.proposals import SearchView, with_search
-from depthrate.storage.files.data_folder import open_data_folder
-from depthrate.storage.files.store import open_store
+from depthrate.storage.files.data_folder import DataFolder, open_data_folder
+from depthrate.storage.files.store import Store, open_store
+from depthrate.sweeps.load import sweeps_in_folder
 from depthrate.sweeps.packing import Pack, gigabytes, predicted_bytes
 from depthrate.sweeps.trial import varying_parameters
 from depthrate.tasks.task import Engine
 
 PROBE = "depthrate run SWEEP --probe"
 SHOWN = 40
+"""Packs printed; --json prints all."""
 _HOW = {
     Engine.NATIVE: "natively (kernels are built once a machine for each width, in seconds)",
     Engine.COMPILED: "compiled (each shape is compiled once a machine)",
     Engine.EAGER: "eagerly",
 }
-"""Packs printed; --json prints all."""
 
 
 def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> None:
@@ -41,6 +52,9 @@ def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> N
         ValueError: one of our packages' errors for what a user gave.
     """
     data = open_data_folder()
+    if names := sweeps_in_folder(options.sweep):
+        _show_folder(options, names, data, as_json, wide=wide)
+        return
     checked = check_launch(options, data)
     store = open_store(options.store)
     checked, view = with_search(checked, store)
@@ -67,6 +81,45 @@ def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> N
         _print_packs(console, plan, machines, estimates, wide=wide)
         _print_engines(console, plan, machines)
         print_cost(console, plan, machines, estimates, details)
+
+
+def _show_folder(options: LaunchOptions, names: list[str], data: DataFolder, as_json: bool, *, wide: bool) -> None:
+    """Print a row a sweep: what is left to do, what that costs on these machines, and what it lacks."""
+    store = open_store(options.store)
+    rows = [_costs(replace(options, sweep=name), store, data) for name in names]
+    if as_json:
+        print_json(rows)
+        return
+    console = make_console()
+    lacking = Counter(re.split("[:;] ", row["lacks"])[0] for row in rows if row["lacks"])
+    columns = [name for name in rows[0] if name != "lacks"]
+    cells = [[row[name] for name in columns] + ["lacks" if row["lacks"] else ""] for row in rows]
+    print_rows(console, [*columns, ""], cells, wide=wide)
+    for lack, count in lacking.most_common():
+        console.print(
+            f"{counted(count, 'sweep')} {'lacks' if count == 1 else 'lack'}: {lack}", highlight=False, markup=False
+        )
+    known = [hours for row in rows if (hours := row["hours"]) is not None]
+    unknown = f", {len(rows) - len(known)} unknown" if len(known) < len(rows) else ""
+    console.print(f"{counted(len(rows), 'sweep')}: {sum(known):.2g} hours of one worker{unknown}", highlight=False)
+    console.print("more of one: depthrate plan SWEEP", highlight=False)
+
+
+def _costs(options: LaunchOptions, store: Store, data: DataFolder) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(("sweep", "trials", "done", "packs", "hours", "lacks"))
+    row["sweep"] = options.sweep
+    try:
+        checked, _ = with_search(load_launch(options), store)
+        row["trials"] = len(checked.trials)
+        machines = machines_of(options, checked.sweep, store)
+        plan = plan_on(machines, checked, store)
+        row["done"], row["packs"] = len(plan.done), len(plan.packs)
+        hours = estimates_on(machines, plan, store).hours(plan.packs)
+        row["hours"] = None if hours is None else float(f"{hours:.2g}")
+        check_data(checked, data)
+    except ValueError as error:
+        row["lacks"] = str(error)
+    return row
 
 
 def _as_json(

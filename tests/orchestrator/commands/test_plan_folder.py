@@ -1,0 +1,43 @@
+"""`depthrate plan FOLDER`: a row a sweep."""
+
+import json
+
+from click.testing import CliRunner
+
+from depthrate.orchestrator.cli.app import app
+
+LAW = """import depthrate
+@depthrate.task()
+def law(*, depth: int):
+    return {"metrics": [{"layer": depth, "nc1": 1 / depth}]}
+"""
+
+
+def invoked(*arguments):
+    result = CliRunner().invoke(app, [*map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_folder_of_sweeps_is_planned_a_row_a_sweep_and_says_what_each_lacks(tmp_path, monkeypatch):
+    monkeypatch.setenv("DEPTHRATE_DATA", str(tmp_path / "data"))
+    store = tmp_path / "store"
+    folder = tmp_path / "sweeps"
+    folder.mkdir()
+    (tmp_path / "law.py").write_text(LAW)
+    (folder / "a.yaml").write_text(f"name: a\ntask: {tmp_path}/law.py:law\ngrid: {{depth: [1, 2, 3]}}\n")
+    (folder / "b.yaml").write_text("name: b\ntask: collapse\nparams: {dataset: mnist, depth: 2}\n")
+    (folder / "c.yaml").write_text("name: c\ntask: no_such_task\n")
+    invoked("run", folder / "a.yaml", "--set", "depth=[1, 2]", "--set", "name=a", "--store", store)
+    a, b, c = json.loads(invoked("plan", folder, "--store", store, "--json"))
+    assert a == {"sweep": f"{folder}/a.yaml", "trials": 3, "done": 2, "packs": 1, "hours": a["hours"], "lacks": None}
+    assert (b["trials"], b["packs"]) == (1, 1) and b["hours"] > 0 and "data set 'mnist' not found" in b["lacks"]
+    assert c["trials"] is None and "no_such_task" in c["lacks"]
+    text = invoked("plan", folder, "--store", store)
+    assert "1 sweep lacks: data set 'mnist' not found\n" in text and "3 sweeps: " in text
+
+
+def test_the_shipped_sweeps_of_a_folder_have_a_row_each(tmp_path):
+    rows = json.loads(invoked("plan", "papers/words/", "--store", tmp_path / "store", "--json"))
+    assert len(rows) > 10 and all(row["sweep"].startswith("papers/words/") for row in rows)
+    assert {row["lacks"] for row in rows} == {None} and all(row["hours"] > 0 for row in rows)
