@@ -131,10 +131,7 @@ def test_a_missing_file_lists_the_shipped_sweeps(tmp_path):
     with pytest.raises(SweepError, match="is a folder"):
         load_sweep(str(tmp_path))
     for folder in ("papers/pfc", "papers/pfc/"):
-        with pytest.raises(
-            SweepError,
-            match="give one of: papers/pfc/cifar10, "):
-        ):
+        with pytest.raises(SweepError, match="give one of: papers/pfc/cifar10, "):
             load_sweep(folder)
 
 
