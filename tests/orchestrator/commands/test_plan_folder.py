@@ -26,7 +26,10 @@ def test_a_folder_of_sweeps_is_planned_a_row_a_sweep_and_says_what_each_lacks(tm
     folder.mkdir()
     (tmp_path / "law.py").write_text(LAW)
     (folder / "a.yaml").write_text(f"name: a\ntask: {tmp_path}/law.py:law\ngrid: {{depth: [1, 2, 3]}}\n")
-    (folder / "b.yaml").write_text("name: b\ntask: collapse\nparams: {dataset: mnist, depth: 2}\n")
+    (folder / "b.yaml").write_text(
+        "name: b\ntask: collapse\n"
+        "params: {arch: rn1, dataset: mnist, samples_per_class: 20, depth: 2, weight_decay: 0.005, lr: 0.1, steps: 100}\n"
+    )
     (folder / "c.yaml").write_text("name: c\ntask: no_such_task\n")
     invoked("run", folder / "a.yaml", "--set", "depth=[1, 2]", "--set", "name=a", "--store", store)
     a, b, c = json.loads(invoked("plan", folder, "--store", store, "--json"))
