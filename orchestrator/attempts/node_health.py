@@ -203,6 +203,11 @@ class NodeHealth:
                 self.fails(node, pack_id, record["error_kind"], error=error, ago_s=now - ended_at)
 
     @property
+    def known(self) -> set[str]:
+        """Nodes on which any attempt has begun."""
+        return set(self._nodes)
+
+    @property
     def avoided(self) -> list[str]:
         """Nodes on which nothing new is to begin: those that are sick, and for a while those that have just failed."""
         return [*self.sick, *self.suspects]

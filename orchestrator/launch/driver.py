@@ -6,8 +6,9 @@ import contextlib
 import logging
 import shlex
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -174,6 +175,18 @@ REST = 20
 """Looks take at most this part of a launch's time: what took a second is not done again for so many seconds."""
 
 
+@dataclass
+class _Failed:
+    """A pack whose attempt failed, and what becomes of it."""
+
+    entry: PackEntry
+    """As it waits to be tried again, if it does."""
+    attempt_id: str
+    node: str
+    error: str
+    outcome: str = "tried again"
+
+
 class Driver:
     """Runs the packs of a plan through an executor; what is done is only ever read from the store."""
 
@@ -199,7 +212,11 @@ class Driver:
         """By the attempt as it was submitted, by this launch or by one that this launch goes on from."""
         self.failures: list[PackFailure] = []
         self._errors = Counter[str]()
-        self.trials_done = len(plan.done)
+        self._done_before = self.trials_done = len(plan.done)
+        self._untried = defaultdict[str, list[_Failed]](list)
+        """Error of a task -> packs that have met it, before anything has gone well."""
+        self._to_tell: list[_Failed] = []
+        """Packs that failed, as long as others that ended with them are looked at."""
         self.stopping = self.stopped_early = self.cancelled = self._has_submitted = False
         self._cancel_mark = read_cancel_mark(store, self.sweep.name)
         self._others = PeerLaunches(store, self.sweep.name, new_attempt_id())
@@ -377,6 +394,9 @@ class Driver:
             self._heartbeats.note_end(end.ran_as or end.attempt_id)
             self._handle(end, end.record or records.get(end.ran_as or end.attempt_id))
         self._tell_of_suspects()
+        for failed in self._to_tell:
+            note("pack", failed.error or "it left no word", where=failed.node, outcome=failed.outcome)
+        self._to_tell.clear()
 
     def _handle(self, end: JobEnd, record: Record | None) -> None:
         entry = self.running.pop(end.attempt_id, None)
@@ -435,8 +455,7 @@ class Driver:
         self._batching.note_failure()
         for each in guilty:
             each.failed_on.append((node, kind))
-            outcome = self._retry(each, attempt_id, kind, error, node)
-            note("pack", error or "it left no word", where=node, outcome=outcome)
+            self._retry(each, attempt_id, kind, error, node)
 
     def _node_of(self, end: JobEnd, record: Record | None) -> str:
         """Return where an attempt ran, as the executor names it."""
@@ -474,28 +493,49 @@ class Driver:
         """Say what a node did beside the others, and what failed there last."""
         return f"{node}: {self._health.describe(node)}, the last with: {self._health.last_error(node)}"[:500]
 
-    def _retry(self, entry: PackEntry, attempt_id: str, kind: FailureKind, error: str | None, node: str) -> str:
-        """Do what is to be done with a pack that failed, and say what that is."""
+    def _retry(self, entry: PackEntry, attempt_id: str, kind: FailureKind, error: str | None, node: str) -> None:
+        """Do what is to be done with a pack that failed, and note what that is."""
         entry.failures[kind] += 1
         excused = Counter(failed for node, failed in entry.failed_on if node in self._health.sick)
         decision = decide(kind, entry.failures - excused, len(entry.pack.trials))
         if sum(number for failed, number in entry.failures.items() if failed not in _TAKEN) > MOST_FAILURES:
             decision = Decision.GIVE_UP
+        failed = _Failed(entry, attempt_id, node, error or "")
+        self._to_tell.append(failed)
         match decision:
             case Decision.GIVE_UP:
+                failed.outcome = GIVEN_UP
                 self._give_up(entry, attempt_id, kind, error or "the attempt left no record", node)
-                return GIVEN_UP
             case Decision.HALVE:
                 with contextlib.suppress(OSError):
                     self.store.delete(checkpoint_folder(entry.pack.pack_id))
                 del entry.failures[kind]
-                parts = halved(entry.pack)
+                failed.outcome, parts = "halved", halved(entry.pack)
                 self.queue.extendleft(PackEntry(p, entry.failures.copy(), list(entry.failed_on)) for p in parts)
-                return "halved"
             case Decision.RETRY if entry.pack.trials:
                 not_before = self._clock() + pause_s(kind, entry.failures)
-                self.queue.appendleft(PackEntry(entry.pack, entry.failures, entry.failed_on, not_before=not_before))
-        return "tried again"
+                failed.entry = PackEntry(entry.pack, entry.failures, entry.failed_on, not_before=not_before)
+                self.queue.appendleft(failed.entry)
+                if kind is FailureKind.TASK and self.trials_done == self._done_before:
+                    self._give_up_what_fails_everywhere(failed)
+
+    def _give_up_what_fails_everywhere(self, failed: _Failed) -> None:
+        """Give up the packs that have met an error once, where every node has shown it and no trial has gone well anywhere.
+
+        To try them again would only tell the same, the time of another job later.
+        """
+        alike = self._untried[error_pattern(failed.error)]
+        alike.append(failed)
+        nodes, packs = {each.node for each in alike}, {each.entry.pack.pack_id for each in alike}
+        if len(packs) < STOP_AFTER_PACKS or len(nodes) < 2 or not self._health.known <= nodes:
+            return
+        waiting = {id(entry) for entry in self.queue}
+        given_up = [each for each in alike if id(each.entry) in waiting]
+        self.queue = deque(entry for entry in self.queue if all(entry is not each.entry for each in given_up))
+        for each in given_up:
+            each.outcome = GIVEN_UP
+            self.failures.append(PackFailure(each.entry.pack, each.attempt_id, each.error, each.node))
+        self._stop_early()
 
     def _requeue(self, entry: PackEntry) -> None:
         self.queue.extendleft(reversed(self._uncommitted(entry)))
@@ -511,9 +551,13 @@ class Driver:
         """Report a pack; the same error from several packs stops the launch, since the others would fail alike."""
         self.failures.append(PackFailure(entry.pack, attempt_id, error, node))
         self._errors[pattern := error_pattern(error)] += 1
+        if self._errors[pattern] >= STOP_AFTER_PACKS or kind is FailureKind.FAILED_TO_START_ANYWHERE:
+            self._stop_early()
+
+    def _stop_early(self) -> None:
+        """Start nothing more, since what is left would fail like what has, where anything is left."""
         not_started = self.running.keys() - self.executor.running().keys()
-        is_enough = self._errors[pattern] >= STOP_AFTER_PACKS or kind is FailureKind.FAILED_TO_START_ANYWHERE
-        if is_enough and (self.queue or not_started) and not self.stopping:
+        if (self.queue or not_started) and not self.stopping:
             self.stopped_early = True
             self.executor.withdraw()
             self.stop()

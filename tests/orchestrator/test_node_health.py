@@ -313,6 +313,28 @@ def test_a_task_with_a_bug_stops_the_launch(folder: Store) -> None:
     assert outcome.stopped_early and len(outcome.failures) >= 3 and len(cluster.ran) <= 20
 
 
+def test_a_bug_that_every_node_has_shown_is_not_tried_again(folder: Store, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="depthrate")
+    outcome, cluster = drive(folder, lambda job, node: "it is broken everywhere")
+    assert outcome.stopped_early and len(cluster.ran) == len(outcome.failures) == 4
+    assert len({node for _, node, _ in cluster.ran}) == 4
+    told = [text for text in caplog.messages if "it is broken everywhere" in text]
+    assert len(told) == 4 and all("given up" in text for text in told)
+
+
+@pytest.mark.parametrize("works", ["another node", "another trial"])
+def test_an_error_is_tried_again_where_anything_works(folder: Store, works: str) -> None:
+    failed = Counter[str]()
+
+    def fails_at_first(job: PackJob, node: str) -> str | None:
+        failed[job.pack_id] += 1
+        is_exempt = node == "n4" if works == "another node" else len(failed) == 1
+        return None if is_exempt or failed[job.pack_id] > 1 else "odd"
+
+    outcome, _ = drive(folder, fails_at_first)
+    assert not outcome.failures and not outcome.stopped_early
+
+
 def test_hardware_that_fails_everywhere_ends_too(folder: Store) -> None:
     outcome, cluster = drive(folder, lambda job, node: ECC)
     assert outcome.stopped_early and len(cluster.ran) < 24 * 9
