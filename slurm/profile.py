@@ -60,7 +60,7 @@ class Profile:
     job_min: float = 30.0
     signal_s: int | None = None
     poll_s: float | None = None
-    """Least seconds between two looks of a launch at the queue; None: as the length of its jobs makes sense."""
+    """Least seconds between two looks of a launch at the queue; None: 15, and sooner twice a minute where there is reason."""
     grace_s: float = GRACE_S
     folder: str | None = None
     python: str | None = None

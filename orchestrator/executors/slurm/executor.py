@@ -58,10 +58,13 @@ WAITS_FOR = dict.fromkeys(
     "they start when the site has it up again; else cancel, and name another partition",
 )
 """Reason why jobs wait -> what to expect, or to do."""
-REMEDIES = {"TIMEOUT": "walltime_min was too short", "OUT_OF_MEMORY": "mem_gb was too small"}
-"""State -> what may have to be changed, said before it is known what a job has left."""
+REMEDIES = {"OUT_OF_MEMORY": "mem_gb was too small", "OutOfMemory": "mem_gb was too small"}
+REMEDIES |= dict.fromkeys(("TIMEOUT", "TimeLimit"), "walltime_min was too short")
+"""State, or reason of a job that is being ended -> what may have to be changed, said before it is known what a job has left."""
 SHORTEST_MIN = 1.0
 """A job's minutes of packs at least, where the cluster takes fewer jobs than there are packs."""
+SETTLES_S = 10.0
+"""How soon after a submission it is mostly known whether jobs begin, and else why they wait."""
 REST = 20
 """A look that took a second, at thousands of records, is not done again for so many."""
 ORDINARY_REASONS = ("", "None", "Priority", "Resources", "Dependency", "JobArrayTaskLimit", "BeginTime")
@@ -96,8 +99,8 @@ class SlurmExecutor(Executor):
         self._clock = clock
         self._supervisor = supervisor
         """Sends the launch away where it must stay."""
-        self.room = SubmitQuota(max_submitted, clock)
         self._queue = JobQueue(clock, profile.grace_s, profile.poll_s)
+        self.room = SubmitQuota(max_submitted, clock, self._queue.requests.note_count)
         self.num_nodes = self._num_nodes = limits.partition_of(profile).nodes
         self._nodes = NodeCounts(self._num_nodes)
         self._sick: list[str] = []
@@ -119,7 +122,7 @@ class SlurmExecutor(Executor):
         """Whether there was no room for all jobs when some were last submitted."""
         self._refusal = ""
         """How that was said."""
-        self._next_look = float("-inf")
+        self._next_look = self._submitted_at = float("-inf")
         self._pause_s = SOONEST_S
         self._outbox = Submitter(profile, limits, store, sweep, self.room, self._lanes)
 
@@ -289,7 +292,8 @@ class SlurmExecutor(Executor):
             raise kind(str(error), [job for job in jobs if job.attempt_id not in sent]) from None
         finally:
             self._pause_s = SOONEST_S
-            self._next_look = self._clock() + SOONEST_S
+            self._submitted_at = self._clock()
+            self._next_look = self._submitted_at + SOONEST_S
 
     @staticmethod
     def _by_avoided_nodes(jobs: Sequence[PackJob]) -> dict[tuple[str, ...], list[PackJob]]:
@@ -360,7 +364,7 @@ class SlurmExecutor(Executor):
         return ends
 
     def _look(self) -> list[JobEnd]:
-        if not self._queue.look_if_due():
+        if not self._queue.look_if_due(is_news_due=self._is_news_due()):
             return []
         ends = []
         self._ends.look_again(self._queue.jobs.values())
@@ -377,6 +381,11 @@ class SlurmExecutor(Executor):
         earlier, self._ends.earlier_ends = self._ends.earlier_ends, []
         return [*earlier, *self._cancelled.hold(ends, jobs_left=bool(self._alive()))]
 
+    def _is_news_due(self) -> bool:
+        """Whether jobs may have changed: they were just submitted, have saved their state to end, or have had their time."""
+        is_new = self._clock() - self._submitted_at < SETTLES_S
+        return is_new or self._ends.any_told_to_end or self._queue.any_past(60 * self.profile.walltime_min)
+
     def _note_states(self) -> None:
         """Tell why jobs wait, where that is not only for their turn, and for which there is a wait for what they wrote."""
         jobs = self._queue.jobs.values()
@@ -385,6 +394,10 @@ class SlurmExecutor(Executor):
             if reason not in ORDINARY_REASONS:
                 expect = f" ({WAITS_FOR[reason]})" if reason in WAITS_FOR else ""
                 note("job", f"waiting: {reason}{expect}", count=count, is_state=True)
+        ending = Counter((job.state.node, job.state.reason) for job in jobs if job.state.state == "COMPLETING")
+        for (node, reason), count in ending.items():
+            if reason in REMEDIES:
+                note("job", f"ends by {reason}, so perhaps {REMEDIES[reason]}", count=count, where=node, is_state=True)
         silent = Counter((job.state.node, job.state.state) for job in jobs if self._queue.is_over(job) and job.packs)
         for (node, state), count in silent.items():
             waits = f"last words are waited for, up to {self.profile.grace_s:.0f} s"

@@ -114,6 +114,8 @@ class PackOutcomes:
         self._looked_at: float | None = None
         self._is_fresh, self._is_late = False, False
         """Whether a record was ever seen soon after it was written, and whether one was ever missed by a look after that."""
+        self.any_told_to_end = False
+        """Whether, at the last look, a pack had saved its state to end while its job was believed to run."""
         self._closed: set[str] = set()
         """Attempts of earlier starts of jobs whose ends stand in the store."""
 
@@ -125,6 +127,7 @@ class PackOutcomes:
     def look_again(self, jobs: Iterable[WatchedJob] = ()) -> None:
         """Forget what was seen at the last look; what these jobs have written is then read at once, where it is new."""
         self._committed = None
+        self.any_told_to_end = False
         wanted = {attempt_path(self._sweep, name) for job in jobs for name in _attempts_of(job)}
         if wanted:
             with suppress(OSError):
@@ -194,6 +197,7 @@ class PackOutcomes:
             return self._interrupted(job, pack, attempt_id, record)
         if state is not None:
             job.current[pack.attempt_id] = attempt_id
+            self.any_told_to_end |= state is AttemptState.INTERRUPTED and is_last_start and not is_over
         if not is_over or not (is_settled or _wrote_nothing(job)):
             return None
         if state is AttemptState.RUNNING and self._seen is not None:

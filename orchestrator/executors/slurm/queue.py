@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from statistics import median
 
 from depthrate.orchestrator.executors.slurm.request_budget import RequestBudget
 from depthrate.orchestrator.executors.slurm.submissions import Submission, SubmittedPack
@@ -16,7 +15,8 @@ from depthrate.slurm.profile import GRACE_S
 from depthrate.slurm.states import JobState, sacct_states, squeue_states
 
 log = logging.getLogger("depthrate")
-LENGTHS_KEPT = 32
+LIMIT_LOOK_S = 6.0
+"""Between two looks for the end of a job whose time is up, as long as there may be any."""
 UNKNOWN_S = 20.0
 """How long a job may be unknown to squeue and sacct alike before its silence counts."""
 
@@ -32,8 +32,6 @@ class WatchedJob:
     unknown_since: float | None = None
     over_since: float | None = None
     """When it was first seen to be over."""
-    running_since: float | None = None
-    """When it was first seen to run."""
     has_begun: bool = False
     """Whether any of its packs has ever left a record."""
     current: dict[str, str] = field(default_factory=dict)
@@ -62,8 +60,6 @@ class JobQueue:
         self._clock = clock
         self._is_deaf = False
         self._answered_at = float("-inf")
-        self._lengths_s: deque[float] = deque(maxlen=LENGTHS_KEPT)
-        """Of the jobs that ended last."""
 
     def states(self) -> dict[str, str]:
         """Return job -> state, as last seen."""
@@ -80,24 +76,23 @@ class JobQueue:
         since = job.over_since if job.unknown_since is None else job.unknown_since
         return since is not None and self.is_over(job) and self._clock() - since >= self._grace_s
 
-    def job_s(self) -> float | None:
-        """Return how long jobs take: those that ended, else those that run, so far; None where none has been seen to run."""
-        if self._lengths_s:
-            return median(self._lengths_s)
-        now = self._clock()
-        return max(
-            (now - job.running_since for job in self.jobs.values() if job.running_since is not None), default=None
-        )
+    def any_past(self, limit_s: float) -> bool:
+        """Whether a job that is believed to run has had its whole time, and was not looked at for a while since.
+
+        A controller ends such a job up to half a minute late.
+        """
+        if self._clock() - self._answered_at < LIMIT_LOOK_S:
+            return False
+        began = [job.state.started_at for job in self.jobs.values() if job.is_running]
+        return min((at for at in began if at is not None), default=math.inf) + limit_s <= time.time()
 
     def forget(self, job: WatchedJob) -> None:
         """Watch a job no longer."""
         del self.jobs[job.job_id]
-        if job.running_since is not None:
-            self._lengths_s.append(self._clock() - job.running_since)
 
-    def look_if_due(self) -> bool:
+    def look_if_due(self, *, is_news_due: bool = False) -> bool:
         """Update the jobs' states if the controller may be asked for them now; return whether they are as it last said."""
-        return not self._is_deaf if not self.requests.may_look(self.job_s()) else self.look()
+        return self.look() if self.requests.may_look(is_news_due=is_news_due) else not self._is_deaf
 
     def look(self) -> bool:
         """Update the jobs' states and return whether the scheduler answered."""
@@ -124,8 +119,6 @@ class JobQueue:
                 restarts = job.state.restarts if known.restarts is None else known.restarts
                 job.state = replace(known, restarts=restarts, node=known.node or job.state.node)
                 job.unknown_since = None
-                if known.phase == "running":
-                    job.running_since = now if job.running_since is None else job.running_since
                 job.over_since = None if known.phase != "over" else now if job.over_since is None else job.over_since
             else:
                 job.unknown_since = now if job.unknown_since is None else job.unknown_since

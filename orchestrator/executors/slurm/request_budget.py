@@ -1,8 +1,9 @@
 """When a SLURM controller may be asked again: the one place that decides it, for squeue, sacct and sbatch.
 
-Every user's questions are answered by one process, and sites lock out who asks too much. So in the long run a launch asks
-for its jobs' states once in `poll_s`, and what is new in between it reads in the store; some questions may come sooner, as
-long as jobs are short, and come back with time.
+Every user's questions are answered by one process, and sites lock out who asks too much. So a launch asks for its jobs'
+states once in `poll_s`, and what is new in between it reads in the store. Where something is to be expected, jobs just
+submitted or a time limit that has passed, it may ask sooner: `NEWS_A_MINUTE` times, so that no minute has more than six
+questions.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 POLL_S = 15.0
-"""Between two looks at the queue in the long run, where the cluster file says nothing of it."""
-LOOKS_AT_ONCE, SUBMISSIONS_AT_ONCE = 3, 4
-"""Looks, and submissions, that may come sooner; each comes back after as long as the next would have waited."""
+"""Between two looks at the queue, where the cluster file says nothing of it and nothing is to be expected."""
+NEWS_A_MINUTE = 2
+"""Looks in any minute that may come sooner."""
+SUBMISSIONS_AT_ONCE = 4
+"""Submissions that may come sooner than in the long run; each comes back after as long as the next would have waited."""
 SOONEST_S = 2.0
-"""Between two looks, however short jobs are."""
-LOOKS_A_JOB = 8
-"""More looks than this in the time that a job takes tell nothing new."""
+"""Between two looks, whatever is to be expected."""
 SLOW_S = 5.0
 """A controller that takes longer to answer than this is asked half as often, and so is one that does not answer."""
 LONGEST_AWAY_S = 300.0
@@ -50,28 +51,38 @@ class RequestBudget:
     def __init__(self, clock: Callable[[], float], poll_s: float | None = None):
         self._clock, self._given_s = clock, poll_s
         now = clock()
-        self._looks = _Bucket(LOOKS_AT_ONCE if poll_s is None else 1, poll_s or POLL_S, now)
+        self._news = _Bucket(NEWS_A_MINUTE if poll_s is None else 0, 60.0, now)
         self._submissions = _Bucket(SUBMISSIONS_AT_ONCE, RESUBMIT_EVERY_S, now)
-        self._not_before = float("-inf")
+        self._not_before = self._next_look = float("-inf")
         self._away_s = 0.0
         """By how much looks are further apart than usual, since the controller is slow or away."""
         self._submitted_at = float("-inf")
 
-    def may_look(self, job_s: float | None = None) -> bool:
-        """Whether it is time to ask for the jobs' states, given how long jobs of this launch take, where that is known."""
+    def may_look(self, *, is_news_due: bool = False) -> bool:
+        """Whether it is time to ask for the jobs' states, sooner where `is_news_due`."""
         now = self._clock()
-        self._looks.fill(now)
-        floor_s = 0.0 if self._given_s is not None else min(POLL_S, (job_s or 0.0) / LOOKS_A_JOB)
-        return now >= self._not_before + floor_s and self._looks.has_any
+        self._news.fill(now)
+        return now >= self._next_look or (is_news_due and now >= self._not_before and self._news.has_any)
 
     def note_look(self, took_s: float, *, has_answered: bool) -> None:
         """Note that it was asked for the states, how long that took, and whether it answered."""
-        self._looks.take()
+        now, poll_s = self._clock(), self._given_s or POLL_S
+        if now < self._next_look:
+            self._news.take()
         if has_answered and took_s <= SLOW_S:
             self._away_s = 0.0
         else:
-            self._away_s = min(LONGEST_AWAY_S, 2 * max(self._away_s, self._given_s or POLL_S))
-        self._not_before = self._clock() + max(SOONEST_S, self._away_s)
+            self._away_s = min(LONGEST_AWAY_S, 2 * max(self._away_s, poll_s))
+        self._not_before = now + max(SOONEST_S, self._away_s)
+        self._next_look = now + max(poll_s, self._away_s)
+
+    def note_count(self) -> None:
+        """Note that it was asked how many jobs the user has: that is a question like the others."""
+        self._news.fill(self._clock())
+        if self._news.has_any:
+            self._news.take()
+        else:
+            self._next_look = max(self._next_look, self._clock()) + (self._given_s or POLL_S)
 
     def may_submit(self, *, is_full: bool) -> bool:
         """Whether sbatch may be called, where there is no room for all jobs (`is_full`), or there is."""

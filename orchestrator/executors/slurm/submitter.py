@@ -40,8 +40,9 @@ COUNT_EVERY_S = 60.0
 class SubmitQuota:
     """How many jobs may be submitted now."""
 
-    def __init__(self, most: int | None, clock: Callable[[], float]):
-        self._said, self._clock = most, clock
+    def __init__(self, most: int | None, clock: Callable[[], float], on_count: Callable[[], object] = lambda: None):
+        """Know of a limit that is `most`, if any; `on_count` is called when the controller has been asked."""
+        self._said, self._clock, self._on_count = most, clock, on_count
         self._others = 0
         self._counted_at = float("-inf")
         self._learnt: int | None = None
@@ -77,6 +78,7 @@ class SubmitQuota:
         return self.left(alive)
 
     def _count(self, alive: int) -> int:
+        self._on_count()
         there = count_submitted()
         self._others, self._counted_at = max(0, there - alive), self._clock()
         return there

@@ -546,6 +546,47 @@ def test_why_jobs_wait_is_said_with_what_to_do(
     )
 
 
+def test_a_job_that_is_being_ended_at_its_time_limit_is_told_of_before_it_is_over(
+    executor: SlurmExecutor, scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A controller waits for KillWait, and longer, until it calls that TIMEOUT."""
+    caplog.set_level(logging.INFO, "depthrate")
+    executor.submit(jobs("a", "b"))
+    scheduler.queue["1_0"] = JobState("COMPLETING", 0, "n1", reason="TimeLimit")
+    scheduler.queue["1_1"] = JobState("COMPLETING", 0, "n2")
+    ends_of(executor, 3)
+    assert "1 job on n1 ends by TimeLimit, so perhaps walltime_min was too short" in caplog.messages
+    assert not [text for text in caplog.messages if "n2" in text], "that one just ends"
+
+
+@pytest.mark.parametrize("why", ["it has had its time", "its pack saved its state to end", ""])
+def test_what_is_to_be_expected_is_looked_for_before_the_queues_turn(
+    scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    now, real = [0.0], time.time()
+    executor = SlurmExecutor(Profile(grace_s=0, walltime_min=2), LIMITS, folder, "s", clock=lambda: now[0])
+    (job,) = jobs("a")
+    executor.submit([job])
+    scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1", started_at=real if why == "it has had its time" else None)
+    record(folder, job.attempt_id, "running")
+    looked = []
+
+    def squeue(arrays: Any) -> dict[str, JobState]:
+        looked.append(now[0])
+        return scheduler.squeue(arrays)
+
+    monkeypatch.setattr(queue, "squeue_states", squeue)
+    monkeypatch.setattr(queue.time, "time", lambda: real + now[0])
+    while now[0] < 145:
+        now[0] += 0.5
+        executor.poll(0)
+        if now[0] == 120 and why == "its pack saved its state to end":
+            record(folder, job.attempt_id, "interrupted")
+    assert looked[0] <= 3, "what was just submitted"
+    gaps = [after - before for before, after in itertools.pairwise(at for at in looked if at > 30)]
+    assert (min(gaps) < 12) == bool(why) and [at for at in looked if 120 < at < 135]
+
+
 def test_how_much_memory_was_used_is_said(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
     executor.submit(jobs("a"))
     (submission,) = read_submissions(folder, ["s"])
