@@ -163,7 +163,10 @@ def load_profile(path: str | None) -> Profile:
     if path is None:
         return Profile()
     try:
-        with Path(path).open("rb") as file:  # perhaps a pipe of the shell's, or a device without an end
+        # a pipe of the shell's has no name below /dev/fd, and somebody who writes; of a named one nobody knows
+        if Path(path).is_fifo() and Path(os.path.realpath(path)).exists():
+            raise SlurmError(f"cluster file {path} is a named pipe; slurm/example.toml is one to copy")
+        with Path(path).open("rb") as file:  # perhaps a device without an end
             text = file.read(MOST_BYTES + 1)
         if len(text) > MOST_BYTES:
             raise SlurmError(

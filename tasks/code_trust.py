@@ -123,7 +123,8 @@ def accept(content_hash: str) -> None:
     """
     folder = _accepted_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.close(os.open(folder / content_hash, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
+    flags = os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # where a pipe stands nobody would ever read it
+    os.close(os.open(folder / content_hash, flags, 0o600))
 
 
 def is_accepted(content_hash: str) -> bool:

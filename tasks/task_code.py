@@ -18,7 +18,11 @@ from dataclasses import dataclass, field
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+from depthrate.tasks.regular_file import read_regular
+
 MAX_FILES = 1000
+MAX_FILE_BYTES = 2**26
+"""Of a larger file a store keeps no code."""
 _COMPUTED = {
     *("import_module", "__import__", "find_spec", "spec_from_file_location", "SourceFileLoader"),
     *("iter_modules", "walk_packages", "run_path", "run_module", "exec", "resolve_name"),
@@ -109,7 +113,7 @@ class _Collector:
                 f"more than {MAX_FILES} files in {self._root} belong to the task: it imports modules by computed names, so "
                 "that all beside it count; put the task and what it needs into a folder of their own"
             )
-        self.files[name] = content = path.read_bytes()
+        self.files[name] = content = read_regular(path, MAX_FILE_BYTES)
         if path.suffix != ".py":
             return
         try:

@@ -31,6 +31,7 @@ from typing import Any
 
 from depthrate.tasks.code_trust import STRICT_MODES, distrust, distrust_of_paths, is_accepted, is_mine
 from depthrate.tasks.parameters import ParameterError, nearest
+from depthrate.tasks.regular_file import read_regular
 from depthrate.tasks.task import TaskError
 from depthrate.tasks.task_code import TaskCode, TooMuchCode, code_of_module, collect_code, real_path
 
@@ -151,9 +152,10 @@ def unpack(code: TaskCode) -> Path:
     )
 
 
-def unpacked_files(content_hash: str) -> list[Path]:
-    """Return the files of code with this hash, as they were unpacked; none where it is not."""
-    return sorted(path for path in (_code_folder() / content_hash).rglob("*") if path.is_file())
+def unpacked_files(content_hash: str) -> tuple[Path, list[Path]]:
+    """Return the folder of code with this hash, and its files as they were unpacked; none where it is not."""
+    folder = _code_folder() / content_hash
+    return folder, sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _code_folder() -> Path:
@@ -186,9 +188,10 @@ def _holds(folder: Path, code: TaskCode) -> bool:
                 return False
             if not path.is_dir():
                 num_files += 1
-                if path.read_bytes() != contents.get(path.relative_to(folder).as_posix()):
+                expected = contents.get(path.relative_to(folder).as_posix())
+                if expected is None or read_regular(path, len(expected)) != expected:
                     return False
-    except FileNotFoundError:  # another process puts a whole one in its place
+    except OSError:  # another process puts a whole one in its place, or it is no file, or larger
         return False
     return num_files == len(contents)
 

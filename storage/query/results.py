@@ -48,8 +48,8 @@ def _rows_of(snapshot: Snapshot) -> set[tuple[str, str]]:
 class Results:
     """The committed results of a store, as they were when it was opened, or last refreshed.
 
-    A compaction meanwhile changes nothing of that. Where rows that were there are gone for good (removed, repaired, deleted) it
-    is refreshed whole, and says so: in `problems`, and as a warning of the log.
+    A compaction meanwhile changes nothing of that. Trials that were there and are gone for good (removed, repaired, deleted)
+    are left out from then on, which it says: in `problems`, and as a warning of the log.
     """
 
     def __init__(self, store: Store, columns: Columns, added: Added | None = None):
@@ -206,17 +206,20 @@ class Results:
         return bool(broken)
 
     def _stay_at(self, then: Snapshot) -> None:
-        """Leave out what was committed since another snapshot, or, where some of that is gone, say that the store moved on."""
+        """Leave out what was committed since another snapshot; where some of that is gone, say that the store moved on."""
         counted, counts = _rows_of(then), _rows_of(self.snapshot)
-        if gone := counted - counts:
+        gone, since = counted - counts, counts - counted
+        if gone:
+            trial_ids = {trial_id for trial_id, _ in gone}
+            since = {row for row in since if row[0] not in trial_ids}  # another attempt has them by now
             what = (
                 f"the store has moved on since it was opened: {len(gone)} of {len(counted)} trials are gone or damaged, and "
-                "from here on all answers are of now; ask again what was asked before"
+                "from here on all answers are without them; ask again what was asked before"
             )
             self.snapshot.problems.append(Problem(self.store.url, what))
             log.warning("%s: %s", self.store.url, what)
-        elif counts - counted:
-            kept = [source_without(source, counts - counted) for source in self.snapshot.sources]
+        if since:  # not even then: a query on a store where trials come and go would never find all that it has seen
+            kept = [source_without(source, since) for source in self.snapshot.sources]
             self._reset(replace(self.snapshot, sources=[source for source in kept if source.trials.num_rows]))
 
     def column_names(self, query: str) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests_rows import commit
@@ -13,6 +15,7 @@ from depthrate.orchestrator.analysis.open_results import open_results, results_o
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.maintenance.compact import compact
+from depthrate.storage.query.results import Results
 from depthrate.storage.query.sql_checks import QueryError
 from depthrate.storage.tables.from_task import task_table
 from depthrate.storage.tables.schema import TableError
@@ -256,6 +259,34 @@ def test_results_whose_files_are_gone_say_that_the_store_moved_on(
     assert rows == [("t1",), ("t3",)] and results.sql("select count(*) from trials").fetchall() == [(2,)]
     assert "1 of 3 trials are gone" in caplog.text
     assert any("moved on" in problem.reason for problem in results.problems)
+
+
+def test_a_query_ends_though_something_comes_and_vanishes_each_time_it_looks(
+    folder: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(folder, A, ["t1"])
+    commit(folder, B, ["f0"], sweep="f0")
+    results, plain, looks = results_of(folder), Results._relation, count()
+
+    def relation(self: Results, *given: Any, **named: Any) -> Any:
+        number = next(looks)
+        for table in ("trials", "metrics"):
+            folder.delete(f"{table}/sweep=f{number}")
+        commit(folder, f"20260101T000000_{number:012x}", [f"f{number + 1}"], sweep=f"f{number + 1}")
+        return plain(self, *given, **named)
+
+    monkeypatch.setattr(Results, "_relation", relation)
+    assert results.sql("select distinct trial_id from metrics").fetchall() == [("t1",)]
+
+
+def test_a_trial_that_another_attempt_holds_since_its_own_is_gone_still_counts(folder: Store) -> None:
+    commit(folder, A, ["t1"])
+    commit(folder, B, ["t2"])
+    results = results_of(folder)
+    folder.delete_many([f"trials/sweep=s/{B}.parquet", f"metrics/sweep=s/{B}.parquet"])
+    commit(folder, C, ["t2", "t3"])
+    rows = results.sql("select distinct trial_id, attempt_id from metrics order by all").fetchall()
+    assert rows == [("t1", A), ("t2", C)]
 
 
 ENDLESS = "select count(*) from range(1000000000) a, range(1000000) b where hash(a.range) = b.range"

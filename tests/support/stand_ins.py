@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_IFCHR
@@ -43,7 +43,7 @@ from depthrate.storage.catalog.removals import PurgeRecord
 from depthrate.storage.catalog.tags import write_tag
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.json_objects import sealed
-from depthrate.storage.files.paths import KINDS, claim_path, kind_of, launch_log_path, launch_path, renaming_path
+from depthrate.storage.files.paths import claim_path, kind_of, launch_log_path, launch_path, renaming_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance import groups
 
@@ -84,28 +84,71 @@ SWEEP = {
 class Place:
     """A store with a file of every kind, as it is kept, and the sweep's file beside it."""
 
-    clean: Path
-    sweep: Path
+    work: Path
+    """Where commands are called; it holds the store, and all that is kept beside it."""
     trial_id: str
     node: str
+    code: str
+    """The hash of the task's code."""
 
     @property
     def store(self) -> Path:
-        """The copy that commands are called for."""
-        return self.clean.with_name("store")
+        """The store that commands are called for."""
+        return self.work / "store"
+
+    @property
+    def sweep(self) -> Path:
+        """The sweep's file."""
+        return self.work / "tiny.yaml"
+
+    @property
+    def clean(self) -> Path:
+        """What is copied to `work`."""
+        return self.work.with_name("clean")
+
+    @property
+    def beside(self) -> dict[str, str]:
+        """Name -> path below `work` of what a user keeps beside stores, and commands read."""
+        return {
+            "sweep file": "tiny.yaml",
+            "task file": "law.py",
+            "cluster file": "cluster.yaml",
+            "begun file": "begun/sweep.yaml",
+            "data file": "data/mnist/train-images-idx3-ubyte.gz",
+            "unpacked code": f"cache/depthrate/code/{self.code}/law.py",
+            "accepted code": f"state/depthrate/accepted-code/{self.code}",
+        }
 
     def renew(self) -> Store:
-        """Copy the store anew."""
-        shutil.rmtree(self.store, ignore_errors=True)
-        shutil.copytree(self.clean, self.store, symlinks=True)
+        """Copy all anew."""
+        shutil.rmtree(self.work, ignore_errors=True)
+        shutil.copytree(self.clean, self.work, symlinks=True)
         return Store(str(self.store))
+
+
+def looking_in(work: Path) -> AbstractContextManager[Any]:
+    """Have commands find in this folder what is not in a store."""
+    names = {"XDG_STATE_HOME": "state", "XDG_CACHE_HOME": "cache", "DEPTHRATE_DATA": "data"}
+    return patch.dict(os.environ, {variable: str(work / name) for variable, name in names.items()})
 
 
 def make_place(folder: Path) -> Place:
     """Make a store by a launch, a compaction and another launch, with all that comes beside results."""
-    sweep = folder / "tiny.yaml"
-    (folder / "law.py").write_text(LAW)
-    store = Store(str(folder / "clean"))
+    with looking_in(folder / "work"):
+        return _make_place(folder / "work")
+
+
+def _make_place(work: Path) -> Place:
+    for name in ("begun", "data/mnist"):
+        (work / name).mkdir(parents=True)
+    sweep = work / "tiny.yaml"
+    (work / "law.py").write_text(LAW)
+    (work / "cluster.yaml").write_text("partition: cpu\n")
+    for name in ("images-idx3", "labels-idx1"):
+        (work / f"data/mnist/train-{name}-ubyte.gz").write_bytes(b"images")
+    invoke("init", str(work / "begun"), expect=0)
+    (work / "begun" / "my_task.py").unlink()  # it was killed before it wrote that
+    store = Store(str(work / "store"))
     for seeds in (1, 2):
         sweep.write_text(yaml.safe_dump(SWEEP | {"seeds": seeds}))
         invoke("run", str(sweep), "--store", store.root, "--workers", "1", expect=0)
@@ -120,7 +163,7 @@ def make_place(folder: Path) -> Place:
     invoke("trials", "rm", "t9", "--yes", "--store", store.root, expect=0)
     pack = [SubmittedPack(C, "p", ["t9"])]
     name = f"depthrate-tiny-{A}"
-    Submission(name, "tiny", "lab", str(folder / "tiny" / name), [pack], ["7_0"]).write(store)
+    Submission(name, "tiny", "lab", str(work.with_name("tiny") / name), [pack], ["7_0"]).write(store)
     store.write("checkpoints/p1/pack.json", sealed({"trial_ids": ["x"], "wall_s": 1.0}))
     store.write("checkpoints/p1/pack.ckpt", b"weights")
     SearchRecords(store, "tiny").write(Batch("0123456789abcdef", 0, ({"lr": 0.1},), (("x",),)))
@@ -140,7 +183,11 @@ def make_place(folder: Path) -> Place:
     store.write(renaming_path("tiny"), sealed({"from": "older", "is_over": True}))
     store.write(f"quarantine/20260101T000000/metrics/sweep=tiny/{C}.parquet", b"moved")
     store.write(f"removed/r1/sweeps/gone/{'0' * 16}.json", b"{}")
-    return Place(folder / "clean", sweep, ids[0], node)
+    (code,) = (work / "cache/depthrate/code").glob("[0-9a-f]*")
+    invoke("accept-code", code.name, expect=0)
+    place = Place(work, ids[0], node, code.name)
+    shutil.copytree(work, place.clean, symlinks=True)
+    return place
 
 
 def files_of_kinds(store: Store) -> dict[str, str]:
@@ -189,14 +236,19 @@ STAND_INS: dict[str, Callable[[Path], object]] = {
 }
 
 
+STORELESS = ("schema", "init", "init again", "tasks", "data list", "data fetch", "accept-code")
+"""Commands that have no store."""
+
+
 def commands(place: Place) -> dict[str, list[str]]:
-    """Return name -> words of every command that looks at a store; those after `compact` change it."""
-    out, sweep = place.clean.with_name("out"), str(place.sweep)
+    """Return name -> words of every command; those after `compact` change the store."""
+    out, sweep, work = place.clean.with_name("out"), str(place.sweep), place.work
     return {
         "status": ["status"],
         "status of a sweep": ["status", "tiny"],
         "plan": ["plan", sweep],
         "plan by name": ["plan", "tiny"],
+        "plan on a cluster": ["plan", sweep, "--executor", "slurm", "--cluster", str(work / "cluster.yaml")],
         **{f"query {view}": ["query", f"select * from {view}"] for view in ("results", "live", "attempts", "fits")},
         "query features": ["query", "select trial_id, layer from features"],
         "nodes": ["nodes", "tiny"],
@@ -221,6 +273,13 @@ def commands(place: Place) -> dict[str, list[str]]:
         "sweeps restore": ["sweeps", "restore", "gone"],
         "sweeps rename": ["sweeps", "rename", "tiny", "newer"],
         "run": ["run", sweep, "--workers", "1"],
+        "schema": ["schema"],
+        "init": ["init", str(work / "new")],
+        "init again": ["init", str(work / "begun")],
+        "tasks": ["tasks", f"{work}/law.py:law"],
+        "data list": ["data", "list"],
+        "data fetch": ["data", "fetch", "mnist"],
+        "accept-code": ["accept-code", place.code],
     }
 
 
@@ -303,7 +362,7 @@ class Matrix:
 
     def __init__(self, place: Place):
         self.place, self.commands = place, commands(place)
-        self.paths = files_of_kinds(place.renew())
+        self.paths = {kind: f"store/{path}" for kind, path in files_of_kinds(place.renew()).items()} | place.beside
         self._codes: dict[str, int] = {}
 
     @property
@@ -318,14 +377,17 @@ class Matrix:
                 self.place.renew()
                 self._codes[name] = self._call(name)[0]
             self.place.renew()
-            full = self.place.store / self.paths[kind]
+            full = self.place.work / self.paths[kind]
             full.unlink()
             STAND_INS[stand_in](full)
             yield self._outcome(kind, stand_in, name)
 
     def _call(self, name: str) -> tuple[int, str]:
         store = str(self.place.store)
-        return read_through_the_api(store) if name == "results API" else invoke(*self.commands[name], "--store", store)
+        with looking_in(self.place.work):
+            if name == "results API":
+                return read_through_the_api(store)
+            return invoke(*self.commands[name], *(() if name in STORELESS else ("--store", store)))
 
     def _outcome(self, kind: str, stand_in: str, name: str) -> Outcome:
         began = time.process_time()
@@ -345,10 +407,11 @@ class Matrix:
             return outcome("hang")
         if taken > MOST_BYTES:
             return outcome("memory", f"{taken / 1e9:.2f} GB")
-        words, path = "".join(said.split()), self.paths[kind]
+        words, path = "".join(said.split()), self.paths[kind].removeprefix("store/")
         names_it = (
             Path(path).name in said or path in words or (kind == "code" and path.partition("/files/")[0] in words)
         )
+        names_it |= kind == "unpacked code" and self.place.code in words
         if code != self._codes[name]:
             return outcome("refused" if names_it else "silent", said[-400:])
         return outcome("named" if names_it else "as ever", said[-400:])
@@ -357,7 +420,7 @@ class Matrix:
 def main() -> None:
     """Print the table of all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", nargs="*", default=[kind.name for kind in KINDS])
+    parser.add_argument("--kinds", nargs="*", help="default: all")
     parser.add_argument("--stand-ins", nargs="*", default=list(STAND_INS))
     parser.add_argument("--commands", nargs="*")
     parser.add_argument(
@@ -367,12 +430,11 @@ def main() -> None:
     counts, faults, seconds = Counter[str](), list[Outcome](), 0.0
     print("| kind | stand-in | as ever | named | refused | faults |\n|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_STATE_HOME"] = f"{folder}/state"
         matrix = Matrix(make_place(Path(folder)))
         for stand_in in given.stand_ins:
             left_out = () if stand_in in given.costly else COSTLY
             names = [name for name in given.commands or matrix.names if name not in left_out]
-            for kind in given.kinds:
+            for kind in given.kinds or matrix.paths:
                 found = list(matrix.outcomes(kind, stand_in, names))
                 faults += [outcome for outcome in found if outcome.is_fault]
                 whats = Counter("fault" if outcome.is_fault else outcome.what for outcome in found)

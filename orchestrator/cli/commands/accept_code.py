@@ -24,13 +24,16 @@ def accept_code(content_hash: str, console: Console) -> None:
         raise UsageError(
             f"{content_hash!r} is no hash of code; give its 32 hex digits, as the command that refused it does"
         )
-    files = unpacked_files(content_hash)
+    folder, files = unpacked_files(content_hash)
     if not files:
         raise UsageError(
-            f"no code with the hash {content_hash} was refused on this machine; call the command again that refused it, and "
-            "read the files that it names"
+            f"no code with the hash {content_hash} was refused on this machine: {folder} holds none; call the command again "
+            "that refused it, and read the files that it names"
         )
-    accept(content_hash)
+    try:
+        accept(content_hash)
+    except OSError as error:
+        raise UsageError(f"that this code is accepted cannot be written down: {error}") from None
     for path in files:
         console.print(printable(str(path)), highlight=False, markup=False, soft_wrap=True)
     console.print("these files may be executed from now on, as they are and for you alone", highlight=False)

@@ -63,9 +63,7 @@ def write_start(folder: Path, console: Console) -> None:
     """
     contents = {"sweep.yaml": SWEEP, "my_task.py": TASK, SCHEMA_FILE: schema_text()}
     there = [name for name in contents if (folder / name).exists()]
-    is_begun = len(there) < len(contents) and all(
-        (folder / name).read_bytes() == contents[name].encode() for name in there
-    )
+    is_begun = len(there) < len(contents) and all(_holds(folder / name, contents[name].encode()) for name in there)
     if there and not is_begun:
         raise UsageError(f"{folder / there[0]} is there already and is not overwritten; give another folder")
     try:
@@ -77,6 +75,11 @@ def write_start(folder: Path, console: Console) -> None:
     for name, what in (("sweep.yaml", "a sweep"), ("my_task.py", "a task"), (SCHEMA_FILE, "what editors check it by")):
         console.print(f"wrote {folder / name}: {what}", highlight=False, markup=False)
     console.print(f"next: depthrate plan {folder / 'sweep.yaml'}", highlight=False, markup=False)
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Whether a file is there with this content; nothing is read of what is no file, or larger."""
+    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
 
 
 def schema_text() -> str:

@@ -12,6 +12,16 @@ from depthrate.storage.files import paths
 from depthrate.storage.files.paths import KINDS, is_place_of_a_file, kind_of
 
 NAMES = [kind.name for kind in KINDS]
+BESIDE = {
+    "sweep file": ["plan"],
+    "task file": ["plan", "plan by name", "tasks"],
+    "cluster file": ["plan on a cluster"],
+    "begun file": ["init again"],
+    "data file": ["data list", "data fetch"],
+    "unpacked code": ["plan", "plan by name", "tasks", "accept-code"],
+    "accepted code": ["accept-code", "plan"],
+}
+"""What a user keeps beside stores, and the commands that read it."""
 _PATHS = [
     name
     for name in vars(paths)
@@ -21,10 +31,7 @@ _PATHS = [
 
 @pytest.fixture(scope="module")
 def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
-    with pytest.MonkeyPatch.context() as environment:
-        folder = tmp_path_factory.mktemp("stand_ins")
-        environment.setenv("XDG_STATE_HOME", f"{folder}-state")
-        return Matrix(make_place(folder))
+    return Matrix(make_place(tmp_path_factory.mktemp("stand_ins")))
 
 
 def test_every_path_that_is_made_is_of_a_kind_and_every_kind_is_tried(matrix: Matrix) -> None:
@@ -43,7 +50,7 @@ def test_every_path_that_is_made_is_of_a_kind_and_every_kind_is_tried(matrix: Ma
         make = getattr(paths, name)
         path = made.get(name) or make(*"abc"[: make.__code__.co_argcount])
         assert kind_of(path) is not None, f"{name} makes {path}, of no kind in KINDS"
-    assert set(NAMES) == matrix.paths.keys() and len(NAMES) == len(set(NAMES))
+    assert {*NAMES, *BESIDE} == matrix.paths.keys() and len(NAMES) == len(set(NAMES))
 
 
 @pytest.mark.parametrize(
@@ -62,6 +69,17 @@ def test_no_command_hangs_or_fills_memory_whatever_stands_in_place_of_a_file(mat
         assert not outcome.is_fault, outcome
         if command == "verify" and is_place_of_a_file(matrix.paths[kind]):
             assert outcome.what in ("named", "refused"), outcome
+
+
+@pytest.mark.parametrize(
+    "stand_in",
+    [name if name in ("pipe", "10 GB") else pytest.param(name, marks=pytest.mark.slow) for name in STAND_INS],
+)
+@pytest.mark.parametrize("kind", BESIDE)
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is measured as Linux says it")
+def test_what_is_kept_beside_stores_is_read_as_carefully(matrix: Matrix, kind: str, stand_in: str) -> None:
+    for outcome in matrix.outcomes(kind, stand_in, BESIDE[kind]):
+        assert not outcome.is_fault, outcome
 
 
 @pytest.mark.slow
