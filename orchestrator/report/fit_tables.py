@@ -1,4 +1,4 @@
-"""The tables of fits: all models of all curves, the smallest x left out, two sweeps side by side."""
+"""The tables of fits: what speaks for and against each, all models, the smallest x left out, two sweeps side by side."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from collections.abc import Sequence
 from depthrate.orchestrator.analysis.compare import FitPair
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.report.data import ReportData
+from depthrate.orchestrator.report.fit_words import (
+    above_words,
+    bound_words,
+    drift_words,
+    range_words,
+    rivals_words,
+    target_words,
+)
 from depthrate.orchestrator.report.groups import unique, varying
 from depthrate.orchestrator.report.html_table import (
     Cell,
     Group,
     grouped_table,
+    long_cell,
     number_cell,
     table,
     text_cell,
@@ -26,6 +35,7 @@ from depthrate.orchestrator.report.words import (
     is_finite,
     number_text,
     p_text,
+    power_law,
     signed_text,
     value_text,
     x_text,
@@ -36,6 +46,57 @@ from depthrate.tasks.fits.rate_fit import RateFit
 
 MAX_VALUES = 8
 """Of a parameter in which two sweeps differ."""
+
+
+def support_table(curves: Sequence[FittedCurve]) -> str:
+    """Return a row a curve with what speaks for and against its power law; empty where nothing is fitted."""
+    fitted = [(curve, power) for curve in curves if (power := power_law(curve)) is not None]
+    if not fitted:
+        return ""
+    header = [
+        "rate",
+        "trials",
+        "R²",
+        "other models",
+        "last quarter of training moved it by",
+        "objective above a shallower network's",
+        "over which x",
+        "theorem's upper bound",
+        "reaches",
+    ]
+    rows = [
+        [
+            Cell(_rate(curve, power)),
+            number_cell(str(power.n_points)),
+            number_cell(f"{power.r2:.3f}" if is_finite(power.r2) else "—"),
+            long_cell(rivals_words(curve)),
+            long_cell(drift_words(curve)),
+            long_cell(above_words(curve)),
+            long_cell(range_words(curve)),
+            Cell(f"<div class=long>{bound_words(curve)}</div>"),
+            long_cell(target_words(curve)),
+        ]
+        for curve, power in fitted
+    ]
+    notes = []
+    if any(curve.bound is not None and not curve.is_stationary for curve, _ in fitted):
+        notes.append(
+            "No theorem's bound is compared where trials are not stationary: it speaks of optima, and these rates are of "
+            "training at this budget."
+        )
+    if any(curve.above for curve, _ in fitted):
+        notes.append(
+            "An optimum's objective cannot be above a shallower network's: by how much it is, is told in parts of what it is "
+            "above its limit."
+        )
+    note = f"<p class=note>{' '.join(notes)}</p>" if notes else ""
+    return table(*without_empty(header, rows)) + note
+
+
+def _rate(curve: FittedCurve, power: RateFit) -> str:
+    by = group_text(curve.by)
+    exponent = f"{escape(x_text(curve.x))}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
+    return f"{escape(curve_label(curve))} {exponent}{f', {escape(by)}' if by else ''}"
 
 
 def fit_table(curves: Sequence[FittedCurve]) -> str:

@@ -1,4 +1,4 @@
-"""A fit in one sentence: the model that is preferred, what its interval is over, and what speaks against it."""
+"""A fit in one short sentence, and in a few words each what speaks for and against it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ that seeds share by chance for the curve's."""
 
 
 def fit_sentence(curve: FittedCurve) -> str:
-    """Say one fitted curve in words, as HTML: the preferred model first, unconverged trials beside it."""
+    """Say one fitted curve in a sentence, as HTML: the preferred model first, unconverged trials beside it."""
     by = group_text(curve.by)
     start = escape(curve_label(curve)) + (f" at {escape(by)}" if by else "")
     power = power_law(curve)
@@ -38,13 +38,8 @@ def fit_sentence(curve: FittedCurve) -> str:
     left_out = f" Left out: {escape(excluded)}." if excluded else ""
     if power is None:
         return f"{start}: no fit ({escape(curve.note or 'too few points')}).{left_out}"
-    trials = "trial" if power.n_points == 1 else "trials"
-    facts = [f"R² {power.r2:.3f}"] if is_finite(power.r2) else []
-    facts += [f"{power.n_points} {trials}"]
-    doubt = f" <strong>({_unconverged_words(curve)})</strong>" if curve.unconverged else ""
-    sentence = f"{start} {_headline(curve, power)}{doubt}, {', '.join(facts)}{_preference(curve, power)}."
-    more = (_bound_words, _drift_words, _above_words, _cut_words, _target_words)
-    return f"{sentence}{''.join(words(curve) for words in more)}{left_out}"
+    doubt = f" <strong>({unconverged_words(curve)})</strong>" if curve.unconverged else ""
+    return f"{start} {_headline(curve, power)}{doubt}.{left_out}"
 
 
 def preferred_model(curve: FittedCurve) -> RateFit | None:
@@ -101,16 +96,8 @@ def _headline(curve: FittedCurve, power: RateFit) -> str:
     values = [f"exponent {signed_text(best.exponent, '.2f')}"]
     values += [f"{parameter.symbol} {number_text(best.parameter(parameter.name))}" for parameter in model.parameters]
     told = f" ({', '.join(values)})" if model.values_are_told else ""
-    by = f"<span class=nowrap>ΔAICc {_delta(power, curve):.1f}</span>"
     article = "an" if model.words[0] in "aeiou" else "a"
-    law = f"<strong>follows {article} {model.words}</strong>{told}, preferred over the power law by {by}"
-    return f"{law}; as a power law it {rate}, {interval}"
-
-
-def _delta(power: RateFit, curve: FittedCurve) -> float:
-    rival = best_rival(power, curve.fits)
-    assert rival is not None
-    return abs(rival[1])
+    return f"<strong>follows {article} {model.words}</strong>{told}; as a power law it {rate}, {interval}"
 
 
 def _rate_words(curve: FittedCurve, power: RateFit) -> str:
@@ -140,83 +127,84 @@ def _interval_words(curve: FittedCurve, power: RateFit) -> str:
     return f"95 % interval [{low:.2f}, {high:.2f}]{over}"
 
 
-def _preference(curve: FittedCurve, power: RateFit) -> str:
-    """Compare the power law with the best other model by AICc, where the headline has not done so."""
-    if preferred_model(curve) is not None:
+def rivals_words(curve: FittedCurve) -> str:
+    """Compare the power law with the best other model by AICc; empty without a fit."""
+    power = power_law(curve)
+    if power is None:
         return ""
     rival = best_rival(power, curve.fits)
     if rival is None:
-        return "; no other model to compare with (too few different values or points)"
+        return "none to compare with (too few different values or points)"
     best, delta = rival
-    model, by = MODELS[best.model], f"<span class=nowrap>ΔAICc {abs(delta):.1f}</span>"
+    model, by = MODELS[best.model].words, f"ΔAICc {abs(delta):.1f}"
+    if preferred_model(curve) is not None:
+        return f"{model} preferred, {by}"
     if abs(delta) < CLEAR_AICC:
-        return f"; power law and {model.words} are not told apart ({by})"
+        return f"{model} not told apart, {by}"
     if delta > 0:
-        return f"; power law preferred over {model.words} by {by}"
-    lower, p = f"; {model.words} has the lower AICc ({by})", curve.p_lack_of_fit
+        return f"preferred over {model}, {by}"
+    lower, p = f"{model} has the lower AICc ({by})", curve.p_lack_of_fit
     if p is None:
         return f"{lower}, but there are too few whole seeds to reject the power law"
     return f"{lower}, but over whole seeds the power law is not rejected (p = {p_text(p)})"
 
 
-def _unconverged_words(curve: FittedCurve) -> str:
+def unconverged_words(curve: FittedCurve) -> str:
+    """Say how many of a curve's trials are not converged."""
+    if len(curve.unconverged) == len(curve.rows):
+        return "all trials unconverged"
     return f"{len(curve.unconverged)} of {len(curve.rows)} trials unconverged"
 
 
-def _bound_words(curve: FittedCurve) -> str:
-    """What the theorem's upper bound says of these data, one-sided."""
+def bound_words(curve: FittedCurve) -> str:
+    """What the theorem's upper bound says of optima, one-sided, as HTML; empty where none is known or these are none."""
     check = curve.bound
-    if check is None:
+    if check is None or not curve.is_stationary:
         return ""
-    if not curve.is_stationary:
-        return " No theorem's bound is compared: it speaks of optima, and these rates are of training at this budget."
-    shape = f" The theorem's upper bound goes as {escape(x_text(curve.x))}<sup>{signed_text(-check.exponent, '.2f')}</sup> here"
+    shape = f"{escape(x_text(curve.x))}<sup>{signed_text(-check.exponent, '.2f')}</sup>, up to a factor"
     low, high = (signed_text(-value, ".2f") for value in (check.ci_high, check.ci_low))
     ratio = f"over it the data have {signed_text(-check.ratio, '.2f')} [{low}, {high}]"
     verdict = check.verdict
     if verdict == "slower":
         verdict = "<strong>slower than the bound allows for ever</strong>"
-    return f"{shape}, up to a factor; {ratio}: {verdict}."
+    return f"{shape}; {ratio}: {verdict}"
 
 
-def _drift_words(curve: FittedCurve) -> str:
-    """By how much training's last quarter moved the exponent, and could still."""
+def drift_words(curve: FittedCurve) -> str:
+    """By how much training's last quarter moved the exponent, and could still; empty where that is not known."""
     if curve.drift is None:
         return ""
-    moved, could = signed_text(-curve.drift.moved, "+.2f"), f"{curve.drift.could_move:.2f}"
-    return f" The last quarter of training moved the exponent by {moved}; as much again, at worst, would move it by {could}."
+    moved = signed_text(-curve.drift.moved, "+.2f")
+    return f"{moved} (as much again, at worst {curve.drift.could_move:.2f})"
 
 
-def _above_words(curve: FittedCurve) -> str:
+def above_words(curve: FittedCurve) -> str:
+    """How many trials have an objective above a shallower network's; empty where none has."""
     if not curve.above:
         return ""
-    share = max(curve.above.values())
-    return (
-        f" {len(curve.above)} of {len(curve.rows)} trials have an objective above a shallower network's, by up to "
-        f"{share:.1%} of what it is above its limit: the optimum's cannot be."
-    )
+    return f"{len(curve.above)} of {len(curve.rows)} trials, by up to {max(curve.above.values()):.1%}"
 
 
-def _cut_words(curve: FittedCurve) -> str:
-    """The cut-off, and how far the exponent moves without the smallest x."""
-    words = ""
+def range_words(curve: FittedCurve) -> str:
+    """The cut-off, and where the exponent goes without the smallest x."""
+    words = []
     if curve.cutoff is not None and not curve.cutoff.passed:
-        words = " No lower cut-off makes the means lie on a power law: nothing is cut."
+        words.append("no cut-off makes the means lie on a power law: nothing is cut")
     elif curve.cutoff is not None:
-        words = f" From {escape(curve.x)} = {curve.cutoff.x_min:g} on."
-    if len(curve.sensitivity) < 2:
-        return words
-    whole, row, *_ = curve.sensitivity
-    return f"{words} Without {escape(curve.x)} = {whole['x_min']:g} the exponent is {signed_text(-row['exponent'], '.2f')}."
+        words.append(f"from {curve.x} = {curve.cutoff.x_min:g} on")
+    if len(curve.sensitivity) > 1:
+        whole, row, *_ = curve.sensitivity
+        words.append(f"{signed_text(-row['exponent'], '.2f')} without {curve.x} = {whole['x_min']:g}")
+    return "; ".join(words)
 
 
-def _target_words(curve: FittedCurve) -> str:
+def target_words(curve: FittedCurve) -> str:
+    """Where the power law reaches the value that was asked for; empty where none was."""
     power, target = power_law(curve), curve.asked.target
     if power is None or target is None:
         return ""
-    goal = f" The power law reaches {number_text(target)}"
     if power.x_at_target is None:
-        return f"{goal} at no {escape(curve.x)}."
+        return f"{number_text(target)} at no {curve.x}"
     high = "∞" if power.x_at_high is None else number_text(power.x_at_high)
     interval = f" [{number_text(power.x_at_low)}, {high}]" if power.x_at_low is not None else ""
-    return f"{goal} at {escape(curve.x)} = {number_text(power.x_at_target)}{interval}."
+    return f"{number_text(target)} at {curve.x} = {number_text(power.x_at_target)}{interval}"

@@ -21,7 +21,7 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.monitor.cost import Reckoning
 from depthrate.orchestrator.report import figures
 from depthrate.orchestrator.report.data import STATES, ReportData, SearchContent
-from depthrate.orchestrator.report.fit_tables import comparison_tables, fit_table, sensitivity_table
+from depthrate.orchestrator.report.fit_tables import comparison_tables, fit_table, sensitivity_table, support_table
 from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentence
 from depthrate.orchestrator.report.library import library, packed_library
 from depthrate.orchestrator.report.page_style import SCRIPT, STYLE
@@ -44,10 +44,11 @@ def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
     drawn = [(title, _figures(themes, data, numbers)) for title, themes in _sections()]
     first, *others = [_section(title, content) for title, content in drawn if content]
     body = [
+        first,
+        _section("For and against", support_table(data.fits)),
+        _section("Comparison", comparison_tables(data)),
         _section("State of the sweep", _of_each(data, _states)),
         *search,
-        _section("Comparison", comparison_tables(data)),
-        first,
         _section("All fits", fit_table(data.fits) + sensitivity_table(data.fits)),
         _section("Left out and in doubt", left_out_table(data)) if data.fits else "",
         *others,
@@ -163,7 +164,7 @@ def _figures(themes: list[Theme], data: ReportData, numbers: Iterator[int]) -> s
     titles = titles_cited(lead)
     lead += f" ({escape(titles)})" if titles else ""
     drawn = "\n".join(figure_html(plot, next(numbers)) for plot in plots)
-    return f'{tables}<p class=note>{lead}</p><div class="figures">{drawn}</div>'
+    return f'{tables}<div class="figures">{drawn}</div><p class=note>{lead}</p>'
 
 
 def _search(search: SearchContent, numbers: Iterator[int]) -> str:

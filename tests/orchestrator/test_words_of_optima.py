@@ -11,6 +11,7 @@ from rich.console import Console
 from depthrate.orchestrator.analysis.convergence import Convergence
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.cli.fit_table import print_fits
+from depthrate.orchestrator.report.fit_tables import support_table
 from depthrate.orchestrator.report.fit_words import fit_sentence
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.bounds import BoundCheck
@@ -47,8 +48,9 @@ def test_what_is_not_stationary_is_said_to_be_of_training_or_unconverged(curve, 
     assert not CLAIM.search(table), table
     assert f"unconverged: {len(ALL - stationary)} of 12 trials" in table
     assert ("of training at this budget, not of an optimum" in table) == (not stationary)
-    sentence = re.sub(r"No theorem's bound is compared: .*? at this budget\.", "", fit_sentence(unfinished))
-    assert sentence != fit_sentence(unfinished) and not CLAIM.search(sentence), sentence
+    said = fit_sentence(unfinished) + support_table([unfinished])
+    without = re.sub(r"No theorem's bound is compared .*? at this budget\.", "", said)
+    assert without != said and not CLAIM.search(without), without
 
 
 def test_objectives_that_rest_are_not_said_to_be_at_an_optimum(curve):
@@ -59,7 +61,7 @@ def test_objectives_that_rest_are_not_said_to_be_at_an_optimum(curve):
 def test_what_is_stationary_is_said_to_be_and_the_bound_is_compared(curve):
     done = replace(curve, stationary=ALL)
     assert "stationary: all 12 trials, by their solver's tolerance" in printed(done)
-    assert "theorem's bound" in printed(done) and "upper bound goes as" in fit_sentence(done)
+    assert "theorem's bound" in printed(done) and "over it the data have" in support_table([done])
 
 
 @pytest.mark.parametrize(

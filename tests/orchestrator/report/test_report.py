@@ -33,6 +33,7 @@ from depthrate.orchestrator.report.drawing.draw import draw
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN
 from depthrate.orchestrator.report.figure_files import export_figures, plot_csv
 from depthrate.orchestrator.report.figures.fits import fit_plots
+from depthrate.orchestrator.report.fit_tables import support_table
 from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentence
 from depthrate.orchestrator.report.library import library
 from depthrate.orchestrator.report.page import all_plots, render_report
@@ -87,6 +88,11 @@ def words(markup: str) -> str:
     return html.unescape(re.sub(r"<[^>]*>", "", markup.replace("<sup>", "^")))
 
 
+def supported(curve: FittedCurve) -> list[str]:
+    """The cells of a curve's row of what speaks for and against it."""
+    return [words(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", support_table([curve]))]
+
+
 def page_without_plotly(page: str) -> str:
     """The report without the library that draws."""
     return re.sub(r'<script type="application/gzip".*?</script>', "", page, count=1, flags=re.DOTALL)
@@ -110,49 +116,48 @@ def test_the_page_has_the_titles_of_papers_that_its_words_cite() -> None:
 
 
 def test_sentence_says_rate_interval_and_preferred_model() -> None:
-    sentence = words(fit_sentence(make_curve(make_fit(), make_fit("exponential", aicc=-33.9))))
-    assert sentence == (
-        "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66], R² 0.970, 15 trials; "
-        "power law preferred over exponential by ΔAICc 6.1."
-    )
+    curve = make_curve(make_fit(), make_fit("exponential", aicc=-33.9))
+    assert words(fit_sentence(curve)) == "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66]."
+    assert supported(curve) == ["NC1 depth^−0.58", "15", "0.970", "preferred over exponential, ΔAICc 6.1"]
 
 
 def test_sentence_says_that_another_model_is_preferred() -> None:
     floor = make_fit("power_floor", 0.81, floor=0.0123, aicc=-44.5)
-    sentence = words(fit_sentence(make_curve(make_fit(), floor, make_fit("exponential", aicc=-33.9))))
-    assert sentence == (
-        "NC1 follows a power law with floor (exponent 0.81, floor 0.0123), preferred over the power law by ΔAICc 4.5; as a "
-        "power law it falls as depth^−0.58, 95 % interval [0.51, 0.66], R² 0.970, 15 trials."
+    curve = make_curve(make_fit(), floor, make_fit("exponential", aicc=-33.9))
+    assert words(fit_sentence(curve)) == (
+        "NC1 follows a power law with floor (exponent 0.81, floor 0.0123); as a power law it falls as depth^−0.58, "
+        "95 % interval [0.51, 0.66]."
     )
+    assert supported(curve)[-1] == "power law with floor preferred, ΔAICc 4.5"
 
 
 def test_sentence_has_the_article_of_the_model_s_words() -> None:
     sentence = words(fit_sentence(make_curve(make_fit(), make_fit("exponential", aicc=-60.0))))
-    assert sentence.startswith("NC1 follows an exponential, preferred over the power law")
+    assert sentence.startswith("NC1 follows an exponential; as a power law")
 
 
 def test_a_lower_aicc_alone_is_no_headline_where_whole_seeds_do_not_reject_the_power_law() -> None:
     fits = make_fit(n_seeds=5), make_fit("power_floor", 0.81, floor=0.0123, aicc=-62.0, n_seeds=5)
     curve = replace(make_curve(*fits), p_lack_of_fit=0.3, draws="5 seeds")
-    assert words(fit_sentence(curve)) == (
-        "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66] over 5 seeds, R² 0.970, 15 trials; power law with floor has "
-        "the lower AICc (ΔAICc 22.0), but over whole seeds the power law is not rejected (p = 0.300)."
+    assert words(fit_sentence(curve)) == "NC1 falls as depth^−0.58, 95 % interval [0.51, 0.66] over 5 seeds."
+    assert supported(curve)[-1] == (
+        "power law with floor has the lower AICc (ΔAICc 22.0), but over whole seeds the power law is not rejected (p = 0.300)"
     )
     assert "NC1 follows a power law with floor" in words(fit_sentence(replace(curve, p_lack_of_fit=0.01)))
 
 
 def test_one_seed_prefers_no_other_model() -> None:
     fits = make_fit(n_seeds=1, ci_low=None, ci_high=None), make_fit("power_floor", 0.81, aicc=-62.0, n_seeds=1)
-    sentence = words(fit_sentence(replace(make_curve(*fits), draws="1 seed")))
-    assert sentence.startswith("NC1 goes as depth^−0.58, no interval (1 seed shows")
-    assert (
-        "power law with floor has the lower AICc (ΔAICc 22.0), but there are too few whole seeds to reject" in sentence
+    curve = replace(make_curve(*fits), draws="1 seed")
+    assert words(fit_sentence(curve)).startswith("NC1 goes as depth^−0.58, no interval (1 seed shows")
+    assert supported(curve)[-1] == (
+        "power law with floor has the lower AICc (ΔAICc 22.0), but there are too few whole seeds to reject the power law"
     )
 
 
-def test_sentence_says_that_models_are_not_told_apart() -> None:
-    sentence = words(fit_sentence(make_curve(make_fit(), make_fit("log_linear", aicc=-41.0))))
-    assert "power law and log-linear are not told apart (ΔAICc 1.0)" in sentence
+def test_models_that_are_not_told_apart_are_said_to_be() -> None:
+    curve = make_curve(make_fit(), make_fit("log_linear", aicc=-41.0))
+    assert supported(curve)[-1] == "log-linear not told apart, ΔAICc 1.0"
 
 
 def test_sentence_of_a_metric_that_grows() -> None:
@@ -170,11 +175,12 @@ def test_sentence_of_an_interval_that_holds_zero() -> None:
 
 def test_sentence_without_interval_or_other_models() -> None:
     fit = make_fit(stderr=None, ci_low=None, ci_high=None, ci_method=None, r2=None, aicc=None, weight=None, n_points=2)
-    sentence = words(fit_sentence(make_curve(fit)))
-    assert sentence == (
-        "NC1 goes as depth^−0.58, no interval (too few points), 2 trials; "
-        "no other model to compare with (too few different values or points)."
-    )
+    assert words(fit_sentence(make_curve(fit))) == "NC1 goes as depth^−0.58, no interval (too few points)."
+    assert supported(make_curve(fit)) == [
+        "NC1 depth^−0.58",
+        "2",
+        "none to compare with (too few different values or points)",
+    ]
     two = words(fit_sentence(make_curve(replace(fit, n_seeds=2))))
     assert "NC1 goes as depth^−0.58, no interval (2 seeds show too little of how seeds differ; 3 are needed)" in two
 
@@ -592,26 +598,26 @@ def test_summary_says_tests_cuts_targets_and_doubts() -> None:
     assert sentence.startswith(
         "NC1, layer −2 falls as depth^−0.58, 95 % interval [0.51, 0.66] (1 of 2 trials unconverged)"
     )
-    assert (
-        "upper bound goes as depth^−0.40 here, up to a factor; over it the data have 0.05 [−0.02, 0.10]: not rejected."
-        in sentence
-    )
+    assert supported(curve) == [
+        "NC1, layer −2 depth^−0.58",
+        "15",
+        "0.970",
+        "none to compare with (too few different values or points)",
+        "+0.02 (as much again, at worst 0.11)",
+        "1 of 2 trials, by up to 12.3%",
+        "from depth = 2 on; −0.61 without depth = 2",
+        "depth^−0.40, up to a factor; over it the data have 0.05 [−0.02, 0.10]: not rejected",
+        "0.01 at depth = 120 [90, ∞]",
+    ]
     print_fits(console := Console(file=io.StringIO(), width=300), [replace(curve, by={"width": 8}, judged=2)])
     assert "nc1 over depth (width = 8, layer -2) -0.020 (at most 0.110)" in console.file.getvalue()
     slower = replace(curve, bound=BoundCheck(0.4, -0.05, -0.1, -0.01))
-    assert "over it the data have 0.05 [0.01, 0.10]: slower than the bound allows" in words(fit_sentence(slower))
+    assert "over it the data have 0.05 [0.01, 0.10]: slower than the bound allows" in supported(slower)[-2]
     faster = replace(curve, bound=BoundCheck(0.4, 0.3, 0.1, 0.5))
-    assert "over it the data have −0.30 [−0.50, −0.10]: respected." in words(fit_sentence(faster))
-    unfinished = words(fit_sentence(replace(curve, stationary=frozenset("a"))))
+    assert supported(faster)[-2].endswith("over it the data have −0.30 [−0.50, −0.10]: respected")
+    unfinished = words(support_table([replace(curve, stationary=frozenset("a"))]))
     assert "upper bound" not in unfinished
-    assert (
-        "No theorem's bound is compared: it speaks of optima, and these rates are of training at this budget."
-        in unfinished
-    )
-    assert "moved the exponent by +0.02; as much again, at worst, would move it by 0.11." in sentence
-    assert "1 of 2 trials have an objective above a shallower network's, by up to 12.3% of" in sentence
-    assert "From depth = 2 on. Without depth = 2 the exponent is −0.61." in sentence
-    assert "The power law reaches 0.01 at depth = 120 [90, ∞]." in sentence
+    assert "it speaks of optima, and these rates are of training at this budget." in unfinished
     assert "the 3 groups do not share one exponent (F test, p = 0.020); fitted together −0.60 [−0.70, −0.50]" in words(
         common_sentence(curve)
     )
