@@ -1,10 +1,11 @@
 """Memory and open descriptors of one launch over very many packs that do nothing: flat, or growing with what was run?
 
-    python benchmarks/many_packs.py [--packs 20000] [--workers 2] [--every 10]
+    python benchmarks/many_packs.py [--packs 20000] [--workers 2] [--every 10] [--alone]
 
 The launch is the command itself, on worker processes of this machine, with all that it does besides: claims, records,
-commits, upkeep. Each line is a sample: seconds, packs that have run, and of the driver and of each worker the resident
-memory in MB and the number of open descriptors. The end compares the second tenth of the packs with the last.
+commits, upkeep. Short packs go to a worker many at a time, in one attempt; with --alone each is an attempt of its own. A line
+is a sample: seconds, packs that have run, and of the driver and of each worker the resident memory in MB and the number of open
+descriptors. The end compares the second tenth of the packs with the last.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ def noop(*, index: int, tally: str, seed: int = 0):
     return [{"metrics": [{"layer": 1, "nc1": 0.0}]} for _ in seed]
 """
 """Every index is a shape of its own, and so a pack."""
+ALONE = """
+from depthrate.orchestrator.cli.app import main
+from depthrate.orchestrator.executors.local import LocalExecutor
+
+LocalExecutor.takes_batches = False
+main()
+"""
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ def summary(samples: list[Sample], packs: int) -> Iterator[str]:
     for is_driver in (True, False):
         own = [each for each in samples if each.is_driver == is_driver]
         early = [each for each in own if packs // 10 <= each.packs < packs // 5]
-        late = [each for each in own if each.packs >= packs - packs // 10]
+        late = [each for each in own if packs - packs // 10 <= each.packs < packs]  # then come the fits
         who = "driver" if is_driver else "workers"
         if not early or not late:
             yield f"{who}: too few samples; take a smaller --every"
@@ -104,6 +112,7 @@ def main() -> None:
     parser.add_argument("--packs", type=int, default=20_000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--every", type=float, default=10.0, help="seconds between two samples")
+    parser.add_argument("--alone", action="store_true", help="each pack is an attempt of its own")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder, tally = Path(name), Path(name) / "tally"
@@ -113,7 +122,8 @@ def main() -> None:
         (folder / "noop.yaml").write_text(sweep)
         words = ["run", str(folder / "noop.yaml"), "--store", f"{folder}/store", "--workers", str(given.workers)]
         before, started = os.times(), time.perf_counter()
-        process = subprocess.Popen([sys.executable, "-m", "depthrate", *words], stdout=subprocess.DEVNULL)
+        command = [sys.executable, *(("-c", ALONE) if given.alone else ("-m", "depthrate")), *words]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             samples = list(watch(process, tally, given.every))
         finally:

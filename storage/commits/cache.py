@@ -1,4 +1,4 @@
-"""Commits and manifests once read: they never change, so who looks often keeps them."""
+"""Commits and manifests once read: they never change, so who looks often keeps those that count."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, Attr
 
 @dataclass
 class SnapshotCache:
-    """Commits and manifests already read, by path and size."""
+    """Commits and manifests already read, by path and size, as far as the last look needed them."""
 
     columns: Sequence[str] = STATE_COLUMNS
     """Of the trials table, what to read."""
@@ -34,9 +34,19 @@ class SnapshotCache:
     decisions: dict[tuple[str, int], Decision | Problem] = field(default_factory=dict)
     removals: dict[tuple[str, int], Removal | PurgeRecord | Problem] = field(default_factory=dict)
     asked_for: Known = field(default_factory=dict)
+    _needed: set[tuple[str, int]] = field(default_factory=set)
+    """What was asked for since `forget_the_rest`."""
+
+    def forget_the_rest(self) -> None:
+        """Drop what was not asked for since this was called last: what a compaction replaced, or somebody deleted."""
+        for kept in (self.commits, self.manifests, self.decisions, self.removals):
+            for key in kept.keys() - self._needed:
+                del kept[key]
+        self._needed.clear()
 
     def manifests_of(self, store: Store, listed: Mapping[str, int]) -> list[Manifest | Problem]:
         """Return the manifests at these paths (with their bytes), without those that have vanished."""
+        self._needed.update(listed.items())
         new = [path for path, size in listed.items() if (path, size) not in self.manifests]
         for path, content in _read_all(store, new):
             if content is None:
@@ -50,6 +60,7 @@ class SnapshotCache:
 
     def decisions_of(self, store: Store, listed: Mapping[str, int]) -> dict[str, Decision | Problem]:
         """Return the decisions at these paths (with their bytes), without those that have vanished."""
+        self._needed.update(listed.items())
         new = [path for path, size in listed.items() if (path, size) not in self.decisions]
         for path, content in _read_all(store, new):
             try:
@@ -62,6 +73,7 @@ class SnapshotCache:
 
     def removals_of(self, store: Store, listed: Mapping[str, int]) -> tuple[Removals, list[Problem]]:
         """Return the removals at these paths (with their bytes), and which of them are none."""
+        self._needed.update(listed.items())
         new = [path for path, size in listed.items() if (path, size) not in self.removals]
         for path, content in _read_all(store, new):
             try:
@@ -80,6 +92,7 @@ class SnapshotCache:
     def compacted_trials(self, store: Store, file: DataFile) -> Commit | Problem | None:
         """Return the trials in a compaction's file, or None if it has vanished."""
         key = (file.path, file.size)
+        self._needed.add(key)
         if key not in self.commits:
             for path, content in _read_all(store, [file.path], {file.path: file.size}):
                 if content is not None:
@@ -97,6 +110,7 @@ class SnapshotCache:
 
     def commits_of(self, store: Store, listed: Mapping[str, int]) -> dict[str, Commit | Problem]:
         """Return the commits at these paths (with their bytes), without those that have vanished."""
+        self._needed.update(listed.items())
         self._read_commits(store, {key[0]: key[1] for key in listed.items() if key not in self.commits})
         return {path: self.commits[path, size] for path, size in listed.items() if (path, size) in self.commits}
 

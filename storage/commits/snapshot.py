@@ -137,6 +137,7 @@ def take_snapshot(store: Store, *, ignore: Iterable[str] = (), cache: SnapshotCa
         if not look.missing or commits == before:
             break  # all there, or missing for good: nothing has changed since the last look
         before = commits
+    cache.forget_the_rest()
     return snapshot
 
 

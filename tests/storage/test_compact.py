@@ -13,6 +13,7 @@ from tests_rows import commit
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.storage.attempts.records import compacted_log, read_records
+from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.paths import is_compacted
 from depthrate.storage.files.store import Store
@@ -91,6 +92,20 @@ def test_compactions_of_little_are_merged_later(folder: Store) -> None:
         assert compact(folder, grace_s=0).groups == 1
         assert len(folder.list("manifest")) == 1 and len(folder.list("metrics")) == 1
     assert results_of(folder).sql("select count(*) from metrics").fetchall() == [(48,)]
+
+
+def test_who_looks_often_keeps_nothing_of_what_a_compaction_replaced(folder: Store) -> None:
+    cache = SnapshotCache()
+    for turn in range(3):
+        for number in range(2):
+            commit(folder, f"20260101T000000_{2 * turn + number:012x}", [f"t{turn}{number}"])
+        assert len(take_snapshot(folder, cache=cache).trial_ids()) == 2 * turn + 2
+        compact(folder, grace_s=3600 if turn < 2 else 0)  # within the grace the files are still there
+        assert len(take_snapshot(folder, cache=cache).trial_ids()) == 2 * turn + 2
+        assert len(cache.commits) == len(take_snapshot(folder).manifests)
+    compact(folder, grace_s=0)
+    take_snapshot(folder, cache=cache)
+    assert {path for path, _ in cache.manifests} == set(folder.list("manifest"))
 
 
 def test_groups_keep_to_their_size(folder: Store) -> None:
