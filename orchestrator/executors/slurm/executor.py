@@ -384,7 +384,7 @@ class SlurmExecutor(Executor):
     def _is_news_due(self) -> bool:
         """Whether jobs may have changed: they were just submitted, have saved their state to end, or have had their time."""
         is_new = self._clock() - self._submitted_at < SETTLES_S
-        return is_new or self._ends.any_told_to_end or self._queue.any_past(60 * self.profile.walltime_min)
+        return is_new or self._ends.any_told_to_end or self._queue.is_any_past(60 * self.profile.walltime_min)
 
     def _note_states(self) -> None:
         """Tell why jobs wait, where that is not only for their turn, and for which there is a wait for what they wrote."""
@@ -394,6 +394,11 @@ class SlurmExecutor(Executor):
             if reason not in ORDINARY_REASONS:
                 expect = f" ({WAITS_FOR[reason]})" if reason in WAITS_FOR else ""
                 note("job", f"waiting: {reason}{expect}", count=count, is_state=True)
+        own = [job for job in self._queue.past(60 * self.profile.walltime_min) if not self._is_adopted(job)]
+        for node, count in Counter(job.state.node for job in own).items():
+            limit = f"over the time limit of {self.profile.walltime_min} min and about to be ended"
+            what = "a longer walltime_min is needed, or a task that saves checkpoints"
+            note("job", f"{limit}: {what}", count=count, where=node, is_state=True)
         ending = Counter((job.state.node, job.state.reason) for job in jobs if job.state.state == "COMPLETING")
         for (node, reason), count in ending.items():
             if reason in REMEDIES:
@@ -403,6 +408,10 @@ class SlurmExecutor(Executor):
             waits = f"last words are waited for, up to {self.profile.grace_s:.0f} s"
             remedy = f", so perhaps {REMEDIES[state]}" if state in REMEDIES else ""
             note("job", f"ended as {state}{remedy}; {waits}", count=count, where=node, is_state=True)
+
+    def _is_adopted(self, job: WatchedJob) -> bool:
+        """Whether an earlier launch submitted a job, perhaps by another cluster file."""
+        return not self._adopted.keys().isdisjoint(pack.attempt_id for pack in job.packs)
 
     def _keep_away(self) -> None:
         """Keep the jobs that wait away from the nodes that only fail, where these have changed."""

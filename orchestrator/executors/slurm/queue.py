@@ -59,7 +59,8 @@ class JobQueue:
         self._grace_s = grace_s
         self._clock = clock
         self._is_deaf = False
-        self._answered_at = float("-inf")
+        self._answered_at = self._answered_at_time = float("-inf")
+        """When the scheduler last answered, on our clock and in seconds since the epoch."""
 
     def states(self) -> dict[str, str]:
         """Return job -> state, as last seen."""
@@ -76,15 +77,20 @@ class JobQueue:
         since = job.over_since if job.unknown_since is None else job.unknown_since
         return since is not None and self.is_over(job) and self._clock() - since >= self._grace_s
 
-    def any_past(self, limit_s: float) -> bool:
-        """Whether a job that is believed to run has had its whole time, and was not looked at for a while since.
-
-        A controller ends such a job up to half a minute late.
-        """
+    def is_any_past(self, limit_s: float) -> bool:
+        """Whether a job that is believed to run has had its whole time, and was not looked at for a while since."""
         if self._clock() - self._answered_at < LIMIT_LOOK_S:
             return False
         began = [job.state.started_at for job in self.jobs.values() if job.is_running]
         return min((at for at in began if at is not None), default=math.inf) + limit_s <= time.time()
+
+    def past(self, limit_s: float) -> list[WatchedJob]:
+        """Return the jobs that still ran after their whole time, when the scheduler last answered.
+
+        It ends such a job up to half a minute late.
+        """
+        until = self._answered_at_time - limit_s
+        return [job for job in self.jobs.values() if job.is_running and (job.state.started_at or math.inf) < until]
 
     def forget(self, job: WatchedJob) -> None:
         """Watch a job no longer."""
@@ -113,6 +119,7 @@ class JobQueue:
         missing = [job_id for job_id in self.jobs if job_id not in states]
         states |= accounted_states(missing)
         self._answered_at = now = self._clock()
+        self._answered_at_time = time.time()
         for job_id, job in self.jobs.items():
             if job_id in states:
                 known = states[job_id]

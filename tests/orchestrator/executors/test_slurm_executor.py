@@ -559,6 +559,25 @@ def test_a_job_that_is_being_ended_at_its_time_limit_is_told_of_before_it_is_ove
     assert not [text for text in caplog.messages if "n2" in text], "that one just ends"
 
 
+def test_a_job_that_runs_past_its_time_limit_is_told_of_before_the_controller_ends_it(
+    scheduler: Scheduler, folder: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "depthrate")
+    executor = SlurmExecutor(Profile(grace_s=0, walltime_min=2), LIMITS, folder, "s", clock=Clock())
+    executor.submit(jobs("a", "b"))
+    scheduler.queue["1_0"] = JobState("RUNNING", 0, "n1", started_at=time.time() - 121)
+    scheduler.queue["1_1"] = JobState("RUNNING", 0, "n2", started_at=time.time() - 60)
+    ends_of(executor, 3)
+    said = "1 job on n1 over the time limit of 2 min and about to be ended: a longer walltime_min is needed, or a task"
+    assert [text for text in caplog.messages if text.startswith(said)], caplog.messages
+    assert not [text for text in caplog.messages if "n2" in text]
+    caplog.clear()
+    other = SlurmExecutor(Profile(grace_s=0, walltime_min=2), LIMITS, folder, "s", clock=Clock())
+    other.adopt(read_submissions(folder, ["s"]), scheduler.queue)
+    ends_of(other, 3)
+    assert not [text for text in caplog.messages if "time limit" in text], "another cluster file may have given it more"
+
+
 @pytest.mark.parametrize("why", ["it has had its time", "its pack saved its state to end", ""])
 def test_what_is_to_be_expected_is_looked_for_before_the_queues_turn(
     scheduler: Scheduler, folder: Store, monkeypatch: pytest.MonkeyPatch, why: str

@@ -420,7 +420,8 @@ def test_ray_inside_an_allocation(bench: Bench) -> None:
     pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
     bench.executor = "ray"
     bench.profile = {"nodes": 5, "mem_gb": 2.5, "walltime_min": 10}
-    bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2, 3, 5]})
+    (hold := bench.folder / "hold").touch()  # on a busy machine they would be done before they are told that time is up
+    bench.sweep(params={"steps": 60, "step_s": 0.2, "hold": str(hold)}, grid={"depth": [2, 3, 5]})
     assert "nodes is 5; partition main has 4" in bench.run("plan", code=2)
     bench.profile["nodes"] = 2
     plan = json.loads(bench.run("plan", "--json"))
@@ -432,6 +433,7 @@ def test_ray_inside_an_allocation(bench: Bench) -> None:
     bench.lab.run("scancel", "--signal=USR2", job)  # as SLURM does before the time limit and before a preemption
     bench.until(lambda: bench.queue() == [(job, "PENDING", "")], 60)
     assert bench.status()["pending"] == 3 and not bench.lab.job_pids()
+    hold.unlink()
     process = bench.start()  # does not submit again, but follows the job that is there
     printed = bench.wait(process)
     assert f"job {job}" in printed and "all 3 trials are committed" in printed
@@ -442,10 +444,12 @@ def test_an_allocation_is_cancelled_and_another_goes_on(bench: Bench) -> None:
     pytest.importorskip("ray.tune", reason="needs pip install 'depthrate[ray]'")
     bench.executor = "ray"
     bench.profile = {"nodes": 1, "mem_gb": 2.5, "walltime_min": 10}
-    bench.sweep(params={"steps": 60, "step_s": 0.2}, grid={"depth": [2, 3]})
+    (hold := bench.folder / "hold").touch()
+    bench.sweep(params={"steps": 60, "step_s": 0.2, "hold": str(hold)}, grid={"depth": [2, 3]})
     process = bench.start()
     bench.until(lambda: len(bench.steps()) > 20, 120)
     bench.run("cancel", bench.name)
     assert "ended as CANCELLED" in bench.wait(process, code=1) and bench.status()["ok"] == 0
+    hold.unlink()
     bench.wait(bench.start())
     bench.check(2, most_redone=round((CHECKPOINT_S + 1) / 0.2))
