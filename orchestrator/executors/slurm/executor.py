@@ -63,8 +63,8 @@ REMEDIES |= dict.fromkeys(("TIMEOUT", "TimeLimit"), "walltime_min was too short"
 """State, or reason of a job that is being ended -> what may have to be changed, said before it is known what a job has left."""
 SHORTEST_MIN = 1.0
 """A job's minutes of packs at least, where the cluster takes fewer jobs than there are packs."""
-SETTLES_S = 10.0
-"""How soon after a submission it is mostly known whether jobs begin, and else why they wait."""
+SETTLES_S = 18.0
+"""How soon after a submission most of what is wrong with jobs shows: they cannot begin, or end in their first seconds."""
 REST = 20
 """A look that took a second, at thousands of records, is not done again for so many."""
 ORDINARY_REASONS = ("", "None", "Priority", "Resources", "Dependency", "JobArrayTaskLimit", "BeginTime")

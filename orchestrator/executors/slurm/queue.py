@@ -15,8 +15,6 @@ from depthrate.slurm.profile import GRACE_S
 from depthrate.slurm.states import JobState, sacct_states, squeue_states
 
 log = logging.getLogger("depthrate")
-LIMIT_LOOK_S = 6.0
-"""Between two looks for the end of a job whose time is up, as long as there may be any."""
 UNKNOWN_S = 20.0
 """How long a job may be unknown to squeue and sacct alike before its silence counts."""
 
@@ -78,9 +76,7 @@ class JobQueue:
         return since is not None and self.is_over(job) and self._clock() - since >= self._grace_s
 
     def is_any_past(self, limit_s: float) -> bool:
-        """Whether a job that is believed to run has had its whole time, and was not looked at for a while since."""
-        if self._clock() - self._answered_at < LIMIT_LOOK_S:
-            return False
+        """Whether a job that is believed to run has had its whole time."""
         began = [job.state.started_at for job in self.jobs.values() if job.is_running]
         return min((at for at in began if at is not None), default=math.inf) + limit_s <= time.time()
 

@@ -16,7 +16,7 @@ NEWS_A_MINUTE = 2
 """Looks in any minute that may come sooner."""
 SUBMISSIONS_AT_ONCE = 4
 """Submissions that may come sooner than in the long run; each comes back after as long as the next would have waited."""
-SOONEST_S = 2.0
+SOONEST_S = 5.0
 """Between two looks, whatever is to be expected."""
 SLOW_S = 5.0
 """A controller that takes longer to answer than this is asked half as often, and so is one that does not answer."""

@@ -64,11 +64,11 @@ def test_what_is_to_be_expected_is_looked_for_at_once() -> None:
     clock = Clock()
     budget = RequestBudget(clock)
     assert len(looks_in(budget, clock, 110)) == 8
-    clock.now += 3
+    clock.now += 3  # 8 s after the last
     assert not budget.may_look() and budget.may_look(is_news_due=True)
     budget.note_look(0.1, has_answered=True)
-    assert not budget.may_look(is_news_due=True), "two seconds lie between two looks"
-    clock.now += 3
+    assert not budget.may_look(is_news_due=True), "five seconds lie between two looks"
+    clock.now += 5
     assert budget.may_look(is_news_due=True)
 
 

@@ -601,9 +601,9 @@ def test_what_is_to_be_expected_is_looked_for_before_the_queues_turn(
         executor.poll(0)
         if now[0] == 120 and why == "its pack saved its state to end":
             record(folder, job.attempt_id, "interrupted")
-    assert looked[0] <= 3, "what was just submitted"
+    assert len([at for at in looked if at < 16]) == 3, "what was just submitted may end in its first seconds"
     gaps = [after - before for before, after in itertools.pairwise(at for at in looked if at > 30)]
-    assert (min(gaps) < 12) == bool(why) and [at for at in looked if 120 < at < 135]
+    assert (min(gaps) < 12) == bool(why)
 
 
 def test_how_much_memory_was_used_is_said(executor: SlurmExecutor, scheduler: Scheduler, folder: Store) -> None:
