@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from depthrate.orchestrator.notebook.comparison import Comparison, compare
     from depthrate.orchestrator.notebook.results import open_results as open
     from depthrate.orchestrator.notebook.sweep import RunError, Sweep, load
     from depthrate.storage.files.store import StoreError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from depthrate.tasks.task import Interrupted, Pruned, TaskError
 
 __all__ = [
+    "Comparison",
     "FeaturesError",
     "FitRequest",
     "Interrupted",
@@ -49,6 +51,7 @@ __all__ = [
     "TaskError",
     "along_geodesic",
     "common_exponent",
+    "compare",
     "cutoff",
     "fit_many",
     "fit_rates",
@@ -63,6 +66,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "orchestrator.notebook.comparison": ("Comparison", "compare"),
     "orchestrator.notebook.sweep": ("RunError", "Sweep", "load"),
     "storage.query.sql_checks": ("QueryError",),
     "storage.query.results": ("Results",),

@@ -31,12 +31,14 @@ def printable(text: str) -> str:
     return text.translate(_CONTROLS).encode(errors="backslashreplace").decode()
 
 
-def make_console(*, stderr: bool = False) -> Console:
-    """Return a console that never wraps or cuts a table when its output goes to a file or a pipe."""
+def make_console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """Return a console that never wraps or cuts a table when its output goes to a file or a pipe; `quiet` prints nothing."""
     stream = sys.stderr if stderr else sys.stdout
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")  # a letter that this place does not know is no reason to end
-    return Console(stderr=stderr, width=None if stream.isatty() else 100_000, soft_wrap=not stream.isatty())
+    return Console(
+        stderr=stderr, quiet=quiet, width=None if stream.isatty() else 100_000, soft_wrap=not stream.isatty()
+    )
 
 
 def print_table(

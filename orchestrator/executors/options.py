@@ -91,6 +91,7 @@ class LaunchOptions:
         bool, "The task's code has changed: what the old code gave counts.", False, of_plan=False
     )
     notify: str | None = _option(str, "A command or a URL to tell at the end and at the first failure.", of_plan=False)
+    quiet: bool = _option(bool, "Print errors alone, on stderr; the exit code says how it ended.", False, of_plan=False)
     probe: bool = _option(bool, "Run one pack of each shape, and say what the rest will cost.", False, of_plan=False)
     data: str | None = None
     """Where data sets are; null: where this process finds them (DEPTHRATE_DATA)."""

@@ -180,7 +180,8 @@ def is_notebook() -> bool:
 
 def watcher_for(plan: Plan, console: Console) -> LaunchWatcher:
     """Return what shows a launch where this process shows things."""
-    return NotebookWatcher(plan, console) if is_notebook() else LaunchWatcher(plan, console)
+    shows_bar = is_notebook() and not console.quiet
+    return NotebookWatcher(plan, console) if shows_bar else LaunchWatcher(plan, console)
 
 
 class NotebookWatcher(LaunchWatcher):

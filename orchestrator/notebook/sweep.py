@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from depthrate.orchestrator.launch.plan import CheckedSweep
     from depthrate.orchestrator.notebook.results import StoreResults
     from depthrate.orchestrator.search.proposals import SearchView
+    from depthrate.storage.files.store import Store
 
 StoreUrl = str | os.PathLike[str] | None
 INTERRUPTED = 130
@@ -153,7 +154,7 @@ class Sweep:
         opened = existing_store(store)
         from depthrate.orchestrator.console.tables import counted
 
-        checked, _ = self._checked(store)
+        checked, _ = self.checked(opened)
         state = sweep_status(self.name, [t.trial_id for t in checked.trials], take_snapshot(opened), opened)
         said = f"{self.name}: {counted(len(state.states), 'trial')}, {state.trial_hours():.3g} trial-hours"
         errors = "".join(f"; {count} failed with: {message}" for message, count in state.errors().most_common(3))
@@ -164,9 +165,10 @@ class Sweep:
         from depthrate.orchestrator.notebook.results import store_results
         from depthrate.storage.files.store import existing_store
 
-        checked, _ = self._checked(store)
+        opened = existing_store(store)
+        checked, _ = self.checked(opened)
         trial_ids = [trial.trial_id for trial in checked.trials]
-        return store_results(existing_store(store), checked.task).only(trial_ids, self.name)
+        return store_results(opened, checked.task).only(trial_ids, self.name)
 
     def fit(self, store: StoreUrl = None) -> Table:
         """Fit the rates that the sweep asks for and return them, a row a curve and model; the store keeps them."""
@@ -176,17 +178,33 @@ class Sweep:
         from depthrate.orchestrator.analysis.open_results import results_of
         from depthrate.orchestrator.search.proposals import fitted_trials
         from depthrate.storage.catalog.fits import write_fits
+        from depthrate.storage.files.json_objects import object_of
         from depthrate.storage.files.store import existing_store
 
         opened = existing_store(store)
-        checked, view = self._checked(store)
+        checked, view = self.checked(opened)
         results, trials = results_of(opened, checked.task), fitted_trials(checked, view)
         curves = fit_curves(results, self._spec.fit, trials, checked.task)
         rows = [row for curve in curves for row in curve.table_rows(self.name)]
         if rows:
             write_fits(opened, self.name, rows)
-        shown = ["metric", "by", "model", "exponent", "ci_low", "ci_high", "prefactor", "r2", "weight", "n_points"]
+        groups = ["by"] if any(object_of(row["by"]) for row in rows) else []
+        shown = [
+            "metric",
+            "x",
+            *groups,
+            "model",
+            "exponent",
+            "ci_low",
+            "ci_high",
+            "prefactor",
+            "r2",
+            "weight",
+            "n_points",
+        ]
         frame = pd.DataFrame(rows, columns=shown if rows else [])
+        if groups:
+            frame["by"] = [", ".join(f"{k} = {v}" for k, v in object_of(by).items()) for by in frame["by"]]
         return Table(f"{self.name}: {len(curves)} curves fitted" if curves else f"{self.name} asks for no fit", frame)
 
     def report(self, path: str | os.PathLike[str] = "report.html", store: StoreUrl = None) -> ReportFile:
@@ -199,17 +217,21 @@ class Sweep:
         from depthrate.storage.files.store import existing_store
 
         opened = existing_store(store)
-        checked, _ = self._checked(store)
+        checked, _ = self.checked(opened)
         command = ["depthrate", "run", self.name, "--store", opened.url]
         write_report(checked, opened, ReportFiles(Path(path), None, command))
         return ReportFile(Path(path))
 
-    def _checked(self, store: StoreUrl) -> tuple[CheckedSweep, SearchView | None]:
+    def checked(self, store: Store) -> tuple[CheckedSweep, SearchView | None]:
+        """Return its trials so far, and its search.
+
+        Raises:
+            ValueError: the sweep cannot run: a parameter, its task, its data.
+        """
         from depthrate.orchestrator.launch.plan import check_sweep
         from depthrate.orchestrator.search.proposals import with_search
-        from depthrate.storage.files.store import existing_store
 
-        return with_search(check_sweep(self._spec), existing_store(store))
+        return with_search(check_sweep(self._spec), store)
 
     def _options(self, store: StoreUrl, given: Mapping[str, Any]) -> LaunchOptions:
         from depthrate.orchestrator.executors.registry import make_launch_options

@@ -31,6 +31,17 @@ class LaunchedSpec:
     trials_sha256: str | None = None
     """Of the file with its trials' identities."""
 
+    def parameter_names(self) -> list[str]:
+        """Return the parameters that it names; those that its task gives a default are not among them."""
+        search = self.spec.get("search")
+        parts = [self.spec, *_list(self.spec.get("grids")), *([search] if isinstance(search, dict) else [])]
+        named = [
+            part.get(key) for part in parts if isinstance(part, dict) for key in ("params", "grid", "zip", "derive")
+        ]
+        points = [*named, *_list(self.spec.get("include"))]
+        names = [str(name) for point in points if isinstance(point, dict) for name in point]
+        return list(dict.fromkeys([*names, *(["seed"] if "seeds" in self.spec else [])]))
+
     def trial_ids(self, store: Store) -> list[str] | None:
         """Return the identities of its trials, or None where they are not there as they were written."""
         try:
@@ -40,6 +51,10 @@ class LaunchedSpec:
             return content.decode("ascii").split()
         except (FileNotFoundError, UnfitFileError, UnicodeDecodeError):
             return None
+
+
+def _list(part: Any) -> list[Any]:
+    return part if isinstance(part, list) else []
 
 
 def write_spec(

@@ -33,17 +33,13 @@ def create_live_view(
 ) -> None:
     """Create the view of what these packs have logged; a parameter named like another column becomes param_<name>.
 
-    Where nothing runs it has the parameters of committed trials, without a row.
+    Of parameters that no running trial has, but `parameter_names`, the column is there and null.
     """
     rows, params = live_rows(packs, columns), {t: own for pack in packs for t, own in pack.params.items()}
     taken = {name.casefold() for name in rows.column_names}
     trials = pa.table({"trial_id": pa.array(list(params), pa.string())})
     given = parameter_columns([json.dumps(own) for own in params.values()])
-    given |= (
-        {name: pa.nulls(len(params), pa.float64()) for name in parameter_names if name not in given}
-        if not params
-        else {}
-    )
+    given |= {name: pa.nulls(len(params), pa.float64()) for name in parameter_names if name not in given}
     for name, values in given.items():
         shown = f"param_{name}" if name.casefold() in taken else name
         if shown.casefold() not in taken:

@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 
 from depthrate.storage.attempts.records import read_records
 from depthrate.storage.catalog.fits import fits_of
+from depthrate.storage.catalog.removals import RemovalKind
+from depthrate.storage.catalog.specs import newest_specs
 from depthrate.storage.catalog.tags import read_tags
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import LOOKS, Snapshot, take_snapshot
 from depthrate.storage.commits.source import Problem, Source, find_broken_files, first_line, source_without
-from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path
+from depthrate.storage.files.paths import DATA_TABLES, attempt_of_path, removal_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.features import read_layer
 from depthrate.storage.query.limits import database, ended_after
@@ -235,6 +237,13 @@ class Results:
         named = set(named_views(query))
         return (named & set(DATA_TABLES)) | ({"metrics", "curves"} if "results" in named else set())
 
+    def with_removed(self) -> Self:
+        """Return the same store with the results that `trials rm` removed and no compaction has taken away."""
+        whole = copy(self)
+        removals = self.snapshot.removals.removals
+        whole._broken = self._broken | {removal_path(r.removal_id) for r in removals if r.kind is RemovalKind.TRIALS}
+        return whole.refresh()
+
     def _reset(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self._trials: pa.Table | None = None
@@ -301,7 +310,8 @@ class Results:
                 connection.register("fits", self._fits())
             elif name == "live":
                 packs = read_live(self.store, self.snapshot.source_of.keys(), self._scope)
-                create_live_view(connection, packs, self.columns, self.parameter_names())
+                of_sweeps = [name for spec in newest_specs(self.store).values() for name in spec.parameter_names()]
+                create_live_view(connection, packs, self.columns, [*self.parameter_names(), *of_sweeps])
             elif name == "attempts":
                 connection.register("attempts", self._attempts())
 

@@ -55,6 +55,18 @@ def test_without_any_the_view_is_there_and_empty(store: Store) -> None:
     assert set(live_schema(builtin_columns()).names) < set(columns)
 
 
+def test_before_the_first_log_it_has_the_parameters_that_sweeps_name(store: Store) -> None:
+    spec = {"name": "s", "task": "t", "params": {"steps": 9}, "grid": {"depth": [1]}, "zip": {"lr": [1], "width": [2]}}
+    spec |= {"grids": [{"params": {"norm": "pre"}, "grid": {"heads": [1]}}], "include": [{"extra": 1}], "seeds": 2}
+    write_spec(store, "s", "spec", spec | {"search": {"params": {"decay": {"from": 1, "to": 2}}}}, ["t1"])
+    asked = "select depth, max(step), min(loss), any_value(seed) from live group by depth"
+    assert ask(store, asked) == []
+    names = "steps, depth, param_lr, width, norm, heads, extra, seed, decay"
+    assert ask(store, f"select {names} from live") == []
+    log(store, "p", "t1")
+    assert ask(store, "select distinct depth, heads from live") == [(1, None)]
+
+
 def test_a_committed_trial_has_no_row(store: Store) -> None:
     log(store, "p", "t2", "t3")
     commit(store, A, ["t2"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -16,11 +17,55 @@ from depthrate.orchestrator.cli.find_sweep import find_sweep
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, sweep_argument
 from depthrate.orchestrator.console.tables import counted, make_console, print_json, print_rows, print_table, printable
 from depthrate.orchestrator.launch.plan import CheckedSweep
-from depthrate.orchestrator.search.proposals import fitted_trials
+from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
 from depthrate.storage.files.store import Store, existing_store
 
 SHOWN = 6
 """Values of a parameter that are printed."""
+
+
+Found = tuple[CheckedSweep, SearchView | None]
+"""A sweep with all its trials so far, and its search."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What two sweeps differ in, and the curves that both have."""
+
+    names: list[str]
+    sizes: list[int]
+    """Trials of each."""
+    num_shared: int
+    """Trials that both ask for."""
+    parameters: dict[str, tuple[list[Any], list[Any]]]
+    """Parameter -> the values it takes in each, of those that differ."""
+    pairs: list[FitPair]
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as --json prints it."""
+        return {
+            "sweeps": self.names,
+            "trials": dict(zip(self.names, self.sizes, strict=True)),
+            "shared": self.num_shared,
+            "parameters": self.parameters,
+            "fits": [_pair_json(pair) for pair in self.pairs],
+        }
+
+
+def compared(found: tuple[Found, Found], store: Store) -> Compared:
+    """Fit the curves of two sweeps and compare them, parameter by parameter and curve by curve."""
+    curves = [
+        fit_curves(results_of(store, each.task), each.sweep.fit, fitted_trials(each, view), each.task)
+        for each, view in found
+    ]
+    first, second = (each for each, _ in found)
+    return Compared(
+        names=[first.sweep.name, second.sweep.name],
+        sizes=[len(first.trials), len(second.trials)],
+        num_shared=len({t.trial_id for t in first.trials} & {t.trial_id for t in second.trials}),
+        parameters=differing_parameters(first, second),
+        pairs=list(pair_up(curves[0], curves[1])),
+    )
 
 
 def compare_sweeps(given: tuple[str, str], store: Store, as_json: bool, console: Console) -> None:
@@ -29,35 +74,23 @@ def compare_sweeps(given: tuple[str, str], store: Store, as_json: bool, console:
     Raises:
         ValueError: there is no such sweep.
     """
-    found = [find_sweep(each, store) for each in given]
-    checked = (found[0][0], found[1][0])
-    curves = [
-        fit_curves(results_of(store, each.task), each.sweep.fit, fitted_trials(each, view), each.task)
-        for each, view in found
-    ]
-    shared = {t.trial_id for t in checked[0].trials} & {t.trial_id for t in checked[1].trials}
-    values, pairs = differing_parameters(*checked), list(pair_up(curves[0], curves[1]))
-    names = [each.sweep.name for each in checked]
+    found = compared((find_sweep(given[0], store), find_sweep(given[1], store)), store)
     if as_json:
-        sizes = {name: len(each.trials) for name, each in zip(names, checked, strict=True)}
-        fits = [_pair_json(pair) for pair in pairs]
-        print_json({"sweeps": names, "trials": sizes, "shared": len(shared), "parameters": values, "fits": fits})
+        print_json(found.fields())
         return
-    for place, each in zip(("first", "second"), checked, strict=True):
-        console.print(
-            f"{place}: {each.sweep.name}, {counted(len(each.trials), 'trial')}", highlight=False, markup=False
-        )
-    console.print(f"{counted(len(shared), 'trial is', 'trials are')} in both", highlight=False)
-    rows = [[name, *map(_listed, both)] for name, both in values.items()]
+    for place, name, size in zip(("first", "second"), found.names, found.sizes, strict=True):
+        console.print(f"{place}: {name}, {counted(size, 'trial')}", highlight=False, markup=False)
+    console.print(f"{counted(found.num_shared, 'trial is', 'trials are')} in both", highlight=False)
+    rows = [[name, *map(_listed, both)] for name, both in found.parameters.items()]
     if rows:
-        print_table(console, ["parameter", *names], rows)
+        print_table(console, ["parameter", *found.names], rows)
     else:
         console.print("parameters: the same values", highlight=False)
-    if pairs:
+    if found.pairs:
         head = ["metric", "group", "p(equal)", "exponent of first", "of second", "both"]
-        compared = [_pair_row(pair) for pair in pairs]
-        shown = [i for i in range(len(head)) if head[i] != "group" or any(row[i] for row in compared)]
-        rows = [[row[i] for i in shown] for row in compared]
+        compared_rows = [_pair_row(pair) for pair in found.pairs]
+        shown = [i for i in range(len(head)) if head[i] != "group" or any(row[i] for row in compared_rows)]
+        rows = [[row[i] for i in shown] for row in compared_rows]
         print_rows(console, [head[i] for i in shown], rows, more="--json has them")
         console.print("p(equal): F test that both share the exponent, over the seeds that both have", highlight=False)
     else:

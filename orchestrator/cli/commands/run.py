@@ -87,7 +87,7 @@ def run_sweep(options: LaunchOptions, loaded: SweepSpec | None = None) -> int:
     if options.notify is not None and options.detach:
         raise UsageError("--notify is done by the launch, which has to stay: leave out --detach")
     started = time.monotonic()
-    console, data = make_console(), open_data_folder()
+    console, data = make_console(quiet=options.quiet), open_data_folder()
     checked = check_launch(options, data, loaded)
     store = open_store(options.store)
     store.require_writer()

@@ -49,23 +49,28 @@ def remove_trials(
         return
     require_clock(store)
     remove(store, RemovalKind.TRIALS, "", rows_of_trials(take_snapshot(store), chosen))
-    back = next_call("trials", "restore", None, *(prefixes or ["--all"]), "--store", store.url)
+    words = [*prefixes, *(["--where", where] if where else [])]
+    back = next_call("trials", "restore", None, *words, "--store", store.url)
     console.print(f"removed {said}; a sweep that asks for one runs it again", highlight=False, markup=False)
     console.print(f"until {grace_note} they can be brought back: {back}", highlight=False, markup=False)
 
 
-def restore_trials(store: Store, prefixes: Sequence[str], *, all_of_them: bool, console: Console) -> None:
-    """Bring removed results back: those of the removals that named one of these trials, or of all.
+def restore_trials(
+    store: Store, prefixes: Sequence[str], where: str | None, *, all_of_them: bool, console: Console
+) -> None:
+    """Bring removed results back: those of the removals that named one of these trials, or one for which `where` holds, or all.
 
     Raises:
         UsageError: none of them was removed, or a compaction has taken them away.
+        QueryError: `where` is not understood.
     """
     removals = [removal for removal in take_snapshot(store).removals.removals if removal.kind is RemovalKind.TRIALS]
-    wanted = tuple(prefixes)
+    wanted = (*prefixes, *(trials_where(results_of(store).with_removed(), where) if where is not None else ()))
     found = [removal for removal in removals if all_of_them or any(t.startswith(wanted) for t, _ in removal.rows)]
     if not found or not (all_of_them or wanted):
+        named = [*prefixes, *([f"trials where {where}"] if where is not None else [])]
         raise UsageError(
-            f"no removed results of {', '.join(prefixes) or 'named trials'} can be brought back in {store.url}; "
+            f"no removed results of {', '.join(named) or 'named trials'} can be brought back in {store.url}; "
             f"{len(removals)} removals can: depthrate trials restore --all"
         )
     require_clock(store)
@@ -110,12 +115,21 @@ def chosen_trials(results: Results, prefixes: Sequence[str], where: str | None) 
                 'depthrate query "select trial_id from trials"'
             )
     if where is not None:
-        of_sweep = ", sweep" if names_sweep(where) else ""
-        found = results.sql(f"select trial_id{of_sweep} from results where ({where})").fetchall()
-        chosen.update(row[0] for row in found)
+        found = trials_where(results, where)
+        chosen.update(found)
         if not found:
             raise UsageError(f"for no trial of {results.store.url} holds {where}")
     return sorted(chosen)
+
+
+def trials_where(results: Results, where: str) -> set[str]:
+    """Return the trials for which an SQL condition over results holds.
+
+    Raises:
+        QueryError: it is not understood.
+    """
+    of_sweep = ", sweep" if names_sweep(where) else ""
+    return {row[0] for row in results.sql(f"select trial_id{of_sweep} from results where ({where})").fetchall()}
 
 
 command = declared_group(__doc__)
@@ -136,11 +150,12 @@ def rm(trials: Sequence[str], where: str | None, store: str | None, yes: bool) -
 
 @command.declared("restore")
 @trials_argument
+@where_option
 @store_option
 @click.option("--all", "all_", is_flag=True, help="All results that were removed.")
-def bring_back(trials: Sequence[str], store: str | None, all_: bool) -> None:
+def bring_back(trials: Sequence[str], where: str | None, store: str | None, all_: bool) -> None:
     """Bring removed results back, with all that were removed by the same call."""
-    restore_trials(existing_store(store, writes=True), trials, all_of_them=all_, console=make_console())
+    restore_trials(existing_store(store, writes=True), trials, where, all_of_them=all_, console=make_console())
 
 
 @command.declared("tag")

@@ -143,7 +143,8 @@ def test_results_of_trials_are_removed_brought_back_and_tagged(store: str) -> No
     invoke("trials", "rm", *where, "--yes")
     pending = {s["sweep"]: s["pending"] for s in json.loads(invoke("status", "--json", "--store", store))}
     assert pending == {"high": 1, "low": 1, "low.exponent-1.0": 0}, "both have to run it again"
-    invoke("trials", "restore", "--all", "--store", store)
+    assert "no removed results" in refused("trials", "restore", "--where", "depth = 13", "--store", store)
+    assert "1 trial with it" in invoke("trials", "restore", *where)
     assert len(ask(store, "select * from trials")) == 24
     trial = str(ask(store, "select trial_id from trials where depth = 13 and seed = 1")[0]["trial_id"])
     invoke("trials", "tag", "odd", trial[:12], "--store", store)

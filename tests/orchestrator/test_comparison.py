@@ -1,0 +1,75 @@
+"""`depthrate.compare` says what `depthrate compare` says; `run --quiet` says nothing while all goes well."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import depthrate
+from depthrate.orchestrator.cli.app import app
+
+SWEEP = """
+name: {name}
+task: ./law.py:law
+params: {{exponent: {exponent}}}
+grid: {{depth: [2, 3, 5, 8]}}
+seeds: 3
+fit: [{{metric: nc1}}]
+"""
+LAW = """
+import depthrate
+
+@depthrate.task(version=1)
+def law(*, depth: int, exponent: float, seed: int = 0):
+    return {"metrics": [{"nc1": depth ** -exponent * (1 + 0.01 * ((seed * 7 + depth) % 3))}]}
+"""
+
+
+def invoke(*arguments: str, code: int = 0):
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("law.py").write_text(LAW)
+    for name, exponent in (("half", 0.5), ("one", 1.0)):
+        Path(f"{name}.yaml").write_text(SWEEP.format(name=name, exponent=exponent))
+        quiet = invoke("run", f"{name}.yaml", "--workers", "1", "--quiet")
+        assert quiet.stdout == "" and quiet.stderr == ""
+    return tmp_path
+
+
+def test_python_says_what_the_command_says(ran: Path) -> None:
+    printed = json.loads(invoke("compare", "half", "one", "--json").stdout)
+    found = depthrate.compare("half", depthrate.load("one.yaml"))
+    (fit,), row = printed["fits"], found.df().iloc[0]
+    assert (
+        row["metric"] == fit["metric"] == "nc1" and 0.45 < row["first_exponent"] < 0.55 < 0.9 < row["second_exponent"]
+    )
+    assert (row["first_exponent"], row["second_ci_low"]) == (fit["first"]["exponent"], fit["second"]["ci_low"])
+    assert row["p_equal"] == fit["p_equal"] < 1e-3
+    assert (
+        found.parameters.frame.values.tolist()
+        == [["exponent", [0.5], [1.0]]]
+        == [["exponent", *printed["parameters"]["exponent"]]]
+    )
+    assert "half (12 trials) and one (12 trials); 0 trials are in both" in repr(found)
+    assert found._repr_html_().count("<table") == 2
+    same = depthrate.compare("one", "one")
+    assert list(same.parameters.frame.columns) == ["parameter", "one (first)", "one (second)"]
+    assert "the same values" in repr(same)
+
+
+def test_quiet_says_what_fails(ran: Path) -> None:
+    Path("bad.yaml").write_text(SWEEP.format(name="bad", exponent="[0.5]"))
+    refused = CliRunner().invoke(app, ["run", "bad.yaml", "--quiet"])
+    assert refused.exit_code == 2 and refused.stdout == "" and "exponent" in refused.stderr
+
+
+def test_a_notebook_takes_the_options_of_the_command(ran: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    depthrate.load("one.yaml").run(rerun=True, stall_minutes=30.0, notify="true", quiet=True)
+    assert capsys.readouterr().out == ""
