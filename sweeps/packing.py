@@ -70,6 +70,22 @@ def pack_trials(
     return sorted(packs, key=lambda pack: -estimated_wall_s(pack, task))
 
 
+def why_alone(packs: Sequence[Pack], task: Task, *, device: str, workers: int) -> str | None:
+    """Say why packs of a fused task hold one trial each; null where none does, or where its trials always train alone."""
+    alone = [pack for pack in packs if len(pack.trials) == 1]
+    if not task.fused or len(packs) < 2 or not alone or task.max_pack_size(alone[0].trials[0].params, device) == 1:
+        return None
+    trials = [trial for pack in packs for trial in pack.trials]
+    said = "all packs have" if len(alone) == len(packs) else f"{len(alone)} of {len(packs)} packs have"
+    if len(_by_shape(trials, task)) == len(packs):
+        shared = sorted(task.schema.keys() - task.schema.fusible)
+        differing = [name for name in shared if len({str(trial.params.get(name)) for trial in trials}) > 1]
+        return f"{said} one trial: trials of a pack share {', '.join(differing)}, and no other has the same"
+    if len(packs) <= workers:
+        return f"{said} one trial, so that each of {workers} workers has a pack; fewer workers make larger ones"
+    return f"{said} one trial: what is left of a shape, or what a worker has memory for"
+
+
 def one_of_each_shape(packs: Iterable[Pack], task: Task) -> list[Pack]:
     """Return one pack for each shape, the longest; of a task that runs its trials in turn one of all."""
     writer = CanonicalWriter(task.schema.keys() - task.schema.fusible if task.fused else [])

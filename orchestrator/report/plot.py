@@ -25,7 +25,7 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 """Of lines that are told apart by them, in this order."""
 LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdashdot": (0, (8, 2, 1, 2))}
 """Every dash that a figure may have: plotly's name -> matplotlib's pattern."""
-MARKERS = {"circle": "o", "circle-open": "o", "triangle-up": "^"}
+MARKERS = {"circle": "o", "circle-open": "o", "diamond": "D", "triangle-up": "^"}
 """Every marker that a figure may have: plotly's name -> matplotlib's."""
 MAX_GROUPS = 12
 MAX_POINTS = 20_000

@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.tasks.fits.rate_fit import RateFit
 
+_RAISED = str.maketrans("0123456789−", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 MAX_LABEL = 40
 """Characters of a user's text in a legend; longer ones would push the axes aside."""
 
@@ -66,7 +67,15 @@ def value_text(value: Any) -> str:
 
 def number_text(value: float | None, digits: int = 3) -> str:
     """Return a number with so many significant digits; a dash where it is missing or not finite."""
-    return signed_text(value, f".{digits}g") if is_finite(value) else "—"
+    if not is_finite(value):
+        return "—"
+    lead, e, power = signed_text(value, f".{digits}g").partition("e")
+    return f"{lead}·10{signed_text(int(power.replace('−', '-')), 'd').translate(_RAISED)}" if e else lead
+
+
+def exponent_text(value: float | None) -> str:
+    """Return an exponent with three digits after the point, zeros too: as many as its interval's ends have."""
+    return signed_text(value, ".3f") if is_finite(value) else "—"
 
 
 def signed_text(value: float, form: str) -> str:

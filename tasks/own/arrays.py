@@ -76,11 +76,15 @@ def arrays_of_function(make: Callable[..., Any], arguments: Mapping[str, Any], n
             )
         return Arrays(**{key: _array(value, name) for key, value in given.items()})
     parts = list(given) if isinstance(given, tuple) else [given]
+    for part in parts:
+        _refuse_stream(part, name)
     if parts and all(_is_dataset(part) for part in parts) and len(parts) <= 2:
         pairs = [_read_items(part, name) for part in parts]
         return Arrays(*[array for pair in pairs for array in pair])
     if len(parts) in (2, 4):
-        return Arrays(*(_array(part, name) for part in parts))
+        arrays = [_array(part, name) for part in parts]
+        _check_size(name, sum(array.nbytes for array in arrays))
+        return Arrays(*arrays)
     raise DatasetError(
         f"{name} returns {type(given).__name__}{f' of {len(parts)}' if isinstance(given, tuple) else ''}; return (x, y), "
         "(x, y, x_test, y_test), a mapping with these names, or map-style torch data sets (training, test)"
@@ -94,6 +98,23 @@ def _array(value: Any, name: str) -> np.ndarray:
         raise DatasetError(f"{name}: {error}") from error
 
 
+def _refuse_stream(given: Any, name: str) -> None:
+    """Refuse what only gives batches or samples one after another: trials draw from all samples, under seeds of theirs."""
+    if _is_dataset(given) or isinstance(given, np.ndarray | list | str) or not hasattr(given, "__iter__"):
+        return
+    kind = type(given).__name__
+    if isinstance(given, Mapping) or hasattr(given, "detach"):
+        return
+    if hasattr(given, "dataset"):
+        way = "return its data set, loader.dataset: trials cut batches themselves (batch_size)"
+    else:
+        way = (
+            "return its samples as arrays, (np.stack([x for x, _ in items]), [y for _, y in items]) with "
+            "items = list(itertools.islice(stream, N)), or train in a loop of your own (depthrate.task)"
+        )
+    raise DatasetError(f"{name} returns {kind}, which gives samples in an order of its own; {way}")
+
+
 def _is_dataset(value: Any) -> bool:
     has_items = hasattr(value, "__getitem__") and hasattr(value, "__len__")
     return has_items and not isinstance(value, np.ndarray | list | str) and not hasattr(value, "detach")
@@ -102,7 +123,10 @@ def _is_dataset(value: Any) -> bool:
 def _read_items(dataset: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     if not len(dataset):
         raise DatasetError(f"{name} returns a data set without samples")
-    items = [dataset[index] for index in range(len(dataset))]
+    first = dataset[0]
+    if isinstance(first, tuple | list) and len(first) == 2:
+        _check_size(name, len(dataset) * _array(first[0], name).nbytes)
+    items = [first, *(dataset[index] for index in range(1, len(dataset)))]
     if any(not isinstance(item, tuple | list) or len(item) != 2 for item in items):
         raise DatasetError(f"{name} returns a data set whose items are no pairs; each must be (sample, label)")
     labels = [_array(y, name) for _, y in items]
@@ -126,7 +150,7 @@ def _unpacked_bytes(path: Path) -> list[int]:
         return [info.file_size for info in archive.infolist()]
 
 
-def _check_size(path: Path, num_bytes: int) -> None:
+def _check_size(path: Path | str, num_bytes: int) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if num_bytes > USABLE_SHARE * memory:
         raise DatasetError(

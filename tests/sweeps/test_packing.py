@@ -15,6 +15,7 @@ from depthrate.sweeps.packing import (
     make_pack,
     pack_trials,
     predicted_bytes,
+    why_alone,
 )
 from depthrate.sweeps.trial import Trial
 from depthrate.tasks.collapse.task import COLLAPSE
@@ -36,6 +37,28 @@ def task_of(most=4, fused=True, estimate_s=lambda params: params["depth"] * para
 
     does = {"max_pack_size": max_pack_size, "estimate_s": lambda params, engine: estimate_s(params)}
     return PlainTask(name="law", schema=SCHEMA, fused=fused, does=does)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "workers", "words"),
+    [
+        (
+            [(2, 8), (3, 8), (5, 8)],
+            1,
+            "all packs have one trial: trials of a pack share depth, and no other has the same",
+        ),
+        ([(2, 8), (2, 8), (2, 8)], 3, "all packs have one trial, so that each of 3 workers has a pack"),
+        ([(2, 8), (2, 8), (3, 8)], 1, "1 of 2 packs have one trial: trials of a pack share depth"),
+        ([(2, 8), (2, 8), (2, 8)], 1, None),
+        ([(2, 8)], 1, None),
+    ],
+)
+def test_a_pack_of_one_trial_is_explained(shapes, workers, words):
+    task = task_of()
+    packs = pack_trials(trials_of(shapes), task, workers=workers)
+    said = why_alone(packs, task, device="cpu", workers=workers)
+    assert said is None if words is None else words in said
+    assert why_alone(packs, task_of(most=1), device="cpu", workers=workers) is None, "the task itself says why"
 
 
 def with_memory(task, memory_bytes):

@@ -31,7 +31,7 @@ from depthrate.orchestrator.search.proposals import SearchView, with_search
 from depthrate.storage.files.data_folder import DataFolder, open_data_folder
 from depthrate.storage.files.store import Store, open_store
 from depthrate.sweeps.load import sweeps_in_folder
-from depthrate.sweeps.packing import Pack, gigabytes, predicted_bytes
+from depthrate.sweeps.packing import Pack, gigabytes, predicted_bytes, why_alone
 from depthrate.sweeps.trial import varying_parameters
 from depthrate.tasks.task import Engine
 
@@ -78,6 +78,9 @@ def show_plan(options: LaunchOptions, as_json: bool, *, wide: bool = False) -> N
     if plan.packs:
         for remark in plan.checked.task.remarks([trial.params for pack in plan.packs for trial in pack.trials]):
             console.print(remark, highlight=False, markup=False)
+        alone = why_alone(plan.packs, plan.checked.task, device=machines.device, workers=machines.workers)
+        if alone is not None:
+            console.print(alone, highlight=False, markup=False)
         _print_packs(console, plan, machines, estimates, wide=wide)
         _print_engines(console, plan, machines)
         print_cost(console, plan, machines, estimates, details)

@@ -45,7 +45,7 @@ def _sweep(data: ReportData) -> list[str]:
         return [f"The sweep {code(data.name)} has no trials."]
     derived = dict(data.spec.get("derive", {}))
     differing = [name for name in varying(trials, data.parameters) if name not in derived and name != "seed"]
-    task = f" of the task {code(data.spec['task'])}" if "task" in data.spec else ""
+    task = f" of the task {code(_without_folder(data.spec['task']))}" if "task" in data.spec else ""
     versions = ", ".join(f"{latex(name)} {latex(version)}" for name, version in data.versions.items())
     made = f" ({versions}{f'; commit {code(data.git[:12])}' if data.git else ''})" if versions else ""
     grid = ", ".join(rf"{code(name)} in {values(trials[name])}" for name in differing)
@@ -59,6 +59,11 @@ def _sweep(data: ReportData) -> list[str]:
     sentences += [f"All trials have {_pairs(chosen)}."] if chosen else []
     sentences += [f"Left at their defaults: {_pairs(default)}."] if default else []
     return sentences
+
+
+def _without_folder(task: str) -> str:
+    """Return a task's name; of a file only the file's own name, for where it lay says nothing to a reader."""
+    return task.replace("\\", "/").rpartition("/")[2] if ".py:" in task else task
 
 
 def _is_off(value: Any) -> bool:

@@ -25,6 +25,8 @@ MAX_LEGEND = 60
 """Characters of a line; a legend wider than the figure would leave its axes no room."""
 INSIDE_HEIGHT, INSIDE_WIDTH = 0.45, 0.8
 """Shares of the axes that a legend inside of them may take."""
+BELOW_HEIGHT = 0.4
+"""Share of the figure that a legend below the axes may take before the figure grows by it."""
 MAX_COLUMNS = 6
 
 
@@ -130,7 +132,10 @@ def _add_legend(figure: Figure, axes: Axes, layout: dict[str, Any], style: Figur
         legend.remove()
     for columns in range(min(len(names), MAX_COLUMNS), 0, -1):
         legend = figure.legend(handles, names, loc="outside lower center", ncols=columns, **look)
-        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+        own = legend.get_window_extent()
+        if columns == 1 or own.width <= figure.bbox.width:
+            if own.height > BELOW_HEIGHT * figure.bbox.height:  # the axes keep their height
+                figure.set_figheight(figure.get_figheight() + own.height / figure.dpi)
             return
         legend.remove()
 

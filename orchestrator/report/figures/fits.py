@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.residuals import residual_plot
 from depthrate.orchestrator.report.fit_words import preferred_model
 from depthrate.orchestrator.report.groups import sort_key, spread, thin_indices
+from depthrate.orchestrator.report.looks import Look, looks_of
 from depthrate.orchestrator.report.plot import (
     GREY,
     MAX_GROUPS,
@@ -27,7 +28,6 @@ from depthrate.orchestrator.report.plot import (
     make_layout,
     make_trace,
     value_ticks,
-    viridis,
 )
 from depthrate.orchestrator.report.theme import Theme
 from depthrate.orchestrator.report.words import (
@@ -46,6 +46,8 @@ from depthrate.tasks.fits.rates import predict
 
 SLOPES = {"−½": 0.5, "−1": 1.0}
 """Reference lines of pure powers, to compare slopes with."""
+LEAST_DECAY = 0.2
+"""Exponent of the fastest curve from which on these are drawn: beside what stays or grows they mean nothing."""
 
 
 def fit_plots(data: ReportData) -> list[Plot]:
@@ -71,14 +73,17 @@ def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
     shown = spread(groups, MAX_GROUPS)
     if not shown:
         return None
+    looks = looks_of([curve for curve, _ in shown], curves)
+    slopes = SLOPES if _decays(shown) else {}
     traces: list[Trace] = []
-    for index, ((curve, points), colour) in enumerate(zip(shown, viridis(len(shown)), strict=True)):
-        traces += _point_traces(curve, points, colour, f"g{index}", MAX_POINTS // len(shown))
-        traces += _fit_traces(curve, points, colour, f"g{index}")
+    for index, (curve, points) in enumerate(shown):
+        look = looks[index]
+        traces += _point_traces(curve, points, look, f"g{index}", MAX_POINTS // len(shown))
+        traces += _fit_traces(curve, points, look, f"g{index}")
     x_values = pd.concat([points["x"] for _, points in shown]).astype(float)
     means, x_max = _mean_table(shown[0][1]), float(x_values.max())
-    y_range = _make_room(log_range([y for trace in traces for y in trace["y"] if y], 0.07), means, x_max)
-    traces += _slope_traces(means, x_max, y_range) + _left_out_traces([curve for curve, _ in shown], y_range)
+    y_range = _make_room(log_range([y for trace in traces for y in trace["y"] if y], 0.07), means, x_max, slopes)
+    traces += _slope_traces(means, x_max, y_range, slopes) + _left_out_traces([curve for curve, _ in shown], y_range)
     legend_rows = sum(1 + trace["name"].count("<br>") for trace in traces if trace["showlegend"])
     axes = Axes("x", "y", shorten(x), label, x_log=True, y_log=True)
     layout = make_layout(axes, 10 ** np.array(y_range), legend_rows)
@@ -89,6 +94,19 @@ def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
     return Plot(f"{label} against {shorten(x)}", traces, layout, legend_rows, notes)
 
 
+def _decays(shown: Sequence[tuple[FittedCurve, pd.DataFrame]]) -> bool:
+    """Whether some curve falls so fast that the reference slopes are something to compare it with."""
+    rates = []
+    for curve, points in shown:
+        power, means = power_law(curve), _mean_table(points)
+        span = math.log(means["x"].iloc[-1] / means["x"].iloc[0])
+        if power is not None:
+            rates.append(power.exponent)
+        elif span:
+            rates.append(math.log(means["mean"].iloc[0] / means["mean"].iloc[-1]) / span)
+    return max(rates, default=0.0) >= LEAST_DECAY
+
+
 def _positive_points(curve: FittedCurve) -> pd.DataFrame:
     """The points that have a place on log axes."""
     points = curve.points[["x", "y"]].astype(float)
@@ -96,14 +114,16 @@ def _positive_points(curve: FittedCurve) -> pd.DataFrame:
     return curve.points.loc[drawable]
 
 
-def _point_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: str, budget: int) -> list[Trace]:
+def _point_traces(curve: FittedCurve, points: pd.DataFrame, look: Look, group: str, budget: int) -> list[Trace]:
     """One group's band, points and mean."""
     means = _mean_table(points)
     thin = points.sort_values(["x", "y"]).iloc[thin_indices(len(points), budget)]
     pairs = zip(thin["seed"], thin["trial_id"], strict=True)
     hover = [f"seed {escape_for_plotly(seed)}, trial {escape_for_plotly(trial)}" for seed, trial in pairs]
-    dots = {"color": colour, "size": 5, "opacity": 0.5}
-    line, ring = {"color": colour, "width": 1}, {"size": 8, "line": {"color": "#ffffff", "width": 1}}
+    colour = look.colour
+    dots = {"color": colour, "size": 5, "opacity": 0.5, "symbol": look.symbol}
+    line = {"color": colour, "width": 1, "dash": look.dash}
+    ring = {"size": 8, "symbol": look.symbol, "line": {"color": "#ffffff", "width": 1}}
     falling = points[points["trial_id"].isin(list(curve.unconverged))]
     open_dots = {"color": colour, "size": 9, "symbol": "circle-open", "line": {"width": 1.2}}
     traces = [
@@ -119,9 +139,9 @@ def _point_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: 
     return traces
 
 
-def _fit_traces(curve: FittedCurve, points: pd.DataFrame, colour: str, group: str) -> list[Trace]:
+def _fit_traces(curve: FittedCurve, points: pd.DataFrame, look: Look, group: str) -> list[Trace]:
     """The fitted power law and, where AICc clearly prefers another model, that one."""
-    power, line = power_law(curve), {"color": colour, "width": 2.5}
+    power, line = power_law(curve), {"color": look.colour, "width": 2.5, "dash": look.dash}
     if power is None:
         return [make_trace([None], [None], group, name=_legend_name(curve, "no fit"), line=line)]
     rate = f"{escape_for_plotly(x_text(curve.x))}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
@@ -144,10 +164,10 @@ def _legend_name(curve: FittedCurve, text: str) -> str:
     return f"{by}:{'<br>' if length > 46 else ' '}{text}" if by else text
 
 
-def _make_room(y_range: list[float], means: pd.DataFrame, x_max: float) -> list[float]:
+def _make_room(y_range: list[float], means: pd.DataFrame, x_max: float, slopes: Mapping[str, float]) -> list[float]:
     """Lower the range's end to that of a reference slope, where the points lose little height by it."""
     (x0, y0), (low, high) = _first_mean(means), y_range
-    ends = [math.log10(y0) - slope * math.log10(x_max / x0) - 0.06 * (high - low) for slope in SLOPES.values()]
+    ends = [math.log10(y0) - slope * math.log10(x_max / x0) - 0.06 * (high - low) for slope in slopes.values()]
     return [min([low, *(end for end in ends if low - end < 0.35 * (high - low))]), high]
 
 
@@ -155,13 +175,15 @@ def _first_mean(means: pd.DataFrame) -> tuple[float, float]:
     return float(means["x"].iloc[0]), float(means["mean"].iloc[0])
 
 
-def _slope_traces(means: pd.DataFrame, x_max: float, y_range: list[float]) -> list[Trace]:
+def _slope_traces(means: pd.DataFrame, x_max: float, y_range: list[float], slopes: Mapping[str, float]) -> list[Trace]:
     """The lines x^-1/2 and x^-1 through the first mean, named at their ends."""
+    if not slopes:
+        return []
     x0, y0 = _first_mean(means)
     y_bottom = 10 ** (y_range[0] + 0.05 * (y_range[1] - y_range[0]))  # room for the name above the axis
     line = {"color": GREY, "width": 1.2, "dash": "dash"}
     traces = [make_trace([None], [None], "slopes", name="slopes −½ and −1", line=line)]
-    for name, slope in SLOPES.items():
+    for name, slope in slopes.items():
         x1 = min(x_max, x0 * (y0 / y_bottom) ** (1 / slope))
         if x1 > x0:
             ends = make_trace([x0, x1], [y0, y0 * (x1 / x0) ** -slope], "slopes", mode="lines+text", line=line)
@@ -198,9 +220,12 @@ def _lead(data: ReportData) -> str:
     return (
         "At the last step. Small dots: trials (ringed: unconverged; triangles below: left out); large dots and band: "
         "their mean and one standard deviation, both of log values; thick line: fitted power law, its exponent and "
-        "95 % interval in the legend; dashed: the slopes −½ and −1, through the first mean. Residuals: of "
+        "95 % interval in the legend; dashed in grey, where something falls: the slopes −½ and −1, through the first mean. "
+        f"{_OF_SWEEPS if data.parts else ''}Residuals: of "
         "ln y, so 0.1 is about 10 %; a bend that all seeds follow is a sign of another law, or of too small a start."
     )
 
+
+_OF_SWEEPS = "Colours are the groups; the first sweep has discs and whole lines, the second diamonds and dashed ones. "
 
 FITS = Theme("Rates", fit_plots, _lead, "No fit to draw yet.")

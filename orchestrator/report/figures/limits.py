@@ -19,10 +19,12 @@ from depthrate.orchestrator.report.plot import (
     viridis,
 )
 from depthrate.orchestrator.report.theme import Theme
-from depthrate.orchestrator.report.words import escape, escape_for_plotly
+from depthrate.orchestrator.report.words import escape, escape_for_plotly, number_text
 from depthrate.tasks.measurement import Measurement
 
 MAX_GROUPS = 6
+FARTHEST_BOUND = 10.0
+"""Times the largest value: a bound above that does not stretch the axis."""
 
 
 def limit_plots(data: ReportData) -> list[Plot]:
@@ -54,11 +56,21 @@ def _limit_plot(data: ReportData, each: Measurement) -> Plot | None:
         traces += _group_traces(data, each, part, f"o{index}", escape_for_plotly(name), colour)
     traces += _keys(traces, is_limit=_is_limit(data, each, frame))
     rows = 1 + sum(trace["showlegend"] for trace in traces) // 3
-    drawn = [y for trace in traces for y in trace["y"] if y]
+    measured = [y for trace in traces for y in trace["y"] if y and trace["legendgroup"] != "bound"]
+    bounds = [y for trace in traces for y in trace["y"] if y and trace["legendgroup"] == "bound"]
+    far = [y for y in bounds if y > FARTHEST_BOUND * max(measured)]
+    drawn = measured + [y for y in bounds if y not in far]
     layout = make_layout(Axes("x", "y", "depth", each.label, x_log=True, y_log=True), drawn, rows)
+    notes = []
+    if far:  # in the same figure it would press the values into a line
+        layout["yaxis"] |= {"range": log_range(drawn, 0.07)}
+        where = "" if len(far) == len(bounds) else " in part"
+        least, most = number_text(min(bounds)), number_text(max(bounds))
+        extent = most if least == most else f"{least} to {most}"
+        notes = [f"The theorem's own bound lies{where} above the figure: {extent}."]
     depths = frame["depth"].astype(float)
     layout["xaxis"] |= value_ticks(depths) | {"range": log_range(depths, 0.05)}
-    return Plot(f"{each.label} against depth, and its limit", traces, layout, rows, [])
+    return Plot(f"{each.label} against depth, and its limit", traces, layout, rows, notes)
 
 
 def _group_traces(

@@ -7,7 +7,7 @@ import pandas as pd
 
 from depthrate.orchestrator.report.data import SWEEP, ReportData
 from depthrate.orchestrator.report.figures.vectors import SECTION
-from depthrate.orchestrator.report.groups import finite_arrays, grouped, spread
+from depthrate.orchestrator.report.groups import finite_arrays, grouped, sort_key, spread
 from depthrate.orchestrator.report.plot import Axes, Plot, make_layout
 from depthrate.orchestrator.report.theme import Theme
 from depthrate.orchestrator.report.words import escape, escape_for_plotly, signed_text, value_text
@@ -28,24 +28,41 @@ def _matrices(data: ReportData) -> list[Measurement]:
 
 
 def _maps(data: ReportData, each: Measurement) -> list[Plot]:
-    found = {}
+    found, undefined = {}, []
     for trial_id, flat in finite_arrays(data.trials, data.lists, each.name):
         size = round(len(flat) ** 0.5)
         matrix = flat.reshape(size, size) if size**2 == len(flat) and size else None
         matrix = _cosines(matrix) if matrix is not None and each.panel == "cosines" else matrix
         if matrix is not None:
             found[trial_id] = matrix
+        else:
+            undefined.append(trial_id)
     if not found:
         return []
     by = [name for name in ([SWEEP] if data.parts else []) + [data.x_name] if name in data.trials]
     groups = grouped(data.trials, pd.DataFrame({"trial_id": list(found)}), by)
+    shown = spread(groups, MAX_MAPS)
+    drawn, present = {key for key, _ in shown}, {key for key, _ in groups}
+    others = [key for key, _ in grouped(data.trials, pd.DataFrame({"trial_id": undefined}), by)] if undefined else []
     plots = []
-    for key, part in spread(groups, MAX_MAPS):
+    for key, part in shown:
         maps = [found[trial_id] for trial_id in part["trial_id"]]
         maps = [one for one in maps if one.shape == maps[0].shape]
         name = ", ".join(f"{parameter} = {value_text(value)}" for parameter, value in zip(by, key, strict=True))
         plots.append(_heat_map(each, np.mean(maps, axis=0), name, len(maps)))
+    plots[-1].notes.extend(_left_out_notes(by, [key for key in present if key not in drawn], "not drawn"))
+    lost = [key for key in others if key not in present]
+    plots[-1].notes.extend(
+        _left_out_notes(by, lost, "without a picture: a vector of it is zero, which has no direction")
+    )
     return plots
+
+
+def _left_out_notes(by: list[str], keys: list[tuple[str, ...]], why: str) -> list[str]:
+    if not keys:
+        return []
+    values = [", ".join(map(value_text, key)) for key in sorted(keys, key=sort_key)]
+    return [f"{', '.join(by)} {'; '.join(values)} {'is' if len(values) == 1 else 'are'} {why}."]
 
 
 def _cosines(gram_KK: np.ndarray) -> np.ndarray | None:

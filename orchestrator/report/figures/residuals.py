@@ -9,6 +9,7 @@ import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.report.groups import sort_key, spread, thin_indices
+from depthrate.orchestrator.report.looks import Look, looks_of
 from depthrate.orchestrator.report.plot import (
     GREY,
     MAX_GROUPS,
@@ -20,7 +21,6 @@ from depthrate.orchestrator.report.plot import (
     make_layout,
     make_trace,
     value_ticks,
-    viridis,
 )
 from depthrate.orchestrator.report.words import curve_label, escape_for_plotly, group_text, power_law, shorten
 from depthrate.tasks.fits.rates import predict
@@ -33,8 +33,8 @@ def residual_plot(curves: Sequence[FittedCurve]) -> Plot | None:
     if not shown:
         return None
     traces: list[Trace] = []
-    for index, (curve, colour) in enumerate(zip(shown, viridis(len(shown)), strict=True)):
-        traces += _group_traces(curve, colour, f"g{index}", MAX_POINTS // len(shown))
+    for index, (curve, look) in enumerate(zip(shown, looks_of(shown, curves), strict=True)):
+        traces += _group_traces(curve, look, f"g{index}", MAX_POINTS // len(shown))
     x_values = pd.concat([curve.points["x"] for curve in shown]).astype(float)
     label, x = curve_label(shown[0]), shown[0].x
     ends = [float(x_values.min()), float(x_values.max())]
@@ -47,7 +47,7 @@ def residual_plot(curves: Sequence[FittedCurve]) -> Plot | None:
     return Plot(title, traces, layout, max(legend_rows, 1), [])
 
 
-def _group_traces(curve: FittedCurve, colour: str, group: str, budget: int) -> list[Trace]:
+def _group_traces(curve: FittedCurve, look: Look, group: str, budget: int) -> list[Trace]:
     power = power_law(curve)
     assert power is not None
     points = curve.points.astype({"x": float, "y": float})
@@ -58,12 +58,11 @@ def _group_traces(curve: FittedCurve, colour: str, group: str, budget: int) -> l
     thin = points.sort_values(["x", "residual"]).iloc[thin_indices(len(points), budget)]
     hover = [f"seed {escape_for_plotly(seed)}, trial {escape_for_plotly(trial)}" for seed, trial in
              zip(thin["seed"], thin["trial_id"], strict=True)]  # fmt: skip
-    dots = {"color": colour, "size": 5, "opacity": 0.5}
+    dots = {"color": look.colour, "size": 5, "opacity": 0.5, "symbol": look.symbol}
+    line = {"color": look.colour, "width": 1, "dash": look.dash}
     name = escape_for_plotly(group_text(curve.by)) or None
-    ring = {"size": 8, "color": colour, "line": {"color": "#ffffff", "width": 1}}
+    ring = {"size": 8, "color": look.colour, "symbol": look.symbol, "line": {"color": "#ffffff", "width": 1}}
     return [
         make_trace(thin["x"], thin["residual"], group, mode="markers", marker=dots, text=hover, hoverinfo="x+y+text"),
-        make_trace(
-            means.index, means, group, name=name, mode="lines+markers", line={"color": colour, "width": 1}, marker=ring
-        ),
+        make_trace(means.index, means, group, name=name, mode="lines+markers", line=line, marker=ring),
     ]

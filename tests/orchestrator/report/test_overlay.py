@@ -44,6 +44,25 @@ def test_curves_carry_their_sweep_and_shared_trials_stand_in_both() -> None:
     assert {"2", "13", "sweep = quickstart", "sweep = steeper"} <= set(keys)
 
 
+def test_two_sweeps_of_four_groups_have_a_hue_a_group_and_a_line_a_sweep() -> None:
+    by = {"weight_decay": [0.001, 0.002, 0.005, 0.01]}
+    both = overlaid(make_data(by=by), make_data(by=by, name="other"))
+    figure, residuals = fit_plots(both)[:2]
+    fits = [trace for trace in figure.traces if trace.get("meta") == "fit"]
+    looks = {trace["name"].split(":")[0]: (trace["line"]["color"], trace["line"]["dash"]) for trace in fits}
+    assert len(looks) == 8 == len(set(looks.values()))
+    colours = {name.partition("weight_decay")[2]: set() for name in looks}
+    for name, (colour, dash) in looks.items():
+        colours[name.partition("weight_decay")[2]].add(colour)
+        assert dash == ("solid" if "sweep = quickstart" in name else "dash")
+    assert [len(own) for own in colours.values()] == [1, 1, 1, 1] and len(set.union(*colours.values())) == 4
+    means = [t for t in residuals.traces if t["mode"] == "lines+markers"]
+    assert len({(t["line"]["color"], t["marker"]["symbol"]) for t in means}) == 8
+    assert "the second diamonds and dashed ones" in render_report(both)
+    plain = [t["line"] for t in fit_plots(make_data(by=by))[0].traces if t.get("meta") == "fit"]
+    assert {line["dash"] for line in plain} == {"solid"} and len({line["color"] for line in plain}) == 4
+
+
 def test_what_differs_and_the_exponents_stand_side_by_side() -> None:
     both = overlaid(plain_data(), steeper())
     table = comparison_tables(both)

@@ -33,17 +33,19 @@ from depthrate.orchestrator.report.drawing.draw import draw
 from depthrate.orchestrator.report.drawing.style import DARK, SCREEN
 from depthrate.orchestrator.report.figure_files import export_figures, plot_csv
 from depthrate.orchestrator.report.figures.fits import fit_plots
+from depthrate.orchestrator.report.figures.matrices import matrix_plots
 from depthrate.orchestrator.report.fit_tables import support_table
 from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentence
 from depthrate.orchestrator.report.library import library
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.words import exponent_text, number_text
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.bounds import BoundCheck
 from depthrate.tasks.fits.common_exponent import CommonFit
 from depthrate.tasks.fits.cutoffs import Cutoff
 from depthrate.tasks.fits.rate_fit import RateFit
-from depthrate.tasks.fits.rates import predict
+from depthrate.tasks.fits.rates import fit_rates, predict
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 ENDING = "</script><script>alert(2)</script><!--"
@@ -263,6 +265,22 @@ def test_groups_of_one_metric_share_a_figure() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("power", "has_slopes"), [(0.5, True), (0.3, True), (0.01, False), (-0.5, False)])
+def test_reference_slopes_stand_beside_what_falls_alone(power: float, has_slopes: bool) -> None:
+    """Of effective ranks, say, which stay or grow with depth, they would say nothing."""
+    (curve,) = [each for each in plain_data().fits if each.metric == "nc1"]
+    rows = [row | {"y": 8 * row["x"] ** -power * (1 + 0.01 * (index % 3))} for index, row in enumerate(curve.rows)]
+    values = np.array([[row["x"], row["y"]] for row in rows], float)
+    curve = replace(curve, rows=rows, fits=fit_rates(values[:, 0], values[:, 1]))
+    plot = fit_plots(replace(plain_data(), fits=[curve]))[0]
+    assert ("slopes" in {trace["legendgroup"] for trace in plot.traces}) == has_slopes
+
+
+def test_numbers_keep_the_zeros_of_exponents_and_have_no_e() -> None:
+    assert [exponent_text(value) for value in (0.42, 0.43, -1, None)] == ["0.420", "0.430", "−1.000", "—"]
+    assert [number_text(v) for v in (1.44e14, -2e-7, 1e10, 0.05)] == ["1.44·10¹⁴", "−2·10⁻⁷", "1·10¹⁰", "0.05"]
+
+
 def test_table_of_trials_is_cut_and_says_so() -> None:
     data = plain_data()
     trials = pd.concat([data.trials] * 40, ignore_index=True)
@@ -673,6 +691,19 @@ def test_gram_maps_and_spectra_are_those_of_the_class_means() -> None:
     assert off == pytest.approx([-1 / 3] * 12, abs=0.02)
     spectrum = next(f for f in drawn if "Singular value" in f["layout"]["yaxis"]["title"]["text"])
     assert all(t["y"][0] == 1 for t in spectrum["data"] if t["y"] != [None])
+
+
+def test_a_depth_without_a_map_of_cosines_is_said_to_have_none() -> None:
+    data = plain_data()
+    (name,) = [each.name for each in data.drawn("layer", ("cosines",), kind="matrix") if each.name in data.lists]
+    lists = data.lists.copy()
+    of_depth = data.trials.set_index("trial_id")["depth"].loc[lists["trial_id"]].to_numpy()
+    lists[name] = [
+        np.zeros_like(each) if depth == 5 else each for each, depth in zip(lists[name], of_depth, strict=True)
+    ]
+    notes = [note for plot in matrix_plots(replace(data, lists=lists)) for note in plot.notes]
+    assert "depth 5 is without a picture: a vector of it is zero, which has no direction." in notes
+    assert "depth 5 is not drawn." in [note for plot in matrix_plots(data) for note in plot.notes], "of five four"
 
 
 @pytest.mark.slow

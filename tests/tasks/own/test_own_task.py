@@ -7,12 +7,15 @@ import sys
 import numpy as np
 import own_models
 import pytest
+import torch
 from own_data import Folder
 from training_context import Context, ids_of
 
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import sweep_of_spec
+from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.own.data import OwnData
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.task import TaskError
 
@@ -163,6 +166,45 @@ def test_what_cannot_run_is_said_before_anything_trains(folder):
         with pytest.raises((SweepError, TaskError, ParameterError)) as refused:
             expand(sweep_in(folder, **given))
         assert all(word in str(refused.value) for word in words), refused.value
+
+
+def test_what_only_gives_batches_is_refused_with_a_way_on():
+    from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield X[0], 0
+
+    whole = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+    for given, words in (
+        (DataLoader(whole, 8), r"returns DataLoader, .* loader\.dataset"),
+        ((DataLoader(whole, 8), DataLoader(whole, 8)), r"returns DataLoader"),
+        (Stream(), r"returns Stream, .*itertools\.islice.*depthrate\.task"),
+        (((x, y) for x, y in zip(X, Y, strict=True)), "returns generator"),
+    ):
+        with pytest.raises(DatasetError, match=words):
+            OwnData("./d.py:make", make=lambda given=given: given).read({})
+    assert len(OwnData("./d.py:make", make=lambda: whole).read({}).x_NI) == len(X)
+
+
+def test_a_data_set_that_does_not_fit_is_refused_by_its_first_sample():
+    class Vast:
+        read = 0
+
+        def __len__(self):
+            return 5_000_000
+
+        def __getitem__(self, index):
+            self.read += 1
+            return np.zeros((3, 500, 500), np.float32), 0
+
+    vast = Vast()
+    with pytest.raises(DatasetError, match=r"takes 15000\.0 GB unpacked"):
+        OwnData("./d.py:make", make=lambda: vast).read({})
+    assert vast.read == 1
+    huge = np.lib.stride_tricks.as_strided(np.zeros(1), (5_000_000, 750_000), (0, 0))  # pretends, and takes nothing
+    with pytest.raises(DatasetError, match=r"takes 30000\.0 GB"):
+        OwnData("./d.py:make", make=lambda: (huge, np.zeros(len(huge), int))).read({})
 
 
 def test_data_larger_than_memory_is_refused_before_it_is_read(folder, monkeypatch):
