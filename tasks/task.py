@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from depthrate.tasks.measurement import Measurement
-from depthrate.tasks.panel import Panel
-from depthrate.tasks.parameters import ParameterSchema
-
 if TYPE_CHECKING:
     from depthrate.tasks.data.sources import DataSource
+    from depthrate.tasks.measurement import Measurement
+    from depthrate.tasks.panel import Panel
+    from depthrate.tasks.parameters import ParameterSchema
     from depthrate.tasks.task_code import TaskCode
 
 Params = Mapping[str, Any]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 
 from depthrate.storage.tables.schema import Columns
-from depthrate.tasks.builtin import builtin_measurements
+from depthrate.tasks.builtin import BUILTIN, builtin_measurements
 from depthrate.tasks.measurement import Measurement, Per, by_name
 from depthrate.tasks.task import Task
 
@@ -18,7 +19,7 @@ TABLES: dict[Per, str] = {"layer": "metrics", "step": "curves"}
 @cache
 def builtin_columns() -> Columns:
     """Return the columns that every file has: those of the tasks that come with depthrate."""
-    return Columns(_tables(builtin_measurements()))
+    return Columns(_tables(builtin_measurements()), complete=BUILTIN)
 
 
 def columns_of(task: Task) -> Columns:
@@ -27,7 +28,7 @@ def columns_of(task: Task) -> Columns:
     Raises:
         TableError: the task declares a column that stands for something else.
     """
-    return Columns(builtin_columns().standard, _tables(task.measurements))
+    return replace(builtin_columns(), own=_tables(task.measurements))
 
 
 def known_measurements(task: Task) -> dict[str, Measurement]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -77,7 +76,11 @@ def gpu_memory_bytes() -> float | None:
 
 def gpu_names() -> list[str]:
     """Return the GPUs that torch can use here, as CUDA_VISIBLE_DEVICES names them, found without importing torch."""
-    if shutil.which("nvidia-smi") is None or "+cpu" in importlib.metadata.version("torch"):
+    if shutil.which("nvidia-smi") is None:  # first: what is installed takes a while to find out
+        return []
+    import importlib.metadata
+
+    if "+cpu" in importlib.metadata.version("torch"):
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:

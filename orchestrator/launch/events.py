@@ -17,16 +17,18 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.attempts.failure_policy import error_pattern
 from depthrate.orchestrator.attempts.record import heartbeat_s, new_attempt_id
 from depthrate.orchestrator.console.tables import counted, printable
-from depthrate.orchestrator.launch.progress import Progress, Watcher
 from depthrate.storage.attempts.clocks import is_time
 from depthrate.storage.files.json_objects import read_object
 from depthrate.storage.files.paths import launch_log_path, launch_path, launches_folder
 from depthrate.storage.files.store import Store
+
+if TYPE_CHECKING:
+    from depthrate.orchestrator.launch.progress import Progress, Watcher
 
 log = logging.getLogger("depthrate")
 AGAIN_AFTER_S = 30.0

@@ -15,7 +15,6 @@ job has as many slots as it ever had attempts at once. *Waiting* is from a pack'
 
 from __future__ import annotations
 
-import statistics
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -126,6 +125,8 @@ class Reckoning:
     @property
     def waited_s(self) -> float | None:
         """Return the median wait."""
+        import statistics
+
         return statistics.median(self.waits_s) if self.waits_s else None
 
     def to_json(self) -> dict[str, Any]:

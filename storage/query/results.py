@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from depthrate.storage.attempts.records import read_records
 from depthrate.storage.catalog.fits import fits_of
@@ -105,6 +104,8 @@ class Results:
         Raises:
             QueryError: the store cannot be read.
         """
+        import pyarrow.compute as pc  # 40 ms that a single query does not need
+
         wanted = pa.array(sorted(set(trial_ids)), pa.string())
         tables = {}
         for table in ("metrics", "curves"):
@@ -397,7 +398,7 @@ class Results:
         kept = {name: table.column_names for name, table in self._in_memory.items()}
         metrics = [name for name in metrics if name in kept.get("metrics", metrics)]
         curves = [name for name in curves if name in kept.get("curves", curves)]
-        return results_view(parameters, metrics, curves, query)
+        return results_view(parameters, metrics, curves, query, self.columns.complete)
 
     def _fits(self) -> pa.Table:
         tables = [pa.Table.from_batches([], FITS)]

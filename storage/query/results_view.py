@@ -11,13 +11,23 @@ _FIRST = ("trial_id", "sweep", "task", "status")
 _LAST = ("wall_s", "device", "host", "committed_at", "tags")
 
 
-def results_view(parameters: Sequence[str], metrics: Sequence[str], curves: Sequence[str], query: str) -> str:
+_MEASURED = (
+    "select * from metrics where is_last qualify row_number() over "
+    "(partition by trial_id order by step desc, split <> 'train', split, layer desc) = 1"
+)
+
+
+def results_view(
+    parameters: Sequence[str], metrics: Sequence[str], curves: Sequence[str], query: str, complete: Iterable[str]
+) -> str:
     """Return the SQL that makes the view: parameters, and what was measured at a trial's last step at its last layer, on the
     training split; curves where the query may name one.
 
     Of a curve that has no value at that step, it is the last one that was logged: a loop of one's own may log its steps 0 to
-    n - 1 and measure after n, or measure nothing. A parameter named like a metric becomes param_<name>; a curve named like a
-    parameter becomes last_<name>.
+    n - 1 and measure after n, or measure nothing. Of a `complete` task that is so where no row at all stands there: for
+    others the last values of all curves are looked up, which takes longer than the rest of a query.
+
+    A parameter named like a metric becomes param_<name>; a curve named like a parameter becomes last_<name>.
     """
     metrics = [name for name in metrics if not _is_in(name, (*_FIRST, *_LAST))]
     curves = [name for name in curves if not _is_in(name, (*metrics, *_FIRST, *_LAST))]
@@ -32,15 +42,25 @@ def results_view(parameters: Sequence[str], metrics: Sequence[str], curves: Sequ
         last_logged = ", ".join(f"arg_max({name}, step) as {name}" for name in logged)
         join = (
             "left join curves c on c.trial_id = t.trial_id and c.step = m.step and c.split = m.split "
-            f"left join (select trial_id, split, {last_logged} from curves group by all) l "
+            f"left join (select trial_id, split, {last_logged} from curves semi join ({_filled_up(complete)}) "
+            "using (trial_id) group by all) l "
             "on l.trial_id = t.trial_id and l.split = coalesce(m.split, 'train') and t.status = 'ok'"
         )
     columns += [f"t.{name}" for name in _LAST]
     return (
-        f"create temp view results as select {', '.join(columns)} from trials t left join ("
-        "select * from metrics where is_last qualify row_number() over "
-        "(partition by trial_id order by step desc, split <> 'train', split, layer desc) = 1"
-        f") m on m.trial_id = t.trial_id {join}"
+        f"create temp view results as select {', '.join(columns)} from trials t "
+        f"left join ({_MEASURED}) m on m.trial_id = t.trial_id {join}"
+    )
+
+
+def _filled_up(complete: Iterable[str]) -> str:
+    """Return the SQL of the trials of which curves may have no value at the measured step, but one before it."""
+    tasks = ", ".join(f"'{task}'" for task in complete)
+    return (
+        f"select trial_id from trials where status = 'ok' and not list_contains([{tasks}]::varchar[], coalesce(task, '')) "
+        f"union all select t.trial_id from trials t anti join (select m.trial_id from ({_MEASURED}) m "
+        "semi join curves c on c.trial_id = m.trial_id and c.step = m.step and c.split = m.split) e "
+        "on e.trial_id = t.trial_id where t.status = 'ok'"
     )
 
 

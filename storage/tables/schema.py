@@ -6,7 +6,7 @@ in their order, in every file; the caller passes them as `Columns`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -157,6 +157,8 @@ class Columns:
     """Of the tasks that come with depthrate: in every file, and null where a trial has none."""
     own: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Of a task of the user's own: in the files of that task."""
+    complete: Collection[str] = ()
+    """Tasks that log a row of all their curves at each step where they measure."""
 
     def __post_init__(self) -> None:
         """Check that no column stands for two things.

@@ -43,3 +43,9 @@ def test_a_text_that_looks_like_the_key_is_none():
 
 def test_without_added_parameters_nothing_is_filled_in():
     assert columns(("law", 1, "a1", {"depth": 2}), added={}) == {"depth": [2]}
+
+
+@pytest.mark.parametrize("values", [[[], None], [[], [None]], [[None, None], [], None]])
+def test_lists_without_a_number_are_lists_of_numbers(values):
+    rows = [("law", 1, f"a{index}", {"milestones": value}) for index, value in enumerate(values)]
+    assert columns(*rows, added={}) == {"milestones": values}

@@ -300,3 +300,8 @@ def test_a_query_is_ended_at_its_time_and_refused_beyond_its_memory(folder: Stor
     with pytest.raises(QueryError, match=r"takes more memory than it may .*allow more \(--memory"):
         results.sql("select list(range) from range(100000000)", memory_gb=0.1)
     assert results.sql("select count(*) from trials", timeout_s=60, memory_gb=0.1).fetchall() == [(1,)]
+
+
+def test_a_curve_that_a_loop_logs_seldom_is_there_beside_one_that_it_logs_always(store: Store) -> None:
+    commit_loop(store, "a1", [{"step": 3, "nc1": 0.5}])
+    assert results_of(store).sql("select loss, accuracy, nc1 from results").fetchall() == [(1.0, 0.5, 0.5)]

@@ -15,10 +15,10 @@ from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.find_sweep import find_sweep
 from depthrate.orchestrator.cli.fit_table import print_fits
+from depthrate.orchestrator.cli.mixtures import mixtures
 from depthrate.orchestrator.cli.options import declared, json_option, store_option, sweep_argument, wide_option
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.tables import make_console, print_json, print_warnings
-from depthrate.orchestrator.launch.code_versions import mixed_sentence
 from depthrate.orchestrator.launch.plan import CheckedSweep, check_filters
 from depthrate.orchestrator.search.proposals import SearchView, fitted_trials
 from depthrate.storage.catalog.fits import write_fits
@@ -65,7 +65,7 @@ def fit_and_print(
     `view` is the sweep's search: its fits are about what it chose.
     """
     results = results_of(store, checked.task)
-    _warn_of_mixed_code(checked, results)
+    _warn_of_mixtures(checked, results)
     curves = fit_curves(results, checked.sweep.fit, fitted_trials(checked, view), checked.task)
     rows = [row for curve in curves for row in curve.table_rows(checked.sweep.name)]
     if rows:
@@ -100,7 +100,7 @@ def fit_otherwise(
     check_fits(otherwise, checked.task)
     check_filters(otherwise, checked.task)
     results = results_of(store, checked.task)
-    _warn_of_mixed_code(checked, results)
+    _warn_of_mixtures(checked, results)
     curves = fit_curves(results, requests, fitted_trials(checked, view), checked.task)
     if as_json:
         print_json([row for curve in curves for row in curve.table_rows(checked.sweep.name)])
@@ -112,9 +112,8 @@ def fit_otherwise(
     return results.problems
 
 
-def _warn_of_mixed_code(checked: CheckedSweep, results: Results) -> None:
-    sentence = mixed_sentence(checked, results.snapshot)
-    if sentence is not None:
+def _warn_of_mixtures(checked: CheckedSweep, results: Results) -> None:
+    for sentence in mixtures(checked, results):
         print(f"warning: {sentence}", file=sys.stderr)
 
 

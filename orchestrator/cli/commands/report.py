@@ -14,13 +14,13 @@ import click
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.find_sweep import find_sweep
+from depthrate.orchestrator.cli.mixtures import mixtures
 from depthrate.orchestrator.cli.options import FILE, declared, store_option, sweep_argument
 from depthrate.orchestrator.cli.polling import looks
 from depthrate.orchestrator.console.errors import UsageError, next_call
 from depthrate.orchestrator.console.output_file import check_folder, check_output, is_replaceable, output_file
 from depthrate.orchestrator.console.tables import print_warnings
 from depthrate.orchestrator.export.latex.files import export_latex
-from depthrate.orchestrator.launch.code_versions import mixed_sentence
 from depthrate.orchestrator.launch.plan import CheckedSweep
 from depthrate.orchestrator.monitor.status import sweep_status
 from depthrate.orchestrator.report.data import ReportData
@@ -95,8 +95,8 @@ class Written:
     """Trials that are pending or running."""
     latex: tuple[Path, ...] = ()
     """The LaTeX files."""
-    mixed_code: str | None = None
-    """Says that its trials were run by several versions of the code."""
+    mixtures: tuple[str, ...] = ()
+    """Sentences on how its trials are not alike."""
 
 
 def report_sweep(given: str, url: str | None, page: Path, options: ReportOptions, watch_every_s: float | None) -> None:
@@ -136,8 +136,8 @@ def _with_trials(given: str, store: Store, url: str | None) -> CheckedSweep:
 def _say(written: Written, targets: ReportFiles) -> None:
     """Print what was written where, and what is wrong with it."""
     print_warnings(written.problems)
-    if written.mixed_code is not None:
-        print(f"warning: {written.mixed_code}", file=sys.stderr)
+    for sentence in written.mixtures:
+        print(f"warning: {sentence}", file=sys.stderr)
     said = sys.stdout if is_replaceable(targets.page) else sys.stderr  # the page itself may have gone to the former
     print(f"wrote {targets.page} ({written.megabytes:.1f} MB); open it in a browser", file=said)
     if targets.figures:
@@ -181,7 +181,7 @@ class _Found:
     data: ReportData
     num_open: int
     problems: list[Problem]
-    mixed_code: str | None
+    mixtures: tuple[str, ...]
 
 
 def _read_all(checked: CheckedSweep, store: Store, targets: ReportFiles) -> _Found:
@@ -191,7 +191,7 @@ def _read_all(checked: CheckedSweep, store: Store, targets: ReportFiles) -> _Fou
         command = [*targets.command[:2], targets.overlay.sweep.name, *targets.command[3:]]
         second, more_open = _read(targets.overlay, store, results_of(store, targets.overlay.task), command)
         data, num_open = overlaid(data, second), num_open + more_open
-    return _Found(data, num_open, results.problems, mixed_sentence(checked, results.snapshot))
+    return _Found(data, num_open, results.problems, mixtures(checked, results))
 
 
 def _write(found: _Found, targets: ReportFiles, refresh_s: float | None) -> Written:
@@ -202,7 +202,7 @@ def _write(found: _Found, targets: ReportFiles, refresh_s: float | None) -> Writ
     if targets.figures is not None:
         num_figures = export_figures(all_plots(found.data), targets.figures, targets.style)
     latex = () if targets.latex is None else tuple(export_latex(found.data, targets.latex))
-    return Written(len(html.encode()) / 1e6, num_figures, found.problems, found.num_open, latex, found.mixed_code)
+    return Written(len(html.encode()) / 1e6, num_figures, found.problems, found.num_open, latex, found.mixtures)
 
 
 def _read(checked: CheckedSweep, store: Store, results: Results, command: list[str]) -> tuple[ReportData, int]:

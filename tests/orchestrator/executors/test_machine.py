@@ -19,7 +19,7 @@ MEBIBYTES = "10000\n143771\n"
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(machine.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
-    monkeypatch.setattr(machine.importlib.metadata, "version", lambda name: "2.13.0+cu130")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.13.0+cu130")
 
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 0, stdout=LISTED if "-L" in command else MEBIBYTES, stderr="")
@@ -59,7 +59,7 @@ def test_the_visible_ones_are_meant(two_gpus: None, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_cpu_build_of_torch_uses_no_gpu(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.importlib.metadata, "version", lambda name: "2.13.0+cpu")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.13.0+cpu")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert machine.choose_machine("auto", 1).device == "cpu"
     with pytest.raises(machine.MachineError, match="no GPU that torch can use"):

@@ -161,3 +161,18 @@ def test_without_a_compiler_here_the_default_is_eager_and_says_so_once(tmp_path,
     )
     engines = json.loads(invoke(tmp_path, "query", "select distinct engine from attempts", "--json").output)
     assert engines == [{"engine": "eager"}]
+
+
+@pytest.mark.slow
+def test_a_fit_over_trials_of_several_engines_says_so(tmp_path):
+    sweep = tmp_path / "s.yaml"
+    text = "name: s\ntask: collapse\nparams: {arch: rn1, width: 9, steps: 20, samples_per_class: 4}\nfit: [{metric: nc1}]\n"
+    sweep.write_text(text + "grid: {depth: [2, 3]}\n")
+    alone = invoke(tmp_path, "run", str(sweep), "--workers", "1")
+    assert alone.exit_code == 0 and "engines" not in alone.output
+    sweep.write_text(text + "grid: {depth: [2, 3, 4]}\n")
+    both = invoke(tmp_path, "run", str(sweep), "--workers", "1", "--engine", "eager")
+    assert (
+        "warning: the trials of s were trained by 2 engines (2 native, 1 eager), which agree but for rounding"
+        in both.output
+    )
