@@ -49,7 +49,7 @@ def draw() -> None:
     layers, labels_N = features()
     matplotlib.rcParams |= {"svg.hashsalt": "infimum", "font.size": 8}
     for name, ink in INKS.items():
-        figure, axes = plt.subplots(1, len(layers), figsize=(9, 2.2), layout="constrained")
+        figure, axes = plt.subplots(1, len(layers), figsize=(9, 2.4), layout="constrained")
         for number, (axis, h_N2, what) in enumerate(zip(axes, layers, WHAT, strict=True), start=1):
             axis.add_patch(plt.Circle((0, 0), 1, fill=False, color=ink, alpha=0.3))  # type: ignore[attr-defined]
             for label, (color, marker) in enumerate(zip(COLORS, MARKERS, strict=True)):
@@ -58,7 +58,10 @@ def draw() -> None:
             axis.set_title(f"layer {number}\n{what}", color=ink)
             axis.set(xlim=(-1.25, 1.25), ylim=(-1.25, 1.25), aspect="equal")
             axis.axis("off")
-        axes[0].legend(loc="lower left", frameon=False, labelcolor=ink, fontsize=7)
+        marks, names = axes[0].get_legend_handles_labels()
+        figure.legend(
+            marks, names, loc="outside lower center", ncols=len(names), frameon=False, labelcolor=ink, fontsize=7
+        )
         figure.savefig(IMAGES / name, transparent=True, metadata={"Date": None})
         plt.close(figure)
 

@@ -30,6 +30,9 @@ class Optimum:
     free: frozenset[str]
     """The parameters it does not depend on, how one trains and what is measured: two trials that differ in these and in
     `falls_with` alone are comparable."""
+    reached_where: str = ""
+    """The measurement that is 1 for trials whose solver ended at a stationary point, 0 where it did not, and null where none
+    looked for one; empty: no solver does. Theorems on optima speak of the first alone."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,9 @@ class Measurement:
     reaches_limit: Callable[[Sequence[Mapping[str, Any]]], bool] | None = None
     """Whether trials with these parameters come to that limit as depth grows; else it is a lower bound. Null: always."""
     gap_bound: str = ""
-    """The measurement that holds a theorem's own bound on that gap, without a factor to choose."""
-    gap_bound_where: str = ""
-    """The measurement that is 1 for trials of which that theorem speaks; empty: of all."""
+    """The measurement that holds a theorem's own bound on that gap, without a factor to choose; it speaks of optima."""
+    at_zero: Callable[[Sequence[Mapping[str, Any]]], Sequence[float | None]] | None = None
+    """What weights of zero have, where that is known: a bound above it says nothing and is not drawn."""
     optimum: Optimum | None = None
     """For what training minimises: how its least value depends on the parameters."""
 
@@ -121,7 +124,7 @@ def by_name(measurements: Iterable[Measurement]) -> dict[str, Measurement]:
         for word, other in (
             ("gap", each.gap),
             ("gap_bound", each.gap_bound),
-            ("gap_bound_where", each.gap_bound_where),
+            ("optimum.reached_where", each.optimum.reached_where if each.optimum else ""),
         ):
             if other and other not in scalars(named.values()):
                 raise MeasurementError(

@@ -1,7 +1,7 @@
 """How far from its end each trial's training still is: what its objective did last, and whether a deeper network lies above.
 
 A rate is one of the optimum only if training reached it. A solver that looks for stationary points says whether it ended at
-one (`stationary`). Of all else there are three looks, none of them a proof: how the objective moved over the
+one (`Optimum.reached_where`). Of all else there are three looks, none of them a proof: how the objective moved over the
 last quarter of the steps, over the last quarter of the learning rate that was spent (a cosine spends little at its end, so
 that everything looks still), and against shallower networks, which the optimum cannot lie above.
 """
@@ -97,7 +97,7 @@ def judge(results: Results, trials: Sequence[Trial], measurements: Iterable[Meas
     declared = next((measurement for measurement in measurements if measurement.optimum is not None), None)
     curves = _curves(results, declared)
     judged = {trial_id: _judged(rows) for trial_id, rows in curves.items()}
-    ends = {trial_id: float(rows["stationary"][-1]) for trial_id, rows in curves.items()}
+    ends = {trial_id: float(rows["reached"][-1]) for trial_id, rows in curves.items()}
     said = {trial_id: end == 1 for trial_id, end in ends.items() if math.isfinite(end)}
     found = {trial_id: each for trial_id, each in judged.items() if each is not None}
     above = {} if declared is None else _above_shallower(found, trials, declared)
@@ -118,7 +118,8 @@ def _curves(results: Results, declared: Measurement | None) -> dict[str, Curve]:
     height = "coalesce(objective, loss)" if declared is None else quoted(declared.name)
     gap = quoted(declared.gap) if declared is not None and declared.gap in known else "null"
     columns = {"step": "step", "height": height, "gap": gap, "lr": "lr" if "lr" in known else "null"}
-    columns["stationary"] = "stationary" if "stationary" in known else "null"
+    reached = "" if declared is None or declared.optimum is None else declared.optimum.reached_where
+    columns["reached"] = quoted(reached) if reached in known else "null"
     chosen = ", ".join(f"{text} as {name}" for name, text in columns.items())
     query = (
         f"select trial_id, {chosen} from curves where split = 'train' and {height} is not null order by trial_id, step"

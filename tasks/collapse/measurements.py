@@ -9,6 +9,7 @@ from depthrate.tasks.collapse.theory import (
     bound_of_gap,
     bound_of_simplex,
     construction_excess,
+    objective_at_zero,
     reaches_limit,
 )
 from depthrate.tasks.measurement import Measurement, Optimum
@@ -34,6 +35,7 @@ HOW_ONE_TRAINS = frozenset(
             "polish_tolerance",
             "polish_smoothing",
             "polish_memory",
+            "polish_solver",
             "polish_barrier",
             "continuation",
         ),
@@ -203,8 +205,8 @@ _PER_STEP = (
         excess=construction_excess,
         reaches_limit=reaches_limit,
         gap_bound="objective_bound",
-        gap_bound_where="stationary",  # it speaks of optima
-        optimum=Optimum("depth", HOW_ONE_TRAINS),
+        at_zero=objective_at_zero,
+        optimum=Optimum("depth", HOW_ONE_TRAINS, reached_where="stationary"),
     ),
     Measurement(
         "objective_gap",

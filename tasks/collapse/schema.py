@@ -40,6 +40,7 @@ from depthrate.tasks.training.polish_parameters import (
     PolishBarrier,
     PolishMemory,
     PolishSmoothing,
+    PolishSolver,
     PolishTo,
     PolishTolerance,
 )
@@ -205,6 +206,7 @@ class CollapseParameters(TrainingParameters, NetworkParameters):
     polish_tolerance: PolishTolerance
     polish_smoothing: PolishSmoothing
     polish_memory: PolishMemory
+    polish_solver: PolishSolver
     polish_barrier: PolishBarrier
     continuation: Continuation
 

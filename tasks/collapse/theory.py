@@ -130,6 +130,20 @@ def theorem_bound(blocks: int, *, num_samples: int, width: int, weight_decay: fl
     return shared * (32 * math.pi**2 / half + 2**7 * math.log(half) ** 2 / half)
 
 
+def objective_at_zero(trials: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    """Return the objective of networks whose weights and biases are all 0, with balanced classes; null for data of a user's.
+
+    log K for cross-entropy, 1/2 for the squared error.
+    """
+    from depthrate.tasks.data.published import PUBLISHED  # here: see construction_excess
+
+    sets = [PUBLISHED.get(str(params.get("dataset"))) for params in trials]
+    return [
+        None if found is None else 0.5 if params.get("loss") == "mse" else math.log(found.num_classes)
+        for found, params in zip(sets, trials, strict=True)
+    ]
+
+
 def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
     """Return `theorem_bound` at each trial's depth, up to its factor: it bounds squared distances to collapse alike.
 

@@ -35,8 +35,8 @@ class Lbfgs:
         self.iterate_P = start_P.clone()
         self.point_P = self.iterate_P
         self.value, self.gradient_norm = math.inf, math.inf
+        self.gradient_P = torch.zeros_like(self.iterate_P)
         self.is_stalled = False
-        self._gradient_P = torch.zeros_like(self.iterate_P)
         self._direction_P: Tensor | None = None
         self._pairs_MP = start_P.new_zeros(2 * memory, start_P.numel())
         self._order: list[int] = []
@@ -92,12 +92,12 @@ class Lbfgs:
         return min(max(lowest, 0.1 * self._high), middle)
 
     def _accept(self, value: float, gradient_P: Tensor, moved_P: Tensor | None) -> None:
-        change_P = gradient_P - self._gradient_P
+        change_P = gradient_P - self.gradient_P
         self.iterate_P, self.value = self.point_P, value
-        self._gradient_P = gradient_P
-        self.gradient_norm = float(self._gradient_P.norm())
+        self.gradient_P = gradient_P
+        self.gradient_norm = float(self.gradient_P.norm())
         if moved_P is None or not self._remember(moved_P, change_P):
-            self._products_M = torch.mv(self._pairs_MP, self._gradient_P).numpy(force=True)
+            self._products_M = torch.mv(self._pairs_MP, self.gradient_P).numpy(force=True)
         self._turn()
 
     def _remember(self, moved_P: Tensor, change_P: Tensor) -> bool:
@@ -108,7 +108,7 @@ class Lbfgs:
         slot = self._order.pop(0) if len(self._order) == memory else len(self._order)
         self._order.append(slot)
         self._pairs_MP[slot], self._pairs_MP[memory + slot] = moved_P, change_P
-        both_2P = torch.stack([change_P, self._gradient_P])  # the memory is read once for both
+        both_2P = torch.stack([change_P, self.gradient_P])  # the memory is read once for both
         products, self._products_M = torch.mm(both_2P, self._pairs_MP.T).numpy(force=True)
         self._sy_MM[:, slot] = products[:memory]
         self._yy_MM[:, slot] = self._yy_MM[slot, :] = products[memory:]
@@ -117,10 +117,10 @@ class Lbfgs:
     def _turn(self) -> None:
         """Choose a new direction from the iterate, and aim at a first point on it."""
         direction_P = self._quasi_newton()
-        slope = float(direction_P.dot(self._gradient_P))
+        slope = float(direction_P.dot(self.gradient_P))
         if not slope < 0:
             self._order.clear()
-            direction_P = -self._gradient_P
+            direction_P = -self.gradient_P
             slope = -(self.gradient_norm**2)
         self._direction_P, self._slope = direction_P, slope
         self._low, self._high, self._tries = 0.0, math.inf, 0
@@ -131,7 +131,7 @@ class Lbfgs:
     def _quasi_newton(self) -> Tensor:
         """Return -H g, H the inverse Hessian that the pairs stand for, in its compact form."""
         if not self._order:
-            return -self._gradient_P
+            return -self.gradient_P
         memory, order = len(self._sy_MM), np.array(self._order)
         sy, yy = self._sy_MM[np.ix_(order, order)], self._yy_MM[np.ix_(order, order)]
         sg, yg = self._products_M[order], self._products_M[memory + order]
@@ -142,7 +142,7 @@ class Lbfgs:
         weights = np.zeros(2 * memory)
         weights[order], weights[memory + order] = -outer, scale * inner
         weights_M = torch.from_numpy(weights).to(self._pairs_MP)
-        return torch.addmv(self._gradient_P, self._pairs_MP.T, weights_M, beta=-scale)
+        return torch.addmv(self.gradient_P, self._pairs_MP.T, weights_M, beta=-scale)
 
     def _aim(self) -> None:
         assert self._direction_P is not None
@@ -164,7 +164,7 @@ class Lbfgs:
         return {
             "iterate_P": self.iterate_P,
             "ends": ends,
-            "tensors": [self.point_P, self._gradient_P, self._pairs_MP],
+            "tensors": [self.point_P, self.gradient_P, self._pairs_MP],
             "direction_P": self._direction_P,
             "products": [torch.from_numpy(self._sy_MM.copy()), torch.from_numpy(self._yy_MM.copy())],
             "order": list(self._order),
@@ -179,7 +179,7 @@ class Lbfgs:
         self.value, self.gradient_norm = state["ends"]
         if "tensors" not in state:
             return
-        self.point_P, self._gradient_P, self._pairs_MP = (tensor.to(device) for tensor in state["tensors"])
+        self.point_P, self.gradient_P, self._pairs_MP = (tensor.to(device) for tensor in state["tensors"])
         self._direction_P = None if state["direction_P"] is None else state["direction_P"].to(device)
         self._sy_MM, self._yy_MM = (product.numpy().copy() for product in state["products"])
         self._order, self.is_stalled = list(state["order"]), state["is_stalled"]

@@ -141,6 +141,7 @@ class TrainingParameters(Parameters):
     embedding_seed: int = 0
     polish_smoothing: list[float]
     polish_memory: int
+    polish_solver: str = "lbfgs"
     polish_barrier: float
     continuation: Sequence[int] = ()
 

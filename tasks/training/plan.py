@@ -49,7 +49,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class PolishPlan:
-    """How trials are brought to a stationary point after training."""
+    """How trials are brought towards a stationary point after training."""
 
     num_evaluations: int
     """Most evaluations of a trial's objective and gradient."""
@@ -64,6 +64,8 @@ class PolishPlan:
     to_stationary: bool = False
     """Whether a trial goes on until its gradient is `tolerance` times its objective, and ends there; else it ends at its lowest
     point."""
+    newton: bool = False
+    """Whether at the last width Newton's method takes over from L-BFGS, near the end."""
 
 
 def learning_rate_factor(schedule: str, step: int, num_steps: int, milestones: tuple[int, ...] | None = None) -> float:

@@ -1,7 +1,8 @@
-"""Polish: after training, each trial of a pack is brought to a stationary point by L-BFGS in float64, all of them together.
+"""Polish: after training, each trial of a pack is brought towards a stationary point in float64, all of them together.
 
-The evaluations are fused; the line searches and directions are each trial's own. ReLU's kinks floor the gradient (minimisers
-lie on them), so they are rounded off over a width that shrinks in stages; what is reported is measured with the true ReLU.
+By L-BFGS, or by it and, near the end, Newton's method. The evaluations are fused; the searches are each trial's own. ReLU's
+kinks floor the gradient (minimisers lie on them), so they are rounded off over a width that shrinks in stages; what is
+reported is measured with the true ReLU.
 
 A trial ends with the lowest objective it saw, or, if the plan wants stationary points, where its gradient is small: the least
 point of a smooth function that differs from the objective by less than the last width.
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.training.lbfgs import Lbfgs
+from depthrate.tasks.training.newton_cg import NewtonCg
 from depthrate.tasks.training.plan import PolishPlan
 from depthrate.tasks.training.smoothed_objective import Objective, SmoothedObjective
 from depthrate.tasks.training.subgradient import least_subgradient
@@ -32,7 +34,7 @@ ROUNDING = 1e-10
 class _Trial:
     """One trial on its way: its search, and which of the smoothing widths it is at."""
 
-    search: Lbfgs
+    search: Lbfgs | NewtonCg
     best_P: Tensor
     """The lowest of the points compared, with its objective `lowest` and its gradient norm."""
     lowest: float = math.inf
@@ -45,17 +47,20 @@ class _Trial:
 
 
 class Polisher:
-    """Brings T trials to stationary points; a trial that is done leaves the fused evaluations and disturbs nobody."""
+    """Brings T trials towards stationary points; a trial that is done leaves the fused evaluations and disturbs nobody."""
 
     def __init__(self, plan: PolishPlan, trainer: FusedTrainer):
         """Start where a trainer is that computes in float64."""
         self.plan, self._trainer = plan, trainer
         self.objective: Objective = SmoothedObjective(trainer, plan)
         """Formed eagerly; whoever has another way puts it here."""
-        rounding = ROUNDING if plan.to_stationary else 0.0
-        self._trials = [_Trial(Lbfgs(start_P, plan.memory, rounding=rounding), start_P) for start_P in trainer.theta_TP]
+        self._rounding = ROUNDING if plan.to_stationary else 0.0
+        self._trials = [_Trial(self._lbfgs(start_P), start_P) for start_P in trainer.theta_TP]
         self.num_evaluations = 0
         self.compare(range(len(self._trials)))  # no trial ends above where it began
+
+    def _lbfgs(self, start_P: Tensor) -> Lbfgs:
+        return Lbfgs(start_P, self.plan.memory, rounding=self._rounding)
 
     @property
     def active(self) -> list[int]:
@@ -117,15 +122,22 @@ class Polisher:
         plan, search, stages = self.plan, trial.search, len(self.plan.smoothing)
         is_last = trial.stage + 1 == stages
         if plan.to_stationary:
-            share = plan.tolerance if is_last else math.sqrt(plan.tolerance)  # earlier widths only lead there
-            is_reached = search.gradient_norm <= share * abs(search.value)
+            near = math.sqrt(plan.tolerance)  # earlier widths only lead there
+            is_reached = search.gradient_norm <= (plan.tolerance if is_last else near) * abs(search.value)
             is_over = self.num_evaluations >= plan.num_evaluations
         else:
             is_reached = search.gradient_norm <= plan.tolerance
             is_over = self.num_evaluations * stages >= (trial.stage + 1) * plan.num_evaluations
         if not (is_reached or search.is_stalled or is_over):
+            if (
+                plan.newton
+                and is_last
+                and isinstance(search, Lbfgs)
+                and search.gradient_norm <= near * abs(search.value)
+            ):
+                trial.search = NewtonCg(search.iterate_P, search.value, search.gradient_P, rounding=self._rounding)
             return
-        if not is_last and self.num_evaluations < plan.num_evaluations:
+        if not is_last and isinstance(search, Lbfgs) and self.num_evaluations < plan.num_evaluations:
             trial.stage += 1
             search.forget_value()
         else:
@@ -157,7 +169,12 @@ class Polisher:
         self.num_evaluations = state["num_evaluations"]
         for trial, index in zip(self._trials, trials, strict=True):
             search_state, trial.stage, trial.finished_at, best = state["trials"][index]
-            trial.search.load_state(search_state)
+            device = trial.search.iterate_P.device
+            if "newton" in search_state:
+                trial.search = NewtonCg.from_state(search_state, device, rounding=self._rounding)
+            else:
+                trial.search = self._lbfgs(trial.search.iterate_P)
+                trial.search.load_state(search_state)
             trial.best_P, trial.lowest, trial.best_gradient_norm, *said = best
             trial.is_stationary = any(said)  # checkpoints of older versions do not say
             trial.best_P = trial.best_P.to(trial.search.iterate_P.device)

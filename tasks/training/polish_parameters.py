@@ -25,8 +25,8 @@ Polish = Annotated[
         0,
         minimum=0,
         added_later=True,
-        doc="after training, most evaluations of the objective for bringing the trial to a stationary point, by L-BFGS in "
-        "float64 on the full batch; they count as steps. 0: none",
+        doc="after training, most evaluations of the objective for bringing the trial towards a stationary point, in float64 "
+        "on the full batch (polish_solver); they count as steps. 0: none",
     ),
 ]
 PolishTolerance = Annotated[
@@ -69,6 +69,16 @@ PolishTo = Annotated[
         "evaluations are used up (stationary 0)",
     ),
 ]
+PolishSolver = Annotated[
+    Literal["lbfgs", "newton_cg"],
+    parameter(
+        "lbfgs",
+        added_later=True,
+        doc="lbfgs: L-BFGS to the end. newton_cg: with polish_to stationary, once the gradient at the last width is the root "
+        "of polish_tolerance times the objective, Newton's method takes over, in a trust region by conjugate gradients, whose "
+        "products with the Hessian are differences of gradients",
+    ),
+]
 Continuation = Annotated[
     list[int],
     parameter(
@@ -79,7 +89,15 @@ Continuation = Annotated[
         "solution of the one before, with blocks inserted that change nothing; empty: the trial starts anew",
     ),
 ]
-_OF_POLISH = ("polish_to", "polish_tolerance", "polish_smoothing", "polish_memory", "polish_barrier", "continuation")
+_OF_POLISH = (
+    "polish_to",
+    "polish_tolerance",
+    "polish_smoothing",
+    "polish_memory",
+    "polish_barrier",
+    "polish_solver",
+    "continuation",
+)
 
 
 def polish_plan(trial: TrainingParameters) -> PolishPlan | None:
@@ -93,6 +111,7 @@ def polish_plan(trial: TrainingParameters) -> PolishPlan | None:
         memory=trial.polish_memory,
         barrier=trial.polish_barrier,
         to_stationary=trial.polish_to == "stationary",
+        newton=trial.polish_solver == "newton_cg",
     )
 
 
@@ -155,6 +174,11 @@ def check_polish(trial: TrainingParameters, *, is_deepenable: bool) -> None:
                 raise ParameterError(
                     f"{name} is {getattr(trial, name)}, but polish is 0; give polish a number of evaluations"
                 )
+    if trial.polish_solver == "newton_cg" and trial.polish_to != "stationary":
+        raise ParameterError(
+            f"polish_solver is newton_cg, but polish_to is {trial.polish_to}: Newton's method is for a search that ends at a "
+            "stationary point; give polish_to: stationary, or polish_solver: lbfgs"
+        )
     if not trial.polish_smoothing:
         raise ParameterError("polish_smoothing is empty; give at least one width, such as [0.01]")
     depths = trial.continuation

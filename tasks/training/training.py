@@ -80,7 +80,7 @@ class Training(ABC):
     own_curves: OwnCurves = _no_columns
     matmul_precision: str = "full"
     polish: PolishPlan | None = None
-    """What brings the trials to a stationary point after training; its evaluations count as steps."""
+    """What brings the trials towards a stationary point after training; its evaluations count as steps."""
 
     @abstractmethod
     def begin(self, device: str = "cpu") -> Trainer:

@@ -41,11 +41,7 @@ def _limit_plot(data: ReportData, each: Measurement) -> Plot | None:
     frame = pd.DataFrame({"trial_id": frame["trial_id"], "depth": frame["depth"]}).assign(
         value=frame[each.name].astype(float), limit=(frame[each.name] - frame[each.gap]).astype(float)
     )
-    missing = pd.Series(np.nan, data.results.index)
-    bound = data.results.get(each.gap_bound, missing).astype(float)
-    if each.gap_bound_where:
-        bound = bound.where(data.results.get(each.gap_bound_where, missing) == 1)
-    frame = frame.assign(bound=bound).dropna(subset=["depth", "value", "limit"])
+    frame = frame.assign(bound=_bound(data, each)[0]).dropna(subset=["depth", "value", "limit"])
     if frame["depth"].nunique() < 2 or (frame["value"] <= 0).any():
         return None
     by = [name for name in data.group_names if name in data.trials]
@@ -96,6 +92,26 @@ def _group_traces(
     return traces
 
 
+def _bound(data: ReportData, each: Measurement) -> tuple[pd.Series[float], str]:
+    """Return the theorem's own bound on each row's gap where it says something, and a sentence where it does so of none."""
+    missing = pd.Series(np.nan, data.results.index)
+    bound = data.results.get(each.gap_bound, missing).astype(float)
+    if bound.isna().all():
+        return bound, ""
+    reached = each.optimum.reached_where if each.optimum else ""
+    of_optima = bound.where(data.results.get(reached, missing) == 1)
+    if of_optima.isna().all():
+        return of_optima, "it speaks of optima, and of none of these trials a solver says that it is stationary"
+    trials = data.trials.drop_duplicates("trial_id").set_index("trial_id").loc[data.results["trial_id"]]
+    rows = [{str(name): value for name, value in row.items()} for row in trials[data.parameters].to_dict("records")]
+    zero = None if each.at_zero is None else each.at_zero(rows)
+    most = missing if zero is None else pd.Series(np.array(zero, dtype=float), data.results.index)
+    limit = (data.results[each.name] - data.results[each.gap]).astype(float)
+    said = of_optima.where(limit + of_optima < most)
+    why = "weights of zero are no higher than it" if zero is not None else "it is not known what weights of zero have"
+    return said, why if said.isna().all() else ""
+
+
 def _construction(data: ReportData, each: Measurement, part: pd.DataFrame, means: pd.DataFrame) -> list[float] | None:
     """Return limit + what theory says of the gap at each depth, its one factor chosen so that it meets the deepest mean."""
     if each.excess is None:
@@ -136,17 +152,20 @@ def _keys(traces: list[Trace], *, is_limit: bool) -> list[Trace]:
 
 
 def _lead(data: ReportData) -> str:
-    labels = [
-        escape(measurement.label)
-        for measurement in data.measurements.values()
-        if measurement.gap and measurement.name in data.results
-    ]
     return " ".join(
-        f"{label}: dashed its limit (a lower bound where the theorem asks for more than these trials have), dotted that plus "
-        "the order of the construction's cost, scaled so that it meets the deepest networks, dash-dotted that plus the "
-        "theorem's own bound, with no factor chosen."
-        for label in labels
+        f"{escape(each.label)}: dashed its limit (a lower bound where the theorem asks for more than these trials have), "
+        "dotted that plus the order of the construction's cost, scaled so that it meets the deepest networks"
+        + _bound_words(data, each)
+        for each in data.measurements.values()
+        if each.gap and {each.name, each.gap} <= set(data.results)
     )
+
+
+def _bound_words(data: ReportData, each: Measurement) -> str:
+    bound, why = _bound(data, each)
+    if why:
+        return f". The theorem's own bound is not drawn: {why}."
+    return "." if bound.isna().all() else ", dash-dotted that plus the theorem's own bound, with no factor chosen."
 
 
 LIMITS = Theme("Rates", limit_plots, _lead)

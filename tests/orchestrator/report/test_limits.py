@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -9,7 +10,7 @@ import pytest
 
 from depthrate.orchestrator.analysis.columns import known_measurements
 from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.figures.limits import limit_plots
+from depthrate.orchestrator.report.figures.limits import LIMITS, limit_plots
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.collapse.theory import construction_cost
 
@@ -20,7 +21,7 @@ LIMIT = 0.02
 def data_of(matrices: int, weight_decay: dict[int, float], arch: str | None = None, **columns: Any) -> ReportData:
     """Return trials whose objective is the limit plus exactly what the construction costs."""
     rows = [
-        {"trial_id": f"t{depth}", "depth": depth, "arch": arch or f"rn{matrices}", "state": "ok"}
+        {"trial_id": f"t{depth}", "depth": depth, "arch": arch or f"rn{matrices}", "state": "ok", "dataset": "digits"}
         | {"weight_decay": weight_decay[depth]}
         for depth in DEPTHS
     ]
@@ -96,7 +97,17 @@ def test_two_matrices_a_block_under_a_constant_decay_have_a_lower_bound_and_no_l
 
 
 def test_the_theorem_s_own_bound_is_drawn_where_it_is_known_of_optima_alone() -> None:
-    bound, constant = [float("nan"), 900.0, 700.0, 500.0], dict.fromkeys(DEPTHS, 0.005)
-    assert "bound" not in lines(data_of(1, constant, objective_bound=bound))
-    drawn = lines(data_of(1, constant, objective_bound=bound, stationary=[1.0, 1.0, 0.0, 1.0]))
-    assert drawn["bound"] == pytest.approx([LIMIT + 900, LIMIT + 500])
+    bound, constant = [float("nan"), 0.9, 0.7, 0.5], dict.fromkeys(DEPTHS, 0.005)
+    unsaid = data_of(1, constant, objective_bound=bound)
+    assert "bound" not in lines(unsaid) and "not drawn: it speaks of optima" in LIMITS.lead(unsaid)
+    said = data_of(1, constant, objective_bound=bound, stationary=[1.0, 1.0, 0.0, 1.0])
+    assert lines(said)["bound"] == pytest.approx([LIMIT + 0.9, LIMIT + 0.5])
+    assert "with no factor chosen" in LIMITS.lead(said)
+
+
+def test_a_bound_that_weights_of_zero_keep_too_is_not_drawn() -> None:
+    constant, ends = dict.fromkeys(DEPTHS, 0.005), [1.0] * 4
+    partly = data_of(1, constant, objective_bound=[float("nan"), 900.0, math.log(10), 0.5], stationary=ends)
+    assert lines(partly)["bound"] == pytest.approx([LIMIT + 0.5])
+    none = data_of(1, constant, objective_bound=[float("nan"), 900.0, 700.0, 500.0], stationary=ends)
+    assert "bound" not in lines(none) and "weights of zero are no higher" in LIMITS.lead(none)

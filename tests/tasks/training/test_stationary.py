@@ -9,6 +9,8 @@ from scipy.optimize import minimize
 from training_context import Context, assert_same, ids_of, run_resumed
 
 from depthrate.tasks.collapse.task import COLLAPSE
+from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.training.newton_cg import NewtonCg
 from depthrate.tasks.training.polish import Polisher
 from depthrate.tasks.training.subgradient import least_subgradient
 
@@ -118,10 +120,11 @@ class OwnFormula:
 AS_IN_OPTIMUM = {"width": 64, "samples_per_class": 20, "normalize": "per_feature", "polish_smoothing": [0.03]}
 
 
+@pytest.mark.parametrize("solver", ["lbfgs", "newton_cg"])
 @pytest.mark.parametrize("depth", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_an_independent_solver_finds_the_same_objective(depth):
+def test_an_independent_solver_finds_the_same_objective(depth, solver):
     """It begins a little beside our point, so that it goes into the same basin, and ends by its own rule."""
-    trainer, polisher = polished(params_of(depth=depth, **AS_IN_OPTIMUM))
+    trainer, polisher = polished(params_of(depth=depth, polish_solver=solver, **AS_IN_OPTIMUM))
     own = OwnFormula(trainer, depth, 0.005, 0.03)
     ours, gradient = own(own.flat())
     assert polisher.ends(0)["stationary"] == 1 and np.linalg.norm(gradient) <= 1.01e-8 * ours
@@ -132,8 +135,9 @@ def test_an_independent_solver_finds_the_same_objective(depth):
     assert theirs.fun == pytest.approx(ours, abs=1e-8)
 
 
-def test_a_trial_is_stationary_or_says_that_it_is_not():
-    enough, short = run([params_of()])[0], run([params_of(polish=40)])[0]
+@pytest.mark.parametrize("solver", ["lbfgs", "newton_cg"])
+def test_a_trial_is_stationary_or_says_that_it_is_not(solver):
+    enough, short = (run([params_of(polish_solver=solver, **budget)])[0] for budget in ({}, {"polish": 40}))
     last, cut = enough.tables["curves"][-1], short.tables["curves"][-1]
     assert last["stationary"] == 1 and last["smoothed_grad_norm"] <= 1e-8 * last["objective"]
     assert last["subgradient_norm"] < 0.1 * last["grad_norm"], "kinks floor the gradient, not its least element"
@@ -164,11 +168,46 @@ def test_without_kinks_nearby_the_least_subgradient_is_the_gradient():
 
 
 @pytest.mark.slow
-def test_stationary_together_is_stationary_alone_and_stopped_is_as_not_stopped():
-    trials = [params_of(seed=seed, polish=150, depth=3) for seed in range(3)]
+@pytest.mark.parametrize(
+    ("solver", "budget", "stop_at"), [("lbfgs", 150, 170), ("newton_cg", 700, 795), ("newton_cg", 700, 450)]
+)
+def test_stationary_together_is_stationary_alone_and_stopped_is_as_not_stopped(solver, budget, stop_at):
+    trials = [params_of(seed=seed, polish=budget, polish_solver=solver) for seed in range(3)]
     together = run(trials)
     assert_same(together, [result for params in trials for result in run([params])])
-    assert_same(together, run_resumed(COLLAPSE.run, trials, 170)[0])
+    assert_same(together, run_resumed(COLLAPSE.run, trials, stop_at)[0])
+
+
+def test_newton_s_method_ends_in_a_narrow_valley_and_leaves_a_saddle():
+    """A valley whose Hessian's eigenvalues differ a millionfold, and (x^2 - 1)^2 + y^2, started beside its saddle."""
+    valley = torch.logspace(-3, 3, 12, dtype=torch.float64)
+
+    def narrow(x):
+        return (valley * (x - 1).square()).sum() / 2 + (x - 1).pow(4).sum() + 1
+
+    def saddle(x):
+        return (x[0] ** 2 - 1) ** 2 + x[1] ** 2 + 1
+
+    for function, start, end in ((narrow, [0.0] * 12, [1.0] * 12), (saddle, [1e-3, 0.5], [1.0, 0.0])):
+        point = torch.tensor(start, dtype=torch.float64)
+        search = NewtonCg(point, *value_and_gradient(function, point), rounding=1e-10)
+        for _ in range(600):
+            search.tell(*value_and_gradient(function, search.point_P))
+            if search.gradient_norm < 1e-10:
+                break
+        assert search.gradient_norm < 1e-10 and not search.is_stalled
+        np.testing.assert_allclose(search.iterate_P.numpy(), end, atol=1e-6)
+
+
+def value_and_gradient(function, point):
+    point = point.clone().requires_grad_()
+    value = function(point)
+    return value.item(), torch.autograd.grad(value, point)[0]
+
+
+def test_newton_s_method_where_no_point_is_stationary_is_refused():
+    with pytest.raises(ParameterError, match="polish_solver is newton_cg, but polish_to is lowest"):
+        COLLAPSE.check(COLLAPSE.read(params_of(polish_to="lowest", polish_solver="newton_cg")))
 
 
 def test_the_smooth_function_s_values_and_slopes_agree_with_a_difference():
