@@ -70,6 +70,7 @@ NEEDS_TORCH = {
     "tasks/training/held_out.py",
     "tasks/training/layers.py",
     "tasks/training/lbfgs.py",
+    "tasks/training/newton_cg.py",
     "tasks/training/native_evaluation.py",
     "tasks/training/native_steps.py",
     "tasks/training/pack.py",

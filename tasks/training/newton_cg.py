@@ -37,7 +37,7 @@ class NewtonCg:
     def __init__(self, start_P: Tensor, value: float, gradient_P: Tensor, *, rounding: float):
         """Start at a point.
 
-        rounding: what share of the value rounding makes of it; where less is to be gained, the gradient's norm decides.
+        rounding: what share of the value rounding makes of it; where less is to be gained, slopes decide.
         """
         self._rounding, self._radius = rounding, FIRST_RADIUS
         self.iterate_P, self.value, self.gradient_P = start_P.clone(), value, gradient_P
@@ -65,10 +65,11 @@ class NewtonCg:
     def _share_of_promise(self, value: float, gradient_P: Tensor) -> float:
         """Return which share of the fall that the quadratic model promised there was; -1 where there is no number."""
         promised = -float(self.gradient_P.dot(self._step_P) + self._bent_P.dot(self._step_P) / 2)
-        if promised < 10 * self._rounding * abs(self.value):
-            return 1.0 if float(gradient_P.norm()) < self.gradient_norm else -1.0
-        fallen = (self.value - value) / promised
-        return fallen if math.isfinite(fallen) else -1.0
+        fallen = self.value - value
+        if promised < 10 * self._rounding * abs(self.value):  # both slopes say it then: the mean of them times the way
+            fallen = -float((self.gradient_P + gradient_P).dot(self._step_P)) / 2
+        share = fallen / promised if promised > 0 else -1.0
+        return share if math.isfinite(share) else -1.0
 
     def _begin(self) -> None:
         """Begin the conjugate gradients of a Newton step."""
