@@ -31,6 +31,7 @@ HOMES = {
     "optuna": ("orchestrator/search/", "orchestrator/export/optuna.py"),
     "pooch": "orchestrator/cli/commands/data.py",
     "matplotlib": "orchestrator/report/drawing/",
+    "deltalake": ("orchestrator/export/delta.py", "orchestrator/cli/commands/export.py"),
     "tensorboardX": "orchestrator/export/tensorboard.py",
     "prometheus_client": "orchestrator/monitor/prometheus.py",
 }

@@ -1,5 +1,5 @@
-"""`depthrate export`: copy curves and metrics to TensorBoard or MLflow, or a search to an Optuna storage, which
-optuna-dashboard opens.
+"""`depthrate export`: copy curves and metrics to TensorBoard, MLflow or Delta tables, or a search to an Optuna storage,
+which optuna-dashboard opens.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.find_sweep import find_sweep
 from depthrate.orchestrator.cli.options import declared, store_option, sweep_argument
 from depthrate.orchestrator.console.errors import UsageError
+from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.export.mlflow import ExportedTrial, write_runs
 from depthrate.orchestrator.export.tensorboard import Scalars, write_events
 from depthrate.orchestrator.launch.plan import CheckedSweep
@@ -29,18 +30,23 @@ LONGEST_NAME = 120
 """Letters of a run's folder."""
 
 
-def export_sweep(given: str, store: Store, to: str | None, *, mlflow: bool = False) -> None:
+def export_sweep(given: str, store: Store, to: str | None, *, mlflow: bool = False, delta: bool = False) -> None:
     """Copy a sweep to a folder for TensorBoard, or, where `to` is a URL, its search into that Optuna storage.
 
-    With `mlflow` its trials go to MLflow's tracking server or folder `to`, by default to where MLflow is set to.
+    With `mlflow` its trials go to MLflow's tracking server or folder `to`, by default to where MLflow is set to; with `delta`
+    into Delta tables below the folder or URL `to`.
 
     Raises:
         ValueError: there is no such sweep, or nothing in it that can be copied there, or the place cannot be written.
     """
+    if mlflow and delta:
+        raise UsageError("--mlflow and --delta are two places; give one of them")
     if mlflow:
         export_runs(given, store, to)
     elif to is None:
-        raise UsageError("say where to: a folder for TensorBoard, a URL of an Optuna storage, or --mlflow")
+        raise UsageError("say where to: a folder for TensorBoard or --delta, a URL of an Optuna storage, or --mlflow")
+    elif delta:
+        export_tables(given, store, to)
     elif "://" in to:
         export_search(given, store, to)
     else:
@@ -127,6 +133,34 @@ def export_runs(given: str, store: Store, uri: str | None) -> None:
     print(f"wrote {new} runs to experiment {checked.sweep.name!r} of {where}" + (f"; {old} were there" if old else ""))
 
 
+def export_tables(given: str, store: Store, url: str) -> None:
+    """Make the Delta tables of a sweep, in a folder of its name, hold what is committed of it now.
+
+    Raises:
+        UsageError: deltalake is not installed, the place refuses, or another export is at it.
+    """
+    try:
+        from deltalake.exceptions import DeltaError
+    except ImportError as error:
+        raise UsageError(
+            f"--delta needs the library deltalake ({error}); install it: pip install 'depthrate[delta]'"
+        ) from None
+    from depthrate.orchestrator.export.delta import TableConflictError, write_tables
+
+    checked, results = _sweep_results(given, store)
+    folder = f"{url.rstrip('/')}/{checked.sweep.name}"
+    try:
+        changes = write_tables(results, folder)
+    except (DeltaError, TableConflictError, OSError) as error:
+        raise UsageError(f"Delta tables below {folder}: {' '.join(str(error).split())}") from None
+    told = [
+        f"{name}: {counted(change.written, 'trial')} written"
+        + (f", {change.removed} taken out" if change.removed else "")
+        for name, change in changes.items()
+    ]
+    print(f"{folder}: {'; '.join(told)}")
+
+
 def _sweep_results(given: str, store: Store) -> tuple[CheckedSweep, Results]:
     """Return a sweep and what is committed of its trials."""
     checked, _ = find_sweep(given, store)
@@ -179,6 +213,7 @@ def _values(row: Mapping[str, Any]) -> dict[str, float]:
 @sweep_argument("sweep")
 @click.argument("to", required=False, help="TensorBoard's folder, Optuna's database (sqlite:///x.db), MLflow's server.")
 @click.option("--mlflow", is_flag=True, help="To MLflow: to the server TO, else where MLFLOW_TRACKING_URI says.")
+@click.option("--delta", is_flag=True, help="To Delta tables of trials, metrics and curves below the folder or URL TO.")
 @store_option
-def command(sweep: str, to: str | None, mlflow: bool, store: str | None) -> None:
-    export_sweep(sweep, existing_store(store), to, mlflow=mlflow)
+def command(sweep: str, to: str | None, mlflow: bool, delta: bool, store: str | None) -> None:
+    export_sweep(sweep, existing_store(store), to, mlflow=mlflow, delta=delta)

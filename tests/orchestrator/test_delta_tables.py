@@ -1,0 +1,163 @@
+"""`depthrate export --delta`: tables that deltalake and Polars read equal what counts in the store."""
+
+import json
+import threading
+
+import polars
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.export import delta
+from depthrate.storage.files.store import existing_store
+
+LAW = """import depthrate
+@depthrate.task()
+def law(*, depth: int, rate: float = 0.5):
+    return {"metrics": [{"layer": layer, "nc1": layer ** -rate} for layer in range(1, depth + 1)],
+            "curves": [{"step": step, "loss": 1 / (1 + step)} for step in range(3)]}
+"""
+
+
+def invoked(*arguments, code=0):
+    result = CliRunner().invoke(app, [*map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture
+def law(tmp_path):
+    (tmp_path / "law.py").write_text(LAW)
+
+    def write(grid):
+        path = tmp_path / "law.yaml"
+        path.write_text(f"name: law\ntask: {tmp_path}/law.py:law\ngrid: {json.dumps(grid)}\n")
+        return path
+
+    return write
+
+
+def assert_equal(store, folder):
+    """Each table holds, read by either library, the rows of the store and no other."""
+    results = results_of(existing_store(str(store)))
+    for name in delta.TABLES:
+        expected = sorted(map(json.dumps, _plain(results.sql(f"select * from {name}").to_arrow_table().to_pylist())))
+        by_delta = DeltaTable(f"{folder}/law/{name}").to_pyarrow_table().to_pylist()
+        by_polars = polars.read_delta(f"{folder}/law/{name}").to_dicts()
+        assert sorted(map(json.dumps, _plain(by_delta))) == expected, name
+        assert sorted(map(json.dumps, _plain(by_polars))) == expected, name
+    return len(results.sql("select * from trials").fetchall())
+
+
+def _plain(rows):
+    return [{key: str(value) for key, value in sorted(row.items()) if value is not None} for row in rows]
+
+
+@pytest.mark.slow
+def test_tables_follow_the_store_through_runs_compaction_and_removals(tmp_path, law):
+    store, folder = tmp_path / "store", tmp_path / "delta"
+    sweep = law({"depth": [1, 2, 3]})
+    invoked("run", sweep, "--store", store)
+    assert "trials: 3 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
+    assert assert_equal(store, folder) == 3
+    versions = [DeltaTable(f"{folder}/law/{name}").version() for name in delta.TABLES]
+    assert "trials: 0 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
+    assert [DeltaTable(f"{folder}/law/{name}").version() for name in delta.TABLES] == versions
+    sweep = law({"depth": [1, 2, 3, 4], "rate": [0.5, 1]})  # `rate` was a column without any value so far
+    invoked("run", sweep, "--store", store)
+    assert "trials: 5 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
+    assert assert_equal(store, folder) == 8
+    invoked("compact", "--grace", "0", "--store", store)
+    assert "trials: 0 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
+    invoked("trials", "rm", "--where", "depth = 4", "--yes", "--store", store)
+    assert "trials: 0 trials written, 2 taken out" in invoked("export", sweep, folder, "--delta", "--store", store)
+    assert assert_equal(store, folder) == 6
+    invoked("run", sweep, "--store", store)
+    assert "trials: 2 trials written; " in invoked("export", sweep, folder, "--delta", "--store", store)
+    assert assert_equal(store, folder) == 8
+
+
+@pytest.mark.slow
+def test_a_trial_that_was_run_again_stands_once(tmp_path, law):
+    store, folder = tmp_path / "store", tmp_path / "delta"
+    sweep = law({"depth": [1, 2]})
+    invoked("run", sweep, "--store", store)
+    invoked("export", sweep, folder, "--delta", "--store", store)
+    invoked("trials", "rm", "--where", "depth > 0", "--yes", "--store", store)
+    invoked("run", sweep, "--store", store)
+    assert "trials: 2 trials written, 2 taken out" in invoked("export", sweep, folder, "--delta", "--store", store)
+    assert assert_equal(store, folder) == 2
+
+
+@pytest.mark.slow
+def test_a_column_whose_type_has_changed_is_written_whole_and_not_cast(tmp_path, law):
+    store, folder = tmp_path / "store", tmp_path / "delta"
+    sweep = law({"depth": [1, 2], "rate": [1.0]})
+    invoked("run", sweep, "--store", store)
+    invoked("export", sweep, folder, "--delta", "--store", store)
+    trials = DeltaTable(f"{folder}/law/trials")
+    polars.read_delta(str(folder / "law" / "trials")).with_columns(rate=polars.lit(1, polars.Int64)).write_delta(
+        trials.table_uri, mode="overwrite", delta_write_options={"schema_mode": "overwrite"}
+    )
+    invoked("run", law({"depth": [1, 2], "rate": [1.0, 2.5]}), "--store", store)
+    invoked("export", tmp_path / "law.yaml", folder, "--delta", "--store", store)
+    assert assert_equal(store, folder) == 4
+
+
+def test_an_export_that_was_stopped_between_two_tables_is_completed_by_the_next(tmp_path, law, monkeypatch):
+    store, folder = tmp_path / "store", tmp_path / "delta"
+    sweep = law({"depth": [1, 2]})
+    invoked("run", sweep, "--store", store)
+    with monkeypatch.context() as patched:
+        patched.setattr(delta, "TABLES", ("trials",))
+        invoked("export", sweep, folder, "--delta", "--store", store)
+    said = invoked("export", sweep, folder, "--delta", "--store", store)
+    assert "trials: 0 trials written; metrics: 2 trials written; curves: 2 trials written" in said
+    assert assert_equal(store, folder) == 2
+
+
+@pytest.mark.slow
+def test_of_two_exports_at_once_one_is_refused_and_nothing_stands_twice(tmp_path, law):
+    store, folder = tmp_path / "store", tmp_path / "delta"
+    sweep = law({"depth": [1]})
+    invoked("run", sweep, "--store", store)
+    invoked("export", sweep, folder, "--delta", "--store", store)
+    invoked("run", law({"depth": [1, 2, 3]}), "--store", store)
+    ready, ended = threading.Barrier(2), []
+
+    def attempts(table, original=delta._attempts):
+        found = original(table)
+        if "trials" in table.table_uri:
+            ready.wait()  # both have read the same version by now
+        return found
+
+    def export():
+        try:
+            delta.write_tables(results_of(existing_store(str(store))), f"{folder}/law")
+            ended.append("written")
+        except delta.TableConflictError as error:
+            ended.append(str(error))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(delta, "_attempts", attempts)
+        threads = [threading.Thread(target=export) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    refused = [end for end in ended if end != "written"]
+    assert len(ended) == 2 and len(refused) == 1 and "changed by another export meanwhile" in refused[0], ended
+    invoked("export", tmp_path / "law.yaml", folder, "--delta", "--store", store)
+    assert assert_equal(store, folder) == 3
+
+
+def test_what_is_no_place_for_a_table_is_refused_in_a_line(tmp_path, law):
+    store = tmp_path / "store"
+    sweep = law({"depth": [1]})
+    invoked("run", sweep, "--store", store)
+    (tmp_path / "file").write_text("x")
+    said = invoked("export", sweep, tmp_path / "file", "--delta", "--store", store, code=2)
+    assert said.startswith("depthrate: Delta tables below ") and said.count("\n") == 1
+    assert "two places" in invoked("export", sweep, tmp_path, "--delta", "--mlflow", "--store", store, code=2)
