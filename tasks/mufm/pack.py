@@ -21,7 +21,7 @@ from depthrate.tasks.measures.progressive import monotonicity
 from depthrate.tasks.mufm.descent import PROXIMITY, Descent, UnconstrainedDescent
 from depthrate.tasks.mufm.exact import Array, ExactSolution, UnconstrainedProblem, solve
 from depthrate.tasks.mufm.network import INPUTS, WEIGHT, UnconstrainedLayers
-from depthrate.tasks.mufm.schema import EXACT, UnconstrainedParameters
+from depthrate.tasks.mufm.schema import EXACT, INPUT, UnconstrainedParameters
 from depthrate.tasks.mufm.theory import equivalent_proximity, ufm_optimum
 from depthrate.tasks.training.layers import LayerMeasurements
 from depthrate.tasks.training.trainer import FusedTrainer, stream
@@ -77,13 +77,16 @@ def _lowest(trial: UnconstrainedParameters, optimum: ExactSolution) -> float:
 
 
 def _start(network: UnconstrainedLayers, trial: UnconstrainedParameters, x_ND: Array, optimum: ExactSolution) -> Tensor:
-    """Return where a trial starts, flat: at the optimum, features evenly between X and H; or at H = X with a drawn W."""
+    """Return where a trial starts, flat: at the optimum, features evenly between X and H; or for descent at H = X or drawn."""
     if trial.solver == EXACT:
         shares = [layer / network.depth for layer in range(1, network.depth + 1)]
         features = [x_ND + share * (optimum.h_ND - x_ND) for share in shares]
         return torch.from_numpy(np.concatenate([array.ravel() for array in (*features, optimum.weight_KD)]))
-    shape = (network.num_classes, network.dimension)
-    drawn_KD = torch.randn(shape, generator=stream(trial.seed, "init"), dtype=torch.float64)
+    generator, shape = stream(trial.seed, "init"), (network.num_classes, network.dimension)
+    drawn_KD = torch.randn(shape, generator=generator, dtype=torch.float64)
+    if trial.start != INPUT:
+        features_P = torch.randn(network.depth * x_ND.size, generator=generator, dtype=torch.float64)
+        return trial.init_scale * torch.cat([features_P, drawn_KD.flatten()])
     weight_KD = trial.init_scale / network.dimension**0.5 * drawn_KD
     return torch.cat([*[torch.from_numpy(x_ND).flatten()] * network.depth, weight_KD.flatten()])
 

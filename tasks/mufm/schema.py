@@ -19,6 +19,7 @@ from depthrate.tasks.training.parameters import (
 
 DEFAULT_STEPS = 50_000
 EXACT = "exact"
+INPUT = "input"
 GAUSSIAN = "gaussian"
 _IMAGES = tuple(name for name, info in PUBLISHED.items() if not info.is_text)
 
@@ -46,7 +47,7 @@ class UnconstrainedParameters(TrainingParameters):
     data_seed: int = parameter(0, minimum=0, fusible=True, doc="seed of that draw")
     loss: Loss = parameter("mse")
     solver: Literal["exact", "gradient"] = parameter(
-        EXACT, doc="the optimum itself, or full-batch gradient descent from H = X and a drawn W"
+        EXACT, doc="the optimum itself, or full-batch gradient descent from `start`"
     )
     lr: float = parameter(0.1, above=0, fusible=True, doc="learning rate of gradient descent")
     scaled_steps: bool = parameter(
@@ -54,9 +55,16 @@ class UnconstrainedParameters(TrainingParameters):
     )
     schedule: Schedule = parameter("constant")
     steps: int | None = parameter(None, minimum=1, doc=f"steps of gradient descent; null: {DEFAULT_STEPS:,}")
-    init_scale: float = parameter(1.0, above=0, fusible=True, doc="W starts as N(0, 1/d) times this")
+    start: Literal["input", "normal"] = parameter(
+        INPUT,
+        added_later=True,
+        doc="where gradient descent begins: H = X and W drawn from N(0, 1/d), or both from N(0, 1), as P3 has it",
+    )
+    init_scale: float = parameter(
+        1.0, above=0, fusible=True, doc="factor on what is drawn there: on W, and on a drawn H"
+    )
     dtype: Dtype = parameter("float64", doc="of gradient descent")
-    seed: Seed = parameter(doc="seed of W's start")
+    seed: Seed = parameter(doc="seed of what is drawn at the start")
     features: Features
     feature_dtype: FeatureDtype
     measure_steps: MeasureSteps

@@ -20,7 +20,7 @@ from depthrate.tasks.training.parameters import check_training
 if TYPE_CHECKING:
     from depthrate.tasks.training.training import NetworkTraining
 
-_OF_DESCENT = ("lr", "scaled_steps", "schedule", "steps", "init_scale", "measure_steps")
+_OF_DESCENT = ("lr", "scaled_steps", "schedule", "steps", "start", "init_scale", "measure_steps")
 _EXACT_STEPS = 1000
 """The exact solver takes as long as so many steps or so."""
 

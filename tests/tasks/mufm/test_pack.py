@@ -177,3 +177,18 @@ def test_inputs_of_a_data_set_are_its_principal_components():
 def test_bad_input(params, words):
     with pytest.raises(ParameterError, match=words):
         trial(**params)
+
+
+def test_a_drawn_start_has_unit_variance_and_descends_to_the_optimum_that_the_other_start_has():
+    begun = {
+        start: MUFM.training([MUFM.read(trial(**SMALL, **GRADIENT, start=start))], Context().data).begin().theta_TP[0]
+        for start in ("input", "normal")
+    }
+    x_P = begun["input"][: 3 * 4 * 4]
+    drawn = MUFM.training([MUFM.read(trial(start="normal", solver="gradient"))], Context().data).begin().theta_TP[0]
+    assert abs(float(drawn.var()) - 1) < 0.05 and abs(float(drawn.mean())) < 0.05
+    assert not torch.equal(begun["normal"][: len(x_P)], x_P)
+    long = {"solver": "gradient", "steps": 4000, "lr": 0.3, "proximity": 0.05}
+    ends = [run([trial(**SMALL, **long, start=start)])[0].tables["curves"][-1] for start in ("input", "normal")]
+    for end in ends:
+        assert end["objective_gap"] < 1e-3 * end["optimum"]
