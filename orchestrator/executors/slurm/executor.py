@@ -394,13 +394,14 @@ class SlurmExecutor(Executor):
             if reason not in ORDINARY_REASONS:
                 expect = f" ({WAITS_FOR[reason]})" if reason in WAITS_FOR else ""
                 note("job", f"waiting: {reason}{expect}", count=count, is_state=True)
-        own = [job for job in self._queue.past(60 * self.profile.walltime_min) if not self._is_adopted(job)]
-        for node, count in Counter(job.state.node for job in own).items():
+        past = [job for job in self._queue.past(60 * self.profile.walltime_min) if not self._is_adopted(job)]
+        for node, count in Counter(job.state.node for job in past).items():
             limit = f"over the time limit of {self.profile.walltime_min} min and about to be ended"
             what = "a longer walltime_min is needed, or a task that saves checkpoints"
             note("job", f"{limit}: {what}", count=count, where=node, is_state=True)
-        ending = Counter((job.state.node, job.state.reason) for job in jobs if job.state.state == "COMPLETING")
-        for (node, reason), count in ending.items():
+        told = {job.job_id for job in past}
+        ending = [job.state for job in jobs if job.state.state == "COMPLETING" and job.job_id not in told]
+        for (node, reason), count in Counter((state.node, state.reason) for state in ending).items():
             if reason in REMEDIES:
                 note("job", f"ends by {reason}, so perhaps {REMEDIES[reason]}", count=count, where=node, is_state=True)
         silent = Counter((job.state.node, job.state.state) for job in jobs if self._queue.is_over(job) and job.packs)

@@ -571,6 +571,9 @@ def test_a_job_that_runs_past_its_time_limit_is_told_of_before_the_controller_en
     said = "1 job on n1 over the time limit of 2 min and about to be ended: a longer walltime_min is needed, or a task"
     assert [text for text in caplog.messages if text.startswith(said)], caplog.messages
     assert not [text for text in caplog.messages if "n2" in text]
+    scheduler.queue["1_0"] = replace(scheduler.queue["1_0"], state="COMPLETING", reason="TimeLimit")
+    ends_of(executor, 8)
+    assert not [text for text in caplog.messages if "TimeLimit" in text], "that was said"
     caplog.clear()
     other = SlurmExecutor(Profile(grace_s=0, walltime_min=2), LIMITS, folder, "s", clock=Clock())
     other.adopt(read_submissions(folder, ["s"]), scheduler.queue)
