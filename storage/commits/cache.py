@@ -20,6 +20,8 @@ from depthrate.storage.files.paths import is_seal
 from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.tables.schema import STATE_COLUMNS, as_trials, no_rows
 
+COMMITS_A_TABLE = 200
+"""Commits that are read before they become slices of a table: until then each takes some ten times its memory."""
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
@@ -127,7 +129,13 @@ class SnapshotCache:
                 self.commits[path, listed[path]] = result
             else:
                 read.append(result)
-        # one table with slices of it takes a tenth of the memory of thousands of small tables
+            if len(read) == COMMITS_A_TABLE:
+                self._keep(read, listed)
+                read = []
+        self._keep(read, listed)
+
+    def _keep(self, read: Sequence[Commit], listed: Mapping[str, int]) -> None:
+        """Keep commits as slices of one table."""
         rows = pa.concat_tables([no_rows(self.columns), *(commit.trials for commit in read)]).combine_chunks()
         start = 0
         for commit in read:

@@ -21,6 +21,8 @@ FETCH_BELOW = 4_000_000
 """Bytes: a remote file smaller than this is fetched whole, in one request, many at once."""
 FETCH_BYTES = 64_000_000
 """Of fetched files held at a time."""
+ONCE = {"cache_metadata": False}
+"""A file's footer takes some 200 kB while it is held, which a scan would do of every file to its end."""
 _FORMAT = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
@@ -59,13 +61,15 @@ class TableDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has n
         fetched = [] if self.store.is_local else [file for file in files if file.size < FETCH_BELOW]
         opened = self._dataset([self._fragment(file) for file in files if file not in fetched])
         if not fetched:
-            return opened.scanner(columns=columns, filter=filter, **options)
+            return opened.scanner(columns=columns, filter=filter, **options | ONCE)
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
 
         def batches() -> Iterator[pa.RecordBatch]:
-            yield from opened.scanner(columns=columns, filter=filter, **options).to_batches()
+            yield from opened.scanner(columns=columns, filter=filter, **options | ONCE).to_batches()
             for fragments in self._fetch(fetched):
-                yield from self._dataset(fragments).scanner(columns=columns, filter=filter, **options).to_batches()
+                yield from (
+                    self._dataset(fragments).scanner(columns=columns, filter=filter, **options | ONCE).to_batches()
+                )
 
         return ds.Scanner.from_batches(until_exit(batches()), schema=schema)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -151,3 +153,18 @@ def test_usual_parameters_are_read_by_arrow() -> None:
     assert columns is not None
     assert columns["depth"].type == pa.int64() and columns["lr"].to_pylist() == [0.1 * n for n in range(1000)]
     assert columns["batch_size"].null_count == 1000 and columns["measure_steps"].to_pylist()[0] == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is measured as Linux says it")
+def test_a_scan_of_many_files_does_not_hold_their_footers(folder: Store) -> None:
+    for number in range(120):
+        commit(folder, f"20260101T000000_{number:012x}", [f"t{number}"])
+    results = results_of(folder)
+    results.sql("select nc1 from metrics where trial_id = 't1'").fetchall()  # what is imported and started
+    before = _resident_bytes()
+    assert results.sql("select count(trial_id) from metrics").fetchall() != [(0,)]
+    assert (_resident_bytes() - before) / 120 < 150_000
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -49,6 +49,8 @@ USED = (
     "storage.tables.from_task",
 )
 """What the crowd imports."""
+DEEDS = {"compaction": "group", "repair": "repair", "removal": "removed"}
+"""What members note of what they have done; writers name trials."""
 YOUNG_S, LIVE_S, SUSPENDED_S = 8.0, 4.0, 2.0
 """What the store uses minutes for: how long files are left alone, attempts believed, and commits not looked at again."""
 STOPPED_S = (5.0, 15.0)
@@ -317,8 +319,8 @@ class Chaos:
     def run(self, seconds: float, pause_s: float) -> None:
         """Let the crowd loose, and kill and replace its members at random, one every `pause_s` seconds or so.
 
-        A busy machine gets up to ten times as long, and kills grow rarer, for the little work that makes counts mean
-        anything.
+        A busy machine gets up to ten times as long, for the little work that makes counts mean anything; then who has not
+        done any is left alone, and kills grow rarer.
         """
         for name in USED:
             importlib.import_module(f"depthrate.{name}")
@@ -332,9 +334,9 @@ class Chaos:
             time.sleep(rng.uniform(0.3, 1.7) * pause_s * max(1.0, passed / seconds))
             self._go_on(stopped)
             name = rng.choice(names[:WRITERS] if rng.random() < 0.7 else names[WRITERS:])
-            if name in stopped:
-                continue
             kind = name.partition("-")[0]
+            if name in stopped or (passed > seconds and not self._has_done(kind)):
+                continue
             if rng.random() < 0.3:
                 os.kill(self.running[name], signal.SIGSTOP)
                 stopped[name] = time.monotonic() + rng.uniform(*STOPPED_S)
@@ -356,11 +358,15 @@ class Chaos:
             os.kill(self.running[name], signal.SIGCONT)
             del stopped[name]
 
+    def _has_done(self, kind: str) -> bool:
+        """Whether somebody of a kind has come to the end of what it does, as its journal says."""
+        return any(line.startswith(DEEDS.get(kind, "")) for line in self._journal(kind))
+
     def has_worked(self) -> bool:
-        """Whether there were commits, reads, a compaction and a repair."""
-        did = Counter(line.split()[0] for line in self._journal("compaction") + self._journal("repair"))
+        """Whether there were commits, reads, a group of a compaction and a repair."""
         return (
-            bool(did["group"] and did["repair"])
+            self._has_done("compaction")
+            and self._has_done("repair")
             and len(self._journal("reader")) > 2
             and len(journalled(self.folder)) > 20
             and self.kills["writer"] > 2
