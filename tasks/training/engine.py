@@ -12,6 +12,7 @@ import shutil
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Engine
 from depthrate.tasks.training.cost import SPEED_UP, PackShape, steps_s
+from depthrate.tasks.training.plan import BY_ENGINES
 
 COMPILE_S, COMPILE_S_PER_PRODUCT = 15.0, 2.5
 """Processor seconds that compiling a step takes: importing the compiler, and each matrix product (measured, see LOG.md)."""
@@ -48,6 +49,10 @@ def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
             raise EngineError(f"there are no native steps for these trials: {why}; train with --engine auto")
     if shape.network.has_step_by_hand:
         return Engine.EAGER
+    if shape.optimizer not in BY_ENGINES:
+        if asked is Engine.COMPILED:
+            raise EngineError(f"optimizer is {shape.optimizer}, which has no compiled steps; train with --engine auto")
+        return Engine.EAGER
     if not shape.network.is_compilable:
         if asked is Engine.COMPILED:
             raise EngineError(
@@ -79,6 +84,8 @@ def no_native_steps(shape: PackShape, device: str) -> str | None:
             "kernels are there for residual networks (arch rn1 and rn2), transformers (t11 to t22) and deep unconstrained "
             f"features (dufm), not for {type(shape.network).__name__}"
         )
+    if shape.optimizer not in BY_ENGINES:
+        return f"optimizer is {shape.optimizer}, and kernels have {' and '.join(BY_ENGINES)}"
     if device != "cpu":
         return f"kernels are there for CPUs, and the device is {device}"
     if shape.matmul_precision != "full":

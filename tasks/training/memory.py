@@ -64,7 +64,7 @@ def _number_bytes(shape: PackShape) -> int:
 
 def _steady_bytes(shape: PackShape, num_trials: int) -> float:
     """Return what lives between steps: the training set, and of the parameters weights, moments, decay and two buffers."""
-    tensors = 6 if shape.optimizer == "adam" else 5
+    tensors = 5 if shape.optimizer == "sgd" else 6
     state = sum(spec.size for spec in shape.network.state_specs())
     numbers = num_trials * (tensors * shape.network.num_parameters + state)
     return _data_bytes(shape, num_trials) + _number_bytes(shape) * numbers + _polish_bytes(shape, num_trials)

@@ -16,22 +16,35 @@ from depthrate.tasks.training.plan import learning_rate_factor
 DEFAULT_STEPS = 12_000
 
 Loss = Annotated[Literal["ce", "mse"], parameter("ce", doc="cross-entropy or (1/2N)||f - Y||^2")]
-Optimizer = Annotated[Literal["sgd", "adam"], parameter("sgd", doc="optimiser")]
+Optimizer = Annotated[
+    Literal["sgd", "adam", "adamw", "rmsprop"],
+    parameter(
+        "sgd",
+        doc="optimiser, its update that of torch; adamw decays the parameters themselves and not by the gradient, so that the "
+        "objective is not what it descends; adamw and rmsprop train eagerly",
+    ),
+]
 LearningRate = Annotated[
     float | None,
     parameter(
         None,
         above=0,
         fusible=True,
-        doc="learning rate; null: 0.2 for sgd with ce, 0.02 for sgd with mse, 0.005 for adam",
+        doc="learning rate; null: 0.2 for sgd with ce, 0.02 for sgd with mse, 0.005 for adam and adamw, 0.001 for rmsprop",
     ),
 ]
 Momentum = Annotated[
-    float, parameter(0.9, minimum=0, maximum=1, fusible=True, doc="momentum of sgd (adam uses 0.9 and 0.999)")
+    float,
+    parameter(0.9, minimum=0, maximum=1, fusible=True, doc="momentum of sgd and rmsprop (adam uses 0.9 and 0.999)"),
 ]
 Schedule = Annotated[
-    Literal["constant", "step", "cosine"],
-    parameter("cosine", doc="learning rate over time; step divides it by 10 at 1/3 and 2/3, cosine goes to 0"),
+    Literal["constant", "step", "cosine", "warmup_cosine", "one_cycle"],
+    parameter(
+        "cosine",
+        doc="learning rate over time; step divides it by 10 at 1/3 and 2/3, cosine goes to 0, warmup_cosine rises over a first "
+        "twentieth of the steps and then goes to 0 as cosine does, one_cycle rises from lr/25 to lr over 30 % of the steps and "
+        "falls to lr/250,000 (Smith & Topin 2018, torch's OneCycleLR)",
+    ),
 ]
 Steps = Annotated[
     int | None,
@@ -173,8 +186,8 @@ def learning_rate(trial: TrainingParameters) -> float:
     """Return the learning rate, with the default of the optimiser and loss filled in."""
     if trial.lr is not None:
         return float(trial.lr)
-    if trial.optimizer == "adam":
-        return 0.005
+    if trial.optimizer != "sgd":
+        return 0.001 if trial.optimizer == "rmsprop" else 0.005
     return 0.2 if trial.loss == "ce" else 0.02
 
 

@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+WARM_UP = 0.05
+"""Share of the steps over which the schedule `warmup_cosine` rises."""
+RISE, START, END = 0.3, 1 / 25, 1 / 250_000
+"""Of the schedule `one_cycle`: the share of the steps that rise, and the factors that it begins and ends with."""
+BY_ENGINES = ("sgd", "adam")
+"""Optimisers that native and compiled steps have; the others train eagerly."""
 EVALUATION_ROWS = 8192
 """Rows (samples x positions) evaluated at once: a bound on memory, and the same for every pack so that sums round alike."""
 
@@ -43,8 +49,25 @@ class TrainingPlan:
     """Of the matrix products of training steps: full (dtype's own), tf32 or bf16."""
     adam_betas: tuple[float, float] = (0.9, 0.999)
     adam_eps: float = 1e-8
+    rms_alpha: float = 0.99
+    """Of RMSprop: what its mean of squares keeps in a step."""
     milestones: tuple[int, ...] | None = None
     """Steps at which the schedule `step` divides the learning rate by 10; null: at 1/3 and 2/3."""
+
+    @property
+    def keeps_squares(self) -> bool:
+        """Whether its optimiser keeps a mean of squares beside its first moment."""
+        return self.optimizer != "sgd"
+
+    @property
+    def corrects_bias(self) -> bool:
+        """Whether its optimiser is Adam in one of its forms."""
+        return self.optimizer in ("adam", "adamw")
+
+    @property
+    def decays_by_gradient(self) -> bool:
+        """Whether weight decay is a term of the gradient, as it is one of the objective."""
+        return self.optimizer != "adamw"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +92,24 @@ class PolishPlan:
 
 
 def learning_rate_factor(schedule: str, step: int, num_steps: int, milestones: tuple[int, ...] | None = None) -> float:
-    """Return the factor on the learning rate at a step: cosine falls to 0; step divides by 10 at milestones, or 1/3 and 2/3."""
+    """Return the factor on the learning rate at a step, which the parameter `schedule` says in words."""
     if schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * step / num_steps))
+    if schedule == "warmup_cosine":
+        rising = max(1, round(WARM_UP * num_steps))
+        return (step + 1) / (rising + 1) if step < rising else _eased(1.0, 0.0, (step - rising) / (num_steps - rising))
+    if schedule == "one_cycle":
+        top = RISE * num_steps - 1
+        if step <= top:
+            return _eased(START, 1.0, step / top)
+        return _eased(1.0, END, (step - top) / max(1.0, num_steps - 1 - top))
     if schedule == "step":
         return 0.1 ** (
             min(2, 3 * step // num_steps) if milestones is None else sum(step >= milestone for milestone in milestones)
         )
     return 1.0
+
+
+def _eased(start: float, end: float, share: float) -> float:
+    """Return a value on the way from one to another, half a wave of the cosine."""
+    return end + (start - end) * 0.5 * (1 + math.cos(math.pi * share))

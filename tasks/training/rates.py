@@ -35,6 +35,12 @@ class Rates:
         position = step - self._start
         return self._rate_ST1[position], self._correction_S[position]
 
+    def learning_rates(self, step: int) -> Tensor:
+        """Return each trial's learning rate [T, 1] at a step."""
+        plan = self._plan
+        factor = learning_rate_factor(plan.schedule, step, plan.num_steps, plan.milestones)
+        return (self._lr_T * factor).to(plan.dtype).unsqueeze(1).to(self._device)
+
     def of_steps(self, start: int, most: int) -> tuple[Tensor, Tensor]:
         """Return the same of some steps from `start` on, [S, T, 1] and [S]: of `most` at most, of one at least."""
         self.at(start)
@@ -46,7 +52,7 @@ class Rates:
         steps = range(start, stop)
         factor_S1 = _column([learning_rate_factor(plan.schedule, s, plan.num_steps, plan.milestones) for s in steps])
         rate_ST, correction_S = self._lr_T * factor_S1, torch.ones(len(steps), dtype=torch.float64)
-        if plan.optimizer == "adam":
+        if plan.corrects_bias:
             # in float32 the bias corrections drift by 1e-4 in 100 steps
             beta1, beta2 = plan.adam_betas
             rate_ST = rate_ST / _column([1 - beta1 ** (step + 1) for step in steps])

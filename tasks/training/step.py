@@ -27,7 +27,7 @@ class Moments(NamedTuple):
 
     first: Tensor
     second: Tensor | None
-    """Of Adam."""
+    """Of Adam and RMSprop: the mean of squares."""
 
 
 class StepNumbers(NamedTuple):
@@ -109,6 +109,12 @@ def optimise(
         theta -= torch.mul(moments.first, numbers.rate, out=scratch)
         return
     assert moments.second is not None
+    if plan.optimizer == "rmsprop":
+        moments.second.mul_(plan.rms_alpha).add_(torch.mul(gradient, gradient, out=scratch).mul_(1 - plan.rms_alpha))
+        gradient /= torch.sqrt(moments.second, out=scratch).add_(plan.adam_eps)
+        moments.first.mul_(numbers.momentum).add_(gradient)
+        theta -= torch.mul(moments.first, numbers.rate, out=scratch)
+        return
     beta1, beta2 = plan.adam_betas
     moments.first.mul_(beta1).add_(torch.mul(gradient, 1 - beta1, out=scratch))
     gradient *= gradient

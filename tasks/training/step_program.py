@@ -107,7 +107,7 @@ class StepProgram:
             return torch.zeros(shape, dtype=of, device=self.device)
 
         own = () if self.shares_batches else (num_trials,)
-        second = pieces() if self.plan.optimizer == "adam" else []
+        second = pieces() if self.plan.keeps_squares else []
         untrained = [zeros(num_trials, *spec.shape) for spec in self.network.state_specs()]
         decays = [zeros(num_trials, 1) for _ in decay_groups(specs)]
         batch = zeros(*own, *self.batch_shape, of=self.input_dtype), zeros(*own, self.batch_shape[0], of=torch.int64)

@@ -89,7 +89,7 @@ class FusedTrainer:
         self.theta_TP = theta_TP.to(self.device)
         self.untrained: Tensors = {name: tensor.to(self.device) for name, tensor in state.items()}
         self.moment_TP = torch.zeros_like(self.theta_TP)
-        self.square_TP = torch.zeros_like(self.theta_TP) if plan.optimizer == "adam" else None
+        self.square_TP = torch.zeros_like(self.theta_TP) if plan.keeps_squares else None
         self._generators = [stream(h.seed, "data order") for h in hyperparameters]
         self._order_TN: Tensor | None = None
         self._position = 0
@@ -213,10 +213,14 @@ class FusedTrainer:
         with torch.no_grad():
             gradient_TP, scratch_TP = self._gradient_TP, self._scratch_TP
             torch.cat([g.flatten(1) for g in found], dim=1, out=gradient_TP)
-            gradient_TP += torch.mul(self._decay_TP, self.theta_TP, out=scratch_TP)
+            if self.plan.decays_by_gradient:
+                gradient_TP += torch.mul(self._decay_TP, self.theta_TP, out=scratch_TP)
             if self.plan.clip_norm is not None:
                 squares_T1 = torch.mul(gradient_TP, gradient_TP, out=scratch_TP).sum(1, keepdim=True)
                 gradient_TP *= clipping(self.plan.clip_norm, squares_T1)
+            if not self.plan.decays_by_gradient:
+                shrunk_TP = torch.mul(self._decay_TP, self.theta_TP, out=scratch_TP)
+                self.theta_TP -= shrunk_TP.mul_(self._schedule.learning_rates(self.step_count))
             moments = Moments(self.moment_TP, self.square_TP)
             optimise(self.plan, self.theta_TP, moments, gradient_TP, self._step_numbers(), scratch_TP)
         return loss_T

@@ -34,7 +34,14 @@ def test_the_number_of_steps(changes, expected):
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
-    [({}, 0.2), ({"loss": "mse"}, 0.02), ({"optimizer": "adam"}, 0.005), ({"lr": 0.3, "optimizer": "adam"}, 0.3)],
+    [
+        ({}, 0.2),
+        ({"loss": "mse"}, 0.02),
+        ({"optimizer": "adam"}, 0.005),
+        ({"optimizer": "adamw"}, 0.005),
+        ({"optimizer": "rmsprop"}, 0.001),
+        ({"lr": 0.3, "optimizer": "adam"}, 0.3),
+    ],
 )
 def test_the_learning_rate(changes, expected):
     assert learning_rate(trial_of(**changes)) == expected

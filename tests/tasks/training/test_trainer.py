@@ -14,7 +14,7 @@ from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan, learnin
 from depthrate.tasks.training.trainer import FusedTrainer, stream
 
 INPUTS, CLASSES, SAMPLES = 11, 5, 43
-OPTIMIZERS = ["sgd", "adam"]
+OPTIMIZERS = ["sgd", "adam", "adamw", "rmsprop"]
 BATCHES = [None, 8]
 
 
@@ -88,8 +88,12 @@ def reference_of(trainer, index, num_steps, learning_rate):
         },
         {"params": [leaves["W_L"]], "weight_decay": h.weight_decays["last"]},
     ]
-    is_adam = trainer.plan.optimizer == "adam"
-    optimizer = torch.optim.Adam(groups, lr=h.lr) if is_adam else torch.optim.SGD(groups, lr=h.lr, momentum=h.momentum)
+    optimizer = {
+        "sgd": lambda: torch.optim.SGD(groups, lr=h.lr, momentum=h.momentum),
+        "adam": lambda: torch.optim.Adam(groups, lr=h.lr),
+        "adamw": lambda: torch.optim.AdamW(groups, lr=h.lr),
+        "rmsprop": lambda: torch.optim.RMSprop(groups, lr=h.lr, momentum=h.momentum),
+    }[trainer.plan.optimizer]()
     for step in range(num_steps):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(h.lr, step)
@@ -121,7 +125,9 @@ def test_a_pack_follows_torch_optim(optimizer, schedule):
     for _ in range(num_steps):
         trainer.step()
     assert (trainer.theta_TP - start_TP).abs().amax(1).min() > 1e-3
-    torch.testing.assert_close(trainer.theta_TP, torch.stack(expected), rtol=1e-12, atol=1e-13)
+    # RMSprop divides by roots that may be near 0 and corrects no bias, which widens differences of rounding
+    atol = 1e-11 if optimizer == "rmsprop" else 1e-13
+    torch.testing.assert_close(trainer.theta_TP, torch.stack(expected), rtol=1e-12, atol=atol)
 
 
 @pytest.mark.slow
