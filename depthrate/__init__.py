@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from depthrate.tasks.function_task import task
     from depthrate.tasks.measurement import Measurement
     from depthrate.tasks.measures.geodesic import along_geodesic, geodesic
+    from depthrate.tasks.measures.geometry import effective_rank, intrinsic_dimension, linear_cka, regression_collapse
     from depthrate.tasks.measures.labelled import FeaturesError
     from depthrate.tasks.measures.measure import measure
     from depthrate.tasks.measures.stream import Measurer
@@ -53,15 +54,19 @@ __all__ = [
     "common_exponent",
     "compare",
     "cutoff",
+    "effective_rank",
     "fit_many",
     "fit_rates",
     "geodesic",
+    "intrinsic_dimension",
+    "linear_cka",
     "load",
     "load_sweep",
     "measure",
     "open",
     "predict",
     "probe",
+    "regression_collapse",
     "task",
 ]
 
@@ -82,6 +87,7 @@ _HOMES = {
     "tasks.measures.measure": ("measure",),
     "tasks.measures.stream": ("Measurer",),
     "tasks.own.probe": ("probe",),
+    "tasks.measures.geometry": ("effective_rank", "intrinsic_dimension", "linear_cka", "regression_collapse"),
     "tasks.measures.geodesic": ("along_geodesic", "geodesic"),
     "tasks.function_task": ("task",),
     "tasks.task": ("Interrupted", "Pruned", "TaskError"),

@@ -43,6 +43,7 @@ NEEDS_TORCH = {
     "tasks/measures/alignment.py",
     "tasks/measures/class_means.py",
     "tasks/measures/geodesic.py",
+    "tasks/measures/geometry.py",
     "tasks/measures/labelled.py",
     "tasks/measures/measure.py",
     "tasks/measures/norms.py",

@@ -76,7 +76,7 @@ def test_features_are_measured_whole_in_batches_and_of_a_module() -> None:
     x, y = namespace["make"]()  # type: ignore[operator]
     model = namespace["Net"](2, 8, 16, 4)  # type: ignore[operator]
     features, weight = torch.relu(model.first(torch.as_tensor(x).float())).detach(), model.head.weight
-    whole, streamed, probed = blocks("python")[2:]
+    whole, streamed, probed, compared = blocks("python")[2:]
     own = {"features": features, "labels": y, "weight": weight, "depthrate": depthrate}
     exec(whole, own)
     expected = own["found"]
@@ -88,6 +88,9 @@ def test_features_are_measured_whole_in_batches_and_of_a_module() -> None:
     own |= {"model": model, "loader": DataLoader(TensorDataset(torch.as_tensor(x).float(), torch.as_tensor(y)), 32)}
     exec(probed, own)
     assert [row["name"] for row in own["rows"]] == ["input", "blocks.0", "blocks.1", "head input"]  # type: ignore[attr-defined]
+    exec(compared, own)
+    assert own["similar"]["blocks.0"] == pytest.approx(1) and 0 < own["similar"]["blocks.1"] < 1  # type: ignore[index]
+    assert all(0 < each < 17 for each in own["dimensions"].values())  # type: ignore[attr-defined]
 
 
 def after(diff: str) -> str:

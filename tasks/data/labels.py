@@ -52,7 +52,7 @@ _SEVERAL = (
 )
 _TARGETS = (
     "targets of a regression and no classes: as many classes as values would make collapse perfect whatever the features; "
-    "give classes, such as np.digitize(y, np.quantile(y, [.25, .5, .75]))"
+    "measure them with depthrate.regression_collapse, or give classes, np.digitize(y, np.quantile(y, [.25, .5, .75]))"
 )
 
 
