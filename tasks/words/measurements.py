@@ -167,6 +167,21 @@ _PER_STEP = (
         panel="fitted",
     ),
     Measurement(
+        "epoch_loss",
+        "Loss, mean over the epoch so far",
+        "mean cross-entropy of the sentences that the epoch has passed, each with the parameters of its step",
+        per="step",
+        panel="fitted",
+    ),
+    Measurement(
+        "epoch_accuracy",
+        "Accuracy, mean over the epoch so far",
+        "the same of the share classified right",
+        axis="linear",
+        per="step",
+        panel="fitted",
+    ),
+    Measurement(
         "predicted_loss",
         "Loss, predicted",
         "cross-entropy of the collapsed minimiser, as predicted_norm_rms",

@@ -41,6 +41,9 @@ class WordsEvaluation:
     accuracy: Tensor
     test_loss: Tensor
     test_accuracy: Tensor
+    epoch_loss: Tensor
+    """Mean over the sentences of the epoch so far, each with the parameters of its step; not a number before the first step."""
+    epoch_accuracy: Tensor
 
 
 class WordsTrainer:
@@ -61,6 +64,8 @@ class WordsTrainer:
         self._positions = [0] * len(starts)
         self._orders: list[Tensor | None] = [None] * len(starts)
         self._shuffled: list[tuple[Tensor, Tensor] | None] = [None] * len(starts)
+        self._epoch_T3 = torch.zeros(len(starts), 3, dtype=torch.float64, device=self.device)
+        """Of each trial's epoch so far: sum of losses, sentences classified right, sentences."""
         self._prepare()
 
     @property
@@ -113,7 +118,8 @@ class WordsTrainer:
         linear_scale_T11 = self._column(self._linear_scales)
         x_TBM = x_TBM * linear_scale_T11
         logits_TBK = torch.bmm(x_TBM, self._linear_TKM.mT)
-        slope_TBK, sums_T = _loss_slope(logits_TBK, labels_TB1)
+        slope_TBK, sums_T, seen_T3 = _loss_slope(logits_TBK, labels_TB1)
+        self._epoch_T3 += seen_T3
         slope_TXD = torch.bmm(slope_TBK, self._linear_TKM).mul_(linear_scale_T11).view(words_TXD.shape)
         if eps is not None:
             slope_TXD, *_ = torch.ops.aten.native_layer_norm_backward(
@@ -134,7 +140,9 @@ class WordsTrainer:
     def evaluate(self, trials: Sequence[int]) -> WordsEvaluation:
         """Return loss and accuracy of trials on training sentences (up to 10 of each sequence) and on their test sentences."""
         numbers = torch.tensor([self._evaluated(trial) for trial in trials], dtype=torch.float64).view(-1, 5)
-        return WordsEvaluation(*numbers.unbind(1))
+        seen_T3 = self._epoch_T3[list(trials)].cpu()
+        means_T2 = seen_T3[:, :2] / seen_T3[:, 2:]
+        return WordsEvaluation(*numbers.unbind(1), *means_T2.unbind(1))
 
     def _evaluated(self, trial: int) -> tuple[float, ...]:
         of_trial, sentences = self.trials[trial], self.sentences[trial]
@@ -156,6 +164,7 @@ class WordsTrainer:
         """Go on with these trials only; those that stay are not changed by a bit."""
         index = torch.tensor(list(trials), dtype=torch.int64)
         self._words_TVD, self._linear_TKM = self._words_TVD[index], self._linear_TKM[index]
+        self._epoch_T3 = self._epoch_T3[index]
         for name in (
             "trials",
             "sentences",
@@ -181,6 +190,7 @@ class WordsTrainer:
             "linear_scales": list(self._linear_scales),
             "positions": list(self._positions),
             "orders": list(self._orders),
+            "epoch_T3": self._epoch_T3,
             "generators": [generator.get_state() for generator in self._generators],
         }
 
@@ -191,6 +201,10 @@ class WordsTrainer:
         self._words_TVD, self._linear_TKM = (state[name][index].to(self.device) for name in ("words_TVD", "linear_TKM"))
         for name in ("word_scales", "linear_scales", "positions", "orders"):
             setattr(self, f"_{name}", [state[name][trial] for trial in trials])
+        if (
+            "epoch_T3" in state
+        ):  # checkpoints of older versions have none: their epoch's mean begins where they were saved
+            self._epoch_T3 = state["epoch_T3"][index].to(self.device)
         for generator, trial in zip(self._generators, trials, strict=True):
             generator.set_state(state["generators"][trial])
         self._shuffled = [None if order is None else self._shuffle(i, order) for i, order in enumerate(self._orders)]
@@ -224,6 +238,7 @@ class WordsTrainer:
                 order = torch.arange(num_train)
             self._orders[trial] = order
             self._shuffled[trial] = shuffled = self._shuffle(trial, order)
+            self._epoch_T3[trial] = 0
             start = 0
         self._positions[trial] = start + batch
         words_NL, labels_N = shuffled
@@ -272,10 +287,17 @@ def _initial(trial: WordsParameters, dtype: torch.dtype) -> tuple[Tensor, Tensor
     return words_VD * trial.init_scale, linear_KM * (trial.init_scale / inputs**0.5)
 
 
-def _loss_slope(logits_TBK: Tensor, labels_TB1: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the derivative of the mean cross-entropy in the logits, [T, B, K], and numbers finite where it is, [T]."""
+def _loss_slope(logits_TBK: Tensor, labels_TB1: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the derivative of the mean cross-entropy in the logits, [T, B, K], and numbers finite where it is, [T].
+
+    The third are the batch's sum of losses, its sentences classified right (a tie is) and how many it has, [T, 3].
+    """
     slope_TBK = torch.softmax(logits_TBK, dim=-1)
+    said_TB1 = slope_TBK.gather(-1, labels_TB1)
+    loss_T = -said_TB1.clamp_min(torch.finfo(said_TB1.dtype).tiny).log().double().sum((1, 2))
+    correct_T = (said_TB1 == slope_TBK.amax(-1, keepdim=True)).double().sum((1, 2))
+    seen_T3 = torch.stack([loss_T, correct_T, torch.full_like(loss_T, labels_TB1.shape[1])], dim=1)
     sums_T = slope_TBK[..., 0].sum(1)  # one number that is not finite spoils its whole row
     minus_one = slope_TBK.new_full((1, 1, 1), -1.0).expand(labels_TB1.shape)
     slope_TBK.scatter_add_(-1, labels_TB1, minus_one)
-    return slope_TBK.div_(logits_TBK.shape[1]), sums_T
+    return slope_TBK.div_(logits_TBK.shape[1]), sums_T, seen_T3
