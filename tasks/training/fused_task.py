@@ -16,6 +16,7 @@ from depthrate.tasks.data import published
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.published import check_dataset, check_test
 from depthrate.tasks.data.sources import DataSource
+from depthrate.tasks.importing import no_garbage
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import changed
 from depthrate.tasks.task import Engine, Params, Task, TaskContext, TrialResult
@@ -72,7 +73,8 @@ class FusedTask(Task, Generic[Trial]):
         Raises:
             Interrupted: it was asked to stop and has saved a checkpoint.
         """
-        from depthrate.tasks.training.pack import run_training
+        with no_garbage():
+            from depthrate.tasks.training.pack import run_training
 
         yield from run_training(self.training([self.read(params) for params in trials], context.data), context)
 

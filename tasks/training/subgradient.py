@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from depthrate.tasks.networks.flat_parameters import leaves_of, split_parameters
@@ -41,6 +40,8 @@ def least_subgradient(trainer: FusedTrainer, position: int, theta_P: Tensor, wid
         found = torch.autograd.grad(loss, list(trained.values()), create_graph=differentiable)
         terms = [(g + decayed[name]).square().sum() for name, g in zip(trained, found, strict=True)]
         return torch.stack(terms).sum()
+
+    from scipy.optimize import minimize  # here: it takes half a second, and most packs polish nothing
 
     first = square(None, differentiable=False).item()
     start = torch.cat(kinks.starts) if kinks.starts else theta_P.new_zeros(0)
