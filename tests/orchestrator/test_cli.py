@@ -239,11 +239,11 @@ SLOW_TO_IMPORT = {"torch", "ray", "sklearn", "plotly", "matplotlib", "optuna", "
     ("arguments", "more"),
     [
         (["--help"], {"duckdb", "pyarrow", "numpy", "fsspec"}),
-        (["plan", "quickstart"], {"duckdb", "pyarrow.compute"}),
-        (["status"], {"duckdb", "yaml", "pyarrow.compute"}),
+        (["plan", "quickstart"], {"duckdb", "pyarrow.compute", "importlib.metadata"}),
+        (["status"], {"duckdb", "yaml", "pyarrow.compute", "statistics", "depthrate.tasks.panel"}),
         (["status", "tiny"], {"duckdb", "yaml", "pyarrow.compute"}),
-        (["query", "select 1"], set()),
-        (["query", "select count(*) from trials"], set()),
+        (["query", "select 1"], {"pyarrow.compute"}),
+        (["query", "select count(*) from trials"], {"pyarrow.compute"}),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )

@@ -1,6 +1,8 @@
 """The solver that ends: stationary points of a smooth objective, found again by scipy with a formula of its own."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -218,3 +220,9 @@ def test_the_smooth_function_s_values_and_slopes_agree_with_a_difference():
     step /= np.linalg.norm(step)
     difference = (own(flat + 1e-6 * step)[0] - own(flat - 1e-6 * step)[0]) / 2e-6
     assert math.isclose(difference, own(flat)[1] @ step, rel_tol=1e-7)
+
+
+@pytest.mark.slow
+def test_what_trains_without_polish_needs_no_scipy():
+    code = "import sys, depthrate.tasks.training.pack; assert 'scipy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
