@@ -526,7 +526,7 @@ class Driver:
         """
         alike = self._untried[error_pattern(failed.error)]
         alike.append(failed)
-        nodes, packs = {each.node for each in alike}, {each.entry.pack.pack_id for each in alike}
+        nodes, packs = {each.node for each in alike if each.node}, {each.entry.pack.pack_id for each in alike}
         if len(packs) < STOP_AFTER_PACKS or len(nodes) < 2 or not self._health.known <= nodes:
             return
         waiting = {id(entry) for entry in self.queue}
