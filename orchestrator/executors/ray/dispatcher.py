@@ -18,7 +18,7 @@ from ray.tune.search import Searcher
 
 from depthrate.orchestrator.executors.base import JobEnd, NoFailure, PackJob
 from depthrate.orchestrator.executors.ray.asha import Ladder, asha_rule
-from depthrate.orchestrator.executors.ray.errors import error_of, kind_of
+from depthrate.orchestrator.executors.ray.errors import death_of, error_of, kind_of
 from depthrate.orchestrator.executors.ray.worker import delete_value, get_value, host_key, put_value
 from depthrate.storage.tables.states import FailureKind
 
@@ -118,7 +118,7 @@ class Dispatcher(tune.Callback):
         if job is not None:
             error = error_of(trial)
             kind = kind_of(error) if has_started else self._kind_of_no_start(error)
-            death = f"{type(error).__name__}: {error}"[:2000]
+            death = death_of(error)
             if kind is FailureKind.OUT_OF_MEMORY:
                 death += "; a node with more memory is needed, or smaller packs"
             self._ends.put(JobEnd(job.attempt_id, death, kind, node=host, known={"host": host, "pid": 0}))

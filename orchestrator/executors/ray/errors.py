@@ -33,6 +33,8 @@ class RayWorkerError(RuntimeError):
 
 _TASK_ERROR = re.compile(r"(\x1b\[\d+m)?ray::")
 """How the text of an error begins that was raised in a worker: with the call, in colour."""
+_OF_ONE_ACTOR = re.compile(r"\s*(class_name|actor_id|namespace|name|repr|ip|pid): ")
+"""Lines that tell one actor from another."""
 
 
 OWN_RAY_LATE = (
@@ -46,6 +48,13 @@ def told(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else type(error).__name__
     return text if len(text) <= 240 else f"{text[:240]}..."
+
+
+def death_of(error: BaseException) -> str:
+    """Return how a worker ended in a line that is the same for all that ended so: without the actor's names and numbers."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _OF_ONE_ACTOR.match(line)]
+    said = lines[-1:] if isinstance(error, RayWorkerError) else lines  # the last line of a traceback
+    return f"{type(error).__name__}: {' '.join(said)}"[:2000]
 
 
 def outlive_memory_kills() -> None:
