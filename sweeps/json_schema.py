@@ -35,6 +35,8 @@ def sweep_schema(tasks: Mapping[str, Task]) -> Schema:
     parts["Prune"]["required"] = ["metric"]
     sweep = parts.pop("SweepSpec")
     sweep["properties"]["task"]["anyOf"] = [{"enum": sorted({*tasks, OWN})}, {"pattern": ":"}]
+    sweep["required"] = ["name"]
+    sweep["anyOf"] = [{"required": ["task"]}, {"required": ["base"]}]
     sweep["properties"]["grids"]["items"] = {"$ref": "#/$defs/Grid"}
     sweep["properties"]["figures"]["items"] = {"anyOf": [_figure(kind) for kind in FIGURE_KEYS]}
     definitions: dict[str, Schema] = {f"names own {name}": _names_own(name) for name in NAMED}

@@ -37,6 +37,8 @@ _OF_TRIALS = ("params", "grid", "zip", "grids", "include", "exclude")
 """Where a sweep gives parameters their values."""
 _OVERRIDDEN = ("params", "grid", "zip", "grids", "include", "derive")
 """Where --set takes out what the file says of a parameter."""
+_BY_PARAMETER = ("params", "grid", "zip", "derive")
+"""Where a file that has a base says of single parameters what is otherwise."""
 _SAME_TRIALS = ("name", "max_trials", "engine")
 """What --set may change of a sweep that stays the same sweep."""
 LONGEST_VARIANT = 40
@@ -113,10 +115,46 @@ def load_sweep(given: str, overrides: Mapping[str, Any] | None = None) -> SweepS
     if not function and path.suffix == ".py":
         raise SweepError(_which_function(path))
     try:
-        content = _spec_of_function(path, function) if function else parse_yaml(_text_of(path))
+        content = _spec_of_function(path, function) if function else _upon_base(parse_yaml(_text_of(path)), path)
         return sweep_of_spec(_override(content, overrides or {}), folder=path.parent)
     except (SweepError, UnicodeDecodeError) as error:
         raise SweepError(f"{path}: {error}") from None
+
+
+def _upon_base(content: Any, path: Path, above: tuple[Path, ...] = ()) -> Any:
+    """Return what a file holds, with what its base holds where it says nothing else.
+
+    A parameter of the file stands in place of all that the base says of it, wherever in the base that is; of the other keys
+    that of the file replaces the base's, and null takes it away. Paths of the base are relative to the base.
+
+    Raises:
+        SweepError: the base is no sweep, or rests on the file itself.
+        NoSweepFileError: there is no such base.
+    """
+    if not isinstance(content, Mapping) or content.get("base") is None:
+        return content
+    given = content["base"]
+    if not isinstance(given, str):
+        raise SweepError(f"base is {kind_of(given)}; give another sweep, a file or the name of a shipped one")
+    if not isinstance(content.get("name"), str):
+        raise SweepError(
+            f"base is {given}, and there is no name; what has other trials is another sweep, give it a name"
+        )
+    beside = path.parent / given
+    base = beside if beside.is_file() else find_sweep_file(given)
+    files = (*above, path.resolve())
+    if base.resolve() in files:
+        raise SweepError(f"base is {given}, which rests on this file itself; give another sweep")
+    try:
+        inner = _upon_base(parse_yaml(_text_of(base)), base, files)
+        held = sweep_of_spec(inner, folder=base.parent).spec()
+    except (SweepError, UnicodeDecodeError) as error:
+        raise SweepError(f"base {base}: {error}") from None
+    own = {key: value for key, value in content.items() if key != "base"}
+    parts = [key for key in _BY_PARAMETER if isinstance(own.get(key), Mapping)]
+    for name in [name for key in parts for name in own[key]]:
+        held = {key: _without(name, part) if key in _OVERRIDDEN else part for key, part in held.items()}
+    return {**held, **own, **{key: {**(held.get(key) or {}), **own[key]} for key in parts}}
 
 
 def changed_sweep(sweep: SweepSpec, overrides: Mapping[str, Any]) -> SweepSpec:
@@ -171,6 +209,10 @@ def sweep_of_spec(content: Any, folder: Path | None = None) -> SweepSpec:
             f"name {shown(content['name'])} cannot name a folder; allowed: letters, digits, '_', '-', '.', at most 100"
         )
     given = {key: value for key, value in content.items() if value is not None}
+    if given.get("base"):
+        raise SweepError(
+            "base is for sweep files, which say beside which file it lies; in Python change what load returns"
+        )
     entries: dict[str, Callable[[Mapping[str, Any]], Any]] = {"fit": fit_request, "figures": figure_request}
     for key, read in entries.items():
         if isinstance(given.get(key), list | tuple):

@@ -272,6 +272,8 @@ class SweepSpec(Part, frozen=True):
     """Names the sweep: letters, digits, '_', '-', '.'."""
     task: str
     """A task's name, or ./file.py:function of your own."""
+    base: str = ""
+    """Another sweep, a file beside this one or a shipped one, whose keys hold where this file says nothing else."""
     params: Values = {}
     """Fixed parameters."""
     grid: Axes = {}

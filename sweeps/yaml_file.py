@@ -109,3 +109,8 @@ def _check_aliases(root: yaml.Node) -> None:
             f"{_line(root)}: with its aliases written out it has {counted(sizes[id(root)])} values, {MAX_REPEATED:,} "
             "more than stand there are allowed; write fewer aliases (*name), or the sweep in Python"
         )
+
+
+def yaml_text(content: Any) -> str:
+    """Return a spec as a sweep file would have it."""
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)

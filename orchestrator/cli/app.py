@@ -17,7 +17,21 @@ from depthrate.orchestrator.cli.options import SETTINGS, help_of
 from depthrate.tasks.importing import no_garbage
 
 COMMANDS = (
-    *("init", "schema", "run", "plan", "status", "nodes", "cancel", "logs", "debug", "diff", "query", "compare"),
+    *(
+        "init",
+        "schema",
+        "show",
+        "run",
+        "plan",
+        "status",
+        "nodes",
+        "cancel",
+        "logs",
+        "debug",
+        "diff",
+        "query",
+        "compare",
+    ),
     *("compact", "verify", "upgrade", "fit", "report", "export", "tasks", "accept-code", "data", "sweeps", "trials"),
 )
 """In the order of --help; `accept-code` is `command` in commands/accept_code.py."""

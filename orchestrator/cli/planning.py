@@ -29,7 +29,7 @@ def load_launch(options: LaunchOptions, loaded: SweepSpec | None = None) -> Chec
     Raises:
         ValueError: `SweepError`, `TaskError` or `ParameterError` for what cannot run.
     """
-    overrides = _parsed(_overrides(options))
+    overrides = overrides_of(_overrides(options))
     sweep = (
         sweep_to_launch(options.sweep, overrides, options.store) if loaded is None else changed_sweep(loaded, overrides)
     )
@@ -79,7 +79,12 @@ def _overrides(options: LaunchOptions) -> list[str]:
     return [*options.set_, *([] if options.engine is None else [f"engine={options.engine}"])]
 
 
-def _parsed(texts: Sequence[str]) -> dict[str, object]:
+def overrides_of(texts: Sequence[str]) -> dict[str, object]:
+    """Return what --set was given, by parameter.
+
+    Raises:
+        SweepError: it is no KEY=VALUE.
+    """
     overrides = {}
     for text in texts:
         key, separator, value = text.partition("=")

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import yaml
 
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.monitor.cost import Reckoning
@@ -30,6 +29,7 @@ from depthrate.orchestrator.report.tables import cost_tables, failure_table, sea
 from depthrate.orchestrator.report.theme import Theme
 from depthrate.orchestrator.report.trial_tables import left_out_table, trial_details, trial_table
 from depthrate.orchestrator.report.words import duration_text, escape, number_text
+from depthrate.sweeps.yaml_file import yaml_text
 from depthrate.tasks.measurement import Measurement
 from depthrate.tasks.papers import titles_cited
 
@@ -173,7 +173,7 @@ def _search(search: SearchContent, numbers: Iterator[int]) -> str:
 
 
 def _sweep(data: ReportData) -> str:
-    spec = yaml.safe_dump(data.spec, sort_keys=False, allow_unicode=True, width=100)
+    spec = yaml_text(data.spec)
     return f"<h4>Sweep</h4><pre>{escape(spec)}</pre>"
 
 
