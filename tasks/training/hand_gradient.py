@@ -6,15 +6,13 @@ and enters is `FusedTrainer`'s. Shapes: T trials, N samples, I numbers of a samp
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from depthrate.tasks.networks.network import Network
+from depthrate.tasks.networks.network import Network, Tensors
 from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
 from depthrate.tasks.training.trainer import FusedTrainer
 
@@ -34,8 +32,18 @@ class HandGradientTrainer(FusedTrainer):
     ):
         self._laid_out: Tensor | None = None
         self._rates: list[float] = []
+        self._start_TP = start_TP
         super().__init__(network, plan, hyperparameters, x_NI, labels_N)
-        self.theta_TP = self._start_TP = start_TP.to(self.theta_TP)
+
+    def _start(self) -> Tensors:
+        state = super()._start()
+        self.theta_TP = self._start_TP[: self.num_trials].to(self.theta_TP, copy=True)
+        return state
+
+    def keep(self, trials: Sequence[int]) -> None:
+        """Go on with these trials only; those that stay are not changed by a bit."""
+        self._start_TP = self._start_TP[list(trials)]
+        super().keep(trials)
 
     def step(self) -> Tensor:
         """Advance every trial by one step and return its loss before the step, [T]."""
@@ -52,25 +60,7 @@ class HandGradientTrainer(FusedTrainer):
 
     def first_gradient(self) -> Tensor:
         """Return, after the first step, the way it went, [T, P]: a step by hand keeps no gradient."""
-        return self._start_TP - self.theta_TP
-
-    def _first_alone(self) -> HandGradientTrainer:
-        """Return the first trial as it is."""
-        other = copy.copy(self)
-        other._laid_out = None
-        other.keep([0])
-        other._start_TP = other.theta_TP.clone()
-        return other
-
-    def in_float64(self) -> HandGradientTrainer:
-        """Return a trainer of the same trials with the same parameters, which steps in float64."""
-        other = copy.copy(self)
-        other.plan = dataclasses.replace(self.plan, dtype=torch.float64)
-        other._start_TP, other._laid_out = self.theta_TP.double(), None
-        other.theta_TP = other._start_TP.clone()
-        other.untrained = {name: tensor.double() for name, tensor in self.untrained.items()}
-        other._prepare()
-        return other
+        return self._start_TP.to(self.theta_TP) - self.theta_TP
 
     def _see_parameters(self) -> None:
         """See the parameters by name, where they are others than before."""

@@ -5,13 +5,15 @@ Shapes: T trials, N samples, I input dimensions, P parameters of one trial, L la
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from depthrate.tasks.native.library import Call, Library
-from depthrate.tasks.networks.network import Kernels
+from depthrate.tasks.native.library import Library
+from depthrate.tasks.networks.network import Network
+from depthrate.tasks.training.native_call import NativeCall
 from depthrate.tasks.training.plan import TrainingPlan
 
 MOST_HELD_BYTES = 64_000_000
@@ -21,26 +23,21 @@ MOST_HELD_BYTES = 64_000_000
 class NativeEvaluation:
     """Evaluates trials on one data set, each alone."""
 
-    def __init__(self, library: Library, kernels: Kernels, plan: TrainingPlan, x_NI: Tensor, labels_N: Tensor):
-        self._library, self._dtype = library, plan.dtype
-        self._x_NI, self._labels_N = x_NI.contiguous(), labels_N.contiguous()
+    def __init__(self, library: Library, network: Network, plan: TrainingPlan, x_NI: Tensor, labels_N: Tensor):
+        kernels = network.kernels()
+        assert kernels is not None
+        self._library, self._dtype, self._num_samples = library, plan.dtype, len(x_NI)
         self._depth, self._width = int(kernels.arguments["depth"]), kernels.constants["WIDTH"]
         self._ln_eps = kernels.arguments["ln_eps"]
-        self._call = Call(
-            batch=len(x_NI),
-            is_mse=plan.loss == "mse",
-            x_NI=self._x_NI.data_ptr(),
-            labels_N=self._labels_N.data_ptr(),
-            gradient_TP=x_NI.data_ptr(),  # that there is one: room is taken for it
-            **kernels.arguments,
-        )
-        self._scratch = torch.zeros(library.scratch_bytes(self._call), dtype=torch.uint8)
-        self._call.scratch = self._scratch.data_ptr()
+        room = x_NI.new_empty(1)  # any gradient: memory is taken for it
+        self._call = NativeCall(library, network, plan.loss, x_NI, labels_N, gradient_TP=room)
+        self._variances: dict[bytes, float | None] = {}
+        """What a pass through a trial's layers has told of them, by a digest of its parameters, until it is asked for."""
 
     @property
     def holds_layers(self) -> bool:
         """Whether it gives a trial's features of all layers."""
-        num_bytes = self._depth * len(self._x_NI) * self._width * self._dtype.itemsize
+        num_bytes = self._depth * self._num_samples * self._width * self._dtype.itemsize
         return num_bytes <= MOST_HELD_BYTES
 
     def __call__(self, theta_TP: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -52,24 +49,28 @@ class NativeEvaluation:
 
     def layers(self, theta_1P: Tensor) -> Iterator[Tensor]:
         """Yield the features [1, N, D] of a trial, layer by layer."""
-        features_LND = torch.empty(self._depth, len(self._x_NI), self._width, dtype=self._dtype)
-        self._run(theta_1P, features_LND=features_LND, scales_MN=self._scales(), loss_T=theta_1P.new_empty(1))
+        features_LND = torch.empty(self._depth, self._num_samples, self._width, dtype=self._dtype)
+        self._variances[_digest(theta_1P)] = self._pass(theta_1P, features_LND)
         yield from features_LND.unsqueeze(1)
 
     def smallest_variance(self, theta_1P: Tensor) -> float | None:
         """Return the smallest variance of a row that a LayerNorm of a trial reads; null where eps hides it."""
-        scales_MN = self._scales()
-        self._run(theta_1P, scales_MN=scales_MN, loss_T=theta_1P.new_empty(1))
+        digest = _digest(theta_1P)
+        return self._variances.pop(digest) if digest in self._variances else self._pass(theta_1P)
+
+    def _pass(self, theta_1P: Tensor, features_LND: Tensor | None = None) -> float | None:
+        """Go through the layers of a trial, keep their features where that is asked for, and return the smallest variance."""
+        scales_MN = torch.zeros(self._depth + 1, self._num_samples, dtype=self._dtype)  # post-LN has one fewer
+        self._run(theta_1P, features_LND=features_LND, scales_MN=scales_MN, loss_T=theta_1P.new_empty(1))
         variance = 1 / scales_MN.max().item() ** 2 - self._ln_eps
         return variance if variance > self._ln_eps else None  # of what is smaller, rounding leaves too little; nor NaN
 
-    def _scales(self) -> Tensor:
-        return torch.zeros(self._depth + 1, len(self._x_NI), dtype=self._dtype)  # post-LN has one fewer
+    def _run(self, theta_TP: Tensor, **given: Tensor | None) -> None:
+        num_trials, num_parameters = theta_TP.shape
+        self._call.give(num_trials=num_trials, num_parameters=num_parameters, theta_TP=theta_TP.contiguous())
+        self._call.give(**dict.fromkeys(("gradient_TP", "correct_T", "features_LND", "scales_MN")) | given)
+        self._library.evaluate(self._call.fields)
 
-    def _run(self, theta_TP: Tensor, **given: Tensor) -> None:
-        theta_TP = theta_TP.contiguous()
-        self._call.num_trials, self._call.num_parameters = theta_TP.shape
-        self._call.theta_TP = theta_TP.data_ptr()
-        for name in ("gradient_TP", "loss_T", "correct_T", "features_LND", "scales_MN"):
-            setattr(self._call, name, given[name].data_ptr() if name in given else None)
-        self._library.evaluate(self._call)
+
+def _digest(theta_1P: Tensor) -> bytes:
+    return hashlib.sha256(theta_1P.contiguous().numpy().tobytes()).digest()

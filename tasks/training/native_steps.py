@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.native.build import loaded_library
-from depthrate.tasks.native.library import Call, Library
+from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
+from depthrate.tasks.training.native_call import NativeCall
 from depthrate.tasks.training.plan import PolishPlan, TrainingPlan
 
 CALL_S = 0.2
@@ -63,15 +64,14 @@ class NativeSteps:
 
     def __init__(self, library: Library):
         self._library = library
-        self._call = Call()
-        self._held: list[Tensor] = []
+        self._call: NativeCall | None = None
         self.steps_at_once = 1
         """How many steps fit into a call, as far as is known."""
 
     @property
     def is_bound(self) -> bool:
         """Whether it has tensors to work on."""
-        return bool(self._held)
+        return self._call is not None
 
     def bind(
         self,
@@ -85,44 +85,35 @@ class NativeSteps:
         decay_GT: Tensor,
     ) -> None:
         """Work on these tensors from now on, batches of so many samples; the decays are those of the kernels' groups."""
-        kernels = network.kernels()
-        assert kernels is not None
         self.steps_at_once = 1
         self._loss_T = momentum_T1.new_empty(len(momentum_T1))
-        given = {
-            "theta_TP": state.theta_TP,
-            "first_TP": state.moment_TP,
-            "second_TP": state.square_TP,
-            "x_NI": x_NI.contiguous(),
-            "labels_N": labels_N.contiguous(),
-            "decay_GT": decay_GT,
-            "momentum_T": momentum_T1,
-            "loss_T": self._loss_T,
-        }
-        assert all(tensor is None or tensor.is_contiguous() for tensor in given.values())
-        addresses = {name: None if tensor is None else tensor.data_ptr() for name, tensor in given.items()}
         num_trials, num_parameters = state.theta_TP.shape
-        self._call = Call(
+        self._call = NativeCall(
+            self._library,
+            network,
+            plan.loss,
+            x_NI,
+            labels_N,
             num_trials=num_trials,
             num_parameters=num_parameters,
             batch=batch,
-            is_mse=plan.loss == "mse",
             is_adam=plan.optimizer == "adam",
             clip_norm=plan.clip_norm or 0.0,
             beta1=plan.adam_betas[0],
             beta2=plan.adam_betas[1],
             adam_eps=plan.adam_eps,
             look_every=CHECK_STEPS,
-            **kernels.arguments,
-            **addresses,
+            theta_TP=state.theta_TP,
+            first_TP=state.moment_TP,
+            second_TP=state.square_TP,
+            decay_GT=decay_GT,
+            momentum_T=momentum_T1,
+            loss_T=self._loss_T,
         )
-        scratch = torch.zeros(self._library.scratch_bytes(self._call), dtype=torch.uint8)
-        self._call.scratch = scratch.data_ptr()
-        self._held = [scratch, *(tensor for tensor in given.values() if tensor is not None)]
 
     def release(self) -> None:
         """Forget the tensors."""
-        self._held = []
+        self._call = None
 
     def __call__(
         self,
@@ -137,15 +128,21 @@ class NativeSteps:
         Batches are the next rows that `order_TN` names, of each trial, or else all samples. The losses are those of this call
         until the next one.
         """
-        num_steps, call = len(rate_ST1), self._call
-        diverged_at_T = torch.full((call.num_trials,), NEVER) if divergence is None else divergence.step_T
-        call.num_steps, call.first_step = num_steps, first_step
-        call.rate_ST, call.correction_S = rate_ST1.data_ptr(), correction_S.data_ptr()
-        call.order = None if order_TN is None else order_TN.data_ptr()
-        call.order_row = 0 if order_TN is None else order_TN.stride(0)
-        call.diverged_at_T = diverged_at_T.data_ptr()
+        assert self._call is not None
+        num_steps = len(rate_ST1)
+        self._call.give(
+            num_steps=num_steps,
+            first_step=first_step,
+            rate_ST=rate_ST1,
+            correction_S=correction_S,
+            order=None if order_TN is None else order_TN.data_ptr(),  # a part of longer rows
+            order_row=0 if order_TN is None else order_TN.stride(0),
+            diverged_at_T=torch.full_like(self._loss_T, NEVER, dtype=torch.int64)
+            if divergence is None
+            else divergence.step_T,
+        )
         started = time.perf_counter()
-        self._library.run(call)
+        self._library.run(self._call.fields)
         fitting = num_steps * CALL_S / max(time.perf_counter() - started, 1e-6)
         self.steps_at_once = max(1, min(2 * self.steps_at_once, int(fitting)))
         return self._loss_T

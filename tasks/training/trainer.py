@@ -13,10 +13,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -60,6 +60,10 @@ def stream(seed: int, purpose: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
+def _doubled(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float64, copy=True)
+
+
 class FusedTrainer:
     """Trains T networks of one shape on one data set; diverged trials leave the pack and disturb nobody."""
 
@@ -80,20 +84,23 @@ class FusedTrainer:
         self.x_NI, self.labels_N = x_NI, labels_N
         self.device = x_NI.device
         self._check_decay_groups()
+        self.untrained: Tensors = self._start()
+        self._prepare()
+
+    def _start(self) -> Tensors:
+        """Bring the trials to where they are before their first step, and return what their networks then hold untrained."""
         self.step_count = 0
-        streams = [stream(h.seed, "init") for h in hyperparameters]
-        fixed = None
-        if network.fixed_parameters:
-            fixed = [stream(h.fixed_seed, "init") for h in hyperparameters]
-        theta_TP, state = started(network, plan.init, streams, plan.dtype, fixed)
+        streams, fixed = [stream(h.seed, "init") for h in self.hyperparameters], None
+        if self.network.fixed_parameters:
+            fixed = [stream(h.fixed_seed, "init") for h in self.hyperparameters]
+        theta_TP, state = started(self.network, self.plan.init, streams, self.plan.dtype, fixed)
         self.theta_TP = theta_TP.to(self.device)
-        self.untrained: Tensors = {name: tensor.to(self.device) for name, tensor in state.items()}
         self.moment_TP = torch.zeros_like(self.theta_TP)
-        self.square_TP = torch.zeros_like(self.theta_TP) if plan.keeps_squares else None
-        self._generators = [stream(h.seed, "data order") for h in hyperparameters]
+        self.square_TP = torch.zeros_like(self.theta_TP) if self.plan.keeps_squares else None
+        self._generators = [stream(h.seed, "data order") for h in self.hyperparameters]
         self._order_TN: Tensor | None = None
         self._position = 0
-        self._prepare()
+        return {name: tensor.to(self.device) for name, tensor in state.items()}
 
     @property
     def num_trials(self) -> int:
@@ -149,7 +156,7 @@ class FusedTrainer:
         self._native = steps
         kernels = self.network.kernels()
         if kernels is not None and kernels.gives_layers:
-            self._by_kernels = NativeEvaluation(library, kernels, self.plan, self.x_NI, self.labels_N)
+            self._by_kernels = NativeEvaluation(library, self.network, self.plan, self.x_NI, self.labels_N)
 
     def _check_first_step(self, engine: Engine, **steps: CompiledStep | NativeSteps) -> None:
         eager, other = (self._first_alone() for _ in range(2))
@@ -164,9 +171,20 @@ class FusedTrainer:
                 f"gives {losses_T[0].item():.6g}, or another gradient; train with --engine eager, and report this"
             )
 
-    def _first_alone(self) -> FusedTrainer:
+    def _first_alone(self) -> Self:
         """Return the first trial before its first step."""
-        return FusedTrainer(self.network, self.plan, self.hyperparameters[:1], self.x_NI, self.labels_N)
+        return self._restarted(1, self.plan, torch.Tensor.clone)
+
+    def _restarted(self, num_trials: int, plan: TrainingPlan, copied: Callable[[Tensor], Tensor]) -> Self:
+        """Return the first so many trials before their first step, with another plan; what they hold untrained is copied."""
+        other = copy.copy(self)
+        other._compiled = other._native = other._by_kernels = None
+        other.plan, other.hyperparameters = plan, self.hyperparameters[:num_trials]
+        other.x_NI = self.x_NI.to(plan.dtype) if self.x_NI.is_floating_point() else self.x_NI
+        other._start()
+        other.untrained = {name: copied(tensor[:num_trials]) for name, tensor in self.untrained.items()}
+        other._prepare()
+        return other
 
     def first_gradient(self) -> Tensor:
         """Return, after the first step, its gradient [T, P], up to a factor."""
@@ -353,13 +371,11 @@ class FusedTrainer:
         factor = learning_rate_factor(self.plan.schedule, step, self.plan.num_steps, self.plan.milestones)
         return [h.lr * factor for h in self.hyperparameters]
 
-    def in_float64(self) -> FusedTrainer:
-        """Return a trainer of the same trials with the same parameters, which evaluates in float64."""
-        x_NI = self.x_NI.double() if self.x_NI.is_floating_point() else self.x_NI
+    def in_float64(self) -> Self:
+        """Return a trainer of the same trials with the same parameters, which computes in float64, eagerly."""
         plan = dataclasses.replace(self.plan, dtype=torch.float64, matmul_precision="full")
-        other = FusedTrainer(self.network, plan, self.hyperparameters, x_NI, self.labels_N)
-        other.step_count, other.theta_TP = self.step_count, self.theta_TP.double()
-        other.untrained = {name: tensor.double() for name, tensor in self.untrained.items()}
+        other = self._restarted(self.num_trials, plan, _doubled)
+        other.step_count, other.theta_TP = self.step_count, _doubled(self.theta_TP)
         return other
 
     def keep(self, trials: Sequence[int]) -> None:

@@ -1,6 +1,5 @@
 """Trainers of random residual networks, eager and native."""
 
-import dataclasses
 import random
 
 import torch
@@ -101,12 +100,3 @@ def taken(trainer, num_steps, most):
 
 def error(found, exact):
     return ((found - exact).norm() / exact.norm()).item()
-
-
-def in_float64(trainer):
-    """A trainer with exactly the parameters and samples of another, in float64."""
-    plan = dataclasses.replace(trainer.plan, dtype=torch.float64)
-    x_NI = trainer.x_NI.double() if trainer.x_NI.is_floating_point() else trainer.x_NI
-    exact = FusedTrainer(trainer.network, plan, trainer.hyperparameters, x_NI, trainer.labels_N)
-    exact.theta_TP = trainer.theta_TP.double().clone()
-    return exact

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from native_trials import in_float64, native_trainer, network_of, plan_of, trainer_of, trials_of
+from native_trials import native_trainer, network_of, plan_of, trainer_of, trials_of
 
 from depthrate.tasks.training import native_evaluation
 
@@ -18,7 +18,7 @@ def trainers(linear_layers, pre_norm, loss="ce", samples=150):
         native.step()
     eager = trainer_of(network, plan, trials_of(3), samples)
     eager.theta_TP = native.theta_TP.clone()
-    return native, eager, in_float64(eager)
+    return native, eager, eager.in_float64()
 
 
 def off(found, exact):
@@ -44,7 +44,7 @@ def test_it_is_as_near_to_float64_as_torch(linear_layers, pre_norm, loss):
 
 
 @pytest.mark.parametrize(("linear_layers", "pre_norm"), FAMILIES)
-def test_the_smallest_variance_is_that_of_what_layer_norms_read(linear_layers, pre_norm):
+def test_the_smallest_variance_is_that_of_what_layer_norms_read(linear_layers, pre_norm, monkeypatch):
     native, eager, exact = trainers(linear_layers, pre_norm)
     for trial in range(3):
         alone = {name: weight[trial : trial + 1] for name, weight in exact.parameters().items()}
@@ -52,6 +52,12 @@ def test_the_smallest_variance_is_that_of_what_layer_norms_read(linear_layers, p
         smallest = min(rows_TND.var(-1, correction=0).min().item() for rows_TND in read)
         assert native.smallest_variance(trial) == pytest.approx(smallest, rel=1e-6)
     assert eager.smallest_variance(0) is None
+    alone = native.smallest_variance(0)
+    assert len(list(native.features(0))) == len(list(native.features(1))) == 4
+    monkeypatch.setattr(native_evaluation.NativeEvaluation, "_run", None)
+    assert native.smallest_variance(0) == alone  # known from the pass that gave the layers
+    monkeypatch.undo()
+    assert len(list(native.features(0))) == 4
     native.theta_TP *= 1e-9  # eps hides what is that small
     assert native.smallest_variance(0) is None
 

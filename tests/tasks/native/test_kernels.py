@@ -10,7 +10,6 @@ import torch
 from native_trials import (
     error,
     gradient,
-    in_float64,
     native_trainer,
     network_of,
     plan_of,
@@ -46,7 +45,7 @@ def test_the_first_gradient_is_as_near_to_float64_as_the_eager_one(family, seeds
     for seed in seeds:
         network, plan, samples = random_case(seed, family)
         made = [make(network, plan, trials_of(2), samples) for make in (trainer_of, native_trainer)]
-        trainers = [in_float64(made[0]), *made]
+        trainers = [made[0].in_float64(), *made]
         losses = [trainer.step().double() for trainer in trainers]
         exact, eager, native = (gradient(trainer) for trainer in trainers)
         assert error(native, exact) <= 2 * error(eager, exact) + 2e-7, (network, plan, samples)
