@@ -3,10 +3,12 @@
     python benchmarks/words.py
 
 The plain side is what the paper's notebooks do: nn.Embedding, nn.Linear, cross-entropy and torch.optim.SGD with a weight decay,
-as many processes at once as there are cores, each with one thread. The fused side trains packs of the size that the task
-advises (at most 8 trials), one in each process. The figure is trial-steps a second of processor time, times the cores: every
-process has one thread, and other work on the machine then counts little. Process start-up and drawing of sentences are left
-out. Rounds alternate between the sides; medians are reported.
+as many processes at once as there are cores, each with one thread. The other sides train packs of the size that the task
+advises (at most 8 trials), one in each process: eager steps by hand, and native ones. The figure is trial-steps a second of
+processor time, times the cores: every process has one thread, and other work on the machine then counts little. The shares are
+those of the cores' own sgemm of 1,024 in the same rounds, of the multiply-adds of the dense products: a side that computes
+less of them, once a word, may come to more than 1. Process start-up, building of kernels, their first calls and drawing of
+sentences are left out. Rounds alternate between the sides; medians are reported.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 
 TRIALS = 8
+BATCH = 100
+NATIVE_STEPS = 3
+"""How many times as many steps the native side takes: it is fast."""
 SETTINGS = [
     # sequences, vocabulary, words a sentence, width, LayerNorm, steps
     (50, 300, 10, 30, False, 100),
@@ -41,9 +46,7 @@ def main() -> None:
     print(
         f"{cores} processes a side, {rounds} rounds, packs of at most {TRIALS}, batches of 100, 5 sentences a sequence, Zipf"
     )
-    print(
-        "sequences  words  length  width  LayerNorm  a pack  plain trial-steps/s  fused trial-steps/s  ratio (min..max)"
-    )
+    print("sequences  words  length  width  LayerNorm  a pack  trial-steps/s, share of peak, ratio to plain (min..max)")
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(cores, mp_context=context, initializer=_one_thread) as pool:
         for setting in SETTINGS:
@@ -56,23 +59,41 @@ def _compare(pool: ProcessPoolExecutor, setting: Setting, rounds: int, cores: in
     pack = min(WORDS.max_pack_size(_params(setting, 0), "cpu"), TRIALS)
     sides = {
         # one after another: two trials a process give the same rate as eight, sooner
-        "plain": (_train_plain, [[seed] for seed in range(2 * cores)]),
-        "fused": (_train_fused, [list(range(pack))] * cores),
+        "plain": (_train_plain, [[seed] for seed in range(2 * cores)], 1),
+        "eager": (_train_eager, [list(range(pack))] * cores, 1),
+        "native": (_train_native, [list(range(pack))] * cores, NATIVE_STEPS),
     }
     rates: dict[str, list[float]] = {name: [] for name in sides}
+    peaks = []
     for round_ in range(rounds + 1):
-        for name, (train, parts) in sides.items():
+        peak = statistics.mean(pool.map(_peak, range(cores))) * cores
+        for name, (train, parts, times) in sides.items():
             busy_s = sum(pool.map(train, [setting] * len(parts), parts))
             if round_:  # the first round warms up
-                rates[name].append(sum(map(len, parts)) * setting[-1] * cores / busy_s)
-    ratios = [fused / plain for plain, fused in zip(rates["plain"], rates["fused"], strict=True)]
+                rates[name].append(sum(map(len, parts)) * setting[-1] * times * cores / busy_s)
+        peaks.append(peak)
     sequences, words, length, width, layer_norm, _ = setting
-    print(
-        f"{sequences:9d} {words:6d} {length:7d} {width:6d} {layer_norm!s:>10} {pack:7d}"
-        f" {statistics.median(rates['plain']):20.1f} {statistics.median(rates['fused']):20.1f}"
-        f"  {statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})",
-        flush=True,
-    )
+    print(f"{sequences:9d} {words:6d} {length:7d} {width:6d} {layer_norm!s:>10} {pack:7d}", end="")
+    for name, found in rates.items():
+        ratios = [rate / plain for plain, rate in zip(rates["plain"], found, strict=True)]
+        share = statistics.median(found) * 3 * BATCH * length * width * sequences / statistics.median(peaks)
+        print(f"  {name} {statistics.median(found):.1f}, {share:.2f}", end="")
+        if name != "plain":
+            print(f", {statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})", end="")
+    print(flush=True)
+
+
+def _peak(_: int) -> float:
+    """Return the multiply-adds a second of a product of torch's."""
+    import torch
+
+    a, b = torch.randn(2, 1024, 1024)
+    times_s = []
+    for _ in range(5):
+        started = time.process_time()
+        torch.mm(a, b)
+        times_s.append(time.process_time() - started)
+    return 1024**3 / min(times_s)
 
 
 def _one_thread() -> None:
@@ -100,7 +121,7 @@ def _params(setting: Setting, seed: int) -> dict[str, object]:
     )
 
 
-def _train_fused(setting: Setting, seeds: list[int]) -> float:
+def _train_eager(setting: Setting, seeds: list[int]) -> float:
     """Return the seconds that a pack of these seeds takes."""
     from depthrate.tasks.words.task import WORDS
     from depthrate.tasks.words.training import training
@@ -109,6 +130,26 @@ def _train_fused(setting: Setting, seeds: list[int]) -> float:
     started = time.process_time()
     for _ in range(setting[-1]):
         trainer.step()
+    return time.process_time() - started
+
+
+def _train_native(setting: Setting, seeds: list[int]) -> float:
+    """Return the seconds that a pack of these seeds takes once calls are as long as they become."""
+    import torch
+
+    from depthrate.tasks.training.divergence import Divergence
+    from depthrate.tasks.words.task import WORDS
+    from depthrate.tasks.words.training import training
+
+    steps = setting[-1] * NATIVE_STEPS
+    made = training([WORDS.read(_params(setting, seed)) for seed in seeds])
+    trainer, divergence = made.begin(), Divergence(len(seeds), torch.device("cpu"))
+    trainer.use_native(made.native_library(lambda: False)[0])
+    while trainer.step_count < steps:
+        trainer.advance(steps, divergence)
+    started = time.process_time()
+    while trainer.step_count < 2 * steps:
+        trainer.advance(2 * steps, divergence)
     return time.process_time() - started
 
 
@@ -138,7 +179,7 @@ def _train_plain(setting: Setting, seeds: list[int]) -> float:
         {"params": linear, "weight_decay": 0.001},
     ]
     optimizer = torch.optim.SGD(groups, lr=0.1)
-    batch, order, position = 100, torch.randperm(len(sentences)), 0
+    batch, order, position = BATCH, torch.randperm(len(sentences)), 0
     started = time.process_time()
     for _ in range(steps):
         if position + batch > len(sentences):

@@ -1,7 +1,7 @@
 """A library of kernels at work: what a call of it is given, and the call.
 
 Shapes: T trials, S steps, N samples, B batch, I input dimensions, G groups of weight decay, P parameters of one trial,
-L layers, M LayerNorms, D width.
+L layers, M LayerNorms, D width; of sentences V words, K classes, M numbers that the linear layer reads.
 """
 
 from __future__ import annotations
@@ -26,6 +26,27 @@ class Call(ctypes.Structure):
     ]
 
 
+class WordsCall(ctypes.Structure):
+    """The same for an embedding and a linear layer over sentences, as tasks/native/words.cpp says."""
+
+    _fields_ = [
+        *(
+            (name, ctypes.c_int64)
+            for name in ("num_trials", "num_steps", "batch", "vocabulary", "first_step", "look_every")
+        ),
+        ("ln_eps", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("words_TVD", "linear_TKM", "word_scale_T", "linear_scale_T", "rate_ST")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("word_decay_T", "linear_decay_T", "sentences_T", "order_ST", "per_class_T")
+        ),
+        *((name, ctypes.c_void_p) for name in ("loss_T", "diverged_at_T", "scratch")),
+    ]
+
+
+AnyCall = Call | WordsCall
+
+
 class Library:
     """The kernels of one family of networks and one set of constants."""
 
@@ -34,11 +55,11 @@ class Library:
         self._scratch_bytes.restype, self._run.restype = ctypes.c_int64, None
         self._library = library
 
-    def scratch_bytes(self, call: Call) -> int:
+    def scratch_bytes(self, call: AnyCall) -> int:
         """Return how many bytes, zeros at first, a call needs at `scratch`."""
         return int(self._scratch_bytes(ctypes.byref(call)))
 
-    def run(self, call: Call) -> None:
+    def run(self, call: AnyCall) -> None:
         """Take `num_steps` steps of every trial, in place, or evaluate it; other threads of Python go on meanwhile."""
         self._run(ctypes.byref(call))
 

@@ -11,7 +11,6 @@
 #define SMOOTHED 0
 #endif
 using Rectifier = std::conditional_t<SMOOTHED == 2, RootRelu, std::conditional_t<SMOOTHED == 1, SmoothRelu, Relu>>;
-template <long N> alignas(64) static const Number ZEROS[N] = {};  // static: a process with several libraries would share an inline one
 
 // What a call is given, see tasks/native/library.py.
 struct Call {
@@ -32,19 +31,6 @@ struct Call {
   Number* gradient;                                  // [T, P]
   int64_t* correct;                                  // [T], samples whose class is found; null: nobody asks
   Number *features, *scales;                         // [L, N, D] and [LayerNorms, N], of one trial: see `Trial`
-};
-
-class Memory {
-  char* next;
- public:
-  explicit Memory(void* start) : next((char*)(((uintptr_t)start + 63) / 64 * 64)) {}
-  template <class Kind> Kind* take(long count) {
-    Kind* taken = (Kind*)next;
-    next += up(count * sizeof(Kind), 64);
-    return taken;
-  }
-  Number* numbers(long count) { return take<Number>(count); }
-  char* end() const { return next; }
 };
 
 // W x + b, W [OUT, IN] and perhaps b [OUT] behind it among a trial's parameters.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "processor.h"
 
@@ -24,6 +25,7 @@ constexpr long panels(long k, long n) { return up(vectors(n), STRIP) * LANES * k
 
 INLINE Vector& at(Number* p, long vector = 0) { return ((Vector*)p)[vector]; }
 INLINE Vector at(const Number* p, long vector = 0) { return ((const Vector*)p)[vector]; }
+template <long N> alignas(64) static const Number ZEROS[N] = {};  // static: a process with several libraries would share an inline one
 INLINE Vector splat(Number a) { return a - Vector{}; }
 
 INLINE Number sum(Vector a) {
@@ -69,6 +71,21 @@ INLINE Vector exponential(Vector x) {
   for (int i = terms - 1; i >= 0; i--) p = p * x + 1 / factorial[i];
   return p * (Vector)((__builtin_convertvector(n, Integers) + bias) << mantissa);
 }
+
+// ---- Memory: pieces of what a call is given, each at the start of a line of a cache ----
+
+class Memory {
+  char* next;
+ public:
+  explicit Memory(void* start) : next((char*)(((uintptr_t)start + 63) / 64 * 64)) {}
+  template <class Kind> Kind* take(long count) {
+    Kind* taken = (Kind*)next;
+    next += up(count * sizeof(Kind), 64);
+    return taken;
+  }
+  Number* numbers(long count) { return take<Number>(count); }
+  char* end() const { return next; }
+};
 
 // ---- Products ----
 

@@ -41,12 +41,8 @@ def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
     Raises:
         EngineError: compiled steps were asked for, and the network is a user's; or native ones, and there are none.
     """
-    if asked in (Engine.AUTO, Engine.NATIVE):
-        why = no_native_steps(shape, device)
-        if why is None:
-            return Engine.NATIVE
-        if asked is Engine.NATIVE:
-            raise EngineError(f"there are no native steps for these trials: {why}; train with --engine auto")
+    if _is_native(asked, no_native_steps(shape, device)):
+        return Engine.NATIVE
     if shape.network.has_step_by_hand:
         return Engine.EAGER
     if shape.optimizer not in BY_ENGINES:
@@ -67,6 +63,25 @@ def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
     return Engine.COMPILED if device == "cpu" and saved_s > compile_s(shape.network) else Engine.EAGER
 
 
+def engine_by_hand(asked: Engine, device: str) -> Engine:
+    """Return, as `chosen_engine`, that of trials which have kernels and whose eager step is written by hand: no other.
+
+    Raises:
+        EngineError: native steps were asked for on another device.
+    """
+    return Engine.NATIVE if _is_native(asked, _not_here(device)) else Engine.EAGER
+
+
+def _is_native(asked: Engine, why_not: str | None) -> bool:
+    if asked is Engine.NATIVE and why_not is not None:
+        raise EngineError(f"there are no native steps for these trials: {why_not}; train with --engine auto")
+    return asked in (Engine.AUTO, Engine.NATIVE) and why_not is None
+
+
+def _not_here(device: str) -> str | None:
+    return None if device == "cpu" else f"kernels are there for CPUs, and the device is {device}"
+
+
 def asked_here(asked: Engine) -> tuple[Engine, str | None]:
     """Return what to ask of trials that run on this machine: eager instead of `auto` where it has no compiler, and why."""
     if asked is Engine.AUTO:
@@ -81,16 +96,14 @@ def no_native_steps(shape: PackShape, device: str) -> str | None:
     """Return why such trials have no native steps; null where they have."""
     if shape.network.kernels() is None:
         return (
-            "kernels are there for residual networks (arch rn1 and rn2), transformers (t11 to t22) and deep unconstrained "
-            f"features (dufm), not for {type(shape.network).__name__}"
+            "kernels are there for residual networks (arch rn1 and rn2), transformers (t11 to t22), deep unconstrained "
+            f"features (dufm) and words, not for {type(shape.network).__name__}"
         )
     if shape.optimizer not in BY_ENGINES:
         return f"optimizer is {shape.optimizer}, and kernels have {' and '.join(BY_ENGINES)}"
-    if device != "cpu":
-        return f"kernels are there for CPUs, and the device is {device}"
     if shape.matmul_precision != "full":
         return f"matmul_precision is {shape.matmul_precision}, and kernels form products in full"
-    return None
+    return _not_here(device)
 
 
 def compiler() -> str:

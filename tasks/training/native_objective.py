@@ -30,7 +30,7 @@ class NativeObjective:
         Raises:
             EngineError: value or gradient of the first trial are not the eager ones, but for rounding.
         """
-        self._library, self._decay_TP = library, trainer.decay_TP
+        self._decay_TP = trainer.decay_TP
         self._call = NativeCall(
             library,
             trainer.network,
@@ -60,7 +60,7 @@ class NativeObjective:
             loss_T=loss_T,
             smoothing_T=theta_TP.new_tensor(widths),
         )
-        self._library.run(self._call.fields)
+        self._call.run()
         decay_TP = self._decay_TP if len(trials) == len(self._decay_TP) else self._decay_TP[list(trials)]
         pull_TP = decay_TP * theta_TP
         gradient_TP += pull_TP

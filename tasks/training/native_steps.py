@@ -1,13 +1,10 @@
 """Native steps at work: many steps of a pack's trials in one call of a library of kernels.
 
-How many steps a call takes decides how soon a worker hears of a wish to stop, and no number depends on it.
-
 Shapes: T trials, S steps, N samples, I input dimensions, G groups of weight decay, P parameters of one trial.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,12 +15,8 @@ from depthrate.tasks.native.build import loaded_library
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
-from depthrate.tasks.training.native_call import NativeCall
+from depthrate.tasks.training.native_call import NativeCall, Pace
 from depthrate.tasks.training.plan import PolishPlan, TrainingPlan
-
-CALL_S = 0.2
-"""Seconds that a call should take at most."""
-
 
 NUMBERS = {torch.float32: "float", torch.float64: "double"}
 
@@ -65,8 +58,7 @@ class NativeSteps:
     def __init__(self, library: Library):
         self._library = library
         self._call: NativeCall | None = None
-        self.steps_at_once = 1
-        """How many steps fit into a call, as far as is known."""
+        self.pace = Pace()
 
     @property
     def is_bound(self) -> bool:
@@ -85,7 +77,7 @@ class NativeSteps:
         decay_GT: Tensor,
     ) -> None:
         """Work on these tensors from now on, batches of so many samples; the decays are those of the kernels' groups."""
-        self.steps_at_once = 1
+        self.pace = Pace()
         self._loss_T = momentum_T1.new_empty(len(momentum_T1))
         num_trials, num_parameters = state.theta_TP.shape
         self._call = NativeCall(
@@ -141,8 +133,5 @@ class NativeSteps:
             if divergence is None
             else divergence.step_T,
         )
-        started = time.perf_counter()
-        self._library.run(self._call.fields)
-        fitting = num_steps * CALL_S / max(time.perf_counter() - started, 1e-6)
-        self.steps_at_once = max(1, min(2 * self.steps_at_once, int(fitting)))
+        self.pace.run(self._call, num_steps)
         return self._loss_T

@@ -21,14 +21,14 @@ from depthrate.tasks.task import Engine, Interrupted, ResultStatus, TaskContext,
 from depthrate.tasks.training.checkpoint import at_positions, left_by_earlier, packed
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.divergence import Divergence
-from depthrate.tasks.training.engine import EngineError, chosen_engine
+from depthrate.tasks.training.engine import EngineError
 from depthrate.tasks.training.layers import defined
 from depthrate.tasks.training.native_objective import NativeObjective
-from depthrate.tasks.training.native_steps import native_library, smoothed_library
+from depthrate.tasks.training.native_steps import smoothed_library
 from depthrate.tasks.training.polish import Polisher
 from depthrate.tasks.training.step_cache import compiled_step
 from depthrate.tasks.training.trainer import FusedTrainer
-from depthrate.tasks.training.training import NetworkTraining, Training
+from depthrate.tasks.training.training import Training
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def ready_pack(training: Training, context: TaskContext) -> TrainingPack:
     """
     pack = TrainingPack(training, context)
     begun = pack.resume()
-    engine = begun or pack.chosen_engine()
+    engine = begun or training.engine(context.engine, context.device)
     if begun is not None and context.engine not in (begun, Engine.AUTO):
         log.warning("the pack's checkpoint was trained %s; it goes on like that, not %s", begun, context.engine)
     context.runs_as(engine)
@@ -109,21 +109,6 @@ class TrainingPack:
         """Whether no step of training is left."""
         return self.polisher is not None or self.trainer.step_count == self.num_steps
 
-    def chosen_engine(self) -> Engine:
-        """Return how its steps are run.
-
-        Raises:
-            EngineError: native steps were asked for, and there are none; or compiled ones, and the network is a user's.
-        """
-        if isinstance(self.training, NetworkTraining):
-            return chosen_engine(self.context.engine, self.training.shape(), self.context.device)
-        if self.context.engine is Engine.NATIVE:
-            raise EngineError(
-                f"there are no native steps for {type(self.trainer).__name__}, whose step is written by hand; train with "
-                "--engine auto"
-            )
-        return Engine.EAGER
-
     def use(self, engine: Engine) -> float:
         """Train natively or compiled from here on, and return the seconds it took to build or compile what that takes.
 
@@ -131,22 +116,22 @@ class TrainingPack:
             EngineError: that cannot be done here.
             Interrupted: asked to stop on the way.
         """
-        assert isinstance(self.trainer, FusedTrainer)
         if engine is Engine.NATIVE:
-            compile_s = self._use_native(self.trainer)
+            compile_s = self._use_native()
         else:
+            assert isinstance(self.trainer, FusedTrainer)
             step, compile_s = compiled_step(self.trainer.program(), self.context.should_stop)
             self.trainer.use(step)
         self.engine = engine
         return compile_s
 
-    def _use_native(self, trainer: FusedTrainer) -> float:
-        compile_s = 0.0
+    def _use_native(self) -> float:
+        compile_s, trainer = 0.0, self.trainer
         if not self.is_trained:
-            library, compile_s = native_library(trainer.network, trainer.plan, self.context.should_stop)
+            library, compile_s = self.training.native_library(self.context.should_stop)
             trainer.use_native(library)
         if self.polishes_natively(Engine.NATIVE):
-            assert self.training.polish is not None
+            assert self.training.polish is not None and isinstance(trainer, FusedTrainer)
             polish = self.training.polish
             self._polish_library, polish_s = smoothed_library(trainer.network, polish, self.context.should_stop)
             compile_s += polish_s

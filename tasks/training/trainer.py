@@ -268,7 +268,7 @@ class FusedTrainer:
                 self._momentum_T1,
                 self._native_decays(),
             )
-        order_TN, most = None, min(most, native.steps_at_once)
+        order_TN, most = None, min(most, native.pace.steps_at_once)
         if not self.shares_batches:
             order_TN = self._order()[:, self._position :]
             most = min(most, order_TN.shape[1] // batch)

@@ -12,11 +12,15 @@ import torch
 from torch import Tensor
 
 from depthrate.tasks.data.dataset import Dataset
+from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import Network
+from depthrate.tasks.task import Engine
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.divergence import Divergence
+from depthrate.tasks.training.engine import chosen_engine
 from depthrate.tasks.training.held_out import HeldOut, Measure, Rows
 from depthrate.tasks.training.layers import kept_features
+from depthrate.tasks.training.native_steps import native_library
 from depthrate.tasks.training.parameters import TrainingParameters, learning_rate, milestone_steps
 from depthrate.tasks.training.plan import Hyperparameters, PolishPlan, TrainingPlan
 from depthrate.tasks.training.polish_parameters import curve_steps, marked_steps, polish_plan, training_steps
@@ -32,6 +36,14 @@ class Trainer(Protocol):
 
     step_count: int
     device: torch.device
+
+    def use_native(self, library: Library) -> None:
+        """Run native steps from now on.
+
+        Raises:
+            EngineError: they do not come out as eager ones do, but for rounding.
+        """
+        ...
 
     def advance(self, until: int, divergence: Divergence) -> bool:
         """Take a step or several, up to step `until`; return whether it looked who diverges."""
@@ -83,6 +95,22 @@ class Training(ABC):
     """What brings the trials towards a stationary point after training; its evaluations count as steps."""
 
     @abstractmethod
+    def engine(self, asked: Engine, device: str) -> Engine:
+        """Return how the steps are run, given what was asked for.
+
+        Raises:
+            EngineError: that cannot be: native steps that there are not, or a user's network compiled.
+        """
+
+    @abstractmethod
+    def native_library(self, should_stop: Callable[[], bool]) -> tuple[Library, float]:
+        """Return the kernels of its steps, and the seconds it took to build them or to wait for that.
+
+        Raises:
+            EngineError, Interrupted: as `loaded_library`.
+        """
+
+    @abstractmethod
     def begin(self, device: str = "cpu") -> Trainer:
         """Return the trainer of all trials, on a device, before their first step."""
 
@@ -121,6 +149,14 @@ class NetworkTraining(Training):
     """Parameters to begin with; null: drawn."""
     kept: Sequence[tuple[str, str]] = ()
     """Of each trial which features it keeps at the end (none, class_means, all, sample:<n>) and in which dtype."""
+
+    def engine(self, asked: Engine, device: str) -> Engine:
+        """Return how the steps are run, given what was asked for."""
+        return chosen_engine(asked, self.shape(), device)
+
+    def native_library(self, should_stop: Callable[[], bool]) -> tuple[Library, float]:
+        """Return the kernels of its steps, and the seconds that building them took."""
+        return native_library(self.network, self.plan, should_stop)
 
     def begin(self, device: str = "cpu") -> FusedTrainer:
         """Return the trainer of all trials, on a device, before their first step."""

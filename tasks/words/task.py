@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.task import Engine, Params
+from depthrate.tasks.training.engine import engine_by_hand
 from depthrate.tasks.training.fused_task import FusedTask
 from depthrate.tasks.training.memory import PROCESS_BYTES
 from depthrate.tasks.training.parameters import check_training
@@ -18,9 +19,10 @@ from depthrate.tasks.words.schema import WordsParameters
 if TYPE_CHECKING:
     from depthrate.tasks.words.training import WordsTraining
 
-MULTIPLY_ADDS_PER_S = 4e10
-"""Of one core in a step's matrix products (measured)."""
-STEP_OVERHEAD_S = 4e-4
+MULTIPLY_ADDS_PER_S, STEP_OVERHEAD_S = 4e10, 4e-4
+"""Of one core in the matrix products of an eager step, and what a step takes beside them (measured)."""
+NATIVE_MULTIPLY_ADDS_PER_S, NATIVE_STEP_OVERHEAD_S = 4.5e10, 5e-5
+"""Of native steps, of which those are not taken that a word said twice at a place repeats."""
 FUSED_MULTIPLY_ADDS = 1e8
 """Of one step, up to which fusing pays on a CPU: beyond it the matrix products take all the time."""
 
@@ -70,6 +72,14 @@ class Words(FusedTask[WordsParameters]):
                     f"lr is {trial.lr} and {name} is {decay}; give a product below 1, else one step takes all weight away"
                 )
 
+    def engine(self, params: Params, asked: Engine, device: str) -> Engine:
+        """Return how the steps of such a trial run, given what was asked for.
+
+        Raises:
+            EngineError: native steps were asked for on another device than a CPU.
+        """
+        return engine_by_hand(asked, device)
+
     def max_pack_size(self, params: Params, device: str) -> int:
         """Return how many trials of a shape to fuse for speed."""
         if device == "cuda":
@@ -79,7 +89,12 @@ class Words(FusedTask[WordsParameters]):
     def estimate_s(self, params: Params, engine: Engine = Engine.EAGER) -> float:
         """Return the rough seconds of a trial on one core."""
         trial = self.read(params)
-        return float(trial.num_steps * (STEP_OVERHEAD_S + 3 * _step_multiply_adds(trial) / MULTIPLY_ADDS_PER_S))
+        a_second, beside_s = (
+            (NATIVE_MULTIPLY_ADDS_PER_S, NATIVE_STEP_OVERHEAD_S)
+            if engine is Engine.NATIVE
+            else (MULTIPLY_ADDS_PER_S, STEP_OVERHEAD_S)
+        )
+        return float(trial.num_steps * (beside_s + 3 * _step_multiply_adds(trial) / a_second))
 
     def memory_bytes(self, params: Params, num_trials: int, device: str) -> float:
         """Return the peak memory of a pack: of the process on a CPU, of torch's tensors on a GPU."""
@@ -93,7 +108,8 @@ class Words(FusedTask[WordsParameters]):
         data = sentences * (2 * 4 * length + 4 * 8)
         # of one trial at a time: the table of what each word adds to each class at each place, and float64 copies to measure
         table = number * length * classes * (trial.vocabulary_size + width) + 3 * 8 * length * classes * width
-        pack = num_trials * (number * (weights + step) + data)
+        at_once = num_trials + (device == "cpu")  # kernels work in memory of one trial more
+        pack = at_once * number * (weights + step) + num_trials * data
         return float((0 if device == "cuda" else PROCESS_BYTES) + pack + table)
 
     def measured(self, params: Params, steps: int) -> tuple[list[int], list[int]]:

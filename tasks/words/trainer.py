@@ -4,7 +4,7 @@ The gradient is written out, as there are two layers only: words are gathered, t
 touches the rows of its own words. Weight decay multiplies a whole matrix by 1 - lr lambda at each step; it is kept as one
 factor a matrix (W = w_scale x the stored one), which is exact and costs nothing, and the linear layer's gradient is added by
 the matrix product that forms it. Products are batched over T and nothing is summed across T, as in the trainer of deep
-networks.
+networks. On a CPU kernels take the same steps (`native.py`), trial by trial.
 
 Shapes: T trials, V words, D = width, K classes, L words of a sentence, M = L D, B batch, N sentences.
 """
@@ -19,14 +19,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from depthrate.tasks.native.library import Library
+from depthrate.tasks.parameters import changed
 from depthrate.tasks.training.divergence import Divergence
+from depthrate.tasks.training.engine import EngineError
 from depthrate.tasks.training.plan import learning_rate_factor
 from depthrate.tasks.training.trainer import stream
+from depthrate.tasks.words.native import NativeWords, WordsState
 from depthrate.tasks.words.schema import WordsParameters
 from depthrate.tasks.words.sentences import Sentences
 
 SMALLEST_SCALE = 2.0**-20
 """A factor below it is multiplied into its matrix, long before that leaves the range of its numbers."""
+CHECK_RTOL = 1e-3
+"""What a native step may differ from the eager one when it is first used: far more than rounding, far less than a fault."""
 ROWS_AT_ONCE = 4096
 EVALUATED_PER_SEQUENCE = 10
 """Training sentences of a sequence that losses and accuracies are taken over: a pass over 500 costs some 1,000 steps."""
@@ -64,8 +70,12 @@ class WordsTrainer:
         self._positions = [0] * len(starts)
         self._orders: list[Tensor | None] = [None] * len(starts)
         self._shuffled: list[tuple[Tensor, Tensor] | None] = [None] * len(starts)
+<<<<<<< HEAD
         self._epoch_T3 = torch.zeros(len(starts), 3, dtype=torch.float64, device=self.device)
         """Of each trial's epoch so far: sum of losses, sentences classified right, sentences."""
+=======
+        self._native: NativeWords | None = None
+>>>>>>> ca682fd (Native steps of words: products of a place have a row for each different word there, chosen by auto; decided by each task's training)
         self._prepare()
 
     @property
@@ -97,13 +107,55 @@ class WordsTrainer:
             for trial, last in zip(self.trials, self._num_steps, strict=True)
         ]
 
+    def use_native(self, library: Library) -> None:
+        """Run native steps from now on.
+
+        Raises:
+            EngineError: a step of the first trial, with weights at which every term counts, is not the eager one, but for
+                rounding.
+        """
+        trial = changed(self.trials[0], init_scale=1.0)
+        eager, other = (WordsTrainer([trial], self.sentences[:1]) for _ in range(2))
+        before = eager.embedding(0), eager.linear(0)
+        other._native = NativeWords(library, trial, other._batch_size(0))
+        eager.step(), other.step()
+        for old, exact, found in zip(
+            before, (eager.embedding(0), eager.linear(0)), (other.embedding(0), other.linear(0)), strict=True
+        ):
+            rounding = 16 * torch.finfo(old.dtype).eps * old.norm()
+            off, moved = (found - exact).norm(), (exact - old).norm()
+            if not off <= CHECK_RTOL * moved + rounding and exact.isfinite().all():
+                raise EngineError(
+                    f"the native step of words is {off.item():.3g} from the eager one, which moves by {moved.item():.3g}; "
+                    "train with --engine eager, and report this"
+                )
+        self._native = NativeWords(library, self.shape, self._batch_size(0))
+
     def advance(self, until: int, divergence: Divergence) -> bool:
-        """Take a step, and return whether it looked who diverges."""
+        """Take a step, or native ones for a fraction of a second, up to step `until`; return whether it looked who diverges."""
+        if self._native is not None:
+            self._native_steps(self._native, until - self.step_count, divergence)
+            return True
         return divergence.look_when_due(self.step(), self.step_count - 1)
+
+    def _native_steps(self, native: NativeWords, most: int, divergence: Divergence | None) -> Tensor:
+        """Take some steps, at least one; return the losses of the last, [T]."""
+        steps = range(self.step_count, self.step_count + min(most, native.pace.steps_at_once))
+        scales = (torch.tensor(scales, dtype=torch.float64) for scales in (self._word_scales, self._linear_scales))
+        state = WordsState(self._words_TVD, self._linear_TKM, *scales)
+        rates = [self.lr_at(step) for step in steps]
+        orders = [[self._next_order(trial) for trial in range(self.num_trials)] for _ in steps]
+        loss_T = native(self.step_count, state, self.trials, self.sentences, rates, orders, divergence)
+        self._word_scales, self._linear_scales = state.word_scale_T.tolist(), state.linear_scale_T.tolist()
+        self.step_count = steps.stop
+        return loss_T
 
     @torch.no_grad()
     def step(self) -> Tensor:
-        """Advance every trial by one step; return sums of its probabilities, which tell whether these were finite, [T]."""
+        """Advance every trial by one step; return numbers [T] that are finite where its outputs were: its loss, of native
+        steps, else a sum of probabilities."""
+        if self._native is not None:
+            return self._native_steps(self._native, 1, None)
         num_trials, width = self.num_trials, self.shape.width
         eps = self.shape.layer_norm_eps if self.shape.layer_norm else None
         rows, labels_TB1 = self._next_batch()
@@ -207,7 +259,7 @@ class WordsTrainer:
             self._epoch_T3 = state["epoch_T3"][index].to(self.device)
         for generator, trial in zip(self._generators, trials, strict=True):
             generator.set_state(state["generators"][trial])
-        self._shuffled = [None if order is None else self._shuffle(i, order) for i, order in enumerate(self._orders)]
+        self._shuffled = [None] * len(self._orders)
 
     def _prepare(self) -> None:
         vocabulary = self.shape.vocabulary_size
@@ -226,23 +278,44 @@ class WordsTrainer:
         return words_TBL.view(-1), torch.stack([labels for _, labels in parts]).unsqueeze(-1)
 
     def _next_part(self, trial: int) -> tuple[Tensor, Tensor]:
+        """Return the words and labels of the next batch of a trial."""
+        rows, shuffled = self._next_rows(trial), self._shuffled[trial]
+        if shuffled is None:
+            order_N = self._orders[trial]
+            assert order_N is not None
+            self._shuffled[trial] = shuffled = self._shuffle(trial, order_N)
+        words_NL, labels_N = shuffled
+        return words_NL[rows], labels_N[rows]
+
+    def _next_order(self, trial: int) -> Tensor:
+        """Return the sentences of the next batch of a trial, [B]."""
+        rows, order_N = self._next_rows(trial), self._orders[trial]
+        assert order_N is not None
+        return order_N[rows]
+
+    def _next_rows(self, trial: int) -> slice:
         """Every trial walks its own permutation of its own sentences; an incomplete last batch is left out."""
-        num_train = self.sentences[trial].num_train
-        batch = self.shape.batch_size or num_train
+        num_train, batch = self.sentences[trial].num_train, self._batch_size(trial)
         start = self._positions[trial]
-        shuffled = self._shuffled[trial]
-        if shuffled is None or start + batch > num_train:
+        if self._orders[trial] is None or start + batch > num_train:
             if batch < num_train:
-                order = torch.randperm(num_train, generator=self._generators[trial])
+                self._orders[trial] = torch.randperm(num_train, generator=self._generators[trial])
             else:
+<<<<<<< HEAD
                 order = torch.arange(num_train)
             self._orders[trial] = order
             self._shuffled[trial] = shuffled = self._shuffle(trial, order)
             self._epoch_T3[trial] = 0
+=======
+                self._orders[trial] = torch.arange(num_train)
+            self._shuffled[trial] = None
+>>>>>>> ca682fd (Native steps of words: products of a place have a row for each different word there, chosen by auto; decided by each task's training)
             start = 0
         self._positions[trial] = start + batch
-        words_NL, labels_N = shuffled
-        return words_NL[start : start + batch], labels_N[start : start + batch]
+        return slice(start, start + batch)
+
+    def _batch_size(self, trial: int) -> int:
+        return self.shape.batch_size or self.sentences[trial].num_train
 
     def _shuffle(self, trial: int, order: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sentences of a trial in this order, and their labels: once an epoch, so that batches are slices."""

@@ -5,15 +5,19 @@ steps in an epoch. Shapes: T trials.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from depthrate.tasks.native.library import Library
 from depthrate.tasks.parameters import OncePerObject
+from depthrate.tasks.task import Engine
+from depthrate.tasks.training.engine import engine_by_hand
 from depthrate.tasks.training.held_out import Rows
 from depthrate.tasks.training.parameters import measured_steps
 from depthrate.tasks.training.training import Row, Training
 from depthrate.tasks.words.measure import kept_projection, layer_rows, prediction_of
+from depthrate.tasks.words.native import words_library
 from depthrate.tasks.words.schema import WordsParameters
 from depthrate.tasks.words.sentences import draw_sentences
 from depthrate.tasks.words.trainer import WordsEvaluation, WordsTrainer
@@ -54,6 +58,14 @@ class WordsTraining(Training):
     """Embeddings and linear layers, each trial's on its own sentences."""
 
     trials: Sequence[WordsParameters]
+
+    def engine(self, asked: Engine, device: str) -> Engine:
+        """Return how the steps are run, given what was asked for."""
+        return engine_by_hand(asked, device)
+
+    def native_library(self, should_stop: Callable[[], bool]) -> tuple[Library, float]:
+        """Return the kernels of its steps, and the seconds that building them took."""
+        return words_library(self.trials[0], should_stop)
 
     def begin(self, device: str = "cpu") -> WordsTrainer:
         """Return the trainer of all trials, on a device, before their first step."""

@@ -124,7 +124,7 @@ def test_who_diverges_is_noted_at_the_step_at_which_it_is_eagerly_and_disturbs_n
         divergence = Divergence(4, trainer.device)
         while trainer.step_count < 60:
             if most is not None:
-                trainer._native.steps_at_once = most
+                trainer._native.pace.steps_at_once = most
             trainer.advance(60, divergence)
         noted.append(divergence.found())
     assert noted[0][1] == 9 and set(noted[0]) == {1, 2} and noted[0][2] > 9

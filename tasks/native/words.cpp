@@ -1,0 +1,204 @@
+// Steps of gradient descent on an embedding and a linear layer, over sentences (tasks/words/trainer.py), place by place.
+//
+// Built with NUMBER, WIDTH, CLASSES, LENGTH and NORM (1: LayerNorm behind the embedding). At a place a batch says fewer different
+// words than it has sentences, so that all is computed once a word: what it adds to the outputs, which sentences then gather, and
+// what it is told by their gradients, which are summed a word before they are multiplied. Weight decay is one factor a matrix.
+#include "tiles.h"
+
+constexpr long D = WIDTH, K = CLASSES, L = LENGTH, DV = vectors(D), LD = padded(D), LK = padded(K);
+constexpr long PART = 64, LP = padded(PART), WHOLE = K / PART * PART;  // classes at a time: their weights of a place stay near
+constexpr long CLASS_ROWS = up(K, ROWS);
+constexpr double SMALLEST_SCALE = 1.0 / (1 << 20);  // a smaller factor is multiplied into its matrix
+
+// What a call is given, see `WordsCall` in tasks/native/library.py.
+struct Call {
+  int64_t num_trials, num_steps, batch, vocabulary, first_step, look_every;
+  double ln_eps;
+  Number *words, *linear;                   // [T, V, D], [T, K, L, D]; what they stand for is their scale times what is stored
+  double *word_scale, *linear_scale;        // [T]
+  const double *rate;                       // [S, T]
+  const double *word_decay, *linear_decay;  // [T]
+  const int32_t* const* sentences;          // [T], each [N, L]: words
+  const int64_t* const* order;              // [S, T], each [batch]: sentences
+  const int64_t* per_class;                 // [T], sentences of a class, which stand together
+  Number* loss;                             // [T], of each trial's last step
+  int64_t* diverged_at;                     // [T], the first step looked at whose loss was not finite; negative: none
+  void* scratch;
+};
+
+// Numbers things in the order in which they are first met.
+struct Numbering {
+  int32_t *number, *thing;  // of a thing, 1 at first, 0 where it was not met; of a number
+  long count = 0;
+  void lay_out(Memory& memory, long things, long most) { number = memory.take<int32_t>(things), thing = memory.take<int32_t>(most); }
+  int32_t operator()(long met) {
+    if (!number[met]) thing[count] = met, number[met] = ++count;
+    return number[met] - 1;
+  }
+  void forget() {
+    for (; count; count--) number[thing[count - 1]] = 0;
+  }
+};
+
+struct Words {
+  const Call& call;
+  const long batch, most_here, most;  // different words at a place and in a batch, at most
+  Memory memory;
+  Number *words, *linear;             // [V, LD], [L, CLASS_ROWS, LD]
+  Number *features, *slopes, *scale;  // of the words of a batch, [most, LD], and 1 / std of LayerNorm
+  Number *logits;                     // [batch, LK]; then their gradient
+  Number *x, *d_x;                    // of the words at a place, [most_here, LD]
+  Number *part, *panels, *last_panels;  // of some classes: [most_here, LP]; weights
+  int32_t *place, *here;              // [L, batch], which word at its place a sentence says; [L, batch], which of the batch that is
+  int32_t* different;                 // [L], words at a place
+  Numbering of_batch, of_place;
+
+  explicit Words(const Call& call)
+      : call(call), batch(call.batch), most_here(up(batch < call.vocabulary ? batch : call.vocabulary, ROWS)),
+        most(up(batch * L < call.vocabulary ? batch * L : call.vocabulary, ROWS)), memory(call.scratch) {
+    words = memory.numbers(call.vocabulary * LD), linear = memory.numbers(L * CLASS_ROWS * LD);
+    features = memory.numbers(most * LD), slopes = memory.numbers(most * LD), scale = memory.numbers(most);
+    logits = memory.numbers(batch * LK), x = memory.numbers(most_here * LD), d_x = memory.numbers(most_here * LD);
+    part = memory.numbers(most_here * LP), panels = memory.numbers(::panels(D, PART)), last_panels = memory.numbers(::panels(D, PART));
+    place = memory.take<int32_t>(L * batch), here = memory.take<int32_t>(L * batch), different = memory.take<int32_t>(L);
+    of_batch.lay_out(memory, call.vocabulary, most), of_place.lay_out(memory, most, most_here);
+  }
+
+  Number* weights(long l, long k) const { return linear + (l * CLASS_ROWS + k) * LD; }
+
+  // Brings a trial's matrices to where rows are padded, and back.
+  void begin(const Number* given_words, const Number* given_linear) const {
+    for (long v = 0; v < call.vocabulary; v++) memcpy(words + v * LD, given_words + v * D, D * sizeof(Number));
+    for (long k = 0; k < K; k++)
+      for (long l = 0; l < L; l++) memcpy(weights(l, k), given_linear + (k * L + l) * D, D * sizeof(Number));
+  }
+  void end(Number* given_words, Number* given_linear) const {
+    for (long v = 0; v < call.vocabulary; v++) memcpy(given_words + v * D, words + v * LD, D * sizeof(Number));
+    for (long k = 0; k < K; k++)
+      for (long l = 0; l < L; l++) memcpy(given_linear + (k * L + l) * D, weights(l, k), D * sizeof(Number));
+  }
+
+  // One step of the trial whose matrices were brought; returns the sum of its sentences' losses.
+  double take(const int32_t* sentences, const int64_t* order, long per_class, double rate, double& word_scale, double word_decay, double& linear_scale, double linear_decay) {
+    read(sentences, order);
+    embed(word_scale);
+    memset(logits, 0, batch * LK * sizeof(Number));
+    for (long l = 0; l < L; l++) {
+      gather_features(l, linear_scale);
+      each_part([&](auto n, long k) { forward<n.value>(l, k); });
+    }
+    double total = 0;
+    for (long b = 0; b < batch; b++) total += cross_entropy<K>(logits + b * LK, order[b] / per_class, batch);
+    const Number scale_before = linear_scale;  // of what the words' gradients see
+    word_scale *= 1 - rate * word_decay, linear_scale *= 1 - rate * linear_decay;
+    memset(slopes, 0, up(of_batch.count, ROWS) * LD * sizeof(Number));
+    for (long l = 0; l < L; l++) {
+      gather_features(l, -rate / linear_scale);  // so that a product with them is a step
+      each_part([&](auto n, long k) { backward<n.value>(l, k); });
+      for (long i = 0; i < different[l]; i++)
+        for (long j = 0; j < DV; j++) at(slopes + here[l * batch + i] * LD, j) += at(d_x + i * LD, j);
+    }
+    update_words(scale_before, -rate / word_scale);
+    of_batch.forget();
+    fold(words, call.vocabulary * LD, word_scale), fold(linear, L * CLASS_ROWS * LD, linear_scale);
+    return total;
+  }
+
+  // Finds the different words of the batch and of each place.
+  void read(const int32_t* sentences, const int64_t* order) {
+    for (long l = 0; l < L; l++) {
+      for (long b = 0; b < batch; b++) place[l * batch + b] = of_place(of_batch(sentences[order[b] * L + l]));
+      different[l] = of_place.count;
+      memcpy(here + l * batch, of_place.thing, of_place.count * sizeof(int32_t));
+      of_place.forget();
+    }
+  }
+
+  // Fills in the words of the batch as the linear layer reads them.
+  void embed(double word_scale) const {
+    for (long i = 0; i < of_batch.count; i += ROWS) {
+      Vector v[ROWS][DV] = {};
+      for (long r = 0; r < ROWS && i + r < of_batch.count; r++)
+        for (long j = 0; j < DV; j++) v[r][j] = at(words + of_batch.thing[i + r] * LD, j) * Number(word_scale);
+      if constexpr (NORM) *(Four*)(scale + i) = normalise<D>(v, call.ln_eps);
+      for (long r = 0; r < ROWS; r++)
+        for (long j = 0; j < DV; j++) at(features + (i + r) * LD, j) = v[r][j];
+    }
+  }
+
+  // x <- the words at a place, times a factor, and rows of 0 up to a multiple of four.
+  void gather_features(long l, double factor) const {
+    for (long i = 0; i < different[l]; i++)
+      for (long j = 0; j < DV; j++) at(x + i * LD, j) = at(features + here[l * batch + i] * LD, j) * Number(factor);
+    for (long i = different[l]; i < up(different[l], ROWS); i++) memset(x + i * LD, 0, LD * sizeof(Number));
+  }
+
+  // use(n, k) for every n classes from k on.
+  template <class Use> INLINE_MEMBER void each_part(Use use) const {
+    for (long k = 0; k < WHOLE; k += PART) use(std::integral_constant<long, PART>(), k);
+    if constexpr (WHOLE < K) use(std::integral_constant<long, K - WHOLE>(), WHOLE);
+  }
+
+  // Adds to the outputs of N classes what the words at a place say.
+  template <long N> void forward(long l, long k) const {
+    Number* right = N == PART ? panels : last_panels;  // behind whose rows 0 stays
+    transposed_to_panels(weights(l, k), LD, N, D, right);
+    product<D, vectors(N)>(up(different[l], ROWS), D, {x, LD, 1}, panels_of(right, D), part, LP, ZEROS<LP>, nothing, nothing);
+    for (long b = 0; b < batch; b++)
+      for (long j = 0; j < vectors(N); j++) at(logits + b * LK + k, j) += at(part + place[l * batch + b] * LP, j);
+  }
+
+  // Adds to d_x, which begins at 0, what N classes say of the words at a place, and takes the step of their weights.
+  template <long N> void backward(long l, long k) const {
+    const long rows = up(different[l], ROWS);
+    memset(part, 0, rows * LP * sizeof(Number));
+    for (long b = 0; b < batch; b++)
+      for (long j = 0; j < vectors(N); j++) at(part + place[l * batch + b] * LP, j) += at(logits + b * LK + k, j);
+    product<N, DV>(rows, N, {part, LP, 1}, rows_of(weights(l, k), LD), d_x, LD, k ? nullptr : ZEROS<LD>, nothing, nothing);
+    product<PART, DV>(up(N, ROWS), rows, {part, 1, LP}, rows_of(x, LD), weights(l, k), LD, nullptr, nothing, nothing);
+  }
+
+  void update_words(Number linear_scale, Number factor) const {
+    for (long i = 0; i < of_batch.count; i += ROWS) {
+      Vector v[ROWS][DV];
+      for (long r = 0; r < ROWS; r++)
+        for (long j = 0; j < DV; j++) v[r][j] = at(slopes + (i + r) * LD, j) * linear_scale;
+      if constexpr (NORM) normalise_backward<D>(v, features + i * LD, LD, *(Four*)(scale + i));
+      for (long r = 0; r < ROWS && i + r < of_batch.count; r++)
+        for (long j = 0; j < DV; j++) at(words + of_batch.thing[i + r] * LD, j) += v[r][j] * factor;
+    }
+  }
+
+  static void fold(Number* stored, long count, double& scale) {
+    if (!(scale < SMALLEST_SCALE)) return;
+    for (long i = 0; i < count; i++) stored[i] *= Number(scale);
+    scale = 1;
+  }
+};
+
+extern "C" int64_t scratch_bytes(const Call* call) {
+  Call nowhere = *call;
+  nowhere.scratch = nullptr;
+  return Words(nowhere).memory.end() - (char*)nullptr + 64;
+}
+
+// Takes `num_steps` steps of every trial; a trial that is found to have diverged takes no further one.
+extern "C" void run(const Call* given) {
+  const Call& c = *given;
+  Words words(c);
+  const DenormalsFlushed flushed;
+  for (long t = 0; t < c.num_trials; t++) {
+    if (c.diverged_at[t] >= 0) continue;
+    Number *embedding = c.words + t * c.vocabulary * D, *linear = c.linear + t * K * L * D;
+    words.begin(embedding, linear);
+    for (long s = 0; s < c.num_steps; s++) {
+      const long at = s * c.num_trials + t, number = c.first_step + s;
+      c.loss[t] = words.take(c.sentences[t], c.order[at], c.per_class[t], c.rate[at], c.word_scale[t], c.word_decay[t], c.linear_scale[t], c.linear_decay[t]) / c.batch;
+      if ((number + 1) % c.look_every == 0 && !std::isfinite(c.loss[t])) {
+        c.diverged_at[t] = number;
+        break;
+      }
+    }
+    words.end(embedding, linear);
+  }
+}

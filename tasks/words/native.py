@@ -1,0 +1,100 @@
+"""Steps of `words` by kernels: many of them of a pack's trials in one call, each trial alone.
+
+Shapes: T trials, S steps, V words, D width, K classes, M numbers that the linear layer reads, L words of a sentence,
+N sentences, B batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.native.build import loaded_library
+from depthrate.tasks.native.library import Library, WordsCall
+from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
+from depthrate.tasks.training.native_call import HeldCall, Pace
+from depthrate.tasks.training.native_steps import NUMBERS
+from depthrate.tasks.words.schema import WordsParameters
+from depthrate.tasks.words.sentences import Sentences
+
+
+def words_library(shape: WordsParameters, should_stop: Callable[[], bool]) -> tuple[Library, float]:
+    """Return the kernels that train trials of a shape, and the seconds it took to build them or to wait for that.
+
+    Raises:
+        EngineError, Interrupted: as `loaded_library`.
+    """
+    constants = {
+        "NUMBER": NUMBERS[getattr(torch, shape.dtype)],
+        "WIDTH": shape.width,
+        "CLASSES": shape.sequences,
+        "LENGTH": shape.sentence_length,
+        "NORM": int(shape.layer_norm),
+    }
+    library, seconds = loaded_library("words", constants, should_stop)
+    return Library(library), seconds
+
+
+class WordsState(NamedTuple):
+    """What steps change: matrices in place, and their scales, which are given back."""
+
+    words_TVD: Tensor
+    linear_TKM: Tensor
+    word_scale_T: Tensor
+    linear_scale_T: Tensor
+
+
+class NativeWords:
+    """Runs the steps of a library."""
+
+    def __init__(self, library: Library, shape: WordsParameters, batch: int):
+        fields = WordsCall(vocabulary=shape.vocabulary_size, ln_eps=shape.layer_norm_eps, look_every=CHECK_STEPS)
+        self._call, self._batch = HeldCall(library, fields, batch=batch), batch
+        self.pace = Pace()
+
+    def __call__(
+        self,
+        first_step: int,
+        state: WordsState,
+        trials: Sequence[WordsParameters],
+        sentences: Sequence[Sentences],
+        rates: Sequence[Sequence[float]],
+        orders: Sequence[Sequence[Tensor]],
+        divergence: Divergence | None,
+    ) -> Tensor:
+        """Take as many steps as there are rates [S][T], and return the losses [T] of the last; notes who diverges.
+
+        orders: of each step and trial the sentences [B] of its batch.
+        """
+        assert all(len(order_B) == self._batch for orders_T in orders for order_B in orders_T)
+        loss_T = state.words_TVD.new_empty(len(trials))
+        never_T = torch.full((len(trials),), NEVER)
+        self._call.give(
+            num_trials=len(trials),
+            num_steps=len(rates),
+            first_step=first_step,
+            **state._asdict(),
+            rate_ST=_doubles(rates),
+            word_decay_T=_doubles([trial.embedding_decay for trial in trials]),
+            linear_decay_T=_doubles([trial.weight_decay for trial in trials]),
+            sentences_T=_addresses([of_trial.train_NL for of_trial in sentences]),
+            order_ST=_addresses([order_B for orders_T in orders for order_B in orders_T]),
+            per_class_T=torch.tensor([trial.samples_per_sequence for trial in trials]),
+            loss_T=loss_T,
+            diverged_at_T=never_T if divergence is None else divergence.step_T,
+        )
+        self.pace.run(self._call, len(rates))
+        return loss_T
+
+
+def _doubles(numbers: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def _addresses(tensors: Sequence[Tensor]) -> Tensor:
+    """Return where tensors lie, which must live on while that is used."""
+    assert all(tensor.is_contiguous() for tensor in tensors)
+    return torch.tensor([tensor.data_ptr() for tensor in tensors])
