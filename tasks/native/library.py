@@ -40,7 +40,7 @@ class WordsCall(ctypes.Structure):
             (name, ctypes.c_void_p)
             for name in ("word_decay_T", "linear_decay_T", "sentences_T", "order_ST", "per_class_T")
         ),
-        *((name, ctypes.c_void_p) for name in ("loss_T", "diverged_at_T", "scratch")),
+        *((name, ctypes.c_void_p) for name in ("begins_ST", "epoch_T3", "loss_T", "diverged_at_T", "scratch")),
     ]
 
 

@@ -21,6 +21,8 @@ struct Call {
   const int32_t* const* sentences;          // [T], each [N, L]: words
   const int64_t* const* order;              // [S, T], each [batch]: sentences
   const int64_t* per_class;                 // [T], sentences of a class, which stand together
+  const int64_t* begins;                    // [S, T], whether the step is the first of an epoch
+  double* epoch;                            // [T, 3], of the epoch so far: sum of losses, sentences classified right, sentences
   Number* loss;                             // [T], of each trial's last step
   int64_t* diverged_at;                     // [T], the first step looked at whose loss was not finite; negative: none
   void* scratch;
@@ -79,7 +81,7 @@ struct Words {
   }
 
   // One step of the trial whose matrices were brought; returns the sum of its sentences' losses.
-  double take(const int32_t* sentences, const int64_t* order, long per_class, double rate, double& word_scale, double word_decay, double& linear_scale, double linear_decay) {
+  double take(const int32_t* sentences, const int64_t* order, long per_class, double rate, double& word_scale, double word_decay, double& linear_scale, double linear_decay, double* epoch) {
     read(sentences, order);
     embed(word_scale);
     memset(logits, 0, batch * LK * sizeof(Number));
@@ -88,7 +90,12 @@ struct Words {
       each_part([&](auto n, long k) { forward<n.value>(l, k); });
     }
     double total = 0;
-    for (long b = 0; b < batch; b++) total += cross_entropy<K>(logits + b * LK, order[b] / per_class, batch);
+    for (long b = 0; b < batch; b++) {
+      Number* row = logits + b * LK;
+      epoch[1] += is_largest(row, order[b] / per_class);
+      total += cross_entropy<K>(row, order[b] / per_class, batch);
+    }
+    epoch[0] += total, epoch[2] += batch;
     const Number scale_before = linear_scale;  // of what the words' gradients see
     word_scale *= 1 - rate * word_decay, linear_scale *= 1 - rate * linear_decay;
     memset(slopes, 0, up(of_batch.count, ROWS) * LD * sizeof(Number));
@@ -158,6 +165,12 @@ struct Words {
     product<PART, DV>(up(N, ROWS), rows, {part, 1, LP}, rows_of(x, LD), weights(l, k), LD, nullptr, nothing, nothing);
   }
 
+  static bool is_largest(const Number* row, long y) {  // or as large as others
+    for (long k = 0; k < K; k++)
+      if (row[k] > row[y]) return false;
+    return true;
+  }
+
   void update_words(Number linear_scale, Number factor) const {
     for (long i = 0; i < of_batch.count; i += ROWS) {
       Vector v[ROWS][DV];
@@ -193,7 +206,9 @@ extern "C" void run(const Call* given) {
     words.begin(embedding, linear);
     for (long s = 0; s < c.num_steps; s++) {
       const long at = s * c.num_trials + t, number = c.first_step + s;
-      c.loss[t] = words.take(c.sentences[t], c.order[at], c.per_class[t], c.rate[at], c.word_scale[t], c.word_decay[t], c.linear_scale[t], c.linear_decay[t]) / c.batch;
+      double* epoch = c.epoch + t * 3;
+      if (c.begins[at]) epoch[0] = epoch[1] = epoch[2] = 0;
+      c.loss[t] = words.take(c.sentences[t], c.order[at], c.per_class[t], c.rate[at], c.word_scale[t], c.word_decay[t], c.linear_scale[t], c.linear_decay[t], epoch) / c.batch;
       if ((number + 1) % c.look_every == 0 && !std::isfinite(c.loss[t])) {
         c.diverged_at[t] = number;
         break;

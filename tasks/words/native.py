@@ -38,13 +38,21 @@ def words_library(shape: WordsParameters, should_stop: Callable[[], bool]) -> tu
     return Library(library), seconds
 
 
+class Batch(NamedTuple):
+    """A batch of one trial."""
+
+    sentences_B: Tensor
+    begins_epoch: bool
+
+
 class WordsState(NamedTuple):
-    """What steps change: matrices in place, and their scales, which are given back."""
+    """What steps change in place: matrices, their scales, and what the epoch has passed (`WordsTrainer`)."""
 
     words_TVD: Tensor
     linear_TKM: Tensor
     word_scale_T: Tensor
     linear_scale_T: Tensor
+    epoch_T3: Tensor
 
 
 class NativeWords:
@@ -62,14 +70,12 @@ class NativeWords:
         trials: Sequence[WordsParameters],
         sentences: Sequence[Sentences],
         rates: Sequence[Sequence[float]],
-        orders: Sequence[Sequence[Tensor]],
+        batches: Sequence[Sequence[Batch]],
         divergence: Divergence | None,
     ) -> Tensor:
-        """Take as many steps as there are rates [S][T], and return the losses [T] of the last; notes who diverges.
-
-        orders: of each step and trial the sentences [B] of its batch.
-        """
-        assert all(len(order_B) == self._batch for orders_T in orders for order_B in orders_T)
+        """Take as many steps as there are rates and batches [S][T], return the losses [T] of the last; notes who diverges."""
+        of_steps = [batch for batches_T in batches for batch in batches_T]
+        assert all(len(batch.sentences_B) == self._batch for batch in of_steps)
         loss_T = state.words_TVD.new_empty(len(trials))
         never_T = torch.full((len(trials),), NEVER)
         self._call.give(
@@ -81,7 +87,8 @@ class NativeWords:
             word_decay_T=_doubles([trial.embedding_decay for trial in trials]),
             linear_decay_T=_doubles([trial.weight_decay for trial in trials]),
             sentences_T=_addresses([of_trial.train_NL for of_trial in sentences]),
-            order_ST=_addresses([order_B for orders_T in orders for order_B in orders_T]),
+            order_ST=_addresses([batch.sentences_B for batch in of_steps]),
+            begins_ST=torch.tensor([int(batch.begins_epoch) for batch in of_steps]),
             per_class_T=torch.tensor([trial.samples_per_sequence for trial in trials]),
             loss_T=loss_T,
             diverged_at_T=never_T if divergence is None else divergence.step_T,

@@ -25,7 +25,7 @@ from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engine import EngineError
 from depthrate.tasks.training.plan import learning_rate_factor
 from depthrate.tasks.training.trainer import stream
-from depthrate.tasks.words.native import NativeWords, WordsState
+from depthrate.tasks.words.native import Batch, NativeWords, WordsState
 from depthrate.tasks.words.schema import WordsParameters
 from depthrate.tasks.words.sentences import Sentences
 
@@ -70,12 +70,9 @@ class WordsTrainer:
         self._positions = [0] * len(starts)
         self._orders: list[Tensor | None] = [None] * len(starts)
         self._shuffled: list[tuple[Tensor, Tensor] | None] = [None] * len(starts)
-<<<<<<< HEAD
         self._epoch_T3 = torch.zeros(len(starts), 3, dtype=torch.float64, device=self.device)
         """Of each trial's epoch so far: sum of losses, sentences classified right, sentences."""
-=======
         self._native: NativeWords | None = None
->>>>>>> ca682fd (Native steps of words: products of a place have a row for each different word there, chosen by auto; decided by each task's training)
         self._prepare()
 
     @property
@@ -142,10 +139,10 @@ class WordsTrainer:
         """Take some steps, at least one; return the losses of the last, [T]."""
         steps = range(self.step_count, self.step_count + min(most, native.pace.steps_at_once))
         scales = (torch.tensor(scales, dtype=torch.float64) for scales in (self._word_scales, self._linear_scales))
-        state = WordsState(self._words_TVD, self._linear_TKM, *scales)
+        state = WordsState(self._words_TVD, self._linear_TKM, *scales, self._epoch_T3)
+        batches = [[self._next_sentences(trial) for trial in range(self.num_trials)] for _ in steps]
         rates = [self.lr_at(step) for step in steps]
-        orders = [[self._next_order(trial) for trial in range(self.num_trials)] for _ in steps]
-        loss_T = native(self.step_count, state, self.trials, self.sentences, rates, orders, divergence)
+        loss_T = native(self.step_count, state, self.trials, self.sentences, rates, batches, divergence)
         self._word_scales, self._linear_scales = state.word_scale_T.tolist(), state.linear_scale_T.tolist()
         self.step_count = steps.stop
         return loss_T
@@ -287,11 +284,11 @@ class WordsTrainer:
         words_NL, labels_N = shuffled
         return words_NL[rows], labels_N[rows]
 
-    def _next_order(self, trial: int) -> Tensor:
-        """Return the sentences of the next batch of a trial, [B]."""
+    def _next_sentences(self, trial: int) -> Batch:
+        """Return which sentences the next batch of a trial has."""
         rows, order_N = self._next_rows(trial), self._orders[trial]
         assert order_N is not None
-        return order_N[rows]
+        return Batch(order_N[rows], rows.start == 0)
 
     def _next_rows(self, trial: int) -> slice:
         """Every trial walks its own permutation of its own sentences; an incomplete last batch is left out."""
@@ -301,15 +298,9 @@ class WordsTrainer:
             if batch < num_train:
                 self._orders[trial] = torch.randperm(num_train, generator=self._generators[trial])
             else:
-<<<<<<< HEAD
-                order = torch.arange(num_train)
-            self._orders[trial] = order
-            self._shuffled[trial] = shuffled = self._shuffle(trial, order)
-            self._epoch_T3[trial] = 0
-=======
                 self._orders[trial] = torch.arange(num_train)
             self._shuffled[trial] = None
->>>>>>> ca682fd (Native steps of words: products of a place have a row for each different word there, chosen by auto; decided by each task's training)
+            self._epoch_T3[trial] = 0
             start = 0
         self._positions[trial] = start + batch
         return slice(start, start + batch)
