@@ -138,8 +138,13 @@ class WordsTrainer:
     def _native_steps(self, native: NativeWords, most: int, divergence: Divergence | None) -> Tensor:
         """Take some steps, at least one; return the losses of the last, [T]."""
         steps = range(self.step_count, self.step_count + min(most, native.pace.steps_at_once))
-        scales = (torch.tensor(scales, dtype=torch.float64) for scales in (self._word_scales, self._linear_scales))
-        state = WordsState(self._words_TVD, self._linear_TKM, *scales, self._epoch_T3)
+        state = WordsState(
+            self._words_TVD,
+            self._linear_TKM,
+            torch.tensor(self._word_scales, dtype=torch.float64),
+            torch.tensor(self._linear_scales, dtype=torch.float64),
+            self._epoch_T3,
+        )
         batches = [[self._next_sentences(trial) for trial in range(self.num_trials)] for _ in steps]
         rates = [self.lr_at(step) for step in steps]
         loss_T = native(self.step_count, state, self.trials, self.sentences, rates, batches, divergence)
