@@ -11,8 +11,8 @@ from depthrate.tasks.function_task import FunctionTask
 from depthrate.tasks.own.references import OWN, code_of_references, references_of_text
 from depthrate.tasks.parameters import nearest
 from depthrate.tasks.task import Task, TaskError
-from depthrate.tasks.task_code import TaskCode, real_path
-from depthrate.tasks.user_code import code_of_file, code_of_installed, load_user_module
+from depthrate.tasks.task_code import TaskCode
+from depthrate.tasks.user_code import code_of_file, code_of_installed, load_user_module, task_file
 
 
 def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] | None = None) -> Task:
@@ -67,19 +67,19 @@ def code_of_task(name: str) -> TaskCode | None:
     if name.partition("?")[0] == OWN:
         return code_of_references(references_of_text(name))
     where = name.rpartition(":")[0]
-    return code_of_file(real_path(Path(where))) if where.endswith(".py") else code_of_installed(where)
+    return code_of_file(task_file(Path(where))) if where.endswith(".py") else code_of_installed(where)
 
 
 def absolute_task_name(name: str, folder: Path) -> str:
     """Return the task's name with a relative file path made absolute, so that any process can load it.
 
     Raises:
-        TaskError: it has characters that no name has.
+        TaskError: it has characters that no name has, or is a link to what is no Python file.
     """
     _check_text(name)
     where, separator, function_name = name.rpartition(":")
     if separator and where.endswith(".py"):
-        return f"{real_path(folder / where)}:{function_name}"
+        return f"{task_file(folder / where)}:{function_name}"
     return name
 
 

@@ -57,6 +57,18 @@ def load_user_module(
     return _load_file(where, folder, files) if where.endswith(".py") else _load_module(where, files)
 
 
+def task_file(given: Path) -> Path:
+    """Return where a task file's path leads, absolute.
+
+    Raises:
+        TaskError: it is a link to a file that has no name of a Python file.
+    """
+    path = real_path(given)
+    if path.suffix != ".py":
+        raise TaskError(f"task file {given} is a link to {path}, which has no name of a Python file (*.py)")
+    return path
+
+
 def code_of_file(path: Path, given: str | None = None) -> TaskCode:
     """Return a file's code, which was `given` by this name: itself and what it imports of what lies beside it.
 
@@ -305,7 +317,7 @@ _IMPORT_PATH = _ImportPath()
 
 def _load_file(path_text: str, folder: Path | None, files: Mapping[str, bytes] | None) -> tuple[Any, TaskCode]:
     given = (folder or Path.cwd()) / path_text
-    path = real_path(given)
+    path = real_path(given) if files is not None else task_file(given)
     if files is not None:
         code = TaskCode(path.parent, path.name, tuple(sorted(files.items())))
         if path.name not in files:

@@ -82,8 +82,7 @@ def support_table(curves: Sequence[FittedCurve]) -> str:
     notes = []
     if any(curve.bound is not None and not curve.is_stationary for curve, _ in fitted):
         notes.append(
-            "No theorem's bound is compared where trials are not stationary: it speaks of optima, and these rates are of "
-            "training at this budget."
+            "No theorem's bound is compared: it speaks of optima, and these rates are of training at this budget."
         )
     if any(curve.above for curve, _ in fitted):
         notes.append(

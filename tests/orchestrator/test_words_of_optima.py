@@ -49,7 +49,7 @@ def test_what_is_not_stationary_is_said_to_be_of_training_or_unconverged(curve, 
     assert f"unconverged: {len(ALL - stationary)} of 12 trials" in table
     assert ("of training at this budget, not of an optimum" in table) == (not stationary)
     said = fit_sentence(unfinished) + support_table([unfinished])
-    without = re.sub(r"No theorem's bound is compared .*? at this budget\.", "", said)
+    without = re.sub(r"No theorem's bound is compared: .*? at this budget\.", "", said)
     assert without != said and not CLAIM.search(without), without
 
 

@@ -101,7 +101,7 @@ def _bound(data: ReportData, each: Measurement) -> tuple[pd.Series[float], str]:
     reached = each.optimum.reached_where if each.optimum else ""
     of_optima = bound.where(data.results.get(reached, missing) == 1)
     if of_optima.isna().all():
-        return of_optima, "it speaks of optima, and of none of these trials a solver says that it is stationary"
+        return of_optima, "it speaks of optima, and of none of these trials a solver says that it has reached one"
     trials = data.trials.drop_duplicates("trial_id").set_index("trial_id").loc[data.results["trial_id"]]
     rows = [{str(name): value for name, value in row.items()} for row in trials[data.parameters].to_dict("records")]
     zero = None if each.at_zero is None else each.at_zero(rows)

@@ -44,11 +44,11 @@ def data_of(matrices: int, weight_decay: dict[int, float], arch: str | None = No
 
 def test_a_bound_far_above_does_not_press_the_values_into_a_line() -> None:
     equal = dict.fromkeys(DEPTHS, 0.005)
-    (plot,) = limit_plots(data_of(1, equal, objective_bound=[1e5, 2e4, 1e4, 9e3], stationary=[1.0] * 4))
+    (plot,) = limit_plots(data_of(1, equal, objective_bound=[2.2, 2.1, 2.0, 1.9], stationary=[1.0] * 4))
     low, high = plot.layout["yaxis"]["range"]
     values = [y for trace in plot.traces for y in trace["y"] if y and trace["legendgroup"] != "bound"]
     assert 10**low < min(values) and max(values) < 10**high < 2 * max(values)
-    assert plot.notes == ["The theorem's own bound lies above the figure: 9·10³ to 1·10⁵."]
+    assert plot.notes == ["The theorem's own bound lies above the figure: 1.92 to 2.22."]
     (near,) = limit_plots(data_of(1, equal, objective_bound=[0.1, 0.05, 0.04, 0.03], stationary=[1.0] * 4))
     assert not near.notes and "range" not in near.layout["yaxis"]
 

@@ -20,7 +20,7 @@ from native_trials import (
 )
 
 from depthrate.tasks.native.library import Library
-from depthrate.tasks.training import native_steps
+from depthrate.tasks.training import native_call
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engine import EngineError
 from depthrate.tasks.training.native_steps import native_library
@@ -137,7 +137,7 @@ def test_who_diverges_is_noted_at_the_step_at_which_it_is_eagerly_and_disturbs_n
 def test_calls_grow_while_they_take_a_fraction_of_a_second_and_end_where_they_are_to(call_s, calls, monkeypatch):
     clock = itertools.count(step=call_s)
     trainer = native_trainer(network_of(5, inputs=3, classes=2), plan_of(), trials_of(1), 5)
-    monkeypatch.setattr(native_steps, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(native_call, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     divergence = Divergence(1, trainer.device)
     for expected in calls:
         trainer.advance(20, divergence)

@@ -24,6 +24,7 @@ from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
 from depthrate.tasks.training.replayed_step import ReplayedStep
 from depthrate.tasks.training.step_cache import compiled_program, compiled_step, program_key
 from depthrate.tasks.training.trainer import FusedTrainer
+from depthrate.tasks.training.training import NetworkTraining
 
 INPUTS, CLASSES, SAMPLES, TRIALS = 12, 5, 43, 5
 PLAN = TrainingPlan(
@@ -296,7 +297,7 @@ def test_without_a_compiler_auto_is_eager_and_compiled_says_what_is_missing(monk
     trials = [params_of(0, width=8)]
     eagerly, _ = run_as(Engine.EAGER, trials)
     monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.setattr(training_pack, "chosen_engine", lambda asked, shape, device: Engine.COMPILED)
+    monkeypatch.setattr(NetworkTraining, "engine", lambda training, asked, device: Engine.COMPILED)
     found, context = run_as(Engine.AUTO, trials)
     assert context.ran_as[-1] == (Engine.EAGER, None) and "no-such-compiler" in caplog.text
     assert_same(found, eagerly)
