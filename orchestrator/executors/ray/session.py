@@ -33,7 +33,6 @@ KNOCK_S = 10.0
 """How long a head's port may take to accept a connection."""
 START_WAIT_S = 120.0
 """Longest wait for a node to say what is installed on it."""
-AUTH_MODE = "RAY_AUTH_MODE"
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
 
 
@@ -43,8 +42,6 @@ class Session:
     def __init__(self, *, address: str | None, workers: int | None = None, gpus: int = 0):
         self._address, self._workers, self._gpus = address, workers, gpus
         self._folder: str | None = None
-        self._auth_mode: str | None = None
-        """As it was given in the environment, where a Ray of our own sets it."""
         self.is_ours = False
         """Whether it was started here, and ends with `close`."""
 
@@ -57,7 +54,6 @@ class Session:
         if ray.is_initialized():
             return self
         self._knock()
-        self._auth_mode = os.environ.get(AUTH_MODE)
         environment = {**WORKER_ENVIRONMENT, "DEPTHRATE_DRIVER_PID": "", "RAY_USAGE_STATS_ENABLED": "0"}
         with written_errors() as written:
             try:
@@ -71,7 +67,7 @@ class Session:
                 why = self._why_not(error, written())
                 with contextlib.suppress(Exception):
                     ray.shutdown()  # what has started of it
-                self._tidy_up()
+                self._remove_folder()
                 raise RayError(why) from None
         self.is_ours = True
         return self
@@ -97,7 +93,7 @@ class Session:
         if self._address is None:
             return f"no Ray could be started here: {told(error)}; {OWN_RAY_LATE}"
         if "Unauthenticated" in written or "authentication token" in str(error).lower():
-            is_given = os.environ.get(AUTH_MODE) == "token"
+            is_given = os.environ.get("RAY_AUTH_MODE") == "token"
             return (
                 f"the Ray cluster at {self._address!r} is there and asks for a token, and "
                 f"{'the one given here is another' if is_given else 'none is given here'}; set RAY_AUTH_MODE=token and, unless "
@@ -147,7 +143,7 @@ class Session:
     def abandon(self) -> None:
         """Leave a Ray that is gone without a word to it: every word would wait for a minute and then end this process."""
         atexit.unregister(ray.shutdown)
-        self._tidy_up()
+        self._remove_folder()
 
     def close(self) -> None:
         """Disconnect, and end what was started."""
@@ -156,15 +152,7 @@ class Session:
         try:
             ray.shutdown()
         finally:
-            self._tidy_up()
-
-    def _tidy_up(self) -> None:
-        """Leave the environment as it was: with a token, a cluster without one that is joined next would lose all actors."""
-        if self._auth_mode is None:
-            os.environ.pop(AUTH_MODE, None)
-        else:
-            os.environ[AUTH_MODE] = self._auth_mode
-        self._remove_folder()
+            self._remove_folder()
 
     def _remove_folder(self) -> None:
         if self._folder is not None:

@@ -12,13 +12,11 @@ import pytest
 
 pytest.importorskip("ray")
 
-import ray
 from ray import cloudpickle
 from ray.air.execution._internal import actor_manager
 from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayTaskError
 
 from depthrate.orchestrator.executors.ray.errors import death_of, error_of, kind_of, outlive_memory_kills
-from depthrate.orchestrator.executors.ray.session import Session
 
 
 class Attack:
@@ -71,21 +69,6 @@ def test_an_error_is_read_as_text_and_no_pickle_is_loaded(tmp_path: Path) -> Non
 )
 def test_the_kind_of_a_failure_is_told_by_its_text(error: object, kind: str, tmp_path: Path) -> None:
     assert kind_of(error_of(failed(tmp_path, error))) == kind
-
-
-@pytest.mark.parametrize("given", [None, "disabled"])
-def test_a_ray_of_our_own_leaves_no_token_to_what_comes_after_it(
-    given: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A launch on a cluster without one would then lose every worker before it runs."""
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    if given is not None:
-        monkeypatch.setenv("RAY_AUTH_MODE", given)
-    monkeypatch.setattr(ray, "init", lambda **_: os.environ.update(RAY_AUTH_MODE="token"))  # as it does
-    monkeypatch.setattr(ray, "shutdown", lambda: None)
-    session = Session(address=None, workers=1).connect()
-    session.close()
-    assert os.environ.get("RAY_AUTH_MODE") == given
 
 
 def test_a_death_is_one_line_that_all_who_died_so_have(tmp_path: Path) -> None:
