@@ -38,3 +38,4 @@ def ended_after(connection: duckdb.DuckDBPyConnection, timeout_s: float | None) 
         yield
     finally:
         timer.cancel()
+        timer.join()  # it holds the connection: at the end of a process DuckDB would tell of what it still holds

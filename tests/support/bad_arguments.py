@@ -83,7 +83,6 @@ def _of_launches() -> Iterator[Said]:
             (["quickstrat"], "did you mean 'quickstart'"),
             ([""], "sweep file '' does not exist"),
             (["nothing.yaml"], "does not exist"),
-            (["."], "is a folder"),
             (["nothing.py:f"], "does not exist"),
             (["a\0b.yaml"], "does not exist"),
             (["quickstart", "--set", "depth"], "give KEY=VALUE"),
@@ -108,6 +107,7 @@ def _of_launches() -> Iterator[Said]:
 
 
 def _of_runs() -> Iterator[Said]:
+    yield ["run", "."], "is a folder"
     for words, piece in (
         (["--detach"], "--detach goes with"),
         (["--checkpoint-seconds", "-1"], "for '--checkpoint-seconds'"),
