@@ -156,14 +156,9 @@ class Lbfgs:
         else:
             self.is_stalled = True
 
-    def state(self, *, is_over: bool = False) -> dict[str, Any]:
-        """Return all that it needs to go on, as tensors and numbers; of a search that is over no more than its end."""
-        ends = [self.value, self.gradient_norm]
-        if is_over:
-            return {"iterate_P": self.iterate_P, "ends": ends}
+    def state(self) -> dict[str, Any]:
+        """Return all that it needs to go on from its iterate, as tensors and numbers."""
         return {
-            "iterate_P": self.iterate_P,
-            "ends": ends,
             "tensors": [self.point_P, self.gradient_P, self._pairs_MP],
             "direction_P": self._direction_P,
             "products": [torch.from_numpy(self._sy_MM.copy()), torch.from_numpy(self._yy_MM.copy())],

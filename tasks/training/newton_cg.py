@@ -120,14 +120,9 @@ class NewtonCg:
     def _try(self) -> None:
         self._asked, self.point_P = "step", self.iterate_P + self._step_P
 
-    def state(self, *, is_over: bool = False) -> dict[str, Any]:
-        """Return all that it needs to go on, as tensors and numbers; of a search that is over no more than its end."""
-        ends = [self.value, self.gradient_norm]
-        if is_over:
-            return {"iterate_P": self.iterate_P, "ends": ends}
+    def state(self) -> dict[str, Any]:
+        """Return all that it needs to go on from its iterate, as tensors and numbers."""
         return {
-            "iterate_P": self.iterate_P,
-            "ends": ends,
             "newton": [
                 self.point_P, self.gradient_P, self._step_P, self._bent_P, self._residual_P, self._direction_P,
             ],

@@ -155,7 +155,7 @@ class Polisher:
         """Return all that is needed to go on, as tensors and numbers."""
         trials = [
             [
-                trial.search.state(is_over=trial.finished_at is not None),
+                _end_of(trial.search) | (trial.search.state() if trial.finished_at is None else {}),
                 trial.stage,
                 trial.finished_at,
                 [trial.best_P, trial.lowest, trial.best_gradient_norm, trial.is_stationary],
@@ -178,3 +178,8 @@ class Polisher:
             trial.best_P, trial.lowest, trial.best_gradient_norm, *said = best
             trial.is_stationary = any(said)  # checkpoints of older versions do not say
             trial.best_P = trial.best_P.to(trial.search.iterate_P.device)
+
+
+def _end_of(search: Lbfgs | NewtonCg) -> dict[str, Any]:
+    """Return where a search is: all that is kept of one that is over."""
+    return {"iterate_P": search.iterate_P, "ends": [search.value, search.gradient_norm]}
