@@ -94,14 +94,16 @@ def find_sweep_file(given: str) -> Path:
 
 def sweeps_in_folder(given: str) -> list[str]:
     """Return the names, for `load_sweep`, of the sweeps in a folder of the user's or of the shipped ones."""
-    folder = Path(given)
-    if given and folder.is_dir():
+    if not given:
+        return []
+    if (folder := Path(given)).is_dir():
         return sorted(str(file) for file in folder.glob("*.yaml"))
-    return sorted(name for name in _shipped() if name.startswith(f"{given.rstrip('/')}/"))
+    below = SHIPPED / given
+    return sorted(_shipped(below)) if below.is_dir() else []
 
 
-def _shipped() -> dict[str, Path]:
-    return {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in SHIPPED.rglob("*.yaml")}
+def _shipped(below: Path = SHIPPED) -> dict[str, Path]:
+    return {file.relative_to(SHIPPED).with_suffix("").as_posix(): file for file in below.rglob("*.yaml")}
 
 
 def load_sweep(given: str, overrides: Mapping[str, Any] | None = None) -> SweepSpec:

@@ -38,7 +38,7 @@ def fit_sentence(curve: FittedCurve) -> str:
     left_out = f" Left out: {escape(excluded)}." if excluded else ""
     if power is None:
         return f"{start}: no fit ({escape(curve.note or 'too few points')}).{left_out}"
-    doubt = f" <strong>({unconverged_words(curve)})</strong>" if curve.unconverged else ""
+    doubt = f" <strong>({_unconverged_words(curve)})</strong>" if curve.unconverged else ""
     return f"{start} {_headline(curve, power)}{doubt}.{left_out}"
 
 
@@ -149,7 +149,7 @@ def rivals_words(curve: FittedCurve) -> str:
     return f"{lower}, but over whole seeds the power law is not rejected (p = {p_text(p)})"
 
 
-def unconverged_words(curve: FittedCurve) -> str:
+def _unconverged_words(curve: FittedCurve) -> str:
     """Say how many of a curve's trials are not converged."""
     if len(curve.unconverged) == len(curve.rows):
         return "all trials unconverged"

@@ -163,3 +163,21 @@ def test_a_step_that_does_something_else_is_refused():
     vars(wrong).update(vars(library))
     with pytest.raises(EngineError, match="the native step of ResidualNetwork gives loss .*--engine eager"):
         trainer_of(network, plan, trials_of(1), 20).use_native(wrong)
+
+
+def test_a_step_that_differs_at_one_start_only_is_taken():
+    """As where rounding decides on which side of a ReLU's kink a value lies."""
+    calls = []
+
+    class AtOneStart(Library):
+        def run(self, call):
+            calls.append(call)
+            call.ln_eps = 1.0 if len(calls) == 1 else 1e-12
+            super().run(call)
+
+    network, plan = network_of(19, depth=3, inputs=64, classes=17), plan_of()
+    library, _ = native_library(network, plan, lambda: False)
+    once = AtOneStart.__new__(AtOneStart)
+    vars(once).update(vars(library))
+    trainer_of(network, plan, trials_of(1), 20).use_native(once)
+    assert len(calls) == 2
