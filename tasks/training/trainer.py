@@ -41,9 +41,9 @@ than rounding, far less than a fault."""
 
 
 CHECKED_STARTS = 12
-"""From how many starts another engine may take its first step before it is refused. Of millions of values that go through a ReLU
-one may lie so near to 0 that rounding decides its side, and with it a whole sample's part of the gradient; that happens at
-single starts, a fault at all."""
+"""From how many starts another engine may take its first step before it is refused. Of millions of values that go through a
+ReLU one may lie so near to 0 that rounding decides its side, and with it a sample's part of the gradient; and where a start is
+an optimum its gradient is what rounding leaves. That happens at single starts, a fault at all."""
 BESIDE = 0.01
 """Share by which the parameters of other starts differ from the first."""
 EXACTNESS = 30
