@@ -45,6 +45,11 @@ def test_spec_and_trials_are_those_of_ever(name):
     assert found(name) == GOLDEN[name]
 
 
+def test_no_two_have_one_name_under_which_a_store_would_mix_them():
+    names = [load_sweep(name).name for name in NAMES]
+    assert sorted(set(names)) == sorted(names)
+
+
 if __name__ == "__main__":
     assert sys.argv[1:] == ["--update"], __doc__
     GOLDEN_FILE.write_text(json.dumps({name: found(name) for name in NAMES}, indent=1) + "\n")
