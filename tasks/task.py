@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -46,6 +47,22 @@ class Engine(StrEnum):
     """Each step as one program, compiled for its shape and this processor."""
 
 
+class SharedLibraries(Protocol):
+    """Libraries of kernels that machines leave for each other, by the names of their files."""
+
+    def found(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        """Yield name and content of those whose name begins so.
+
+        Raises:
+            OSError: others decide what they are, or they cannot be read.
+        """
+        ...
+
+    def keep(self, path: Path) -> None:
+        """Leave one there, unless it is there already or nobody may take it over."""
+        ...
+
+
 class TaskContext(Protocol):
     """What a running task may ask of the outside."""
 
@@ -67,6 +84,11 @@ class TaskContext(Protocol):
     @property
     def engine(self) -> Engine:
         """How the launch wants steps to be run."""
+        ...
+
+    @property
+    def libraries(self) -> SharedLibraries | None:
+        """Where kernels are left for machines that cannot build them; null where there is no such place."""
         ...
 
     def runs_as(self, engine: Engine, compile_s: float | None = None) -> None:

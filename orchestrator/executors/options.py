@@ -128,6 +128,8 @@ class JobOptions(LaunchOptions):
     """The version of the task's source that workers run, as the store keeps it; null for a task that comes with depthrate."""
     accepted_codes: Sequence[str] = ()
     """Other versions that count as this one, so that their checkpoints are gone on from."""
+    shares_libraries: bool = False
+    """Whether workers leave kernels in the store for nodes without a compiler: where packs run on other machines."""
     git_sha: str | None
     git_dirty: bool | None
     gpu_share: float = 1.0

@@ -26,7 +26,7 @@ def check_stored_sweep(sweep: SweepSpec, path: str, store: Store) -> None:
     code = code_of_task(task)
     if code is not None and is_accepted(code.content_hash):
         return
-    reason = _who_writes(store, path)
+    reason = who_writes(store, path)
     if code is not None:
         reason = next(iter(distrust(code, code.root / code.main, named=False)), reason)
     if reason is not None:
@@ -44,7 +44,7 @@ def check_kept_code(given: str, code_hash: str, path: str, store: Store) -> None
     Raises:
         UsageError: others can keep code there whose hash begins so, and it was not accepted.
     """
-    if is_hash(given) or is_accepted(code_hash) or (reason := _who_writes(store, path)) is None:
+    if is_hash(given) or is_accepted(code_hash) or (reason := who_writes(store, path)) is None:
         return
     raise UsageError(
         f"--code {given} is how the hash of code in the store begins, which is not executed: {reason}; look at it, and give "
@@ -52,7 +52,7 @@ def check_kept_code(given: str, code_hash: str, path: str, store: Store) -> None
     )
 
 
-def _who_writes(store: Store, path: str) -> str | None:
+def who_writes(store: Store, path: str) -> str | None:
     """Say who else may write what a store has at a path; None where nobody does."""
     if not store.is_shared:
         return None

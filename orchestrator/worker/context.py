@@ -17,6 +17,7 @@ from depthrate.orchestrator.attempts.record import Attempt
 from depthrate.orchestrator.executors.base import PackJob
 from depthrate.orchestrator.worker.live_curves import LiveCurves
 from depthrate.orchestrator.worker.pruning import Pruning
+from depthrate.orchestrator.worker.stored_libraries import StoredLibraries
 from depthrate.storage.files.data_folder import DataFolder
 from depthrate.storage.files.full import is_full
 from depthrate.storage.files.json_objects import read_sealed, sealed
@@ -95,6 +96,11 @@ class WorkerContext(TrainsByHand):
     def engine(self) -> Engine:
         """How the launch wants steps to be run."""
         return Engine(self.job.options.engine)
+
+    @property
+    def libraries(self) -> StoredLibraries | None:
+        """Where kernels are left for nodes that cannot build them."""
+        return StoredLibraries(self.store) if self.job.options.shares_libraries else None
 
     def runs_as(self, engine: Engine, compile_s: float | None = None) -> None:
         """Note how steps are run, and how long compiling them took."""

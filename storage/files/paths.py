@@ -20,6 +20,7 @@ searches/sweep=<sweep>/<study>/<batch>-<digest>.json                what a searc
 searches/sweep=<sweep>/reports/<attempt>.json                       what trials that may be pruned reported, and which were
 fits/sweep=<sweep>/fits.parquet                                     the newest fits of a sweep
 code/<hash>/index.json, files/<path>                                a task's source, once for each version of it
+libraries/<kernels>.so                                              what a node built for those like it without a compiler
 decisions/sweep=<sweep>/<number>-<digest>.json                      which versions of a task's code count
 removals/<removal>.json, <seal>.seal, <seal>.gone                   which rows were removed; which of them for good
 removed/<removal>/<path>                                            what a removed sweep had beside its results, until then
@@ -112,6 +113,7 @@ KINDS = (
     FileKind("fits", "fits/sweep=*/fits.parquet", _OBJECT),
     FileKind("code index", "code/*/index.json", _OBJECT),
     FileKind("code", "code/*/files/**", _OBJECT),
+    FileKind("library", "libraries/*.so", _OBJECT),
     FileKind("decision", "decisions/sweep=*/*.json", _OBJECT),
     FileKind("removal", "removals/*.json", _OBJECT),
     FileKind("purge record", "removals/*.seal", _OBJECT),
@@ -367,6 +369,11 @@ def code_index_path(code_hash: str) -> str:
 def code_file_path(code_hash: str, path: str) -> str:
     """Return where a file of a task's source is kept; `path` is relative to the task's folder."""
     return f"{code_folder(code_hash)}/files/{quote(path)}"
+
+
+def library_path(file_name: str) -> str:
+    """Return where kernels are kept that a node built."""
+    return f"libraries/{identity(file_name)}"
 
 
 def decision_path(sweep: str, number: int, digest: str) -> str:

@@ -1,7 +1,8 @@
 """Libraries of kernels on disk, each built once on a machine in a few seconds, by one process while others wait for it.
 
 They lie below XDG_CACHE_HOME, else ~/.cache, in `depthrate/native`. A file's name says what it depends on (sources, constants,
-flags, processor; compiler) and what it holds (its checksum). The folder may be deleted at any time.
+flags, processor; compiler) and what it holds (its checksum). The folder may be deleted at any time. A machine without a
+compiler takes over what another one with the same processor has built, where there is a place for that.
 """
 
 from __future__ import annotations
@@ -19,17 +20,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from depthrate.tasks.task import Interrupted
-from depthrate.tasks.training.engine import EngineError, compiler
+from depthrate.tasks.task import Interrupted, SharedLibraries
+from depthrate.tasks.training.engine import EngineError, NoCompilerError, compiler
 
 SOURCES = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 POLL_S = 0.05
+OTHERS_S, LOOK_S = 20.0, 1.0
+"""How long a machine without a compiler waits for a library of others, who may just be building it, and between two looks."""
 ERROR_HEAD = 2000
 
 
 def loaded_library(
-    family: str, constants: Mapping[str, object], should_stop: Callable[[], bool], flags: tuple[str, ...] = FLAGS
+    family: str,
+    constants: Mapping[str, object],
+    should_stop: Callable[[], bool],
+    shared: SharedLibraries | None = None,
+    flags: tuple[str, ...] = FLAGS,
 ) -> tuple[ctypes.CDLL, float]:
     """Return the library of a family of networks for these constants, and the seconds it took to build it or wait for it.
 
@@ -46,8 +53,15 @@ def loaded_library(
         folder.mkdir(parents=True, exist_ok=True)
         path = _kept(folder, name)
         if path is None:
-            with locked(folder / f"{name}.lock", should_stop):
-                path = _kept(folder, name) or _build(folder, name, family, constants, flags, should_stop)
+            try:
+                compiler()
+            except NoCompilerError as missing:
+                path = _taken_over(folder, name, shared, missing, should_stop)
+            else:
+                with locked(folder / f"{name}.lock", should_stop):
+                    path = _kept(folder, name) or _build(folder, name, family, constants, flags, should_stop)
+        if shared is not None:
+            shared.keep(path)
         return ctypes.CDLL(str(path)), time.monotonic() - started
     except OSError as error:
         raise EngineError(f"native steps are kept in {folder}, which cannot be used: {error}") from error
@@ -99,10 +113,51 @@ def _kept(folder: Path, name: str) -> Path | None:
     with suppress(EngineError):
         name = f"{name}-{_compiler_digest()}"
     for path in sorted(folder.glob(f"{name}-*.so")):
-        if path.stem.rpartition("-")[2] == _digest(path.read_bytes()):
+        if _is_whole(path.name, path.read_bytes()):
             return path
         path.unlink(missing_ok=True)
     return None
+
+
+def _is_whole(file_name: str, content: bytes) -> bool:
+    """Whether a library is what its name says."""
+    return Path(file_name).stem.rpartition("-")[2] == _digest(content)
+
+
+def _taken_over(
+    folder: Path,
+    name: str,
+    shared: SharedLibraries | None,
+    missing: NoCompilerError,
+    should_stop: Callable[[], bool],
+) -> Path:
+    """Return a library that another machine built, copied into our folder: what is loaded is what was compared with its name.
+
+    Raises:
+        NoCompilerError: there is none.
+        Interrupted: asked to stop while it waited for one.
+    """
+    if shared is None:
+        raise missing
+    until, why = time.monotonic() + OTHERS_S, None
+    while why is None:
+        try:
+            for file_name, content in shared.found(f"{name}-"):
+                if _is_whole(file_name, content):
+                    with tempfile.TemporaryDirectory(dir=folder, prefix="taking-") as work:
+                        copy = Path(work) / "library.so"
+                        copy.write_bytes(content)
+                        return copy.replace(folder / file_name)
+                why = f"{file_name} in the store is not what its name says and was not loaded: delete it"
+        except OSError as error:
+            why = str(error)
+        if should_stop():
+            raise Interrupted
+        if why is None and time.monotonic() >= until:
+            why = "no node with a compiler and this processor has left a library in the store"
+        elif why is None:
+            time.sleep(LOOK_S)
+    raise NoCompilerError(f"{missing}; {why}") from None
 
 
 def _build(

@@ -22,7 +22,7 @@ from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.networks.flat_parameters import split_parameters
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.parameters import changed
-from depthrate.tasks.task import Engine, ResultStatus, TaskContext, TrialResult
+from depthrate.tasks.task import Engine, ResultStatus, SharedLibraries, TaskContext, TrialResult
 from depthrate.tasks.training.computing import computing
 from depthrate.tasks.training.pack import ready_pack
 from depthrate.tasks.training.parameters import TrainingParameters
@@ -128,6 +128,11 @@ class StageContext:
     def engine(self) -> Engine:
         """How the launch wants steps to be run."""
         return self.chain.context.engine
+
+    @property
+    def libraries(self) -> SharedLibraries | None:
+        """Where kernels are left for machines that cannot build them."""
+        return self.chain.context.libraries
 
     def runs_as(self, engine: Engine, compile_s: float | None = None) -> None:
         """Tell how the first depth's steps are run: the others have none but polish's."""

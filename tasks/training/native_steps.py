@@ -14,6 +14,7 @@ from torch import Tensor
 from depthrate.tasks.native.build import loaded_library
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import Network
+from depthrate.tasks.task import SharedLibraries
 from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
 from depthrate.tasks.training.native_call import NativeCall, Pace
 from depthrate.tasks.training.plan import PolishPlan, TrainingPlan
@@ -21,25 +22,31 @@ from depthrate.tasks.training.plan import PolishPlan, TrainingPlan
 NUMBERS = {torch.float32: "float", torch.float64: "double"}
 
 
-def native_library(network: Network, plan: TrainingPlan, should_stop: Callable[[], bool]) -> tuple[Library, float]:
+def native_library(
+    network: Network, plan: TrainingPlan, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
+) -> tuple[Library, float]:
     """Return the kernels that train such a network, and the seconds it took to build them or to wait for that.
 
     Raises:
         EngineError, Interrupted: as `loaded_library`.
     """
-    return _library(network, {"NUMBER": NUMBERS[plan.dtype]}, should_stop)
+    return _library(network, {"NUMBER": NUMBERS[plan.dtype]}, should_stop, shared)
 
 
-def smoothed_library(network: Network, polish: PolishPlan, should_stop: Callable[[], bool]) -> tuple[Library, float]:
+def smoothed_library(
+    network: Network, polish: PolishPlan, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
+) -> tuple[Library, float]:
     """Return, as `native_library`, the kernels that polish such a network: in float64, with its kinks rounded off."""
     rounded = 2 if polish.to_stationary else 1
-    return _library(network, {"NUMBER": NUMBERS[torch.float64], "SMOOTHED": rounded}, should_stop)
+    return _library(network, {"NUMBER": NUMBERS[torch.float64], "SMOOTHED": rounded}, should_stop, shared)
 
 
-def _library(network: Network, constants: dict[str, object], should_stop: Callable[[], bool]) -> tuple[Library, float]:
+def _library(
+    network: Network, constants: dict[str, object], should_stop: Callable[[], bool], shared: SharedLibraries | None
+) -> tuple[Library, float]:
     kernels = network.kernels()
     assert kernels is not None, "chosen_engine lets no other network through"
-    library, seconds = loaded_library(kernels.family, {**constants, **kernels.constants}, should_stop)
+    library, seconds = loaded_library(kernels.family, {**constants, **kernels.constants}, should_stop, shared)
     return Library(library), seconds
 
 

@@ -128,12 +128,14 @@ class TrainingPack:
     def _use_native(self) -> float:
         compile_s, trainer = 0.0, self.trainer
         if not self.is_trained:
-            library, compile_s = self.training.native_library(self.context.should_stop)
+            library, compile_s = self.training.native_library(self.context.should_stop, self.context.libraries)
             trainer.use_native(library)
         if self.polishes_natively(Engine.NATIVE):
             assert self.training.polish is not None and isinstance(trainer, FusedTrainer)
             polish = self.training.polish
-            self._polish_library, polish_s = smoothed_library(trainer.network, polish, self.context.should_stop)
+            self._polish_library, polish_s = smoothed_library(
+                trainer.network, polish, self.context.should_stop, self.context.libraries
+            )
             compile_s += polish_s
         return compile_s
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.task import Engine
+from depthrate.tasks.task import Engine, SharedLibraries
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engine import chosen_engine
@@ -103,7 +103,9 @@ class Training(ABC):
         """
 
     @abstractmethod
-    def native_library(self, should_stop: Callable[[], bool]) -> tuple[Library, float]:
+    def native_library(
+        self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
+    ) -> tuple[Library, float]:
         """Return the kernels of its steps, and the seconds it took to build them or to wait for that.
 
         Raises:
@@ -154,9 +156,11 @@ class NetworkTraining(Training):
         """Return how the steps are run, given what was asked for."""
         return chosen_engine(asked, self.shape(), device)
 
-    def native_library(self, should_stop: Callable[[], bool]) -> tuple[Library, float]:
+    def native_library(
+        self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
+    ) -> tuple[Library, float]:
         """Return the kernels of its steps, and the seconds that building them took."""
-        return native_library(self.network, self.plan, should_stop)
+        return native_library(self.network, self.plan, should_stop, shared)
 
     def begin(self, device: str = "cpu") -> FusedTrainer:
         """Return the trainer of all trials, on a device, before their first step."""

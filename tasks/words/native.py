@@ -14,6 +14,7 @@ from torch import Tensor
 
 from depthrate.tasks.native.build import loaded_library
 from depthrate.tasks.native.library import Library, WordsCall
+from depthrate.tasks.task import SharedLibraries
 from depthrate.tasks.training.divergence import CHECK_STEPS, NEVER, Divergence
 from depthrate.tasks.training.native_call import HeldCall, Pace
 from depthrate.tasks.training.native_steps import NUMBERS
@@ -21,7 +22,9 @@ from depthrate.tasks.words.schema import WordsParameters
 from depthrate.tasks.words.sentences import Sentences
 
 
-def words_library(shape: WordsParameters, should_stop: Callable[[], bool]) -> tuple[Library, float]:
+def words_library(
+    shape: WordsParameters, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
+) -> tuple[Library, float]:
     """Return the kernels that train trials of a shape, and the seconds it took to build them or to wait for that.
 
     Raises:
@@ -34,7 +37,7 @@ def words_library(shape: WordsParameters, should_stop: Callable[[], bool]) -> tu
         "LENGTH": shape.sentence_length,
         "NORM": int(shape.layer_norm),
     }
-    library, seconds = loaded_library("words", constants, should_stop)
+    library, seconds = loaded_library("words", constants, should_stop, shared)
     return Library(library), seconds
 
 

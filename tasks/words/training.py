@@ -11,7 +11,7 @@ from typing import Any
 
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.parameters import OncePerObject
-from depthrate.tasks.task import Engine
+from depthrate.tasks.task import Engine, SharedLibraries
 from depthrate.tasks.training.engine import engine_by_hand
 from depthrate.tasks.training.held_out import Rows
 from depthrate.tasks.training.parameters import measured_steps
@@ -63,9 +63,11 @@ class WordsTraining(Training):
         """Return how the steps are run, given what was asked for."""
         return engine_by_hand(asked, device)
 
-    def native_library(self, should_stop: Callable[[], bool]) -> tuple[Library, float]:
+    def native_library(
+        self, should_stop: Callable[[], bool], shared: SharedLibraries | None = None
+    ) -> tuple[Library, float]:
         """Return the kernels of its steps, and the seconds that building them took."""
-        return words_library(self.trials[0], should_stop)
+        return words_library(self.trials[0], should_stop, shared)
 
     def begin(self, device: str = "cpu") -> WordsTrainer:
         """Return the trainer of all trials, on a device, before their first step."""

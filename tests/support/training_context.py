@@ -22,6 +22,7 @@ class Context:
     engine: Engine = Engine.EAGER
     ran_as: list = field(default_factory=list)
     shown: list = field(default_factory=list)
+    libraries: object = None
 
     def runs_as(self, engine, compile_s=None):
         self.ran_as.append((engine, compile_s))

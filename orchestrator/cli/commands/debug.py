@@ -39,6 +39,10 @@ class _DebugContext(TrainsByHand):
     def engine(self) -> Engine:
         return Engine.EAGER
 
+    @property
+    def libraries(self) -> None:
+        return None
+
     def runs_as(self, engine: Engine, compile_s: float | None = None) -> None:
         return None
 

@@ -31,7 +31,7 @@ def libraries(folder):
 
 
 def get(constants=CONSTANTS):
-    return loaded_library("residual", constants, never, QUICK)
+    return loaded_library("residual", constants, never, flags=QUICK)
 
 
 @pytest.mark.slow
@@ -84,9 +84,7 @@ def test_who_comes_while_it_is_built_waits_and_takes_it(empty_cache, monkeypatch
 
 @pytest.mark.slow
 def test_two_processes_that_build_at_once_get_one_whole_library(empty_cache):
-    code = (
-        f"from depthrate.tasks.native.build import *; loaded_library('residual', {CONSTANTS}, lambda: False, {QUICK})"
-    )
+    code = f"from depthrate.tasks.native.build import *; loaded_library('residual', {CONSTANTS}, lambda: False, flags={QUICK})"
     processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
     assert len(libraries(empty_cache)) == 1 and not list(empty_cache.glob("building-*"))
@@ -105,7 +103,7 @@ def test_another_compiler_builds_its_own(empty_cache, monkeypatch, tmp_path):
 
 def test_a_stop_ends_the_building(empty_cache):
     with pytest.raises(Interrupted):
-        loaded_library("residual", CONSTANTS, lambda: True, QUICK)
+        loaded_library("residual", CONSTANTS, lambda: True, flags=QUICK)
     assert libraries(empty_cache) == [] and not list(empty_cache.glob("building-*"))
 
 
@@ -137,9 +135,7 @@ def test_other_instruction_sets_of_this_processor_do_it_too(flags, monkeypatch):
     if "avx2" not in build.processor():
         pytest.skip("a processor without AVX2")
     given = tuple(flag for flag in FLAGS if flag != "-march=native") + tuple(flags.split())
-    monkeypatch.setattr(
-        native_steps, "loaded_library", lambda family, constants, stop: loaded_library(family, constants, stop, given)
-    )
+    monkeypatch.setattr(native_steps, "loaded_library", lambda *asked: loaded_library(*asked, flags=given))
     network, plan = network_of(19, linear_layers=2, pre_norm=True), plan_of(batch_size=33)
     eager, native = (make(network, plan, trials_of(2), 67) for make in (trainer_of, native_trainer))
     for _ in range(10):

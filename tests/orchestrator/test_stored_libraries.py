@@ -1,0 +1,165 @@
+"""Kernels that one node built train on another that has no compiler: from a store of one's own, and as they were built."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from depthrate.orchestrator.analysis.open_results import results_of
+from depthrate.orchestrator.attempts.record import new_attempt_id, read_attempt
+from depthrate.orchestrator.executors.base import PackJob
+from depthrate.orchestrator.executors.options import JobOptions
+from depthrate.orchestrator.worker.stored_libraries import StoredLibraries
+from depthrate.storage.attempts.records import Record
+from depthrate.storage.files.store import Store
+from depthrate.storage.tables.states import AttemptState, FailureKind
+from depthrate.tasks.dufm.task import DUFM
+from depthrate.tasks.native import build
+from depthrate.tasks.training.engine import NoCompilerError
+
+GIVEN = {"depth": 2, "num_classes": 2, "samples_per_class": 3, "width": 7, "steps": 40}
+
+
+class Node:
+    """A node: an environment of its own, in which workers start."""
+
+    def __init__(self, folder: Path, store: Store, *, has_compiler: bool):
+        folder.mkdir()
+        self.cache, self._store = folder / "depthrate" / "native", store
+        self._environment = os.environ | {"XDG_CACHE_HOME": str(folder)}
+        if not has_compiler:
+            self._environment |= {"PATH": str(folder)}
+
+    def run(self) -> Record:
+        """Run a pack, as jobs of a cluster do, and return its record."""
+        options = JobOptions(
+            store=self._store.root,
+            data="",
+            device="cpu",
+            engine="native",
+            checkpoint_seconds=60,
+            git_sha=None,
+            git_dirty=None,
+            shares_libraries=True,
+        )
+        named = new_attempt_id()
+        pack = {"pack_id": f"p{named}", "trial_ids": [f"t{named}"], "params": [DUFM.schema.fill(GIVEN)]}
+        job = PackJob(attempt_id=named, sweep="s", task="dufm", options=options, **pack)
+        command = [sys.executable, "-m", "depthrate.orchestrator.worker"]
+        subprocess.run(command, input=job.to_json() + "\n", env=self._environment, text=True, check=True)
+        record = read_attempt(self._store, "s", named)
+        assert record is not None
+        return record
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    (tmp_path / "store").mkdir(mode=0o700)
+    return Store(str(tmp_path / "store"))
+
+
+@pytest.mark.slow
+def test_a_node_without_a_compiler_trains_natively_by_what_another_built(store: Store, tmp_path: Path) -> None:
+    first, bare = (Node(tmp_path / name, store, has_compiler=name == "first") for name in ("first", "bare"))
+    assert first.run()["state"] == AttemptState.DONE
+    (own,) = first.cache.glob("*.so")
+    assert list(store.list("libraries")) == [f"libraries/{own.name}"]
+    done = bare.run()
+    assert (done["state"], done["engine"]) == (AttemptState.DONE, "native"), done["error"]
+    assert [path.name for path in bare.cache.glob("*.so")] == [own.name]
+    losses = results_of(store).sql("select list(loss order by step) from curves group by trial_id").fetchall()
+    assert len(losses) == 2 and losses[0] == losses[1]
+    shutil.rmtree(bare.cache)
+    store.write(f"libraries/{own.name}", own.read_bytes()[:-1] + b"?")
+    failed = bare.run()
+    assert (failed["state"], failed["error_kind"]) == (AttemptState.FAILED, FailureKind.NOT_HERE)
+    assert "not on PATH" in failed["error"] and "is not what its name says" in failed["error"]
+
+
+class Machine:
+    """Takes libraries in this process, with a cache of its own and perhaps without a compiler."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch):
+        self._folder, self._patch = folder, patch
+
+    def cached(self, name: str) -> list[str]:
+        return [path.name for path in (self._folder / name / "depthrate" / "native").glob("*.so")]
+
+    def take(self, store: Store, name: str) -> None:
+        with self._patch.context() as there:
+            there.setenv("XDG_CACHE_HOME", str(self._folder / name))
+            if name == "bare":
+                there.setenv("PATH", "")
+            constants = {"NUMBER": "float", "WIDTH": 3, "CLASSES": 2, "RELU": 1}
+            flags = ("-O0", *(flag for flag in build.FLAGS if flag != "-O3"))
+            build.loaded_library("products", constants, lambda: False, StoredLibraries(store), flags)
+
+    def refusal(self, store: Store) -> str:
+        """Why one without a compiler loads nothing: the pack goes elsewhere."""
+        with pytest.raises(NoCompilerError, match="'g..' is not on PATH") as failed:
+            self.take(store, "bare")
+        assert self.cached("bare") == []
+        return str(failed.value).rpartition("; ")[2]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def left(store: Store, machine: Machine) -> Path:
+    """What a machine with a compiler left in the store."""
+    machine.take(store, "first")
+    (name,) = machine.cached("first")
+    return Path(store.full_path(f"libraries/{name}"))
+
+
+def test_what_was_taken_over_is_left_anew(store: Store, left: Path, machine: Machine) -> None:
+    content = left.read_bytes()
+    machine.take(store, "bare")
+    assert machine.cached("bare") == [left.name]
+    left.unlink()
+    machine.take(store, "bare")
+    assert left.read_bytes() == content
+
+
+def test_a_library_that_was_changed_is_not_loaded(store: Store, left: Path, machine: Machine) -> None:
+    content = left.read_bytes()
+    for changed in (content[:-1] + b"?", content[:5000], b""):
+        left.write_bytes(changed)
+        assert (
+            machine.refusal(store)
+            == f"{left.name} in the store is not what its name says and was not loaded: delete it"
+        )
+
+
+@pytest.mark.parametrize("part", ["store", "library"])
+def test_what_others_may_write_to_is_not_loaded(store: Store, left: Path, machine: Machine, part: str) -> None:
+    theirs = Path(store.root) if part == "store" else left
+    theirs.chmod(theirs.stat().st_mode | 0o002)
+    assert f"are not loaded, since {theirs} can be written by everybody" in machine.refusal(store)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("part", ["store", "library"])
+def test_what_belongs_to_somebody_else_is_not_loaded(store: Store, left: Path, machine: Machine, part: str) -> None:
+    theirs = Path(store.root) if part == "store" else left
+    os.chown(theirs, 12345, -1)
+    assert f"are not loaded, since {theirs} belongs to another user (id 12345)" in machine.refusal(store)
+
+
+def test_nothing_is_left_where_others_may_write(store: Store, machine: Machine) -> None:
+    Path(store.root).chmod(0o777)
+    machine.take(store, "first")
+    assert machine.cached("first") and not store.list("libraries")
+
+
+def test_that_there_is_none_is_said_after_a_wait(
+    store: Store, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "OTHERS_S", 0.1)
+    assert machine.refusal(store) == "no node with a compiler and this processor has left a library in the store"
