@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from depthrate.tasks.measures.geodesic import along_geodesic, geodesic
     from depthrate.tasks.measures.geometry import effective_rank, intrinsic_dimension, linear_cka, regression_collapse
     from depthrate.tasks.measures.labelled import FeaturesError
+    from depthrate.tasks.measures.linear_probe import probe_accuracy, probe_r2
     from depthrate.tasks.measures.measure import measure
     from depthrate.tasks.measures.stream import Measurer
     from depthrate.tasks.own.probe import probe
@@ -66,6 +67,8 @@ __all__ = [
     "open",
     "predict",
     "probe",
+    "probe_accuracy",
+    "probe_r2",
     "regression_collapse",
     "task",
 ]
@@ -84,6 +87,7 @@ _HOMES = {
     "tasks.fits.rates": ("fit_many", "fit_rates", "predict"),
     "tasks.measurement": ("Measurement",),
     "tasks.measures.labelled": ("FeaturesError",),
+    "tasks.measures.linear_probe": ("probe_accuracy", "probe_r2"),
     "tasks.measures.measure": ("measure",),
     "tasks.measures.stream": ("Measurer",),
     "tasks.own.probe": ("probe",),

@@ -384,6 +384,7 @@ def check_fits(sweep: SweepSpec, task: Task) -> None:
     for request in sweep.fit:
         if metrics:
             _check_measured(request.metric, metrics, "metric", "fit")
+            _check_asked(sweep, task, request.metric, "fit")
         try:
             x_names = request.x_names
             over = [request.over] if request.over != FitRequest.SEED else []  # a task may have no seed
@@ -418,9 +419,23 @@ def check_figures(sweep: SweepSpec, task: Task) -> None:
         # a task that declares none may measure anything, and what is no name is an SQL expression
         if task.measurable and request.metric.isidentifier():
             _check_measured(request.metric, columns, kind or "metric", "figures")
+            _check_asked(sweep, task, request.metric, "figures")
 
 
 def _check_measured(name: str, columns: list[str], kind: str, place: str) -> None:
     if name not in columns:
         known = listed(columns) or "none"
         raise SweepError(f"unknown {kind} {name!r} in {place}{nearest(name, columns)} (known: {known})")
+
+
+def _check_asked(sweep: SweepSpec, task: Task, name: str, place: str) -> None:
+    """Refuse what no trial of the sweep measures, because none is asked to."""
+    (parameter,) = (measured.asked_by for measured in task.measurable if measured.name == name)
+    if parameter not in task.schema:
+        return
+    given = [part[parameter] for part in sweep._parts() if parameter in part] or [task.schema[parameter].default]
+    values = [value for each in given for value in (each if isinstance(each, list | tuple) else [each])]
+    if not any(isinstance(value, str) and name in map(str.strip, value.split(",")) for value in values):
+        raise SweepError(
+            f"{place} is of {name!r}, which trials measure where they are asked to: give params {{{parameter}: {name}}}"
+        )

@@ -58,6 +58,8 @@ class Measurement:
     """What one entry of a vector or matrix is called on an axis; empty: the label."""
     gap: str = ""
     """The measurement that holds how far this one stands above its limit as depth grows; the report draws the limit."""
+    asked_by: str = ""
+    """The parameter of a trial that names it, beside others with commas, where it is to be measured; empty: it always is."""
     excess: Excess | None = None
     """What theory says of that gap, where it says something; the report draws it above the limit."""
     bound: Bound | None = None

@@ -66,6 +66,21 @@ def test_data_of_ones_own() -> None:
     assert len(found) == 2 and found["dataset_hash"].nunique() == 2 and (found["nc1"] > 0).all()
 
 
+@pytest.mark.slow
+def test_what_is_asked_for_by_name_is_measured_of_a_network_of_ones_own_and_fitted() -> None:
+    Path("dimensions.yaml").write_text(blocks("yaml")[2])
+    assert "intrinsic_dimension" in invoke("run", "dimensions.yaml", "--workers", "1")
+    found = (
+        depthrate.open("results")
+        .sql(
+            "select depth, layer, intrinsic_dimension, cka_last from metrics join trials using (trial_id) where step = 40"
+        )
+        .df()
+    )
+    assert len(found) == 2 * (4 + 5 + 6) and (found["intrinsic_dimension"] > 0).all()
+    assert found["cka_last"].between(0, 1.000001).all() and (found["cka_last"] < 0.99).any()
+
+
 def test_features_are_measured_whole_in_batches_and_of_a_module() -> None:
     from torch.utils.data import DataLoader, TensorDataset
 

@@ -13,6 +13,7 @@ from depthrate.tasks.collapse.theory import (
     reaches_limit,
 )
 from depthrate.tasks.measurement import Measurement, Optimum
+from depthrate.tasks.measures.named_columns import NAMED
 from depthrate.tasks.measures.path_columns import GEODESIC, PATH_PANELS
 
 HOW_ONE_TRAINS = frozenset(
@@ -46,6 +47,7 @@ HOW_ONE_TRAINS = frozenset(
             "feature_dtype",
             "measure_steps",
             "rank_tol",
+            "measure",
             "geodesic",
             "epsilon",
             "measure_epochs",
@@ -251,5 +253,5 @@ _PER_STEP = (
     ),
     Measurement("lr", doc="learning rate of the step", per="step", panel="fitted"),
 )
-MEASUREMENTS = (*_PER_LAYER, *GEODESIC, *_PER_STEP)
+MEASUREMENTS = (*_PER_LAYER, *NAMED, *GEODESIC, *_PER_STEP)
 PANELS = PATH_PANELS

@@ -5,7 +5,7 @@ Shapes: T trials, N samples sorted by class, D feature dimensions, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,9 @@ from depthrate.tasks.data.sources import DataSource
 from depthrate.tasks.measures.alignment import weight_alignment
 from depthrate.tasks.measures.class_means import class_collapse, class_means
 from depthrate.tasks.measures.geodesic import Geodesic, add_geodesic
+from depthrate.tasks.measures.linear_probe import probe_accuracy
+from depthrate.tasks.measures.named import NamedMeasurements
+from depthrate.tasks.measures.named_columns import asked
 from depthrate.tasks.measures.norms import row_norms, smallest_deviations, square_norms
 from depthrate.tasks.measures.spectra import spectrum
 from depthrate.tasks.networks.network import Network, Tensors
@@ -60,7 +63,13 @@ def training(trials: Sequence[CollapseParameters], dataset: Dataset, network: Ne
     shared, test = trials[0], dataset.test
     measure_test = None
     if test is not None:
-        measure_test = layer_measurements(test.class_counts_K, shared.rank_tol, split="test", epsilon=_epsilon(shared))
+        measure_test = layer_measurements(
+            test.class_counts_K,
+            shared.rank_tol,
+            split="test",
+            epsilon=_epsilon(shared),
+            names=asked(shared.measure),
+        )
     return training_of(
         trials,
         network,
@@ -78,7 +87,9 @@ class _Measurements:
 
     def __init__(self, class_counts_K: np.ndarray, trial: CollapseParameters):
         self._of_each_norm = bool(trial.polish)
-        self._of_layers = layer_measurements(class_counts_K, trial.rank_tol, epsilon=_epsilon(trial))
+        self._of_layers = layer_measurements(
+            class_counts_K, trial.rank_tol, epsilon=_epsilon(trial), names=asked(trial.measure)
+        )
 
     def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
         """Return of each trial one row a layer."""
@@ -129,19 +140,27 @@ def _epsilon(trial: CollapseParameters) -> float | None:
 
 
 def layer_measurements(
-    class_counts_K: np.ndarray, rank_tol: float, *, split: str = "train", epsilon: float | None = None
+    class_counts_K: np.ndarray,
+    rank_tol: float,
+    *,
+    split: str = "train",
+    epsilon: float | None = None,
+    names: Collection[str] = (),
 ) -> LayerMeasurements:
     """Return what is measured of a layer: the geometry of its classes, and how the last weight stands to them.
 
-    With `epsilon` also how the path through the layers stands to the geodesic.
+    With `epsilon` also how the path through the layers stands to the geodesic; with `names` what is asked for by name.
     """
     on_cpu_K = torch.from_numpy(class_counts_K)
+    labels_N = np.repeat(np.arange(len(class_counts_K)), class_counts_K)
+    named = NamedMeasurements(names, lambda h_ND: probe_accuracy(h_ND, labels_N))
 
     def of_features(h_TND: Tensor) -> dict[str, Tensor]:
         precision = h_TND.dtype
         counts_K, h_TND = on_cpu_K.to(h_TND.device), h_TND.double()
         means_TKD = class_means(h_TND, counts_K)
-        return class_collapse(h_TND, counts_K, means_TKD) | spectrum(means_TKD, rank_tol, precision)
+        of_classes = class_collapse(h_TND, counts_K, means_TKD) | spectrum(means_TKD, rank_tol, precision)
+        return of_classes | named.alone(h_TND)
 
     def of_weights(h_TND: Tensor, weight_TKD: Tensor) -> dict[str, Tensor]:
         return weight_alignment(h_TND, on_cpu_K.to(h_TND.device), weight_TKD)
@@ -151,7 +170,9 @@ def layer_measurements(
         line = Geodesic(*ends, on_cpu_K.to(ends[0].device))
         add_geodesic(rows, line, ends, layers, epsilon)
 
-    return LayerMeasurements(of_features, of_weights, None if epsilon is None else of_path, split)
+    return LayerMeasurements(
+        of_features, of_weights, None if epsilon is None else of_path, split, named.compared if named.compares else None
+    )
 
 
 def _objective_gap(trials: Sequence[CollapseParameters], dataset: Dataset) -> OwnCurves:

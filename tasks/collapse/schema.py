@@ -9,6 +9,7 @@ from typing import Literal
 from depthrate.tasks.collapse.theory import gufm_limit, theorem_bound
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.published import PUBLISHED
+from depthrate.tasks.measures import named_columns
 from depthrate.tasks.networks.builtin import ARCHITECTURES, NetworkParameters, has_last_bias
 from depthrate.tasks.networks.operations import LAYER_NORM_EPS
 from depthrate.tasks.parameters import parameter
@@ -155,6 +156,7 @@ class CollapseParameters(TrainingParameters, NetworkParameters):
     measure_epochs: MeasureEpochs
     milestones: Milestones
     rank_tol: RankTol
+    measure: str | None = parameter(None, added_later=True, doc=named_columns.DOC)
     test: bool = parameter(
         False,
         added_later=True,

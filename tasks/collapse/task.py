@@ -10,6 +10,7 @@ from depthrate.tasks.collapse.schema import CollapseParameters, data_shape
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DataSource
+from depthrate.tasks.measures import named_columns
 from depthrate.tasks.networks.batch_normed import stages_of
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.network import Network
@@ -58,6 +59,7 @@ class Collapse(NetworkTask[CollapseParameters]):
             ParameterError: naming the parameters that exclude each other.
         """
         check_training(trial, data_shape(trial).num_samples)
+        named_columns.asked(trial.measure)
         check_draw(trial, PUBLISHED[trial.dataset].smallest_class)
         _check_inputs(trial)
         _check_free(trial)

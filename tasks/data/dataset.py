@@ -29,8 +29,11 @@ class DataShape:
     sample_shape: tuple[int, ...]
     """Channels, rows, columns of an image; (tokens,) of a text; (I,) of a plain vector."""
     num_classes: int
+    """Of a regression the numbers of a target: either way what the network gives for a sample."""
     vocabulary_size: int | None = None
     """Tokens that are told apart, where samples are texts; null: samples are numbers."""
+    has_targets: bool = False
+    """Whether samples have numbers as targets instead of a class."""
     reading_bytes: float = 0
     """Memory that reading it takes, the arrays that it gives included."""
 
@@ -47,7 +50,9 @@ class Dataset:
     x_NI: np.ndarray
     """Numbers, or of a text its token numbers, flat; `sample_shape` says how they lie."""
     labels_N: np.ndarray
+    """Class numbers; of a regression targets [N, m], in the order in which samples come."""
     class_counts_K: np.ndarray
+    """Of a regression empty."""
     sample_shape: tuple[int, ...] = ()
     """Of one sample; (): a plain vector."""
     vocabulary_size: int | None = None
@@ -81,6 +86,11 @@ class Dataset:
         return cls(flat_NI, labels_N[order].astype(np.int64), counts_K, x.shape[1:], vocabulary_size, test)
 
     @property
+    def has_targets(self) -> bool:
+        """Whether samples have numbers as targets instead of a class."""
+        return self.labels_N.ndim == 2
+
+    @property
     def is_balanced(self) -> bool:
         """Whether every class has the same number of samples."""
         return bool((self.class_counts_K == self.class_counts_K[0]).all())
@@ -91,8 +101,9 @@ class Dataset:
         return DataShape(
             num_samples=len(self.x_NI),
             sample_shape=self.sample_shape or self.x_NI.shape[1:],
-            num_classes=len(self.class_counts_K),
+            num_classes=self.labels_N.shape[1] if self.has_targets else len(self.class_counts_K),
             vocabulary_size=self.vocabulary_size,
+            has_targets=self.has_targets,
             reading_bytes=self.x_NI.nbytes,
         )
 
@@ -118,7 +129,7 @@ class Dataset:
             repr((self.x_NI.shape, self.x_NI.dtype.str, self.sample_shape, self.vocabulary_size)).encode()
         )
         digest.update(np.ascontiguousarray(self.x_NI).data)
-        digest.update(np.ascontiguousarray(self.labels_N, dtype="<i8").data)
+        digest.update(np.ascontiguousarray(self.labels_N, dtype="<f8" if self.has_targets else "<i8").data)
         if self.test is not None:
             digest.update(self.test.content_hash.encode())
         return digest.hexdigest()

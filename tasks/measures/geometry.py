@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthrate.tasks.measures.labelled import FeaturesError, as_features, as_weight
+from depthrate.tasks.measures.labelled import FeaturesError, as_features, as_targets, as_weight
 
 AT_ONCE = 2048
 """Samples whose distances to all others are held at once."""
@@ -33,22 +33,34 @@ def regression_collapse(features: Any, targets: Any, weight: Any = None) -> dict
         FeaturesError: lengths differ, a number is not finite, all features are one, or targets do not vary.
     """
     h_ND = as_features(features).double()
-    y_Nm = _targets(targets, len(h_ND)).to(h_ND.device)
+    y_Nm = as_targets(targets, len(h_ND)).to(h_ND.device)
     width, weight_mD = y_Nm.shape[1], as_weight(weight, h_ND.shape[1])
     if weight_mD is not None and len(weight_mD) != width:
         raise FeaturesError(f"weight has {len(weight_mD)} rows, and targets have {width} numbers; give [m, D]")
-    centred_ND = h_ND - h_ND.mean(0)
-    norms_N = centred_ND.norm(dim=1)
-    unit_ND = centred_ND[norms_N > 0] / norms_N[norms_N > 0].unsqueeze(1)
-    if not len(unit_ND):
-        raise FeaturesError("all features are one and the same; there is no direction to measure")
-    components = torch.linalg.svd(centred_ND, full_matrices=False).Vh[:width]
-    found: dict[str, float | None] = {"nrc1": _outside(unit_ND, components), "nrc2": None, "nrc3": None}
+    found: dict[str, float | None] = {"nrc1": component_collapse(h_ND, width), "nrc2": None, "nrc3": None}
     if weight_mD is not None:
-        weight_mD = weight_mD.double().to(h_ND.device)
-        found["nrc2"] = _outside(unit_ND, _row_space(weight_mD))
-        found["nrc3"] = None if width == 1 else _gram_distance(weight_mD @ weight_mD.mT, y_Nm)
+        found |= weight_collapse(h_ND, y_Nm, weight_mD.double().to(h_ND.device))
     return found
+
+
+def component_collapse(h_ND: Tensor, num_components: int) -> float:
+    """Return nrc1 of features in float64: see `regression_collapse`.
+
+    Raises:
+        FeaturesError: all features are one.
+    """
+    components = torch.linalg.svd(h_ND - h_ND.mean(0), full_matrices=False).Vh[:num_components]
+    return _outside(_directions(h_ND), components)
+
+
+def weight_collapse(h_ND: Tensor, y_Nm: Tensor, weight_mD: Tensor) -> dict[str, float | None]:
+    """Return nrc2 and nrc3 of features and targets in float64: see `regression_collapse`.
+
+    Raises:
+        FeaturesError: all features are one.
+    """
+    nrc3 = None if len(weight_mD) == 1 else _gram_distance(weight_mD @ weight_mD.mT, y_Nm)
+    return {"nrc2": _outside(_directions(h_ND), _row_space(weight_mD)), "nrc3": nrc3}
 
 
 def linear_cka(first: Any, second: Any) -> float:
@@ -120,17 +132,13 @@ def intrinsic_dimension(features: Any) -> float:
     return float((x * y).sum() / x.square().sum())
 
 
-def _targets(targets: Any, num_samples: int) -> Tensor:
-    """Return targets [N, m]; what is [N] is of m = 1."""
-    given = targets.detach() if isinstance(targets, Tensor) else torch.as_tensor(targets)
-    if given.ndim == 1:
-        given = given.unsqueeze(1)
-    if given.ndim != 2 or len(given) != num_samples:
-        raise FeaturesError(f"{num_samples} features have targets of shape {list(given.shape)}; give [N] or [N, m]")
-    y_Nm = as_features(given).double()
-    if not (y_Nm.var(0) > 0).all():
-        raise FeaturesError("a column of the targets does not vary; leave it out")
-    return y_Nm
+def _directions(h_ND: Tensor) -> Tensor:
+    """Return the directions of features less their mean; of those that are the mean none."""
+    centred_ND = h_ND - h_ND.mean(0)
+    norms_N = centred_ND.norm(dim=1)
+    if not (norms_N > 0).any():
+        raise FeaturesError("all features are one and the same; there is no direction to measure")
+    return centred_ND[norms_N > 0] / norms_N[norms_N > 0].unsqueeze(1)
 
 
 def _outside(unit_ND: Tensor, basis_rD: Tensor) -> float:

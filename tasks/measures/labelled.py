@@ -1,6 +1,6 @@
-"""Features and labels as people have them, checked and brought into the form that formulas take.
+"""Features, labels and targets as people have them, checked and brought into the form that formulas take.
 
-Shapes: N samples, D numbers of a feature, K classes.
+Shapes: N samples, D numbers of a feature, K classes, m numbers of a target.
 """
 
 from __future__ import annotations
@@ -70,6 +70,23 @@ def numbered(labels_N: np.ndarray, num_classes: int | None = None) -> tuple[Tens
         what = "one class" if num_classes < 2 else f"no sample of class {int(np.flatnonzero(counts_K == 0)[0])}"
         raise FeaturesError(f"labels have {what}; collapse is measured between classes that have samples")
     return torch.from_numpy(np.argsort(index_N, kind="stable")), torch.from_numpy(counts_K)
+
+
+def as_targets(targets: Any, num_samples: int) -> Tensor:
+    """Return the targets [N] or [N, m] of a regression as [N, m] in float64.
+
+    Raises:
+        FeaturesError: there is not one for each sample, a number is not finite, or a column does not vary.
+    """
+    given = targets.detach() if isinstance(targets, Tensor) else torch.as_tensor(np.asarray(targets))
+    if given.ndim == 1:
+        given = given.unsqueeze(1)
+    if given.ndim != 2 or len(given) != num_samples:
+        raise FeaturesError(f"{num_samples} features have targets of shape {list(given.shape)}; give [N] or [N, m]")
+    y_Nm = as_features(given).double()
+    if not (y_Nm.var(0) > 0).all():
+        raise FeaturesError("a column of the targets does not vary; leave it out")
+    return y_Nm
 
 
 def as_weight(weight: Any, width: int | None) -> Tensor | None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from depthrate.tasks.collapse.pack import layer_measurements
 from depthrate.tasks.measures.labelled import FeaturesError, as_features, as_labels, numbered
+from depthrate.tasks.measures.named_columns import asked
 from depthrate.tasks.networks.module_layers import layer_names, pooled, watched
 from depthrate.tasks.networks.network import Layer
 
@@ -31,16 +32,18 @@ def probe(
     split: str = "train",
     rank_tol: float = 0.01,
     features: bool = False,
+    measure: str | None = None,
 ) -> Any:
     """Run a module once over its data, on its device and in evaluation mode, and return the rows of the metrics table.
 
     `data` is a loader of (samples, labels) or a pair of arrays. `layers` are patterns of module names (`blocks.*`), by
     default the module's own list; the last linear map's input is the last layer, as in a sweep. `maps` says how maps and
-    tokens are measured: averaged (`mean`) or whole (`flatten`). Layer 0 is the input. Each row has its layer's `name`. With
+    tokens are measured: averaged (`mean`) or whole (`flatten`). Layer 0 is the input. Each row has its layer's `name`.
+    `measure` names more, with commas: effective_rank, intrinsic_dimension, linear_probe, cka_input, cka_last. With
     `features` (rows, name -> features [N, D] in the order of the data) is returned.
 
     Raises:
-        ParameterError: a pattern matches no module; the message lists them.
+        ParameterError: a pattern matches no module, or `measure` has another name; the message lists them.
         FeaturesError: labels are not one class a sample, a number is not finite, or a class is empty.
     """
     patterns = [part.strip() for part in layers.split(",")] if isinstance(layers, str) else layers
@@ -57,14 +60,17 @@ def probe(
         Layer(number, tuple(seen[name].shape[1:]), name, is_output=name == head)
         for number, name in enumerate(names, start=1)
     ]
-    measurements = layer_measurements(counts_K.numpy(), rank_tol, split=split)
-    sorted_1ND = (seen[name][order_N.to(seen[name].device)].unsqueeze(0) for name in names)
-    inputs = None
+    measurements = layer_measurements(counts_K.numpy(), rank_tol, split=split, names=asked(measure))
+
+    def sorted_1ND() -> Iterator[Tensor]:
+        return (seen[name][order_N.to(seen[name].device)].unsqueeze(0) for name in names)
+
+    inputs, x_NI = None, None
     if inputs_ND is not None:
-        x_1NI = inputs_ND[order_N.to(inputs_ND.device)].unsqueeze(0)
-        inputs = Layer(0, (x_1NI.shape[-1],), "input"), measurements.of_features(x_1NI)
+        x_NI = inputs_ND[order_N.to(inputs_ND.device)]
+        inputs = Layer(0, (x_NI.shape[-1],), "input"), measurements.of_features(x_NI.unsqueeze(0))
     weight_1KD = None if weight is None else weight.detach().unsqueeze(0)
-    (rows,) = measurements.rows(step, found, lambda: sorted_1ND, weight_1KD, inputs)
+    (rows,) = measurements.rows(step, found, sorted_1ND, weight_1KD, inputs, x_NI)
     for row, name in zip(rows, [*(["input"] if inputs is not None else []), *names], strict=True):
         row["name"] = name
         row |= {key: value.numpy() for key, value in row.items() if isinstance(value, Tensor)}

@@ -18,6 +18,7 @@ from depthrate.tasks.collapse.task import check_draw
 from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.published import PUBLISHED
 from depthrate.tasks.data.sources import DatasetError, DataSource
+from depthrate.tasks.measures import named_columns
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network
@@ -173,6 +174,7 @@ class Own(NetworkTask[OwnParameters]):
         _check_texts(self, trial)
         data = self.data_shape(trial)
         check_training(trial, data.num_samples)
+        named_columns.asked(trial.measure)
         is_own = self.data is not None
         check_draw(trial, min(self.whole(trial).class_counts_K) if is_own else PUBLISHED[trial.dataset].smallest_class)
         self.network(trial, data).layers()

@@ -45,9 +45,10 @@ def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
         return Engine.NATIVE
     if shape.network.has_step_by_hand:
         return Engine.EAGER
-    if shape.optimizer not in BY_ENGINES:
+    if shape.optimizer not in BY_ENGINES or shape.data.has_targets:
         if asked is Engine.COMPILED:
-            raise EngineError(f"optimizer is {shape.optimizer}, which has no compiled steps; train with --engine auto")
+            what = "targets are numbers" if shape.data.has_targets else f"optimizer is {shape.optimizer}"
+            raise EngineError(f"{what}, for which there are no compiled steps; train with --engine auto")
         return Engine.EAGER
     if not shape.network.is_compilable:
         if asked is Engine.COMPILED:
@@ -99,6 +100,8 @@ def no_native_steps(shape: PackShape, device: str) -> str | None:
             "kernels are there for residual networks (arch rn1 and rn2), transformers (t11 to t22), deep unconstrained "
             f"features (dufm) and words, not for {type(shape.network).__name__}"
         )
+    if shape.data.has_targets:
+        return "targets are numbers, and kernels compare with classes"
     if shape.optimizer not in BY_ENGINES:
         return f"optimizer is {shape.optimizer}, and kernels have {' and '.join(BY_ENGINES)}"
     if shape.matmul_precision != "full":

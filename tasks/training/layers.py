@@ -28,6 +28,9 @@ OfWeights = Callable[[Tensor, Tensor], Columns]
 """From one layer's features [T, N, D] and the last layer's weight [T, K, D], where both have one width."""
 OfPath = Callable[[Sequence[dict[str, Any]], tuple[Tensor, Tensor], Iterable[Tensor]], None]
 """Adds to the rows of the path's layers what its first and last features [N, D], and each layer's once more, tell of them."""
+OfPair = Callable[[Tensor, Tensor, Tensor | None], Columns]
+"""From one layer's features [T, N, D], the last layer's [T, N, E] and the inputs [N, I], null for texts, to what they tell
+together."""
 AT_ONCE = 2**19
 """Numbers of a layer's features, of all trials that are measured at once: more of them do not fit into a processor's cache."""
 
@@ -40,9 +43,15 @@ class LayerMeasurements:
     """
 
     def __init__(
-        self, of_features: OfFeatures, of_weights: OfWeights, of_path: OfPath | None = None, split: str = "train"
+        self,
+        of_features: OfFeatures,
+        of_weights: OfWeights,
+        of_path: OfPath | None = None,
+        split: str = "train",
+        of_pair: OfPair | None = None,
     ):
         self.of_features, self.of_weights, self._of_path, self._split = of_features, of_weights, of_path, split
+        self._of_pair = of_pair
         self._of_input: Columns | None = None
 
     def __call__(self, trainer: FusedTrainer, positions: Sequence[int], step: int) -> list[list[dict[str, Any]]]:
@@ -75,7 +84,8 @@ class LayerMeasurements:
         def features() -> Iterator[Tensor]:
             return map(torch.cat, zip(*map(trainer.features, positions), strict=True))
 
-        return self.rows(step, network.layers(), features, weight_TKD, inputs)
+        x_NI = trainer.x_NI if trainer.x_NI.is_floating_point() else None
+        return self.rows(step, network.layers(), features, weight_TKD, inputs, x_NI)
 
     def rows(
         self,
@@ -84,8 +94,12 @@ class LayerMeasurements:
         features: Callable[[], Iterable[Tensor]],
         weight_TKD: Tensor | None,
         inputs: tuple[Layer, Columns] | None,
+        x_NI: Tensor | None = None,
     ) -> list[list[dict[str, Any]]]:
-        """Return each trial's rows of features [T, N, *shape], layer by layer, behind that of the input, where it is given."""
+        """Return each trial's rows of features [T, N, *shape], layer by layer, behind that of the input, where it is given.
+
+        x_NI: the samples, where they are numbers.
+        """
         rows_of_layers = []
         first_TND, previous_TND, steps = None, None, []
         end = 1 + max(index for index, layer in enumerate(layers) if not layer.is_output or not index)
@@ -100,6 +114,14 @@ class LayerMeasurements:
                 first_TND = h_TND
             previous_TND = h_TND if index < end else previous_TND
         lengths = torch.stack(steps, dim=1).tolist() if steps else [[]] * len(rows_of_layers[-1])
+        of_inputs = [] if inputs is None else _rows(step, *inputs)  # one row: trials share the input
+        input_rows = [dict(row) for row in of_inputs * len(rows_of_layers[-1])]
+        if self._of_pair is not None:
+            assert previous_TND is not None
+            for rows_of_layer, feature in zip(rows_of_layers, features(), strict=True):
+                _add(rows_of_layer, self._of_pair(feature.flatten(2), previous_TND, x_NI))
+            if input_rows and x_NI is not None:
+                _add(input_rows, self._of_pair(x_NI.flatten(1).unsqueeze(0), previous_TND, x_NI))
         of_trials = [list(rows) for rows in zip(*rows_of_layers, strict=True)]
         for trial, rows in enumerate(of_trials):
             path = rows[start:end]
@@ -110,7 +132,7 @@ class LayerMeasurements:
                 again = (feature.flatten(2)[trial] for feature in islice(features(), start, end))
                 self._of_path(path, (first_TND[trial], previous_TND[trial]), again)
             rows[end - 1]["is_last"] = True
-            rows[:0] = [] if inputs is None else _rows(step, *inputs)
+            rows[:0] = input_rows[trial : trial + 1]
             for row in rows:
                 row["split"] = self._split
         return of_trials
@@ -119,6 +141,13 @@ class LayerMeasurements:
         if weight_TKD is None or h_TND.shape[-1] != weight_TKD.shape[-1]:
             return {}
         return self.of_weights(h_TND, weight_TKD)
+
+
+def _add(rows: Sequence[dict[str, Any]], columns: Columns) -> None:
+    """Add numbers [T] to the rows of T trials."""
+    for name, values_T in columns.items():
+        for row, value in zip(rows, values_T.tolist(), strict=True):
+            row |= defined({name: value})
 
 
 def _rows(step: int, layer: Layer, *measured: Columns) -> list[dict[str, Any]]:

@@ -41,11 +41,12 @@ class StepNumbers(NamedTuple):
 
 
 def losses(kind: str, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
-    """Return the data term [T]: mean cross-entropy, or (1/2B) ||f - Y||^2."""
+    """Return the data term [T]: mean cross-entropy, or (1/2B) ||f - Y||^2, Y the labels' one-hot rows or targets [T, B, K]."""
     if kind == "ce":
         log_probabilities_TBK = F.log_softmax(logits_TBK, dim=-1)
         return -log_probabilities_TBK.gather(-1, labels_TB.unsqueeze(-1)).squeeze(-1).mean(1)
-    targets_TBK = F.one_hot(labels_TB, logits_TBK.shape[-1]).to(logits_TBK.dtype)
+    is_target = labels_TB.is_floating_point()
+    targets_TBK = labels_TB if is_target else F.one_hot(labels_TB, logits_TBK.shape[-1]).to(logits_TBK.dtype)
     return (logits_TBK - targets_TBK).square().sum(-1).mean(1) / 2
 
 

@@ -327,8 +327,12 @@ class FusedTrainer:
             found = gradients_of(chunk_loss_T.sum(), leaves)
             gradient_TP += torch.cat([g.flatten(1) for g in found], dim=1)
             loss_T += chunk_loss_T.detach().double()
-            correct_T += (logits_TBK.detach().argmax(-1) == labels_TB).double().sum(1)
+            correct_T += self.num_right(logits_TBK.detach(), labels_TB)
         return loss_T, correct_T, gradient_TP
+
+    def num_right(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
+        """Return the number of samples whose class is found, [T] in float64."""
+        return (logits_TBK.argmax(-1) == labels_TB).double().sum(1)
 
     def on(self, x_NI: Tensor, labels_N: Tensor) -> FusedTrainer:
         """Return this trainer as it is now, over other samples: to evaluate and measure it there, not to train on."""
@@ -336,8 +340,8 @@ class FusedTrainer:
         other.x_NI, other.labels_N, other._by_kernels = x_NI, labels_N, None
         return other
 
-    def scores(self) -> tuple[Tensor, Tensor]:
-        """Return loss and accuracy over all samples, each [T] in float64, without a gradient."""
+    def scores(self) -> dict[str, Tensor]:
+        """Return loss and accuracy over all samples, by column, each [T] in float64, without a gradient."""
         parameters, chunk = self.parameters(), self._samples_at_once()
         loss_T = torch.zeros(self.num_trials, dtype=torch.float64, device=self.device)
         correct_T = torch.zeros_like(loss_T)
@@ -347,8 +351,8 @@ class FusedTrainer:
                 x_TBI, labels_TB = self._expanded(self.x_NI[rows], self.labels_N[rows])
                 logits_TBK = self.network.logits(parameters, x_TBI, self.untrained)
                 loss_T += losses(self.plan.loss, logits_TBK, labels_TB).double() * x_TBI.shape[1]
-                correct_T += (logits_TBK.argmax(-1) == labels_TB).double().sum(1)
-        return loss_T / len(self.x_NI), correct_T / len(self.x_NI)
+                correct_T += self.num_right(logits_TBK, labels_TB)
+        return {"loss": loss_T / len(self.x_NI), "accuracy": correct_T / len(self.x_NI)}
 
     def features(self, trial: int) -> Iterator[Tensor]:
         """Yield the features [1, N, *shape] of one trial layer by layer, in the training dtype.
@@ -470,7 +474,7 @@ class FusedTrainer:
 
     def _expanded(self, x_NI: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
         """Return samples that all trials share as each of them sees them, [T, N, ...]."""
-        return x_NI.expand(self.num_trials, *x_NI.shape), labels_N.expand(self.num_trials, len(labels_N))
+        return x_NI.expand(self.num_trials, *x_NI.shape), labels_N.expand(self.num_trials, *labels_N.shape)
 
     def _next_batch(self) -> tuple[Tensor, Tensor]:
         """Every trial walks its own permutation, all at the same place of the epoch; an incomplete last batch is left out.

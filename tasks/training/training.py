@@ -165,7 +165,7 @@ class NetworkTraining(Training):
     def begin(self, device: str = "cpu") -> FusedTrainer:
         """Return the trainer of all trials, on a device, before their first step."""
         x_NI, labels_N = (torch.from_numpy(array).to(device) for array in (self.dataset.x_NI, self.dataset.labels_N))
-        x_NI = x_NI.to(self.plan.dtype) if x_NI.is_floating_point() else x_NI
+        x_NI, labels_N = (each.to(self.plan.dtype) if each.is_floating_point() else each for each in (x_NI, labels_N))
         trainer = self.trainer(self.network, self.plan, self.hyperparameters, x_NI, labels_N)
         if self.start_TP is not None:
             trainer.theta_TP = self.start_TP.to(trainer.theta_TP)

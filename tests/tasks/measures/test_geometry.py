@@ -98,3 +98,23 @@ def test_what_cannot_be_measured_is_refused():
     ):
         with pytest.raises(depthrate.FeaturesError, match=words):
             call()
+
+
+def test_a_linear_probe_reads_what_is_linear_and_is_scored_on_what_it_has_not_seen():
+    labels = np.arange(400) % 5
+    centres = 8 * orthonormal(5, 20)
+    found = depthrate.probe_accuracy(centres[labels] + RNG.normal(size=(400, 20)), [f"class {each}" for each in labels])
+    assert found > 0.99
+    many = RNG.normal(size=(400, 3000))
+    assert abs(depthrate.probe_accuracy(many, labels) - 0.2) < 0.1, "chance, where a fit to all of them would be exact"
+    h = RNG.normal(size=(400, 6))
+    assert depthrate.probe_r2(h, h @ RNG.normal(size=(6, 2)) + 3) > 0.999
+    assert depthrate.probe_r2(h, (h[:, 0] ** 2)) < 0.1 and depthrate.probe_r2(h[:, :1], h[:, 1]) < 0.05
+    for call, words in (
+        (lambda: depthrate.probe_accuracy(np.ones((9, 2)), np.arange(9) % 2), "one and the same"),
+        (lambda: depthrate.probe_accuracy(h, h[:, 0]), "targets of a regression"),
+        (lambda: depthrate.probe_r2(h, np.ones(400)), "does not vary"),
+        (lambda: depthrate.probe_r2(h[:3], h[:3, 0]), "give 4 or more"),
+    ):
+        with pytest.raises(depthrate.FeaturesError, match=words):
+            call()
