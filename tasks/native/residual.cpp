@@ -11,7 +11,7 @@ constexpr bool PRE = PRE_NORM, TWO = LINEAR == 2;
 #endif
 constexpr bool KEEPS_SLOPES = SMOOTHED || !TWO;  // of ReLUs; else they are seen in what the second map of a block reads
 constexpr long DV = vectors(D), LD = padded(D), LI = padded(I), LK = padded(K);
-enum Group { HIDDEN, LAST };
+enum Group { HIDDEN, LAST, BIASES, EMBEDDING };
 
 struct Residual : Step<Residual> {
   static constexpr long SAMPLES = TILE;
@@ -28,14 +28,14 @@ struct Residual : Step<Residual> {
     x = rows(1, LI), h = rows(depth, LD), inner = rows(TWO ? depth - 1 : 0, LD), stream = rows(PRE, LD), start = rows(PRE, LD);
     z = rows(1, LD), gradient = rows(1, LD), lower = rows(1, LD), q = rows(1, LK), scale = rows(depth, 1), start_scale = rows(1, 1);
     kept = memory.take<Rectifier::Kept>(KEEPS_SLOPES ? (depth - 1) * TILE * DV : 0);
-    embedding.lay_out(memory, 0, -1, true);
+    embedding.lay_out(memory, 0, EMBEDDING, true, EMBEDDING);
     long end = embedding.end();
     for (auto& map : maps) {
       const bool is_first = &map == &maps[0];
-      map.lay_out(memory, end, HIDDEN, true, one_tile && !is_first ? &maps[0] : nullptr, one_tile && !keeps && !is_first ? &maps[0] : nullptr);
+      map.lay_out(memory, end, HIDDEN, true, BIASES, one_tile && !is_first ? &maps[0] : nullptr, one_tile && !keeps && !is_first ? &maps[0] : nullptr);
       end = map.end();
     }
-    last.lay_out(memory, end, LAST, call.last_bias);
+    last.lay_out(memory, end, LAST, call.last_bias, BIASES);
   }
 
   Number* rows_of_layer(long layer) const { return h + (layer - 1) * TILE * LD; }  // what the maps of block `layer` read

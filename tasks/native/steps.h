@@ -38,15 +38,16 @@ template <long OUTPUTS, long READ> struct Linear {
   static constexpr long OUT = OUTPUTS, IN = READ, LO = padded(OUT), LI = padded(IN), SIZE = OUT * IN;
   static constexpr bool AS_IT_IS = IN % LANES == 0 && OUT * LI * sizeof(Number) <= CACHED_BYTES;  // W is a right-hand side in place
   static constexpr long FORWARD = panels(IN, OUT), BACKWARD = AS_IT_IS ? 0 : panels(OUT, IN), GRADIENT = up(OUT, ROWS) * LI;
-  long at;         // among the parameters
-  long group;      // of weight decay; negative: none
+  long at;          // among the parameters
+  long group;       // of weight decay; negative: none
+  long bias_group;  // the same
   bool has_bias;
   Number *forward_panels, *backward_panels, *bias, *d_weight, *d_bias;
   Right as_right;
 
   // Takes room in memory; for its panels and its gradient that of others, which are done with when this one needs it.
-  void lay_out(Memory& memory, long where, long decay_group, bool with_bias, const Linear* panels = nullptr, const Linear* gradient = nullptr) {
-    at = where, group = decay_group, has_bias = with_bias;
+  void lay_out(Memory& memory, long where, long decay_group, bool with_bias, long decay_group_of_bias = -1, const Linear* panels = nullptr, const Linear* gradient = nullptr) {
+    at = where, group = decay_group, bias_group = decay_group_of_bias, has_bias = with_bias;
     forward_panels = panels ? panels->forward_panels : memory.numbers(FORWARD);
     backward_panels = panels ? panels->backward_panels : memory.numbers(BACKWARD);
     d_weight = gradient ? gradient->d_weight : memory.numbers(GRADIENT);
@@ -86,7 +87,7 @@ template <long OUTPUTS, long READ> struct Linear {
   // use(n, at, g, group) for each piece of the parameters and its gradient.
   template <class Use> void each_piece(Use use) const {
     for (long row = 0; row < OUT; row++) use(IN, at + row * IN, d_weight + row * LI, group);
-    if (has_bias) use(OUT, at + SIZE, d_bias, -1);
+    if (has_bias) use(OUT, at + SIZE, d_bias, bias_group);
   }
 };
 
@@ -174,7 +175,7 @@ template <class Family> struct Step {
       if (!steps) return;
       for (long row = o; row < Map::OUT && row < o + ROWS; row++) apply(Map::IN, map.at + row * Map::IN, map.d_weight + row * Map::LI, map.group);
     });
-    if (steps && map.has_bias) apply(Map::OUT, map.at + Map::SIZE, map.d_bias, -1);
+    if (steps && map.has_bias) apply(Map::OUT, map.at + Map::SIZE, map.d_bias, map.bias_group);
   }
 };
 

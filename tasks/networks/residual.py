@@ -88,8 +88,8 @@ class ResidualNetwork(Network):
         )
 
     def kernels(self) -> Kernels | None:
-        """Return those of `tasks/native/residual.cpp`; null where ReLU is another, or embedding or biases decay."""
-        if self.relu is not None or self.free.decays_embedding or self.free.decays_biases:
+        """Return those of `tasks/native/residual.cpp`; null where ReLU is another."""
+        if self.relu is not None:
             return None
         constants = {
             "WIDTH": self.width,
@@ -101,7 +101,8 @@ class ResidualNetwork(Network):
         if not self.free.train_embedding:
             constants["FIXED_EMBEDDING"] = 1
         arguments = {"depth": self.depth, "last_bias": self.last_bias, "ln_eps": self.ln_eps}
-        return Kernels("residual", constants, arguments, ("hidden", "last"), can_smooth=True, gives_layers=True)
+        groups = ("hidden", "last", "biases", "embedding")
+        return Kernels("residual", constants, arguments, groups, can_smooth=True, gives_layers=True)
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield what each linear map reads: layer 1 (the first block's input) to layer depth, each [T, N, D]."""

@@ -143,3 +143,15 @@ def test_native_steps_leave_a_fixed_embedding_and_train_the_rest_alike(changes):
         [row for row in native.tables["metrics"] if row["step"] == step and row["layer"] == 1] for step in (0, 15)
     )
     assert first[0]["nc1"] == last[0]["nc1"], "what the first block reads stays as it is"
+
+
+@pytest.mark.parametrize("arch", ["rn1", "rn2"])
+def test_native_steps_and_polish_decay_embeddings_and_biases(arch):
+    """Decays so large that what was left out would be seen; L-BFGS from the same point takes the same way at first."""
+    decays = {"weight_decay_embedding": 0.3, "weight_decay_biases": 0.2}
+    trials = [params_of(dtype="float64", arch=arch, polish=5, **decays)]
+    (native,), (eager,) = run(trials, engine=Engine.NATIVE), run(trials, engine=Engine.EAGER)
+    (without,) = run([{**trials[0], "weight_decay_biases": 0.0}], engine=Engine.NATIVE)
+    for one, other, third in zip(*(result.tables["curves"] for result in (native, eager, without)), strict=True):
+        assert one["objective"] == pytest.approx(other["objective"], rel=1e-9)
+        assert one["objective"] != pytest.approx(third["objective"], rel=1e-4)
