@@ -85,6 +85,12 @@ class Geodesic:
         }
         return {name: value.item() for name, value in columns.items()}
 
+    @property
+    def means_cosine(self) -> float | None:
+        """The cosine of both ends' centred class means, as vectors of K D numbers; null where those of one are one point."""
+        first_KD, last_KD = self._centred_2KD
+        return _quotient((first_KD * last_KD).sum(), first_KD.norm() * last_KD.norm())
+
 
 def geodesic(features_first: Features, features_last: Features, labels: Features) -> Geodesic:
     """Return the geodesic between two layers' features [N, D] with labels [N], 0 to K - 1 in any order.
@@ -121,6 +127,19 @@ def line_distances(first_ND: Tensor, last_ND: Tensor, h_ND: Tensor) -> tuple[Ten
     return torch.where(squared_N > 0, off_N, torch.nan), torch.where(squared_N > 0, place_N, torch.nan)
 
 
+def transport_cost(last_ND: Tensor, h_ND: Tensor) -> float | None:
+    """Return the cost of moving each sample to its own end: the mean of ||h(1) - h||^2 over that of ||h(1) - centre||^2.
+
+    Null where all end in one point.
+    """
+    last_ND = last_ND.double()
+    return _quotient((last_ND - h_ND).square().sum(), (last_ND - last_ND.mean(0)).square().sum())
+
+
+def _quotient(above: Tensor, below: Tensor) -> float | None:
+    return (above / below).item() if below > 0 else None
+
+
 def effective_depth(accuracies: Sequence[float | None], layers: Sequence[int], epsilon: float) -> int | None:
     """Return the first layer from which nearest-mean accuracy stays at 1 - epsilon or above; null where it does not end so."""
     first = None
@@ -153,9 +172,15 @@ def add_geodesic(
             "line_distance": off_N.mean().item() if len(off_N) else None,
             "line_distance_spread": off_N.std(correction=0).item() if len(off_N) else None,
             "line_position": place_N.mean().item() if len(place_N) else None,
+            "transport_cost": transport_cost(ends[1], h_ND),
         }
     accuracies, numbers = [row["ncc_accuracy"] for row in rows], [row["layer"] for row in rows]
-    rows[-1] |= monotonicity(rows) | {"effective_depth": effective_depth(accuracies, numbers, epsilon)}
+    first, last = rows[0]["nc1"], rows[-1]["nc1"]
+    rows[-1] |= monotonicity(rows) | {
+        "nc1_left": last / first if first and last is not None else None,
+        "means_cosine": line.means_cosine,
+        "effective_depth": effective_depth(accuracies, numbers, epsilon),
+    }
 
 
 def along_geodesic(
@@ -166,9 +191,9 @@ def along_geodesic(
     `layers` is called twice and gives the layers' features [N, D], which are read one at a time beside the first and the
     last; labels [N] are 0 to K - 1 in any order. A row a layer: relative_position, nc1, nc1_pinv, pfc2 and ncc_accuracy, the
     same with `_geodesic` behind their names as predicted at that position, line_distance (mean over samples of the distance
-    from the line between a sample's ends, over their distance), line_distance_spread, line_position; in the last row also
-    nc1_rise, pfc2_rise, ncc_fall, monotone and effective_depth, the first layer from which ncc_accuracy stays at
-    1 - epsilon.
+    from the line between a sample's ends, over their distance), line_distance_spread, line_position, transport_cost; in the
+    last row also nc1_rise, pfc2_rise, ncc_fall, monotone, nc1_left, means_cosine and effective_depth, the first
+    layer from which ncc_accuracy stays at 1 - epsilon.
     """
     order, counts_K = _by_class(torch.as_tensor(labels).long())
 

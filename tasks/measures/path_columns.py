@@ -93,7 +93,31 @@ GEODESIC = (
         axis="linear",
         panel="fitted",
     ),
+    Measurement(
+        "transport_cost",
+        "Transport cost to the end",
+        "mean over samples of ||h(1) - h||^2, h(1) a sample's last features, over the mean of ||h(1) - centre||^2: what P3's "
+        "Theorem 2 wants small, near the end",
+        axis="log",
+        panel="fitted",
+    ),
     *MONOTONE,
+    Measurement(
+        "nc1_left",
+        "NC1 left at the end",
+        "nc1 at the path's last layer over nc1 at its first; 0: a collapsed end, as P3's Theorems 1 and 2 suppose",
+        axis="log",
+        panel="fitted",
+    ),
+    Measurement(
+        "means_cosine",
+        "Cosine of first and last means",
+        "cosine of the centred class means of the path's first and last layers; with a collapsed end nc1 of the line between "
+        "them falls throughout if and only if it is not negative, as it is not where the line is an optimal transport (P3, "
+        "Theorem 1)",
+        axis="linear",
+        panel="fitted",
+    ),
     Measurement(
         "effective_depth",
         "Effective depth",

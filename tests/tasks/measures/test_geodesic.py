@@ -102,6 +102,26 @@ def test_layers_are_read_one_at_a_time_and_held_against_the_line():
     assert rows[-1]["monotone"] is not None
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_towards_a_collapsed_end_nc1_of_the_line_falls_just_where_the_means_do_not_turn_back(sign):
+    """What P3's Theorem 1 comes to: its ends' means have a cosine that is not negative, or nc1 rises at first."""
+    labels, rng = np.repeat(np.arange(4), 5), np.random.default_rng(0)
+    means = rng.normal(size=(4, 6))
+    means -= means.mean(0)
+    noise = rng.normal(size=(20, 6))
+    noise -= np.array([noise[labels == label].mean(0) for label in range(4)])[labels]
+    first, last = means[labels] + noise, (sign * means + 0.3 * np.roll(means, 1, axis=1))[labels]
+    last -= last.mean(0)
+    layers = [(1 - t) * first + t * last for t in np.linspace(0, 1, 21)]
+    rows = depthrate.along_geodesic(lambda: layers, labels)
+    cosine = (means[labels] * last).sum() / np.linalg.norm(means[labels]) / np.linalg.norm(last)
+    assert rows[-1]["means_cosine"] == pytest.approx(cosine) and rows[-1]["nc1_left"] < 1e-20
+    assert (rows[-1]["nc1_rise"] == 0) == (cosine >= 0) == (sign > 0)
+    costs = [row["transport_cost"] for row in rows]
+    whole = ((last - first) ** 2).sum() / (last**2).sum()
+    assert costs == pytest.approx([whole * (1 - t) ** 2 for t in np.linspace(0, 1, 21)], abs=1e-12)
+
+
 def test_monotone_or_by_how_much_not():
     rows = [
         {"nc1": 4.0, "pfc2": 0.5, "ncc_accuracy": 0.5},
