@@ -15,9 +15,10 @@ from depthrate.sweeps.part import Part
 from depthrate.sweeps.search_space import SearchedParameter
 from depthrate.sweeps.spec import FIGURE_KEYS, FigureRequest, FitRequest, Grid, Measure, Prune, Search, SweepSpec
 from depthrate.tasks.measurement import scalars
-from depthrate.tasks.own.references import HOSTS, NAMED, OWN, OWN_PATTERNS, OwnReferences
-from depthrate.tasks.own.schema import OF_TEXTS, own_schema
+from depthrate.tasks.own.references import HOSTS, NAMED, OWN, OWN_PATTERNS, REGRESSION, OwnReferences
+from depthrate.tasks.own.schema import OF_TEXTS, OwnParameters, own_schema
 from depthrate.tasks.parameters import Parameter
+from depthrate.tasks.regression.schema import RegressionParameters
 from depthrate.tasks.task import Task
 
 Schema = dict[str, Any]
@@ -46,20 +47,10 @@ def sweep_schema(tasks: Mapping[str, Task]) -> Schema:
         definitions[f"{task.name}.metrics"] = {"examples": sorted(scalars(task.measurements))}
         definitions |= _parameters(task.name, {name: _value(parameter) for name, parameter in task.schema.items()})
         rules.append(_rule(task.name, task.name, None if task.name not in HOSTS else ()))
-    host = HOSTS[0]
-    of_host = definitions[f"{host}.params"]["properties"]
-    for name in NAMED:
-        of_host[name] = {"anyOf": [of_host[name], _own_value(name)], "description": of_host[name].pop("description")}
-    network = own_schema(OwnReferences(arch=":", dataset=":"), (), ())
-    definitions |= _parameters(
-        f"{OWN} network",
-        {
-            name: {"$ref": f"#/$defs/{host}.params/properties/{name}"} if name in of_host else _value(parameter)
-            for name, parameter in network.items()
-            if name not in OF_TEXTS  # an argument of the network may have these names
-        },
-    )
-    rules += [_rule(host, f"{OWN} network", NAMED[:1]), _rule(host, host, NAMED[1:])]
+        if task.name in HOSTS:
+            more, own_rules = _own_parts(task.name, definitions[f"{task.name}.params"]["properties"])
+            definitions |= more
+            rules += own_rules
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **sweep,
@@ -68,6 +59,23 @@ def sweep_schema(tasks: Mapping[str, Task]) -> Schema:
         "$defs": parts | definitions,
     }
     return json.loads(json.dumps(schema))  # lists where Python has tuples
+
+
+def _own_parts(host: str, of_host: Schema) -> tuple[dict[str, Schema], list[Schema]]:
+    """Return definitions and rules for the sweeps of a task that name something of the user's; widen its own values to that."""
+    for name in NAMED:
+        of_host[name] = {"anyOf": [of_host[name], _own_value(name)], "description": of_host[name].pop("description")}
+    parameters = RegressionParameters if host == REGRESSION else OwnParameters
+    network = own_schema(OwnReferences(arch=":", dataset=":"), (), (), parameters)
+    definitions = _parameters(
+        f"{host} network",
+        {
+            name: {"$ref": f"#/$defs/{host}.params/properties/{name}"} if name in of_host else _value(parameter)
+            for name, parameter in network.items()
+            if name not in OF_TEXTS  # an argument of the network may have these names
+        },
+    )
+    return definitions, [_rule(host, f"{host} network", NAMED[:1]), _rule(host, host, NAMED[1:])]
 
 
 def _describe(schema: Schema, part: type[Part]) -> None:
@@ -118,7 +126,8 @@ def _rule(task: str, parameters: str, own: Collection[str] | None) -> Schema:
 
     Where something is the user's there are parameters that no schema knows: the arguments of their callable.
     """
-    conditions = [_has("task", {"const": task} if own is None else {"enum": list(HOSTS)})]
+    names_task = [each for each, of in HOSTS.items() if own is not None and of == HOSTS[task]] or [task]
+    conditions = [_has("task", {"enum": names_task})]
     if own is not None:
         first = next(iter(own), NAMED[-1])
         for parameter in NAMED[: NAMED.index(first) + 1]:  # with a network of the user's, data are anyone's

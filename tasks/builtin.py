@@ -9,13 +9,21 @@ from depthrate.tasks.collapse.measurements import MEASUREMENTS as COLLAPSE_MEASU
 from depthrate.tasks.dufm.measurements import MEASUREMENTS as DUFM_MEASUREMENTS
 from depthrate.tasks.measurement import Measurement
 from depthrate.tasks.mufm.measurements import MEASUREMENTS as MUFM_MEASUREMENTS
+from depthrate.tasks.regression.measurements import MEASUREMENTS as REGRESSION_MEASUREMENTS
 from depthrate.tasks.words.measurements import MEASUREMENTS as WORDS_MEASUREMENTS
 
 if TYPE_CHECKING:
     from depthrate.tasks.task import Task
 
 
-_ROOMS = {"collapse": "collapse", "dufm": "dufm", "mufm": "mufm", "ufm": "mufm", "words": "words"}
+_ROOMS = {
+    "collapse": "collapse",
+    "dufm": "dufm",
+    "mufm": "mufm",
+    "regression": "regression",
+    "ufm": "mufm",
+    "words": "words",
+}
 """Task -> the folder in whose task.py it is declared, under its name in capitals."""
 BUILTIN = tuple(_ROOMS)
 """The names of the tasks that come with depthrate."""
@@ -35,6 +43,12 @@ def builtin_tasks() -> dict[str, Task]:
 def builtin_measurements() -> tuple[Measurement, ...]:
     """Return what they measure, without loading them; a column that several of them measure stands here once."""
     by_column: dict[str, Measurement] = {}
-    for measurement in (*COLLAPSE_MEASUREMENTS, *DUFM_MEASUREMENTS, *MUFM_MEASUREMENTS, *WORDS_MEASUREMENTS):
+    for measurement in (
+        *COLLAPSE_MEASUREMENTS,
+        *DUFM_MEASUREMENTS,
+        *MUFM_MEASUREMENTS,
+        *REGRESSION_MEASUREMENTS,
+        *WORDS_MEASUREMENTS,
+    ):
         by_column.setdefault(measurement.name, measurement)
     return tuple(by_column.values())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from depthrate.tasks.builtin import BUILTIN, builtin_task
 from depthrate.tasks.function_task import FunctionTask
-from depthrate.tasks.own.references import OWN, code_of_references, references_of_text
+from depthrate.tasks.own.references import REGRESSION, code_of_references, names_own, references_of_text
 from depthrate.tasks.parameters import nearest
 from depthrate.tasks.task import Task, TaskError
 from depthrate.tasks.task_code import TaskCode
@@ -27,10 +27,13 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
     _check_text(name)
     if name in BUILTIN:
         return builtin_task(name)
-    if name.partition("?")[0] == OWN:
-        from depthrate.tasks.own.task import own_task  # it imports numpy, which most commands do without
+    if names_own(name):
+        from depthrate.tasks.own.task import Own, own_task  # it imports numpy, which most commands do without
 
-        return own_task(name, files)
+        kind: type[Own] = Own
+        if references_of_text(name).task == REGRESSION:
+            from depthrate.tasks.regression.task import Regression as kind
+        return own_task(name, files, kind)
     where, separator, function_name = name.rpartition(":")
     if not separator or not where:
         raise TaskError(
@@ -50,7 +53,7 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
 
 def names_user_code(name: str) -> bool:
     """Whether loading a task executes code of the user's: a file's, or an installed module's."""
-    if name.partition("?")[0] == OWN:
+    if names_own(name):
         references = references_of_text(name)
         return any(":" in (value or "") for value in (references.arch, references.dataset))
     return ":" in name and name not in BUILTIN
@@ -64,7 +67,7 @@ def code_of_task(name: str) -> TaskCode | None:
     """
     if not names_user_code(name):
         return None
-    if name.partition("?")[0] == OWN:
+    if names_own(name):
         return code_of_references(references_of_text(name))
     where = name.rpartition(":")[0]
     return code_of_file(task_file(Path(where))) if where.endswith(".py") else code_of_installed(where)

@@ -30,6 +30,8 @@ class Optimum:
     free: frozenset[str]
     """The parameters it does not depend on, how one trains and what is measured: two trials that differ in these and in
     `falls_with` alone are comparable."""
+    holds: Callable[[Mapping[str, Any]], bool] | None = None
+    """Whether theory says so of a trial with these parameters; null: of all."""
     reached_where: str = ""
     """The measurement that is 1 for trials whose solver ended at a stationary point, 0 where it did not, and null where none
     looked for one; empty: no solver does. Theorems on optima speak of the first alone."""

@@ -65,6 +65,7 @@ NEEDS_TORCH = {
     "tasks/own/loop.py",
     "tasks/own/pack.py",
     "tasks/own/probe.py",
+    "tasks/regression/pack.py",
     "tasks/training/checkpoint.py",
     "tasks/training/compiled_step.py",
     "tasks/training/computing.py",

@@ -67,8 +67,27 @@ def test_data_of_ones_own() -> None:
 
 
 @pytest.mark.slow
+def test_targets_that_are_numbers_come_from_twenty_lines_to_a_fit_and_a_picture() -> None:
+    targets, sweep = blocks("python")[2], blocks("yaml")[2]
+    assert len((targets + sweep).splitlines()) <= 20
+    Path("targets.py").write_text(targets)
+    Path("sines.yaml").write_text(sweep)
+    assert "nrc1" in invoke("run", "sines.yaml", "--workers", "1")
+    results = depthrate.open("results")
+    ((exponent,),) = results.sql("select exponent from fits where metric = 'nrc1' and model = 'power'").fetchall()
+    assert exponent > 0.5, "a deeper network's last features lie nearer to the targets' dimensions"
+    found = results.sql(
+        "select nrc1, nrc2, nrc3, effective_rank, intrinsic_dimension, linear_probe, r_squared, loss from results"
+    ).df()
+    assert len(found) == 12 and found.notna().all(axis=None) and (found["r_squared"] > 0.5).all()
+    invoke("report", "sines", "-o", "sines.html")
+    page = Path("sines.html").read_text()
+    assert "NRC1 against depth" in page and "NRC2, last layer" in page
+
+
+@pytest.mark.slow
 def test_what_is_asked_for_by_name_is_measured_of_a_network_of_ones_own_and_fitted() -> None:
-    Path("dimensions.yaml").write_text(blocks("yaml")[2])
+    Path("dimensions.yaml").write_text(blocks("yaml")[3])
     assert "intrinsic_dimension" in invoke("run", "dimensions.yaml", "--workers", "1")
     found = (
         depthrate.open("results")
@@ -91,7 +110,7 @@ def test_features_are_measured_whole_in_batches_and_of_a_module() -> None:
     x, y = namespace["make"]()  # type: ignore[operator]
     model = namespace["Net"](2, 8, 16, 4)  # type: ignore[operator]
     features, weight = torch.relu(model.first(torch.as_tensor(x).float())).detach(), model.head.weight
-    whole, streamed, probed, compared = blocks("python")[2:]
+    whole, streamed, probed, compared = blocks("python")[3:]
     own = {"features": features, "labels": y, "weight": weight, "depthrate": depthrate}
     exec(whole, own)
     expected = own["found"]

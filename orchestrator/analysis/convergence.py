@@ -162,10 +162,12 @@ def _spent(step: np.ndarray, lr: np.ndarray, last: float) -> float:
 def _above_shallower(found: Mapping[str, Ended], trials: Sequence[Trial], declared: Measurement) -> dict[str, float]:
     """Return the trials whose objective lies above a shallower network's with the same optimum to reach, and by how much."""
     assert declared.optimum is not None
-    depth, free = declared.optimum.falls_with, {declared.optimum.falls_with, *declared.optimum.free}
+    depth, holds = declared.optimum.falls_with, declared.optimum.holds
+    free = {depth, *declared.optimum.free}
     alike: dict[str, list[tuple[Any, str]]] = {}
     for trial in trials:
-        if trial.trial_id in found and isinstance(trial.params.get(depth), int | float):
+        has_depth = trial.trial_id in found and isinstance(trial.params.get(depth), int | float)
+        if has_depth and (holds is None or holds(trial.params)):
             key = canonical_json({name: value for name, value in trial.params.items() if name not in free})
             alike.setdefault(key, []).append((trial.params[depth], trial.trial_id))
     above: dict[str, float] = {}

@@ -15,6 +15,7 @@ from depthrate.tasks.collapse.theory import (
 from depthrate.tasks.measurement import Measurement, Optimum
 from depthrate.tasks.measures.named_columns import NAMED
 from depthrate.tasks.measures.path_columns import GEODESIC, PATH_PANELS
+from depthrate.tasks.networks.builtin import may_idle
 
 HOW_ONE_TRAINS = frozenset(
     [
@@ -208,7 +209,7 @@ _PER_STEP = (
         reaches_limit=reaches_limit,
         gap_bound="objective_bound",
         at_zero=objective_at_zero,
-        optimum=Optimum("depth", HOW_ONE_TRAINS, reached_where="stationary"),
+        optimum=Optimum("depth", HOW_ONE_TRAINS, may_idle, reached_where="stationary"),
     ),
     Measurement(
         "objective_gap",

@@ -57,14 +57,14 @@ class CollapseParameters(TrainingParameters, NetworkParameters):
         choices=ARCHITECTURES.keys(),
         doc="residual network L-RN1 or L-RN2 (one or two linear layers in a block), or causal transformer L-Txy "
         "(x matrices for scores and for values, y linear layers in the MLP), or ResNet20 with an MLP head, "
-        "or a residual network with BatchNorm, dense or convolutional",
+        "or a residual network with BatchNorm, dense or convolutional, or a plain network of linear layers and ReLU",
     )
     norm: Literal["post", "pre"] = parameter("post", doc="where LayerNorm stands")
     depth: int = parameter(
         minimum=1,
         doc="number of blocks L: in rn1 and rn2 depth - 1 residual blocks between the embedding and the last layer, "
         "in transformers depth blocks of attention and MLP, in resnet20_mlp the linear layers of the head, "
-        "in resnet_dense and resnet_conv the blocks of all stages",
+        "in resnet_dense and resnet_conv the blocks of all stages, in mlp the layers with ReLU",
     )
     width: int = parameter(64, minimum=2, doc="feature dimension d; of resnet20_mlp's head")
     stages: str | None = parameter(

@@ -52,7 +52,8 @@ _SEVERAL = (
 )
 _TARGETS = (
     "targets of a regression and no classes: as many classes as values would make collapse perfect whatever the features; "
-    "measure them with depthrate.regression_collapse, or give classes, np.digitize(y, np.quantile(y, [.25, .5, .75]))"
+    "train on them with task: regression, measure them with depthrate.regression_collapse or probe(..., regression=True), or "
+    "give classes, np.digitize(y, np.quantile(y, [.25, .5, .75]))"
 )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from depthrate.tasks.measures.labelled import FeaturesError, as_features, as_targets, as_weight
+from depthrate.tasks.measures.labelled import FeaturesError, as_features, as_targets, as_weight, require_variation
 
 AT_ONCE = 2048
 """Samples whose distances to all others are held at once."""
@@ -33,7 +33,7 @@ def regression_collapse(features: Any, targets: Any, weight: Any = None) -> dict
         FeaturesError: lengths differ, a number is not finite, all features are one, or targets do not vary.
     """
     h_ND = as_features(features).double()
-    y_Nm = as_targets(targets, len(h_ND)).to(h_ND.device)
+    y_Nm = require_variation(as_targets(targets, len(h_ND))).to(h_ND.device)
     width, weight_mD = y_Nm.shape[1], as_weight(weight, h_ND.shape[1])
     if weight_mD is not None and len(weight_mD) != width:
         raise FeaturesError(f"weight has {len(weight_mD)} rows, and targets have {width} numbers; give [m, D]")

@@ -76,7 +76,7 @@ def as_targets(targets: Any, num_samples: int) -> Tensor:
     """Return the targets [N] or [N, m] of a regression as [N, m] in float64.
 
     Raises:
-        FeaturesError: there is not one for each sample, a number is not finite, or a column does not vary.
+        FeaturesError: there is not one for each sample, or a number is not finite.
     """
     given = targets.detach() if isinstance(targets, Tensor) else torch.as_tensor(np.asarray(targets))
     if given.ndim == 1:
@@ -84,6 +84,15 @@ def as_targets(targets: Any, num_samples: int) -> Tensor:
     if given.ndim != 2 or len(given) != num_samples:
         raise FeaturesError(f"{num_samples} features have targets of shape {list(given.shape)}; give [N] or [N, m]")
     y_Nm = as_features(given).double()
+    return y_Nm
+
+
+def require_variation(y_Nm: Tensor) -> Tensor:
+    """Return targets of which each number varies.
+
+    Raises:
+        FeaturesError: one does not.
+    """
     if not (y_Nm.var(0) > 0).all():
         raise FeaturesError("a column of the targets does not vary; leave it out")
     return y_Nm

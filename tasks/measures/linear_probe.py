@@ -11,7 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depthrate.tasks.measures.labelled import FeaturesError, as_features, as_labels, as_targets, numbered
+from depthrate.tasks.measures.labelled import (
+    FeaturesError,
+    as_features,
+    as_labels,
+    as_targets,
+    numbered,
+    require_variation,
+)
 
 RIDGE = 1e-3
 """Ridge of the fit, as a share of the mean variance of a number of the features."""
@@ -44,7 +51,7 @@ def probe_r2(features: Any, targets: Any) -> float:
         FeaturesError: lengths differ, a number is not finite, all features are one, or targets do not vary.
     """
     h_ND = as_features(features).double()
-    found_Mm, held_Mm = _held_out(h_ND, as_targets(targets, len(h_ND)).to(h_ND.device))
+    found_Mm, held_Mm = _held_out(h_ND, require_variation(as_targets(targets, len(h_ND))).to(h_ND.device))
     spread = (held_Mm - held_Mm.mean(0)).square().sum()
     if not spread > 0:
         raise FeaturesError("the targets of every second sample are one and the same; give them in another order")

@@ -5,7 +5,7 @@ A further one is a class below `Network` in a file of its own and an entry here;
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.batch_normed import DenseResNet, StagedResNet, stages_of
 from depthrate.tasks.networks.convolutional import ResNetWithHead
+from depthrate.tasks.networks.mlp import Mlp
 from depthrate.tasks.networks.network import FreeParameters, Network
 from depthrate.tasks.networks.residual import ResidualNetwork
 from depthrate.tasks.networks.transformer import Transformer
@@ -53,6 +54,8 @@ class Architecture:
     """Whether it is made of stages, so that `stages` means something, and `width` does not."""
     has_limit: bool = True
     """Whether its last features are behind a LayerNorm, so that the objective has a known limit as depth grows."""
+    may_idle: bool = True
+    """Whether a further block can change nothing at no cost, so that a deeper network's optimum is no higher."""
     has_embedding: bool = False
     """Whether it begins with an embedding, so that `train_embedding` and the decays of embedding and biases mean something."""
     has_backbone: bool = False
@@ -132,6 +135,16 @@ def _dense_resnet(trial: NetworkParameters, data: DataShape) -> Network:
     )
 
 
+def _mlp(trial: NetworkParameters, data: DataShape) -> Network:
+    return Mlp(
+        depth=trial.depth,
+        width=trial.width,
+        input_dimensions=data.num_inputs,
+        num_classes=data.num_classes,
+        last_bias=has_last_bias(trial),
+    )
+
+
 def _staged_resnet(trial: NetworkParameters, data: DataShape) -> Network:
     return StagedResNet(
         stages=stages_of(trial.stages, trial.dataset),
@@ -170,7 +183,14 @@ ARCHITECTURES: dict[str, Architecture] = {
     "t12": _attention(1, 2),
     "t21": _attention(2, 1),
     "t22": _attention(2, 2),
-    "resnet20_mlp": Architecture(make=_resnet_with_head, has_backbone=True, has_limit=False),
+    "resnet20_mlp": Architecture(make=_resnet_with_head, has_backbone=True, has_limit=False, may_idle=False),
     "resnet_dense": Architecture(make=_dense_resnet, has_limit=False),
     "resnet_conv": Architecture(make=_staged_resnet, is_staged=True, has_limit=False),
+    "mlp": Architecture(make=_mlp, has_limit=False, may_idle=False),
 }
+
+
+def may_idle(params: Mapping[str, Any]) -> bool:
+    """Return whether a further block of a trial's network can change nothing at no cost; of a user's that is not known."""
+    architecture = ARCHITECTURES.get(params["arch"])
+    return architecture is not None and architecture.may_idle

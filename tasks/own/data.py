@@ -27,6 +27,8 @@ class OwnData:
     name: str
     path: Path | None = None
     make: Callable[..., Any] | None = None
+    made_of: Callable[[Arrays, str], Dataset] = lambda arrays, name: dataset_of(arrays, name)
+    """Makes a data set of its arrays."""
 
     def read(self, arguments: Mapping[str, Any]) -> Dataset:
         """Return all of it as it comes, classes numbered in the order of their labels; read once a process.
@@ -36,8 +38,8 @@ class OwnData:
         """
         if self.path is None:
             assert self.make is not None
-            return _made(self.make, self.name, tuple(arguments.items()))
-        return _read(self.path, self.name, _changed_at(self.path))
+            return _made(self.make, self.name, tuple(arguments.items()), self.made_of)
+        return _read(self.path, self.name, _changed_at(self.path), self.made_of)
 
 
 def _changed_at(path: Path) -> tuple[int, ...]:
@@ -50,13 +52,18 @@ def _changed_at(path: Path) -> tuple[int, ...]:
 
 
 @functools.lru_cache(maxsize=2)
-def _read(path: Path, name: str, changed_at: tuple[int, ...]) -> Dataset:
-    return dataset_of(arrays_of_file(path), name)
+def _read(path: Path, name: str, changed_at: tuple[int, ...], made_of: Callable[[Arrays, str], Dataset]) -> Dataset:
+    return made_of(arrays_of_file(path), name)
 
 
 @functools.lru_cache(maxsize=2)
-def _made(make: Callable[..., Any], name: str, arguments: tuple[tuple[str, Any], ...]) -> Dataset:
-    return dataset_of(arrays_of_function(make, dict(arguments), name), name)
+def _made(
+    make: Callable[..., Any],
+    name: str,
+    arguments: tuple[tuple[str, Any], ...],
+    made_of: Callable[[Arrays, str], Dataset],
+) -> Dataset:
+    return made_of(arrays_of_function(make, dict(arguments), name), name)
 
 
 def dataset_of(arrays: Arrays, name: str) -> Dataset:
@@ -91,6 +98,15 @@ def _check_split(x: np.ndarray, y: np.ndarray, name: str, split: str) -> None:
         check_classes(y, len(x))
     except LabelsError as error:
         raise DatasetError(f"{name}, {split} split: {error}") from None
+    check_samples(x, name, split)
+
+
+def check_samples(x: np.ndarray, name: str, split: str) -> None:
+    """Refuse samples that are no finite numbers [N, ...].
+
+    Raises:
+        DatasetError: naming the split.
+    """
     if x.ndim < 2 or not len(x) or x.dtype.kind not in "iufb":
         raise DatasetError(
             f"{name}: the {split} split's samples are {x.dtype} of shape {list(x.shape)}; give numbers [N, ...], images as "
@@ -105,10 +121,16 @@ def _numbered(x: np.ndarray, y: np.ndarray, classes: np.ndarray, test: Dataset |
     """Return samples as they come with their labels as class numbers, sorted by class."""
     labels_N = np.searchsorted(classes, y)
     order = np.argsort(labels_N, kind="stable")
-    x = x[:, None] if x.ndim == 3 else x  # images without a channel axis have one channel
-    flat_NI = np.ascontiguousarray(x.reshape(len(x), -1)[order])
-    flat_NI = flat_NI.astype(np.uint8) if flat_NI.dtype.kind == "b" else flat_NI
-    return Dataset(flat_NI, labels_N[order].astype(np.int64), np.bincount(labels_N), x.shape[1:], None, test)
+    flat_NI, sample_shape = flattened(x)
+    flat_NI = np.ascontiguousarray(flat_NI[order])
+    return Dataset(flat_NI, labels_N[order].astype(np.int64), np.bincount(labels_N), sample_shape, None, test)
+
+
+def flattened(x: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Return samples [N, I], truth values as bytes, and the shape of one: images without a channel axis have one channel."""
+    x = x[:, None] if x.ndim == 3 else x
+    flat_NI = x.reshape(len(x), -1)
+    return flat_NI.astype(np.uint8) if flat_NI.dtype.kind == "b" else flat_NI, x.shape[1:]
 
 
 def prepared(

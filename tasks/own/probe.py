@@ -5,7 +5,7 @@ Shapes: N samples, D numbers of a feature, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from depthrate.tasks.collapse.pack import layer_measurements
-from depthrate.tasks.measures.labelled import FeaturesError, as_features, as_labels, numbered
+from depthrate.tasks.measures.labelled import (
+    FeaturesError,
+    as_features,
+    as_labels,
+    as_targets,
+    numbered,
+    require_variation,
+)
 from depthrate.tasks.measures.named_columns import asked
 from depthrate.tasks.networks.module_layers import layer_names, pooled, watched
 from depthrate.tasks.networks.network import Layer
+from depthrate.tasks.regression.pack import layer_measurements as measurements_of_targets
 
 BATCH = 1024
 """Samples at once, where the data are whole arrays."""
@@ -33,6 +41,7 @@ def probe(
     rank_tol: float = 0.01,
     features: bool = False,
     measure: str | None = None,
+    regression: bool = False,
 ) -> Any:
     """Run a module once over its data, on its device and in evaluation mode, and return the rows of the metrics table.
 
@@ -40,19 +49,30 @@ def probe(
     default the module's own list; the last linear map's input is the last layer, as in a sweep. `maps` says how maps and
     tokens are measured: averaged (`mean`) or whole (`flatten`). Layer 0 is the input. Each row has its layer's `name`.
     `measure` names more, with commas: effective_rank, intrinsic_dimension, linear_probe, cka_input, cka_last. With
-    `features` (rows, name -> features [N, D] in the order of the data) is returned.
+    `features` (rows, name -> features [N, D] in the order of the data) is returned. With `regression` the data are (samples,
+    targets [N] or [N, m]), and rows have nrc1, nrc2 and nrc3 (see `regression_collapse`).
 
     Raises:
         ParameterError: a pattern matches no module, or `measure` has another name; the message lists them.
-        FeaturesError: labels are not one class a sample, a number is not finite, or a class is empty.
+        FeaturesError: labels are not one class a sample, targets are no numbers, a number is not finite, or a class is empty.
     """
     patterns = [part.strip() for part in layers.split(",")] if isinstance(layers, str) else layers
     if maps not in ("mean", "flatten"):
         raise FeaturesError(f"maps is {maps!r}; allowed: mean, flatten")
-    seen, labels_N, head = _seen(model, data, layer_names(model, patterns), maps)
+    names_more = asked(measure)
+    seen, labels_N, head = _seen(
+        model, data, layer_names(model, patterns), maps, as_targets if regression else as_labels
+    )
     weight = dict(model.named_modules())[head].weight if head is not None else None
-    order_N, counts_K = numbered(labels_N)
-    if weight is not None and len(weight) != len(counts_K):
+    if regression:
+        y_Nm = require_variation(torch.from_numpy(labels_N))
+        order_N, num_outputs = torch.arange(len(y_Nm)), y_Nm.shape[1]
+        measurements = measurements_of_targets(y_Nm, names_more, split=split)
+    else:
+        order_N, counts_K = numbered(labels_N)
+        num_outputs = len(counts_K)
+        measurements = layer_measurements(counts_K.numpy(), rank_tol, split=split, names=names_more)
+    if weight is not None and len(weight) != num_outputs:
         weight = None  # of a task with other classes: what is compared with them would mean nothing
     inputs_ND = seen.pop("input", None)
     names = list(seen)
@@ -60,7 +80,6 @@ def probe(
         Layer(number, tuple(seen[name].shape[1:]), name, is_output=name == head)
         for number, name in enumerate(names, start=1)
     ]
-    measurements = layer_measurements(counts_K.numpy(), rank_tol, split=split, names=asked(measure))
 
     def sorted_1ND() -> Iterator[Tensor]:
         return (seen[name][order_N.to(seen[name].device)].unsqueeze(0) for name in names)
@@ -78,9 +97,12 @@ def probe(
 
 
 def _seen(
-    model: nn.Module, data: Any, names: Sequence[str], maps: str
+    model: nn.Module, data: Any, names: Sequence[str], maps: str, checked: Callable[[Any, int], Any]
 ) -> tuple[dict[str, Tensor], np.ndarray, str | None]:
-    """Return the features of each layer by name, the labels, and the head's name; the model's mode stays as it was."""
+    """Return the features of each layer by name, the labels, and the head's name; the model's mode stays as it was.
+
+    checked: makes labels or targets of what comes with so many samples.
+    """
     parameter = next(model.parameters(), None)
     device = torch.device("cpu") if parameter is None else parameter.device
     parts: dict[str, list[Tensor]] = {}
@@ -90,7 +112,7 @@ def _seen(
     model.eval()
     try:
         with torch.no_grad(), watched(model, names) as watch:
-            for x, y in _batches(data):
+            for x, y in _batches(data, checked):
                 x = x.to(device)
                 output = model(x)
                 is_head = watch.head_output is output
@@ -99,7 +121,7 @@ def _seen(
                 found = {name: pooled(feature, maps) for name, feature in layers.items()}
                 if x.is_floating_point():
                     found = {"input": x.flatten(1), **found}
-                labels.append(as_labels(y, len(x)))
+                labels.append(np.asarray(checked(y, len(x))))
                 for name, each in found.items():
                     parts.setdefault(name, []).append(as_features(each))
     finally:
@@ -110,12 +132,12 @@ def _seen(
     return {name: torch.cat(each) for name, each in parts.items()}, np.concatenate(labels), head
 
 
-def _batches(data: Any) -> Iterator[tuple[Tensor, Any]]:
+def _batches(data: Any, checked: Callable[[Any, int], Any]) -> Iterator[tuple[Tensor, Any]]:
     if isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], tuple | list):
         x, y = torch.as_tensor(data[0]), data[1]
         if len(x) != len(y):
             raise FeaturesError(f"{len(x)} samples have {len(y)} labels; give one label a sample")
-        as_labels(y, len(x))  # before a batch of them is run, whose numbers may happen to be whole
+        checked(y, len(x))  # before a batch of them is run, whose numbers may happen to be whole
         for start in range(0, len(x), BATCH):
             yield x[start : start + BATCH], y[start : start + BATCH]
         return

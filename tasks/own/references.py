@@ -17,9 +17,9 @@ from depthrate.tasks.task import TaskError
 from depthrate.tasks.task_code import TaskCode, real_path
 from depthrate.tasks.user_code import code_of_file, code_of_installed
 
-OWN = "own"
-HOSTS = ("collapse", OWN)
-"""Tasks that take a network or data of the user's."""
+OWN, REGRESSION = "own", "regression"
+HOSTS = {"collapse": OWN, OWN: OWN, REGRESSION: REGRESSION}
+"""Tasks that take a network or data of the user's, and the task that such trials are of."""
 NAMED = ("arch", "dataset")
 DATA_FILES = (".npz", ".parquet")
 OWN_PATTERNS = {"arch": ":", "dataset": rf"[:/]|({'|'.join(map(re.escape, DATA_FILES))})$"}
@@ -32,12 +32,13 @@ class OwnReferences:
 
     arch: str | None = None
     dataset: str | None = None
+    task: str = OWN
 
     @property
     def text(self) -> str:
         """Both in one text, as a worker is told the task."""
         given = {name: value for name in NAMED if (value := getattr(self, name)) is not None}
-        return f"{OWN}?{urlencode(given)}" if given else OWN
+        return f"{self.task}?{urlencode(given)}" if given else self.task
 
     @property
     def code_files(self) -> list[Path]:
@@ -70,9 +71,16 @@ def code_of_references(references: OwnReferences) -> TaskCode | None:
     return code_of_installed(named[0].rpartition(":")[0]) if named else None
 
 
+def names_own(text: str) -> bool:
+    """Whether a task's text is one that `OwnReferences.text` writes."""
+    task, separator, _ = text.partition("?")
+    return text == OWN or bool(separator and task in HOSTS.values())
+
+
 def references_of_text(text: str) -> OwnReferences:
     """Return what `OwnReferences.text` has written."""
-    return OwnReferences(**dict(parse_qsl(text.partition("?")[2])))
+    task, _, named = text.partition("?")
+    return OwnReferences(**dict(parse_qsl(named)), task=task)
 
 
 def is_own(name: str, value: Any) -> bool:
@@ -132,7 +140,7 @@ def references_of_sweep(task: str, parts: Iterable[Mapping[str, Any]], folder: P
                 "its own: give a sweep to each, in one store"
             )
         named[name] = own[0] if own else None
-    references = OwnReferences(**named)
+    references = OwnReferences(**named, task=HOSTS[task])
     if len({path.parent for path in references.code_files}) > 1:
         raise TaskError(
             f"{' and '.join(map(str, references.code_files))} lie in two folders; put them into one, from which what they "

@@ -6,7 +6,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from depthrate.tasks.collapse.schema import CollapseParameters
 from depthrate.tasks.own.references import OwnReferences, is_own, short_name
@@ -62,9 +62,10 @@ class OwnParameters(CollapseParameters):
     polish_smoothing = ()  # type: ignore[assignment]
     polish_memory = 0
     polish_barrier = 0.0
+    of_published: ClassVar[tuple[str, ...]] = ()
+    """Parameters that say something of published sets alone."""
 
 
-_DECLARED = OwnParameters.schema
 _NETWORK = ("layers", "maps", "flat_inputs", "decayed")
 
 
@@ -82,16 +83,23 @@ class OwnName(Parameter):
 
 
 def own_schema(
-    references: OwnReferences, network_arguments: Sequence[Parameter], data_arguments: Sequence[Parameter]
+    references: OwnReferences,
+    network_arguments: Sequence[Parameter],
+    data_arguments: Sequence[Parameter],
+    parameters: type[OwnParameters] = OwnParameters,
+    from_data: Sequence[str] = FROM_DATA,
 ) -> ParameterSchema:
     """Return the parameters of a sweep over the user's network, or data, or both.
+
+    parameters: of the task; from_data: arguments of the network that the data tells.
 
     Raises:
         ParameterError: an argument has the name of a parameter of training, or of another argument.
     """
-    removed = () if references.arch is None else OF_BUILTIN_NETWORKS
-    taken = [name for name in CollapseParameters.schema if name in _DECLARED and name not in removed]
-    ours = {name: _DECLARED[name] for name in taken}
+    declared = parameters.schema
+    removed = {*_NETWORK, "dataset_hash", *(() if references.arch is None else OF_BUILTIN_NETWORKS)}
+    removed.update(() if references.dataset is None else parameters.of_published)
+    ours = {name: parameter for name, parameter in declared.items() if name not in removed}
     doc = "weight decay lambda, of (lambda/2)||theta||^2 on the parameters that `decayed` chooses"
     if references.arch is not None:
         ours["arch"] = OwnName(name="arch", kind="str", choices=(short_name(references.arch),), doc="your network")
@@ -99,23 +107,23 @@ def own_schema(
         ours["weight_decay_last"] = replace(
             ours["weight_decay_last"], doc="the same of the last linear map's weight; null: weight_decay"
         )
-        ours |= {name: _DECLARED[name] for name in _NETWORK}
-        ours |= {name: replace(ours[name], added_later=True) for name in OF_TEXTS}
+        ours |= {name: declared[name] for name in _NETWORK}
+        ours |= {name: replace(ours[name], added_later=True) for name in OF_TEXTS if name in ours}
         for name in {argument.name for argument in network_arguments}.intersection(OF_TEXTS):
-            del ours[name]
+            ours.pop(name, None)
     if references.dataset is not None:
         name = short_name(references.dataset)
         ours["dataset"] = OwnName(name="dataset", kind="str", choices=(name,), doc="your data")
-        ours["dataset_hash"] = _DECLARED["dataset_hash"]
+        ours["dataset_hash"] = declared["dataset_hash"]
     else:  # the files of a published set's test split may not be there; a user's data says itself whether it has one
         ours["test"] = replace(ours["test"], default=False, doc=CollapseParameters.schema["test"].doc)
-    arguments = _checked((*network_arguments, *data_arguments), ours)
+    arguments = _checked((*network_arguments, *data_arguments), ours, from_data)
     first = ("arch", "dataset")
     in_order = [*(ours[name] for name in first), *arguments, *(ours[name] for name in ours if name not in first)]
     return ParameterSchema(in_order)
 
 
-def _checked(arguments: Iterable[Parameter], ours: dict[str, Parameter]) -> list[Parameter]:
+def _checked(arguments: Iterable[Parameter], ours: dict[str, Parameter], from_data: Sequence[str]) -> list[Parameter]:
     checked: dict[str, Parameter] = {}
     for argument in arguments:
         name, owner = argument.name, argument.doc.removeprefix("argument of ")
@@ -129,7 +137,7 @@ def _checked(arguments: Iterable[Parameter], ours: dict[str, Parameter]) -> list
                 f"{owner} and {checked[name].doc.removeprefix('argument of ')} both "
                 f"have an argument {name!r}; rename one of them"
             )
-        is_told = name in FROM_DATA and not argument.nullable
+        is_told = name in from_data and not argument.nullable
         is_told |= name in OF_TEXTS and argument.default is REQUIRED
         if is_told:
             argument = replace(argument, nullable=True, default=None, doc=f"{argument.doc}; null: as the data has it")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from depthrate.tasks.collapse.measurements import MEASUREMENTS
 from depthrate.tasks.collapse.schema import CollapseParameters, data_shape
@@ -22,7 +22,8 @@ from depthrate.tasks.measures import named_columns
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network
-from depthrate.tasks.own.data import OwnData, prepared, shape_of
+from depthrate.tasks.own.arrays import Arrays
+from depthrate.tasks.own.data import OwnData, dataset_of, prepared, shape_of
 from depthrate.tasks.own.references import OWN, code_of_files, references_of_text, short_name
 from depthrate.tasks.own.schema import FROM_DATA, OF_TEXTS, OwnParameters, own_schema, parameters_of_callable, patterns
 from depthrate.tasks.parameters import ParameterError, ParameterSchema
@@ -57,12 +58,23 @@ class Own(NetworkTask[OwnParameters]):
     """Networks made before, by all that they depend on."""
     parameters = OwnParameters
     measurements = MEASUREMENTS
+    from_data: ClassVar[tuple[str, ...]] = FROM_DATA
+    """Arguments of a network that the data tells."""
+
+    @staticmethod
+    def dataset_of(arrays: Arrays, name: str) -> Dataset:
+        """Return the user's arrays as a data set.
+
+        Raises:
+            DatasetError: they are not what training takes.
+        """
+        return dataset_of(arrays, name)
 
     def read(self, params: Params) -> OwnParameters:
         """Return the parameters of a trial as attributes, those of the user's callables in `arguments`."""
         others = {*self.network_arguments, *self.data_arguments}.difference(OF_TEXTS)
         ours = {name: value for name, value in params.items() if name not in others}
-        return OwnParameters.of({**ours, "arguments": params})
+        return self.parameters.of({**ours, "arguments": params})
 
     def whole(self, trial: OwnParameters) -> Dataset:
         """Return the user's data as it comes.
@@ -87,7 +99,7 @@ class Own(NetworkTask[OwnParameters]):
         if self.make is None:
             return
         told = _told(self.data_shape(self.read(params)))
-        for name in (*FROM_DATA, *OF_TEXTS):
+        for name in (*self.from_data, *OF_TEXTS):
             if name in self.network_arguments and params[name] is None:
                 params[name] = told.get(name)
 
@@ -138,14 +150,8 @@ class Own(NetworkTask[OwnParameters]):
             from depthrate.tasks.collapse.pack import loaded
 
             return loaded(trial, source)
-        whole = self.whole(trial)
-        if whole.content_hash[:16] != trial.dataset_hash:
-            raise DatasetError(
-                f"{self.data.name} has changed since the trial was planned (content {whole.content_hash[:16]}, planned "
-                f"{trial.dataset_hash}); start the sweep again: what has other content is another trial"
-            )
         return prepared(
-            whole,
+            self.planned(trial),
             self.data.name,
             samples_per_class=trial.samples_per_class,
             data_seed=trial.data_seed,
@@ -153,6 +159,21 @@ class Own(NetworkTask[OwnParameters]):
             dtype=trial.dtype,
             test=trial.test,
         )
+
+    def planned(self, trial: OwnParameters) -> Dataset:
+        """Return the user's data as it comes, and as it was planned.
+
+        Raises:
+            DatasetError: it is not what it was.
+        """
+        assert self.data is not None
+        whole = self.whole(trial)
+        if whole.content_hash[:16] != trial.dataset_hash:
+            raise DatasetError(
+                f"{self.data.name} has changed since the trial was planned (content {whole.content_hash[:16]}, planned "
+                f"{trial.dataset_hash}); start the sweep again: what has other content is another trial"
+            )
+        return whole
 
     def training(self, trials: Sequence[OwnParameters], source: DataSource) -> NetworkTraining:
         """Return what a pack of trials does.
@@ -201,7 +222,8 @@ class Own(NetworkTask[OwnParameters]):
 @lru_cache(maxsize=64)
 def _told(data: DataShape) -> dict[str, int]:
     """Return the arguments that the data's shape answers."""
-    told = {"num_classes": data.num_classes, "num_inputs": math.prod(data.sample_shape)}
+    given = data.num_classes
+    told = {"num_classes": given, "num_targets": given, "num_inputs": math.prod(data.sample_shape)}
     if data.vocabulary_size is not None:
         told |= {"context_length": data.num_inputs, "vocabulary_size": data.vocabulary_size}
     if len(data.sample_shape) == 3:
@@ -209,8 +231,9 @@ def _told(data: DataShape) -> dict[str, int]:
     return told
 
 
-def own_task(text: str, files: Mapping[str, bytes] | None = None) -> Own:
-    """Return the task for the references that a text has, whose code is what `files` has, or what the files hold now.
+def own_task(text: str, files: Mapping[str, bytes] | None = None, kind: type[Own] = Own) -> Own:
+    """Return the task, of this kind, for the references that a text has, whose code is what `files` has, or what the files
+    hold now.
 
     Raises:
         TaskError: a file does not import or has no such callable, or others decide what it holds.
@@ -232,13 +255,14 @@ def own_task(text: str, files: Mapping[str, bytes] | None = None) -> Own:
     data = None
     if references.dataset is not None:
         path = None if make_data is not None else Path(references.dataset)
-        data = OwnData(short_name(references.dataset), path, None if make_data is None else make_data.make)
+        make = None if make_data is None else make_data.make
+        data = OwnData(short_name(references.dataset), path, make, kind.dataset_of)
     executed = network or make_data
     whole = None if executed is None else executed.code
     if whole is not None and content is not None:
         whole = replace(whole, files=tuple(sorted(content.items())))
-    return Own(
-        schema=own_schema(references, network_arguments, data_arguments),
+    return kind(
+        schema=own_schema(references, network_arguments, data_arguments, kind.parameters, kind.from_data),
         make=None if network is None else network.make,
         network_arguments=tuple(argument.name for argument in network_arguments),
         data=data,

@@ -1,0 +1,66 @@
+"""A plain network of linear layers and ReLU over a trial axis. Importable without torch.
+
+Shapes: T trials, N samples, I input dimensions, D = width, K numbers of the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StepCost, Tensors
+from depthrate.tasks.networks.operations import last, linear
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mlp(Network):
+    """h_l = relu(W_l h_{l-1} + b_l) for `depth` layers of one width, h_0 the input, and the last layer W_L h + b_L.
+
+    Layer l is h_l. Decay groups: `hidden` for all weights but the last, `last` for W_L; biases are not regularised.
+    """
+
+    depth: int
+    width: int
+    input_dimensions: int
+    num_classes: int
+    last_bias: bool
+    last_weight = "W_L"
+    holds_only_features = True
+
+    def parameter_specs(self) -> list[ParameterSpec]:
+        """Return the parameters in the order in which they are drawn and stored."""
+        specs, fan_in = [], self.input_dimensions
+        for layer in range(1, self.depth + 1):
+            specs.append(ParameterSpec(f"W_{layer}", (self.width, fan_in), fan_in, "hidden"))
+            specs.append(ParameterSpec(f"b_{layer}", (self.width,), fan_in, None))
+            fan_in = self.width
+        specs.append(ParameterSpec("W_L", (self.num_classes, self.width), self.width, "last"))
+        return [*specs, ParameterSpec("b_L", (self.num_classes,), self.width, None)] if self.last_bias else specs
+
+    def layers(self) -> list[Layer]:
+        """Return layer 1 to layer depth."""
+        return [Layer(number, (self.width,)) for number in range(1, self.depth + 1)]
+
+    @property
+    def input_layer(self) -> Layer:
+        """Layer 0."""
+        return Layer(0, (self.input_dimensions,), "input")
+
+    def step_cost(self) -> StepCost:
+        """Return what a step takes; each layer keeps its sum and ReLU's output for the backward pass."""
+        return StepCost(self.depth + 1, self.num_parameters, kept=2 * self.depth * self.width)
+
+    def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
+        """Yield h_1 to h_depth, each [T, N, D]."""
+        h_TND = x_TNI
+        for layer in range(1, self.depth + 1):
+            h_TND = linear(parameters, f"{layer}", h_TND).relu()
+            yield h_TND
+
+    def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
+        """Return the network's output [T, N, K]."""
+        return linear(parameters, "L", last(self.features(parameters, x_TNI)))

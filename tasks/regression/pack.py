@@ -1,0 +1,88 @@
+"""The task `regression`: what a pack of it trains on, and what it measures of every layer at log-spaced steps.
+
+Shapes: T trials, N samples, D numbers of a feature, m numbers of a target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from depthrate.tasks.collapse.schema import weight_decays
+from depthrate.tasks.data.dataset import Dataset
+from depthrate.tasks.measures.geometry import component_collapse, weight_collapse
+from depthrate.tasks.measures.linear_probe import probe_r2
+from depthrate.tasks.measures.named import NamedMeasurements, of_each
+from depthrate.tasks.measures.named_columns import asked
+from depthrate.tasks.networks.network import Network
+from depthrate.tasks.own.schema import OwnParameters
+from depthrate.tasks.training.layers import LayerMeasurements
+from depthrate.tasks.training.trainer import Evaluation, FusedTrainer
+from depthrate.tasks.training.training import NetworkTraining, training_of
+
+
+def training(trials: Sequence[OwnParameters], dataset: Dataset, network: Network) -> NetworkTraining:
+    """Return what a pack of trials does with a data set."""
+    names, test = asked(trials[0].measure), dataset.test
+    return training_of(
+        trials,
+        network,
+        dataset,
+        [weight_decays(trial) for trial in trials],
+        init=getattr(trials[0], "init", ""),  # a user's network draws its start itself
+        measure=layer_measurements(dataset.labels_N, names),
+        measure_test=None if test is None else layer_measurements(test.labels_N, names, split="test"),
+        trainer=RegressionTrainer,
+    )
+
+
+@dataclass(frozen=True)
+class RegressionEvaluation(Evaluation):
+    """Numbers over the whole training set; accuracy is not defined."""
+
+    r_squared: Tensor
+
+
+class RegressionTrainer(FusedTrainer):
+    """Trains on targets [N, m] in place of labels."""
+
+    def num_right(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
+        """Return NaN [T]: targets are no classes."""
+        return torch.full((len(logits_TBK),), torch.nan, dtype=torch.float64, device=logits_TBK.device)
+
+    def evaluate(self) -> RegressionEvaluation:
+        """Return loss, objective, R^2 and the objective's gradient norm over the whole training set."""
+        found = super().evaluate()
+        return RegressionEvaluation(**vars(found), r_squared=self._r_squared(found.loss))
+
+    def scores(self) -> dict[str, Tensor]:
+        """Return loss and R^2 over all samples, by column, each [T] in float64, without a gradient."""
+        loss_T = super().scores()["loss"]
+        return {"loss": loss_T, "r_squared": self._r_squared(loss_T)}
+
+    def _r_squared(self, loss_T: Tensor) -> Tensor:
+        y_Nm = self.labels_N.double()
+        return 1 - 2 * loss_T / (y_Nm - y_Nm.mean(0)).square().sum(1).mean()
+
+
+def layer_measurements(targets: Any, names: Collection[str], *, split: str = "train") -> LayerMeasurements:
+    """Return what is measured of a layer beside targets [N, m]: NRC1, NRC2 and NRC3, and what is asked for by name."""
+    y_Nm = torch.as_tensor(targets).double()
+    named = NamedMeasurements(names, lambda h_ND: probe_r2(h_ND, y_Nm))
+
+    def of_features(h_TND: Tensor) -> dict[str, Tensor]:
+        nrc1_T = of_each(lambda h_ND: component_collapse(h_ND, y_Nm.shape[1]), h_TND.double())
+        return {"nrc1": nrc1_T} | named.alone(h_TND)
+
+    def of_weights(h_TND: Tensor, weight_TmD: Tensor) -> dict[str, Tensor]:
+        on_device_Nm, doubled = y_Nm.to(h_TND.device), (h_TND.double(), weight_TmD.double())
+        return {
+            name: of_each(lambda h_ND, w_mD, name=name: weight_collapse(h_ND, on_device_Nm, w_mD)[name], *doubled)
+            for name in ("nrc2", "nrc3")
+        }
+
+    return LayerMeasurements(of_features, of_weights, split=split, of_pair=named.compared if named.compares else None)
