@@ -33,6 +33,8 @@ HOMES = {
     "matplotlib": "orchestrator/report/drawing/",
     "deltalake": ("orchestrator/export/delta.py", "orchestrator/cli/commands/export.py"),
     "tensorboardX": "orchestrator/export/tensorboard.py",
+    "starlette": "orchestrator/cli/serve/",
+    "uvicorn": "orchestrator/cli/commands/serve.py",
     "prometheus_client": "orchestrator/monitor/prometheus.py",
 }
 NEEDS_TORCH = {

@@ -24,6 +24,7 @@ COMMANDS = (
         "run",
         "plan",
         "status",
+        "serve",
         "nodes",
         "cancel",
         "logs",

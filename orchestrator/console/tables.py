@@ -140,16 +140,16 @@ def print_warnings(problems: Sequence[Problem]) -> None:
 
 def print_json(value: Any) -> None:
     """Print JSON for programs."""
-    print(json.dumps(_finite(value), indent=1, default=str, allow_nan=False))
+    print(json.dumps(finite(value), indent=1, default=str, allow_nan=False))
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Return the value with null for numbers that JSON has no word for."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list) else value
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list) else value
 
 
 def _escape(text: str) -> str:

@@ -208,16 +208,19 @@ def _contents(body: str) -> str:
     return f'<nav class="contents" aria-label="Contents"><ul>{links}</ul></nav>' if found else ""
 
 
-def _page(name: str, body: str, refresh_s: float | None) -> str:
-    # the policy lets two scripts run and nothing else: no network, and no script that came in with a user's text
+def page_policy() -> str:
+    """Return what the page may do: run its two scripts, and nothing else: no network, and no script of a user's text."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (library(), SCRIPT)
     )
-    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _page(name: str, body: str, refresh_s: float | None) -> str:
     refresh = "" if refresh_s is None else f'<meta http-equiv="refresh" content="{refresh_s:g}">'
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-        f'content="{policy}"><meta name="viewport" content="width=device-width, initial-scale=1">{refresh}'
+        f'content="{page_policy()}"><meta name="viewport" content="width=device-width, initial-scale=1">{refresh}'
         f"<title>{escape(name)} · depthrate</title><style>{STYLE}</style></head><body><main>{body}</main>"
         f"<noscript><p>The figures need JavaScript.</p></noscript>"
         f'<script type="application/gzip" id="library">{packed_library()}</script><script>{SCRIPT}</script></body></html>\n'

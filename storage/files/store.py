@@ -165,6 +165,15 @@ class Store:
                 "that your credentials reach it (for S3: AWS_PROFILE or AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL)"
             ) from None
 
+    def require_there(self) -> None:
+        """Check that there is a store: a folder that has gone lists as an empty one.
+
+        Raises:
+            NoStoreError: there is no such folder.
+        """
+        if self.is_local and not os.path.isdir(self.root):
+            raise NoStoreError(f"there is no store at {self.url!r}; run a sweep first, or name its place with --store")
+
     def read_format(self) -> None:
         """Look which versions of depthrate may read the store and write to it.
 
@@ -533,8 +542,7 @@ def existing_store(url: str | os.PathLike[str] | None = None, *, writes: bool = 
         StoreError: there is none at `url`, it cannot be read, or only newer versions of depthrate may read it or write to it.
     """
     store = open_store(url)
-    if store.is_local and not os.path.isdir(store.root):
-        raise NoStoreError(f"there is no store at {store.url!r}; run a sweep first, or name its place with --store")
+    store.require_there()
     if writes:
         store.require_writer()
     return store

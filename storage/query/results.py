@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
@@ -95,6 +95,13 @@ class Results:
         scoped._reset(self.snapshot)
         scoped._scope = (sweep, frozenset(trial_ids))
         return scoped
+
+    def without(self, rows: Set[tuple[str, str]]) -> Self:
+        """Return the same store without some (trial, attempt): no file is read in which all others are."""
+        later = copy(self)
+        kept = [source_without(source, rows) for source in self.snapshot.sources]
+        later._reset(replace(self.snapshot, sources=[source for source in kept if source.trials.num_rows]))
+        return later
 
     def in_memory(self, trial_ids: Iterable[str], without: Collection[str] = ()) -> Self:
         """Return the same results with the metrics and curves of these trials read once: for many questions of the same rows.

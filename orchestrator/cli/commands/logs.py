@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from rich.console import Console
 
@@ -10,9 +11,9 @@ from depthrate.orchestrator.cli.options import declared, store_option, trial_arg
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.console.tables import counted, make_console, printable
 from depthrate.orchestrator.executors.registry import silent_deaths
-from depthrate.storage.attempts.records import compacted_log, read_records
+from depthrate.storage.attempts.records import Record, compacted_log, read_records
 from depthrate.storage.catalog.specs import newest_specs
-from depthrate.storage.commits.snapshot import take_snapshot
+from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.paths import log_path
 from depthrate.storage.files.store import Store, existing_store
 
@@ -27,7 +28,16 @@ def print_logs(store: Store, prefix: str, console: Console) -> None:
     states = {state["attempt_id"]: state for state in read_records(store, snapshot)}
     for sweep in newest_specs(store):
         states |= {state["attempt_id"]: state for state in silent_deaths(store, sweep)}
-    found = [s for s in states.values() if any(trial_id.startswith(prefix) for trial_id in s.get("trial_ids") or ())]
+    print_attempts(store, snapshot, prefix, states.values(), console)
+
+
+def print_attempts(store: Store, snapshot: Snapshot, prefix: str, records: Iterable[Record], console: Console) -> None:
+    """Print those of these attempts that had such a trial, the first first, each with what it printed.
+
+    Raises:
+        UsageError: no attempt had such a trial.
+    """
+    found = [s for s in records if any(trial_id.startswith(prefix) for trial_id in s.get("trial_ids") or ())]
     if not found:
         raise UsageError(
             f'no attempt in {store.url} had a trial {prefix!r}; trial ids: depthrate query "select trial_id from trials"'

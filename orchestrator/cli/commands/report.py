@@ -186,10 +186,10 @@ class _Found:
 
 def _read_all(checked: CheckedSweep, store: Store, targets: ReportFiles) -> _Found:
     results = results_of(store, checked.task)
-    data, num_open = _read(checked, store, results, targets.command)
+    data, num_open = read_sweep(checked, store, results, targets.command)
     if targets.overlay is not None:
         command = [*targets.command[:2], targets.overlay.sweep.name, *targets.command[3:]]
-        second, more_open = _read(targets.overlay, store, results_of(store, targets.overlay.task), command)
+        second, more_open = read_sweep(targets.overlay, store, results_of(store, targets.overlay.task), command)
         data, num_open = overlaid(data, second), num_open + more_open
     return _Found(data, num_open, results.problems, mixtures(checked, results))
 
@@ -205,7 +205,8 @@ def _write(found: _Found, targets: ReportFiles, refresh_s: float | None) -> Writ
     return Written(len(html.encode()) / 1e6, num_figures, found.problems, found.num_open, latex, found.mixtures)
 
 
-def _read(checked: CheckedSweep, store: Store, results: Results, command: list[str]) -> tuple[ReportData, int]:
+def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: list[str]) -> tuple[ReportData, int]:
+    """Return what the report of a sweep shows, and how many of its trials are pending or running."""
     sweep = checked.sweep
     checked, view = with_search(checked, store)
     state = sweep_status(sweep.name, [trial.trial_id for trial in checked.trials], results.snapshot, store)

@@ -31,13 +31,15 @@ from depthrate.orchestrator.monitor.cost import Reckoning, cost_lines, reckon
 from depthrate.orchestrator.monitor.prometheus import check_library, write_textfile
 from depthrate.orchestrator.monitor.running_trials import SHOWN_RUNNING, RunningTrial, running_table, running_trials
 from depthrate.orchestrator.monitor.status import SweepStatus, TrialState, sweep_status
-from depthrate.storage.attempts.live_curves import LiveReader, newest_rows
+from depthrate.storage.attempts.live_curves import LivePack, LiveReader, newest_rows
 from depthrate.storage.attempts.records import Record, RecordReader, read_records_of
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.store import Store, existing_store
 
 WATCH_EVERY_S = 2.0
+QUIET_S = 30.0
+"""Seconds after which costs and events of a sweep in which nothing runs or changes are read again."""
 SHOWN_EVENTS = 6
 """Of the last launch of a sweep, by `--watch`."""
 ASK_EVERY_S, ASK_SELDOM_S, ASK_LESS = 15.0, 60.0, 1.5
@@ -53,7 +55,7 @@ def _ask_schedulers(store: Store, sweep: str) -> _Seen:
 
 
 @dataclass(frozen=True)
-class _Look:
+class Look:
     """What is known of some sweeps at one moment."""
 
     states: list[SweepStatus]
@@ -64,6 +66,9 @@ class _Look:
     running: list[RunningTrial]
     launches: dict[str, dict[str, Any]]
     """What happened in the last launch of each sweep."""
+    snapshot: Snapshot
+    packs: list[LivePack]
+    """All that trials that run have logged."""
 
     @property
     def num_open(self) -> int:
@@ -71,32 +76,55 @@ class _Look:
         return sum(state.counts()["pending"] + state.counts()["running"] for state in self.states)
 
 
-class _Watched:
+class Watched:
     """The sweeps that are looked at, with what need not be read again."""
 
     def __init__(
         self, store: Store, planned: Mapping[str, Sequence[str]], *, with_costs: bool, with_events: bool = False
     ):
-        self._store, self._planned, self._with_costs, self._with_events = store, planned, with_costs, with_events
+        self.planned = planned
+        """Sweep -> its trials."""
+        self._store, self._with_costs, self._with_events = store, with_costs, with_events
         self._cache, self._reader = SnapshotCache(), RecordReader(store)
         self._controllers, self._live = Controllers(store), LiveReader(store)
+        self._costs: dict[str, Reckoning] = {}
+        self._launches: dict[str, dict[str, Any] | None] = {}
+        self._read: dict[str, tuple[dict[str, int], float]] = {}
+        """Sweep -> how many trials were in which state when these two were read, and when that was."""
 
-    def look(self) -> _Look:
+    def look(self) -> Look:
+        """Look at the store.
+
+        Raises:
+            OSError, StoreError: it does not answer.
+        """
+        self._store.require_there()
         store, snapshot = self._store, take_snapshot(self._store, cache=self._cache)
-        seen = {name: self._controllers.look(name) for name in self._planned}
+        seen = {name: self._controllers.look(name) for name in self.planned}
         states = [
             sweep_status(name, trial_ids, snapshot, store, _deaths(seen[name]), self._reader)
-            for name, trial_ids in self._planned.items()
+            for name, trial_ids in self.planned.items()
         ]
-        names = self._planned if self._with_costs else ()
-        costs = {name: _reckon(store, snapshot, name, self._reader) for name in names}
+        for state in filter(self._is_due, states):
+            if self._with_costs:
+                self._costs[state.name] = _reckon(store, snapshot, state.name, self._reader)
+            if self._with_events:
+                self._launches[state.name] = last_launch(store, state.name)
         is_any_running = any(state.counts()["running"] for state in states)
         packs = newest_rows(self._live.look(), snapshot.source_of.keys()) if is_any_running else []
-        launches = {name: last_launch(store, name) for name in self._planned} if self._with_events else {}
-        told = {name: launch for name, launch in launches.items() if launch is not None}
-        return _Look(
-            states, [_counts(seen[state.name]) for state in states], costs, running_trials(states, packs), told
-        )
+        costs = {name: self._costs[name] for name in self.planned if name in self._costs}
+        told = {name: told for name in self.planned if (told := self._launches.get(name)) is not None}
+        jobs = [_counts(seen[state.name]) for state in states]
+        return Look(states, jobs, costs, running_trials(states, packs), told, snapshot, packs)
+
+    def _is_due(self, state: SweepStatus) -> bool:
+        """Whether to read again what a sweep has cost and what its launch tells: now and then where nothing happens."""
+        now, counts = time.monotonic(), state.counts()
+        before, read_at = self._read.get(state.name, (None, 0.0))
+        if before == counts and not counts["running"] and now - read_at < QUIET_S:
+            return False
+        self._read[state.name] = counts, now
+        return True
 
 
 def show_status(
@@ -113,7 +141,7 @@ def show_status(
     if textfile is not None:
         check_library()
         check_output(textfile)
-    watched = _Watched(
+    watched = Watched(
         store,
         planned_trials(given, store),
         with_costs=given is not None or textfile is not None,
@@ -134,7 +162,7 @@ def show_status(
             return
 
 
-def _print_look(console: Console, found: _Look, *, wide: bool, with_costs: bool) -> None:
+def _print_look(console: Console, found: Look, *, wide: bool, with_costs: bool) -> None:
     _print_states(console, found.states, found.jobs, wide=wide)
     _print_running(console, found.running, wide=wide)
     for name, launch in found.launches.items():
@@ -185,7 +213,7 @@ def _reckon(store: Store, snapshot: Snapshot, sweep: str, reader: RecordReader) 
     return reckon(read_records_of(store, snapshot, sweep, reader), rows, time.time())
 
 
-def _as_json(state: SweepStatus, jobs: _Counts, found: _Look) -> dict[str, Any]:
+def _as_json(state: SweepStatus, jobs: _Counts, found: Look) -> dict[str, Any]:
     cost = {"cost": found.costs[state.name].to_json()} if state.name in found.costs else {}
     live = {"live": [each.to_json() for each in found.running if each.sweep == state.name]}
     launch = found.launches.get(state.name, {})
@@ -204,13 +232,10 @@ def _print_states(console: Console, states: Sequence[SweepStatus], jobs: Sequenc
         for executor, counts in of_executors.items():
             if counts is not None:
                 title = schedulers()[executor].title
-                console.print(f"{state.name}: {_job_words(counts, title)}", highlight=False, markup=False)
+                console.print(f"{state.name}: {job_words(counts, title)}", highlight=False, markup=False)
     for state in states:
         for record in state.stalled[:5]:
-            step = f"step {record['step']}/{record['num_steps'] or '?'}"
-            text = f"{state.name}: {who(record)}: no progress for {stalled_s(record) / 60:.0f} min, at {step}"
-            text += f"; end it: depthrate cancel {state.name} --force, or launch with --stall-minutes"
-            console.print(printable(text), highlight=False, markup=False)
+            console.print(printable(stalled_words(state.name, record)), highlight=False, markup=False)
         for message, count in state.errors().most_common(5):
             text = printable(f"{state.name}: {counted(count, 'trial')} failed with: {message}")
             console.print(text, highlight=False, markup=False)
@@ -224,7 +249,15 @@ def _print_running(console: Console, running: Sequence[RunningTrial], *, wide: b
         console.print(f"and {len(running) - SHOWN_RUNNING} more that run", highlight=False)
 
 
-def _job_words(counts: JobCounts, title: str) -> str:
+def stalled_words(sweep: str, record: Record) -> str:
+    """Say which attempt comes no further, and how to end it."""
+    text = f"{sweep}: {who(record)}: no progress for {stalled_s(record) / 60:.0f} min"
+    text += f", at step {record['step']}/{record['num_steps'] or '?'}"
+    return f"{text}; end it: depthrate cancel {sweep} --force, or launch with --stall-minutes"
+
+
+def job_words(counts: JobCounts, title: str) -> str:
+    """Say how many jobs a scheduler has of a sweep, and why they wait."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in counts.reasons.items())
     wait = counted(counts.waiting, f"{title} job waits", f"{title} jobs wait")
     return wait + (f" ({reasons})" if reasons else "") + f", {counts.running} run"

@@ -1,0 +1,132 @@
+"""Who may ask: the names a browser may know this server by, pages of our own alone, and whoever has the token."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""What a page may load: our script and our data, nothing of others; plotly sets styles in the page."""
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+METHODS = ("GET", "HEAD", "POST")
+
+
+class Access:
+    """Refuses what no page of ours asks, before anything is read."""
+
+    def __init__(self, app: ASGIApp, *, names: frozenset[str], token: str | None, cookie: str):
+        """names: hosts under which the server is known, beside `localhost` and addresses; token: null where none is asked."""
+        self._app, self._names, self._token, self._cookie = app, names, token, cookie
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # no websockets
+            return
+
+        async def send_closed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in {"Content-Security-Policy": POLICY, **HEADERS}.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        answer = self._refusal(scope) or self._token_answer(scope) or self._app
+        await answer(scope, receive, send_closed)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers, method = Headers(scope=scope), scope["method"]
+        host = headers.get("host", "")
+        if not is_known_host(host, self._names):
+            known = ", ".join(sorted({"localhost", *self._names}))
+            # another site's name that leads here is how its pages would read what only this machine may
+            return _refused(f"this server is not called {host[:100]!r}; it is {known}, or an address", 421)
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return _refused(f"a page of {origin[:100]!r} may not ask here; open this server's own page")
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("sec-fetch-mode") != "navigate":
+            return _refused("a page of another site may not load this; open this server's own page")
+        if method not in METHODS:
+            return _refused(f"{method} is refused: this server only shows, it changes nothing", 405)
+        if method == "POST" and origin is None:
+            return _refused("a question in SQL is asked by the page of this server: the request has no Origin")
+        return None
+
+    def _token_answer(self, scope: Scope) -> Response | None:
+        if self._token is None:
+            return None
+        asked = parse_qs(scope["query_string"].decode("latin-1"))
+        given = asked.pop("token", [""])[0]
+        if _same(given, self._token):
+            if scope["method"] != "GET":
+                return None
+            # the token goes into a cookie, and out of the address that is shown, kept and copied
+            rest = f"?{urlencode(asked, doseq=True)}" if asked else ""
+            answer = RedirectResponse(f"./{quote(scope['path'].rpartition('/')[2])}{rest}", 303)
+            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="lax")
+            return answer
+        cookies = cookie_parser(Headers(scope=scope).get("cookie", ""))
+        if _same(cookies.get(self._cookie, ""), self._token):
+            return None
+        return _refused(
+            "this page needs its token: open the address that depthrate serve printed, ?token=... included", 401
+        )
+
+
+def is_known_host(host: str, names: frozenset[str]) -> bool:
+    """Tell whether a Host header names this server: an address, which is no other site's name, or one of its names."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        if "@" in host or "/" in host:
+            return False
+    except ValueError:
+        return False
+    try:
+        ipaddress.ip_address(name)
+        return True
+    except ValueError:
+        return name == "localhost" or name in names
+
+
+def own_names(host: str) -> frozenset[str]:
+    """Return the names of this machine, and the one that it is to listen at."""
+    return frozenset(name.lower() for name in (host, socket.gethostname(), socket.getfqdn()) if not _is_address(name))
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches what listens there."""
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+        return True
+    except ValueError:
+        return False
+
+
+def _same(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
+
+
+def _refused(sentence: str, status: int = 403) -> Response:
+    return PlainTextResponse(f"{sentence}\n", status)

@@ -1,0 +1,100 @@
+"""The pages as they are sent: places that the page's script fills; what users named is escaped here and text there."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from depthrate.orchestrator.report.page_style import STYLE
+from depthrate.orchestrator.report.words import escape
+from depthrate.storage.query.views import VIEWS
+
+_EXAMPLES = (
+    "select sweep, status, count(*) as trials, avg(wall_s) as wall_s from trials group by all",
+    "select * from results limit 20",
+    "select trial_id, max(step) as step, arg_max(loss, step) as loss from live group by all",
+)
+
+
+def index_page(store: str) -> str:
+    """Return the page of all sweeps."""
+    return _page("index", "", "depthrate", f"<p class=meta>{escape(store)}</p>", "<div id=sweeps></div>")
+
+
+def sweep_page(sweep: str) -> str:
+    """Return the page of a sweep."""
+    body = (
+        '<section id="state"><div id=summary></div></section>'
+        '<section id="curves"><h2>Curves</h2><p class=controls id=of></p><div class=plot id=lines></div>'
+        "<p class=note id=lines-note></p></section>"
+        '<section id="trials"><h2>Trials</h2><p class=controls><input id=filter type=search autocomplete=off '
+        'placeholder="filter: ok depth>=5 nc1<0.1" aria-label="Filter the trials"> <span class=note id=shown></span></p>'
+        "<div id=table></div></section>"
+        '<section id="figures"><h2>Figures</h2><p class=note id=figures-note>They are drawn when they come into view.</p>'
+        "<div class=figures id=drawn></div></section>"
+    )
+    links = '<p class=meta><a href="../../">all sweeps</a> <a href="report">the whole report</a></p>'
+    return _page("sweep", "../../", sweep, links, body, draws=True)
+
+
+def trial_page(sweep: str, trial_id: str) -> str:
+    """Return the page of a trial."""
+    body = (
+        '<section id="state"><div id=summary></div></section>'
+        '<section id="curves"><h2>Curves</h2><p class=controls id=of></p><div class=plot id=lines></div>'
+        "<p class=note id=lines-note></p></section>"
+        '<section id="log"><h2>Attempts and their logs</h2><pre id=text>…</pre></section>'
+        '<section id="values"><h2>Measured last</h2><div id=numbers></div><h2>Parameters</h2><div id=params></div></section>'
+    )
+    links = f'<p class=meta>a trial of <a href="../">{escape(sweep)}</a></p>'
+    return _page("trial", "../../../", trial_id, links, body, draws=True)
+
+
+def sql_page(store: str, timeout_s: float, most_rows: int) -> str:
+    """Return the page with the box for SQL."""
+    views = "".join(f"<dt><code>{escape(name)}</code></dt><dd>{escape(row)}</dd>" for name, row in VIEWS.items())
+    examples = "".join(f"<button type=button class=example>{escape(text)}</button>" for text in _EXAMPLES)
+    body = (
+        f"<form id=ask><textarea id=query rows=5 spellcheck=false aria-label=SQL>{escape(_EXAMPLES[0])}</textarea>"
+        "<p class=controls><button type=submit>Ask</button> <label>of sweep <select id=of>"
+        "<option value=''>all</option></select></label> "
+        f"<span class=note>One SELECT over the views; at most {timeout_s:g} s and {most_rows} rows; Ctrl-Enter asks.</span>"
+        f"</p></form><p class=note id=answered></p><div id=table></div><details open><summary>Views</summary><dl>{views}</dl>"
+        f"<p class=examples>{examples}</p></details>"
+    )
+    links = f'<p class=meta><a href="./">all sweeps</a> of {escape(store)}</p>'
+    return _page("sql", "", "SQL", links, body)
+
+
+def missing_page(sentence: str, root: str) -> str:
+    """Return what stands where nothing is."""
+    return _page(
+        "none",
+        root,
+        "Not here",
+        f'<p class=meta><a href="{root or "./"}">all sweeps</a></p>',
+        f"<p>{escape(sentence)}</p>",
+    )
+
+
+def script() -> str:
+    """Return the pages' script."""
+    return (resources.files(__package__) / "page.js").read_text(encoding="utf-8")
+
+
+def style() -> str:
+    """Return how the pages look: as the report does, and what only they have."""
+    return STYLE + (resources.files(__package__) / "page.css").read_text(encoding="utf-8")
+
+
+def _page(kind: str, root: str, title: str, links: str, body: str, *, draws: bool = False) -> str:
+    library = f'<script src="{root}plotly.js" defer></script>' if draws else ""
+    sql = "" if kind == "sql" else f'<a class=sql href="{root}sql">SQL</a>'
+    shown = "depthrate" if title == "depthrate" else f"{escape(title)} · depthrate"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        f'content="width=device-width, initial-scale=1"><link rel="icon" href="data:,"><title>{shown}</title>'
+        f'<link rel="stylesheet" href="{root}page.css">{library}<script src="{root}page.js" defer></script></head>'
+        f'<body data-page="{kind}" data-root="{root}"><main><header>{sql}<h1>{escape(title)}</h1>{links}</header>'
+        f"<div class=warning id=said role=alert hidden></div>{body}<noscript><p>This page needs JavaScript; the same in a "
+        "terminal: <code>depthrate status</code>.</p></noscript></main></body></html>\n"
+    )
