@@ -32,7 +32,16 @@ def find_sweep(given: str, store: Store) -> tuple[CheckedSweep, SearchView | Non
     """
     launched = newest_specs(store)
     is_launch = given in launched and not Path(given).is_file()
-    return _checked(launched_sweep(launched[given], store) if is_launch else _load(given, launched, store), store)
+    return find_launch(launched[given], store) if is_launch else _checked(_load(given, launched, store), store)
+
+
+def find_launch(launched: LaunchedSpec, store: Store) -> tuple[CheckedSweep, SearchView | None]:
+    """Return the sweep of a launch, and its search.
+
+    Raises:
+        ValueError: as `find_sweep`.
+    """
+    return _checked(launched_sweep(launched, store), store)
 
 
 def sweep_to_launch(given: str, overrides: Mapping[str, object], url: str | None) -> SweepSpec:

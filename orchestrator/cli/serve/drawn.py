@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from depthrate.orchestrator.cli.commands.report import read_sweep
-from depthrate.orchestrator.cli.find_sweep import find_sweep
+from depthrate.orchestrator.cli.find_sweep import find_launch
 from depthrate.orchestrator.cli.serve.poller import Seen
 from depthrate.orchestrator.cli.serve.readers import Readers
 from depthrate.orchestrator.report.data import ReportData
@@ -15,7 +15,7 @@ from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.storage.files.store import Store
 
 PATIENCE_S = 60.0
-EVERY_S, SHARE = 15.0, 10.0
+EVERY_S, SHARE = 15.0, 20.0
 """A report is made again no sooner than this after the last, nor than so many times what that took."""
 
 
@@ -57,7 +57,7 @@ class DrawnReport:
         if self._data is not None and (counting == self._of or time.monotonic() < self._due_at):
             return self._data
         began = time.monotonic()
-        checked, _ = find_sweep(self._sweep, self._store)
+        checked, _ = find_launch(seen.specs[self._sweep], self._store)
         with self._readers.fresh(PATIENCE_S) as results:
             command = ["depthrate", "run", self._sweep, "--store", self._store.url]
             self._data, _ = read_sweep(checked, self._store, results, command)

@@ -12,10 +12,10 @@ const make = (tag, properties = {}, ...children) => {
   return made;
 };
 
-const text = (value) => {
+const text = (value, digits = 4) => {
   if (value === null || value === undefined) return "";
-  if (typeof value !== "number") return Array.isArray(value) ? value.map(text).join(", ") : String(value);
-  return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4)));
+  if (typeof value !== "number") return Array.isArray(value) ? value.map((each) => text(each)).join(", ") : String(value);
+  return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(digits)));
 };
 
 // What is wrong, by who says it: the store is away, the server is, an answer is none.
@@ -73,16 +73,16 @@ const bar = (counts, total) => {
 
 const lines = (sentences) => make("ul", { className: "told" }, ...sentences.map((each) => make("li", { textContent: each })));
 const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString();
-const cell = (label, content, className = "") => {
-  const made = make("td", { className, data: { label } }, content instanceof Node ? content : text(content));
+const cell = (label, content, className = "", digits = 4) => {
+  const made = make("td", { className, data: { label } }, content instanceof Node ? content : text(content, digits));
   if (!made.textContent && !(content instanceof Node)) made.classList.add("none");
   return made;
 };
 const pill = (state) => make("span", { className: `pill ${state}`, textContent: state });
 
 // A table that sorts by a click on its columns and filters by words: `ok`, `depth>=5`, `nc1<0.1`.
-const makeTable = (target, { link, filter, shown, states }) => {
-  let data = { columns: [], rows: [] }, column = -1, isFalling = false, key = "";
+const makeTable = (target, { link, filter, shown, states, digits = 4 }) => {
+  let data = { columns: [], rows: [] }, column = -1, isFalling = false, key = "", kept = new Map();
   const compare = (a, b) => {
     if (a === null || b === null || a === undefined || b === undefined) return (a ?? null) === null ? ((b ?? null) === null ? 0 : 1) : -1;
     return typeof a === "number" && typeof b === "number" ? a - b : text(a).localeCompare(text(b), undefined, { numeric: true });
@@ -102,7 +102,7 @@ const makeTable = (target, { link, filter, shown, states }) => {
   const body = make("tbody"), head = make("thead");
   const box = make("div", { className: "scroll", tabIndex: 0, hidden: true }, make("table", { className: "sortable" }, head, body));
   target.append(box);
-  const isNumber = (place) => data.rows.some((row) => typeof row[place] === "number") || data.numbers?.[place];
+  const isNumber = (place) => data.rows.some((row) => typeof row[place] === "number");
   const draw = () => {
     const numeric = data.columns.map((_, place) => isNumber(place)), wanted = tests();
     let rows = data.rows.filter((row) => wanted.every((test) => test(row)) && (!states?.size || states.has(row[1])));
@@ -112,12 +112,19 @@ const makeTable = (target, { link, filter, shown, states }) => {
       return isFalling && !isMissing ? -order : order;
     });
     box.hidden = !data.columns.length;
-    body.replaceChildren(...rows.slice(0, SHOWN_ROWS).map((row) => make("tr", {}, ...row.map((value, place) => {
-      const name = data.columns[place];
-      if (link && place === 0) return cell(name, make("a", { href: link(value) }, make("code", { textContent: value })));
-      if (link && place === 1) return cell(name, pill(value));
-      return cell(name, value, numeric[place] ? "number" : name === "error" ? "long" : "");
-    }))));
+    const drawn = new Map(); // a row that is as it was stays: most are, and a selection in them with it
+    body.replaceChildren(...rows.slice(0, SHOWN_ROWS).map((row, number) => {
+      const known = `${key}${JSON.stringify(row)}${link ? "" : number}`;
+      const made = kept.get(known) ?? make("tr", {}, ...row.map((value, place) => {
+        const name = data.columns[place];
+        if (link && place === 0) return cell(name, make("a", { href: link(value) }, make("code", { textContent: value })));
+        if (link && place === 1) return cell(name, pill(value));
+        return cell(name, value, numeric[place] ? "number" : name === "error" ? "long" : "", digits);
+      }));
+      drawn.set(known, made);
+      return made;
+    }));
+    kept = drawn;
     if (shown) {
       const cut = rows.length > SHOWN_ROWS ? `; the first ${SHOWN_ROWS} are shown` : "";
       shown.textContent = `${rows.length} of ${data.rows.length}${cut}`;
@@ -301,7 +308,7 @@ const pages = {
   },
 
   sql() {
-    const table = makeTable(at("table"), {});
+    const table = makeTable(at("table"), { digits: 6 });
     watch(() => "state.json", (found) => {
       const chosen = at("of").value;
       at("of").replaceChildren(make("option", { value: "", textContent: "all" }),

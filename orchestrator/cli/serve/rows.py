@@ -6,11 +6,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from depthrate.orchestrator.cli.find_sweep import find_sweep
+from depthrate.orchestrator.cli.find_sweep import find_launch
 from depthrate.orchestrator.cli.serve.poller import Seen
 from depthrate.orchestrator.cli.serve.readers import Readers
 from depthrate.orchestrator.monitor.status import SweepStatus
-from depthrate.orchestrator.report.data import STATES
 from depthrate.orchestrator.report.groups import thin_indices
 from depthrate.orchestrator.report.trial_tables import MAX_COLUMNS
 from depthrate.storage.attempts.live_curves import LivePack
@@ -23,6 +22,8 @@ PATIENCE_S = 60.0
 SHOWN_CURVES = 40
 """Trials in the figure of curves: those that run, then those that were committed last."""
 CURVE_POINTS = 200
+ORDER = ("failed", "diverged", "running", "ok", "pending")
+"""Of the table: what needs a look, what runs, and what was committed last come first."""
 FIRST_CURVES = ("loss", "accuracy")
 Curves = dict[str, dict[str, list[float | None]]]
 """Of one trial: split -> step and what was logged."""
@@ -43,6 +44,8 @@ class SweepRows:
         self._planned: dict[str, Mapping[str, Any]] = {}
         self._looked_up: frozenset[str] = frozenset()
         self._names: list[str] = []
+        self._varying: list[str] = []
+        self._varying_of: tuple[Any, ...] = ()
         self._lock, self._number = threading.Lock(), -1
 
     def table(self, seen: Seen) -> dict[str, Any]:
@@ -55,15 +58,16 @@ class SweepRows:
         with self._lock:
             self._catch_up(seen, state)
             live = self._live(seen)
-            params = {trial_id: self._params(trial_id, live) for trial_id in state.states}
-            varying = _varying(params.values())
+            params, varying = self._settings(state, live)
             running = {each.trial_id: each for each in (seen.look.running if seen.look else ())}
             values = {t: self._numbers.get(t) or _last(running[t].last) for t in state.states if self._has(t, running)}
             measured = self._chosen(seen, values, MAX_COLUMNS - 5 - len(varying))
             errors = {trial_id: error for trial_id in state.states if (error := state.error_of(trial_id)) is not None}
             columns = ["trial", "state", *varying, "step", *measured, "wall s", *(["error"] if errors else [])]
             rows = []
-            for trial_id, trial_state in sorted(state.states.items(), key=lambda item: STATES.index(item[1])):
+            newest = {trial_id: place for place, trial_id in enumerate(reversed(self._order))}
+            places = {trial_id: (ORDER.index(s), newest.get(trial_id, 0)) for trial_id, s in state.states.items()}
+            for trial_id, trial_state in sorted(state.states.items(), key=lambda item: places[item[0]]):
                 done, own = self._committed.get(trial_id, {}), values.get(trial_id, {})
                 row = [trial_id, trial_state, *(params[trial_id].get(name) for name in varying)]
                 row += [running[trial_id].step if trial_id in running else done.get("steps")]
@@ -87,8 +91,7 @@ class SweepRows:
             shown |= {trial_id: self._curves[trial_id] for trial_id in newest[:room]}
             names = logged_names(shown.values())
             chosen = of if of in names else next(iter(names), "")
-            params = {trial_id: self._params(trial_id, live) for trial_id in state.states}
-            varying = _varying(params.values())
+            params, varying = self._settings(state, live)
             lines = [
                 {
                     "trial": trial_id,
@@ -143,7 +146,7 @@ class SweepRows:
             return
         self._number = seen.number
         if self._looked_up != state.states.keys():
-            self._look_up(frozenset(state.states))
+            self._look_up(seen, frozenset(state.states))
         rows = seen.look.snapshot.trials.select(["trial_id", "attempt_id"]).to_pylist()
         there = {row["trial_id"]: row["attempt_id"] for row in rows if row["trial_id"] in state.states}
         for trial_id in [t for t in self._committed if t not in there]:  # removed, or to be run again
@@ -169,14 +172,24 @@ class SweepRows:
             self._curves = {t: curves for t, curves in self._curves.items() if t in last}
             self._read |= {(row["trial_id"], row["attempt_id"]) for row in found}
 
-    def _look_up(self, trial_ids: frozenset[str]) -> None:
+    def _look_up(self, seen: Seen, trial_ids: frozenset[str]) -> None:
         """Expand the sweep for the parameters of its trials; where its task is not to be had, those of commits remain."""
         self._looked_up = trial_ids
         try:
-            checked, _ = find_sweep(self._sweep, self._store)
+            checked, _ = find_launch(seen.specs[self._sweep], self._store)
         except ValueError:
             return
         self._planned = {trial.trial_id: trial.params for trial in checked.trials}
+
+    def _settings(
+        self, state: SweepStatus, live: Mapping[str, LivePack]
+    ) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+        """Return the parameters of each trial, and those in which they differ, found again when other trials are known."""
+        params = {trial_id: self._params(trial_id, live) for trial_id in state.states}
+        known = (len(params), len(self._planned), len(self._committed), *live)
+        if known != self._varying_of:
+            self._varying, self._varying_of = _varying(params.values()), known
+        return params, self._varying
 
     def _params(self, trial_id: str, live: Mapping[str, LivePack]) -> Mapping[str, Any]:
         if trial_id in self._planned:

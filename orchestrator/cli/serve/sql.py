@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,11 +37,14 @@ def ask(readers: Readers, query: str, sweep: str | None, limits: Limits) -> dict
         problems = [str(problem) for problem in itertools.islice(chosen.problems, 5)]
         return {
             "columns": relation.columns,
-            "numbers": [str(kind) in _NUMBERS for kind in relation.types],
-            "rows": [[format_value(value) for value in row] for row in rows[:MOST_ROWS]],
+            "rows": [[_cell(value) for value in row] for row in rows[:MOST_ROWS]],
             "more": len(rows) > MOST_ROWS,
             "problems": problems,
         }
 
 
-_NUMBERS = {"DOUBLE", "FLOAT", "BIGINT", "INTEGER", "HUGEINT", "UBIGINT", "SMALLINT", "TINYINT"}
+def _cell(value: Any) -> Any:
+    """Return a finite number as it is, by which a browser sorts; anything else as a text."""
+    if value is None or isinstance(value, str) or (isinstance(value, int | float) and math.isfinite(value)):
+        return value
+    return format_value(value)

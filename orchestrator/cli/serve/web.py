@@ -10,7 +10,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 from starlette.applications import Starlette
@@ -23,6 +24,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from depthrate.orchestrator.cli.commands.logs import print_attempts
+from depthrate.orchestrator.cli.commands.status import WATCH_EVERY_S
 from depthrate.orchestrator.cli.serve.access import Access
 from depthrate.orchestrator.cli.serve.drawn import DrawnReport
 from depthrate.orchestrator.cli.serve.pages import (
@@ -49,6 +51,7 @@ from depthrate.storage.query.sql_checks import QueryError
 
 MOST_KEPT = 8
 """Sweeps whose rows, and whose reports, are kept at once: those that were looked at last."""
+ANSWERS_KEPT = 40
 MOST_QUERY_BYTES = 100_000
 MOST_LOG = 200_000
 """Characters of a trial's logs, the last ones."""
@@ -64,8 +67,7 @@ class Pages:
         self._records, self._reading = RecordReader(store), threading.Lock()
         self._rows = _Kept(lambda sweep: SweepRows(store, self._readers, sweep))
         self._drawn = _Kept(lambda sweep: DrawnReport(store, self._readers, sweep))
-        self._answers: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._answers = _Kept(lambda address: _Made(), ANSWERS_KEPT)
 
     def routes(self) -> list[Route]:
         """Return the addresses."""
@@ -214,41 +216,49 @@ class Pages:
 
     def _answer(self, request: Request, make: Make) -> Response:
         """Return what is made of the last look, once for all that ask, or in one line that it is what the browser has."""
-        seen, address = self._poller.seen(), f"{request.url.path}?{request.url.query}"
-        with self._lock:
-            number, body = self._answers.get(address, (-1, b""))
-        if number != seen.number or seen.error:
-            try:
-                body = _json(make(seen) | {"error": seen.error})
-            except BusyError as error:
-                return PlainTextResponse(f"{error}\n", 503)
-            except (OSError, StoreError) as error:
-                said = seen.error or f"{self._store.url} does not answer ({first_line(error)}); it is asked again"
-                return PlainTextResponse(f"{said}\n", 503)
-            with self._lock:
-                self._answers[address] = seen.number, body
-                self._answers.move_to_end(address)
-                while len(self._answers) > 4 * MOST_KEPT:
-                    self._answers.popitem(last=False)
+        seen, kept = self._poller.seen(), self._answers.of(f"{request.url.path}?{request.url.query}")
+        with kept.lock:
+            if kept.number != seen.number or seen.error:
+                try:
+                    kept.body = _json(make(seen) | {"error": seen.error})
+                except BusyError as error:
+                    return PlainTextResponse(f"{error}\n", 503)
+                except (OSError, StoreError) as error:
+                    said = seen.error or f"{self._store.url} does not answer ({first_line(error)}); it is asked again"
+                    return PlainTextResponse(f"{said}\n", 503)
+                kept.number = seen.number
+            body = kept.body
         return _tagged(request, body, "application/json")
 
 
-class _Kept:
-    """What is kept of the sweeps that were looked at last."""
+T = TypeVar("T")
 
-    def __init__(self, make: Callable[[str], Any]):
-        self._make, self._lock = make, threading.Lock()
-        self._known: OrderedDict[str, Any] = OrderedDict()
 
-    def of(self, sweep: str) -> Any:
-        """Return that of one sweep."""
+class _Kept(Generic[T]):
+    """What is kept by name: of those that were asked for last."""
+
+    def __init__(self, make: Callable[[str], T], most: int = MOST_KEPT):
+        self._make, self._most, self._lock = make, most, threading.Lock()
+        self._known: OrderedDict[str, T] = OrderedDict()
+
+    def of(self, name: str) -> T:
+        """Return that of one name."""
         with self._lock:
-            if sweep not in self._known:
-                self._known[sweep] = self._make(sweep)
-            self._known.move_to_end(sweep)
-            while len(self._known) > MOST_KEPT:
+            if name not in self._known:
+                self._known[name] = self._make(name)
+            self._known.move_to_end(name)
+            while len(self._known) > self._most:
                 self._known.popitem(last=False)
-            return self._known[sweep]
+            return self._known[name]
+
+
+@dataclass
+class _Made:
+    """An answer, and the look that it was made of; whoever asks meanwhile waits for it."""
+
+    number: int = -1
+    body: bytes = b""
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 def make_app(
@@ -258,12 +268,13 @@ def make_app(
     names: frozenset[str] = frozenset(),
     token: str | None = None,
     cookie: str = "depthrate",
+    every_s: float = WATCH_EVERY_S,
 ) -> Starlette:
     """Return the application; it looks at the store while it is served.
 
     names: hosts under which it is known; token: what who asks has to show, null: nothing.
     """
-    poller = Poller(store)
+    poller = Poller(store, every_s)
 
     @asynccontextmanager
     async def looking(app: Starlette) -> AsyncIterator[None]:

@@ -1,0 +1,510 @@
+"""`depthrate serve`: who may ask what, that users' text stays text, what a look costs, a browser beside a running sweep."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from browser import Browser, browser
+from click.testing import CliRunner
+from counted_files import CountedFileSystem
+from here import TINY
+from tests_rows import commit
+
+from depthrate.orchestrator.cli.app import app
+from depthrate.storage.catalog.specs import write_spec
+from depthrate.storage.files.paths import attempt_path
+from depthrate.storage.files.store import Store
+
+pytest.importorskip("starlette", reason="needs pip install 'depthrate[serve]'")
+uvicorn = pytest.importorskip("uvicorn", reason="needs pip install 'depthrate[serve]'")
+
+from depthrate.orchestrator.cli.serve.access import is_known_host, is_loopback  # noqa: E402
+from depthrate.orchestrator.cli.serve.poller import Poller  # noqa: E402
+from depthrate.orchestrator.cli.serve.sql import MOST_ROWS, Limits  # noqa: E402
+from depthrate.orchestrator.cli.serve.web import make_app  # noqa: E402
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+ENDING = "</script><script>alert(2)</script><!--"
+A, B, C = (f"20260101T000000_00000000000{letter}" for letter in "abc")
+SPEC = {"task": "collapse", "params": {"arch": "rn1"}, "grid": {"depth": [2]}}
+STEADY = Path(__file__).parents[1] / "support" / "steady_task.py"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server said."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Server:
+    """One that listens at a port of this machine."""
+
+    port: int
+
+    def ask(self, path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body, {"Host": f"localhost:{self.port}"} | given)
+        answer = connection.getresponse()
+        found = Answer(answer.status, {n.lower(): v for n, v in answer.getheaders()}, answer.read())
+        connection.close()
+        return found
+
+    def sql(self, query: str, sweep: str | None = None, **headers: str) -> Answer:
+        own = {"Origin": f"http://localhost:{self.port}"}
+        return self.ask("/sql", "POST", json.dumps({"sql": query, "sweep": sweep}), **own | headers)
+
+
+@contextlib.contextmanager
+def served(store: Store, **settings: Any) -> Iterator[Server]:
+    """Serve a store in a thread."""
+    made = make_app(store, limits=Limits(timeout_s=settings.pop("timeout_s", 30.0)), **settings)
+    server = uvicorn.Server(uvicorn.Config(made, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    yield Server(server.servers[0].sockets[0].getsockname()[1])
+    server.should_exit = True
+    thread.join(60)
+
+
+def fill(store: Store) -> Store:
+    """Two sweeps: `a` with two trials that are done and one that is not, `b` with one that failed, hostile in all it says."""
+    write_spec(store, "a", "a1", {"name": "a", **SPEC, "fit": [{"metric": "nc1"}]}, ["t1", "t2", "t3"])
+    write_spec(store, "b", "b1", {"name": "b", **SPEC}, ["t4", "t5"])
+    commit(store, A, ["t1", "t2"], sweep="a")
+    commit(store, B, ["t4"], sweep="b", params={"depth": 2, "arch_name": HOSTILE})
+    record = {"attempt_id": C, "sweep": "b", "trial_ids": ["t5"], "state": "failed", "error_kind": "error"}
+    record |= {"started_at": 1e9, "heartbeat_at": 1e9, "ended_at": 1e9, "error": HOSTILE, "host": ENDING}
+    store.write(attempt_path("b", C), json.dumps(record | {"traceback": ENDING}).encode())
+    store.write(f"attempts/sweep=b/{C}.log", HOSTILE.encode())
+    return store
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with served(fill(Store(str(tmp_path_factory.mktemp("served") / "store")))) as found:
+        yield found
+
+
+def test_sweeps_trials_curves_and_logs_are_those_of_the_store(server: Server) -> None:
+    sweeps = {each["name"]: each for each in server.ask("/state.json").json()["sweeps"]}
+    assert sweeps["a"]["counts"] == {"ok": 2, "diverged": 0, "running": 0, "failed": 0, "pending": 1}
+    assert sweeps["b"]["counts"]["failed"] == 1 and sweeps["b"]["failures"] == 1 and HOSTILE in sweeps["b"]["says"]
+    found = server.ask("/sweep/a/trials.json").json()
+    rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+    assert {row["trial"]: (row["state"], row.get("depth"), row["nc1"]) for row in rows} == {
+        "t1": ("ok", 2, 6.2),
+        "t2": ("ok", 3, 6.2),
+        "t3": ("pending", None, None),
+    }
+    curves = server.ask("/sweep/a/curves.json?of=lr").json()
+    assert curves["of"] == "lr" and {line["trial"] for line in curves["lines"]} == {"t1", "t2"}
+    assert curves["lines"][0]["x"] == [0, 5] and curves["lines"][0]["y"] == [0.1, 0.0]
+    trial = server.ask("/sweep/a/trial/t2.json").json()
+    assert trial["params"]["depth"] == 3 and trial["numbers"]["nc1"] == pytest.approx(6.2)
+    assert trial["curves"]["train"]["loss"] == [2.0, None], "what is not finite is null"
+    assert f"attempt {C} failed" in (log := server.ask("/sweep/b/trial/t5.log").json()["log"]) and ENDING in log
+    for page in ("/", "/sql", "/sweep/a/", "/sweep/a/trial/t1"):
+        assert server.ask(page).headers["content-type"].startswith("text/html")
+
+
+def test_what_is_not_there_is_said(server: Server) -> None:
+    for path, said in (
+        ("/sweep/c/", "no sweep 'c'"),
+        ("/sweep/a/trial/t4", "no trial 't4'"),
+        ("/sweep/c/report", "'c'"),
+    ):
+        assert (found := server.ask(path)).status == 404 and said in found.text
+    assert server.ask("/../../etc/passwd").status == 404
+    hostile = server.ask("/sweep/%3Cimg%20src=x%20onerror=alert(1)%3E/", Accept="text/html")
+    assert hostile.status == 404 and HOSTILE not in hostile.text and "&lt;img src=x" in hostile.text
+
+
+def test_what_has_not_changed_is_answered_in_one_line(server: Server) -> None:
+    for path in ("/state.json", "/sweep/a/trials.json", "/page.js", "/plotly.js"):
+        first = server.ask(path)
+        again = server.ask(path, If_None_Match=first.headers["etag"])
+        assert (first.status, again.status, again.body) == (200, 304, b"")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "localhost.evil.example:80"}, 421),
+        ({"Host": "evil.example@localhost"}, 421),
+        ({"Host": ""}, 421),
+        ({"Host": "127.0.0.1"}, 200),
+        ({"Host": "[::1]:9000"}, 200),
+        ({"Host": "localhost:9000"}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:1"}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"}, 403),
+        ({"Sec_Fetch_Site": "same-site", "Sec_Fetch_Mode": "cors"}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}, 200),
+        ({"Sec_Fetch_Site": "same-origin", "Sec_Fetch_Mode": "cors"}, 200),
+    ],
+)
+def test_only_pages_of_its_own_may_ask(server: Server, headers: dict[str, str], status: int) -> None:
+    assert server.ask("/state.json", **headers).status == status
+
+
+def test_hosts_are_addresses_and_own_names() -> None:
+    names = frozenset({"laptop"})
+    assert all(is_known_host(host, names) for host in ("laptop", "LAPTOP:80", "10.0.0.3:80", "[::1]", "localhost"))
+    assert not any(
+        is_known_host(host, names) for host in ("laptop.evil", "10.0.0.3.evil", "[", "a/b", "", "localhost.")
+    )
+    assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.3", "laptop")))
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "POST"])
+@pytest.mark.parametrize("path", ["/", "/state.json", "/sweep/a/", "/sweep/a/trials.json", "/page.js"])
+def test_writes_are_refused(server: Server, method: str, path: str) -> None:
+    assert server.ask(path, method, "x", Origin=f"http://localhost:{server.port}").status == 405
+
+
+def test_every_answer_is_closed(server: Server) -> None:
+    for path, status in (("/", 200), ("/state.json", 200), ("/nothing", 404), ("/sweep/c/", 404)):
+        found = server.ask(path)
+        assert found.status == status
+        policy = found.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "script-src 'self';" in policy and "frame-ancestors 'none'" in policy
+        assert found.headers["x-content-type-options"] == "nosniff"
+        assert found.headers["referrer-policy"] == "no-referrer"
+        assert "access-control-allow-origin" not in found.headers
+    for page in ("/", "/sql", "/sweep/a/", "/sweep/a/trial/t1"):
+        text = server.ask(page).text
+        assert "<script>" not in text and " on" not in text.partition("<body")[2].partition("</header>")[0]
+        assert "http://" not in text and "https://" not in text, "nothing of others is loaded"
+
+
+def test_sql_answers_and_refuses_as_query_does(server: Server) -> None:
+    found = server.sql("select trial_id, nc1 from results where depth = 3").json()
+    assert (
+        found["columns"] == ["trial_id", "nc1"] and found["rows"] == [["t2", pytest.approx(6.2)]] and not found["more"]
+    )
+    assert server.sql("select count(*) as n from trials", "b").json()["rows"] == [[1]]
+    many = server.sql("select i from trials, range(100000) as r(i)").json()
+    assert len(many["rows"]) == MOST_ROWS and many["more"]
+    for query, said in (
+        ("drop table trials", "one SELECT"),
+        ("select 1; select 2", "one SELECT"),
+        ("copy (select 1) to '/tmp/x.csv'", "one SELECT"),
+        ("select * from read_text('/etc/passwd')", "disabled"),
+        ("select * from read_csv('https://example.org/x.csv')", "disabled"),
+        ("select getenv('HOME')", "getenv"),
+        ("set enable_external_access = true", "one SELECT"),
+        ("select nothing from trials", 'column "nothing" not found'),
+    ):
+        refused = server.sql(query)
+        assert refused.status == 400 and said in refused.text, (query, refused.text)
+    assert server.sql("select 1", "zzz").status == 400
+
+
+def test_sql_ends_at_its_time(folder: Store) -> None:
+    with served(fill(folder), timeout_s=0.5) as server:
+        slow = server.sql("select count(*) from range(1000000) a, range(1000000) b")
+        assert slow.status == 400 and "took longer than 0.5 s" in slow.text
+        assert server.sql("select 1 as one").json()["rows"] == [[1]], "the next one is answered"
+
+
+@pytest.mark.parametrize("body", ["", "[]", "1", '{"sql": 1}', '{"sql": "select 1", "sweep": []}', "[" * 50_000])
+def test_what_is_no_question_is_refused(server: Server, body: str) -> None:
+    assert server.ask("/sql", "POST", body, Origin=f"http://localhost:{server.port}").status == 400
+
+
+def test_questions_come_from_its_own_page_and_are_short(server: Server) -> None:
+    assert server.ask("/sql", "POST", '{"sql": "select 1"}').status == 403, "without an Origin"
+    assert server.sql("select 1", Origin="http://evil.example").status == 403
+    assert server.sql(f"select '{'x' * 200_000}'").status == 413
+
+
+def test_a_token_is_asked_for_once_and_kept_as_a_cookie(folder: Store) -> None:
+    with served(fill(folder), token="secret", cookie="depthrate_1") as server:
+        for path in ("/", "/state.json", "/plotly.js", "/nothing", "/?token=", "/?token=wrong", "/?token=secret%00"):
+            assert server.ask(path).status == 401, path
+        assert server.sql("select 1").status == 401
+        assert server.ask("/", Cookie="depthrate_1=wrong").status == 401
+        for path, place in (
+            ("/?token=secret", "./"),
+            ("/sweep/a/?x=1&token=secret", "./?x=1"),
+            ("/sql?token=secret", "./sql"),
+        ):
+            let = server.ask(path)
+            assert (let.status, let.headers["location"]) == (303, place), "out of the address"
+        assert server.ask("//evil.example?token=secret").headers["location"] == "./evil.example"
+        kept = let.headers["set-cookie"]
+        assert kept.startswith("depthrate_1=secret;") and "HttpOnly" in kept and "samesite=lax" in kept.lower()
+        assert server.ask("/state.json", Cookie="a=b; depthrate_1=secret").status == 200
+        assert server.sql("select 1", Cookie="depthrate_1=secret").status == 200
+
+
+def test_looks_of_browsers_cost_the_store_nothing(tmp_path: Path) -> None:
+    store = fill(Store("counted://served"))
+    files: CountedFileSystem = store.fs
+    paths = (
+        "/state.json",
+        "/sweep/a/trials.json",
+        "/sweep/a/curves.json",
+        "/sweep/b/trials.json",
+        "/sweep/b/trial/t5.log",
+    )
+    with served(store, every_s=3600.0) as server:
+        for path in paths:
+            assert server.ask(path).status == 200
+        before = files.count(CountedFileSystem.DRIVER)
+        for _ in range(20):
+            assert [server.ask(path).status for path in paths] == [200] * len(paths)
+        assert files.count(CountedFileSystem.DRIVER) == before
+
+
+def test_what_is_committed_is_read_once_and_what_is_removed_goes(folder: Store) -> None:
+    fill(folder)
+    with served(folder, every_s=0.1) as server:
+        rows = until(lambda: states(server, "a"), lambda found: found["t3"] == "pending")
+        commit(folder, f"{A[:-1]}d", ["t3"], sweep="a", value=7.0)
+        rows = until(lambda: states(server, "a"), lambda found: found["t3"] == "ok")
+        assert rows == {"t1": "ok", "t2": "ok", "t3": "ok"}
+        found = server.ask("/sweep/a/trials.json").json()
+        place = found["columns"].index("nc1")
+        assert {row[0]: row[place] for row in found["rows"]}["t3"] == pytest.approx(12.2)
+        done = CliRunner().invoke(app, ["trials", "rm", "t1", "--yes", "--store", folder.url])
+        assert done.exit_code == 0, done.output
+        assert until(lambda: states(server, "a"), lambda found: found["t1"] == "pending")["t2"] == "ok"
+        write_spec(folder, "later", "l1", {"name": "later", **SPEC}, ["t9"])
+        names = until(
+            lambda: [each["name"] for each in server.ask("/state.json").json()["sweeps"]],
+            lambda names: "later" in names,
+        )
+        assert len(names) == 3
+
+
+def test_a_store_that_goes_away_is_a_sentence_until_it_is_back(folder: Store) -> None:
+    fill(folder)
+    away = f"{folder.root}-away"
+    with served(folder, every_s=0.1) as server:
+        until(lambda: server.ask("/state.json").json(), lambda found: found["is_seen"])
+        server.ask("/sweep/a/trials.json")
+        os.rename(folder.root, away)
+        gone = until(lambda: server.ask("/state.json").json(), lambda found: found["error"])
+        assert "does not answer (there is no store at" in gone["error"] and len(gone["sweeps"]) == 2
+        assert (rows := server.ask("/sweep/a/trials.json")).status == 200 and rows.json()["error"]
+        assert server.sql("select 1").status == 503
+        assert server.ask("/sweep/a/report", Accept="text/html").status == 503
+        os.rename(away, folder.root)
+        until(lambda: server.ask("/state.json").json(), lambda found: not found["error"])
+        assert server.sql("select count(*) from trials").json()["rows"] == [[3]]
+
+
+def test_nobody_asks_nothing_is_read(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depthrate.orchestrator.cli.serve.poller.IDLE_S", 0.3)
+    poller = Poller(fill(folder), every_s=0.05)
+    poller.start()
+    assert poller.seen().look is not None
+    time.sleep(1.0)
+    idle = poller._seen.number
+    time.sleep(0.5)
+    assert poller._seen.number == idle
+    assert poller.seen().number > idle, "who asks then gets a new look"
+    poller.stop()
+
+
+def test_the_command_says_what_it_needs(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = CliRunner().invoke(app, ["serve", "--store", str(folder.root) + "-not"])
+    assert missing.exit_code == 2 and "there is no store" in missing.output
+    fill(folder)
+    taken = CliRunner().invoke(app, ["serve", "--store", folder.url, "--host", "256.0.0.1"])
+    assert taken.exit_code == 2 and "cannot listen at 256.0.0.1" in taken.output
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    bare = CliRunner().invoke(app, ["serve", "--store", folder.url])
+    assert bare.exit_code == 2 and "pip install 'depthrate[serve]'" in bare.output
+
+
+def states(server: Server, sweep: str) -> dict[str, str]:
+    return {row[0]: row[1] for row in server.ask(f"/sweep/{sweep}/trials.json").json()["rows"]}
+
+
+def until(look: Callable[[], Any], holds: Callable[[Any], Any], patience_s: float = 60.0) -> Any:
+    """Look again and again until something holds."""
+    ends_at = time.monotonic() + patience_s
+    while not holds(found := look()):
+        assert time.monotonic() < ends_at, found
+        time.sleep(0.05)
+    return found
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    chromium, driver = next(filter(None, map(shutil.which, names)), None), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("no chromium or chromedriver executable found on PATH")
+    with browser(driver, chromium) as opened:
+        yield opened
+
+
+@contextlib.contextmanager
+def command(*words: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command of ours beside the test."""
+    with log.open("wb") as output:
+        process = subprocess.Popen([sys.executable, "-m", "depthrate", *words], stdout=output, stderr=subprocess.STDOUT)
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_page_lives_while_a_worker_dies_and_the_store_goes_away(window: Browser, tmp_path: Path) -> None:
+    store, link, hold = tmp_path / "store", tmp_path / "mounted", tmp_path / "hold"
+    hold.touch()
+    sweep = {
+        "name": "alive",
+        "task": f"{STEADY}:curved",
+        "params": {"hold": str(hold)},
+        "grid": {"depth": [2, 3, 4, 5]},
+    }
+    (tmp_path / "alive.yaml").write_text(yaml.safe_dump(sweep))
+    launch = ("run", str(tmp_path / "alive.yaml"), "--store", str(store), "--workers", "2", "--device", "cpu")
+    with command(*launch, log=tmp_path / "run.log"):
+        until(lambda: (store / "sweeps").is_dir(), bool)
+        link.symlink_to(store)
+        with command("serve", "--store", str(link), "--port", "0", log=tmp_path / "serve.log"):
+            said = until(lambda: (tmp_path / "serve.log").read_text(), lambda text: "http://127.0.0.1:" in text)
+            address = said.partition(" at ")[2].partition(" ")[0]
+            show(window, f"{address}sweep/alive/", 1280)
+            shown = {"states": {"running": 2, "pending": 2}, "said": ""}
+            until(lambda: seen(window), lambda found: shown.items() <= found.items() and found["lines"] == 2)
+
+            pids = {json.loads(path.read_text())["pid"] for path in store.glob("attempts/**/*.json")}
+            os.kill(min(pids), signal.SIGKILL)
+            until(
+                lambda: window.run("return document.getElementById('summary').textContent"),
+                lambda text: "worker was killed" in text,
+            )
+            until(lambda: seen(window), lambda found: found["states"].get("running") == 2)
+
+            link.unlink()
+            until(lambda: seen(window), lambda found: "does not answer" in found["said"])
+            assert seen(window)["states"].get("running") == 2, "what was seen last stays"
+            link.symlink_to(store)
+            until(lambda: seen(window), lambda found: not found["said"])
+
+            hold.unlink()
+            until(lambda: seen(window), lambda found: found["states"] == {"ok": 4}, 120.0)
+            window.run("document.getElementById('filter').value = 'depth>=4'")
+            window.run("document.getElementById('filter').dispatchEvent(new Event('input'))")
+            assert seen(window)["states"] == {"ok": 2}
+            window.run("document.querySelectorAll('#table th button')[2].click()")
+            window.run("document.querySelectorAll('#table th button')[2].click()")
+            depths = "[...document.querySelectorAll('#table tbody tr')].map((row) => row.cells[2].textContent)"
+            assert window.run(f"return {depths}") == ["5", "4"]
+            window.run("document.querySelector('#table tbody a').click()")
+            until(
+                lambda: window.run("return document.getElementById('text')?.textContent ?? ''"),
+                lambda text: "attempt" in text,
+            )
+            assert window.run("return document.querySelectorAll('#lines .scatterlayer .trace').length") == 1
+            assert "Traceback" not in (tmp_path / "serve.log").read_text()
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_texts_of_users_make_no_elements_and_nothing_is_wider_than_the_screen(window: Browser, folder: Store) -> None:
+    with served(fill(folder)) as server:
+        base = f"http://127.0.0.1:{server.port}/"
+        pages = {
+            "": "document.querySelectorAll('#sweeps tbody tr').length === 2",
+            "sweep/b/": "document.querySelectorAll('#table tbody tr').length === 2",
+            "sweep/b/trial/t5": "document.getElementById('text').textContent.includes('attempt')",
+            "sweep/b/trial/t4": "document.getElementById('params').textContent.includes('onerror')",
+            "sql": "true",
+        }
+        for width, is_dark in ((1280, False), (390, True)):
+            for path, is_there in pages.items():
+                show(window, base + path, width, is_dark=is_dark)
+                until(lambda: window.run(f"return {is_there}"), bool)
+                if path == "sql":
+                    window.run(
+                        f"document.getElementById('query').value = \"select '{HOSTILE}' as x, arch_name from trials\""
+                    )
+                    window.run("document.getElementById('ask').requestSubmit()")
+                    until(lambda: window.run("return document.querySelectorAll('#table tbody tr').length"), bool)
+                assert window.run("return document.querySelectorAll('img').length") == 0
+                assert window.run("return document.documentElement.scrollWidth") == width, path
+                background = window.run("return getComputedStyle(document.body).backgroundColor")
+                assert background == ("rgb(24, 24, 24)" if is_dark else "rgb(255, 255, 255)")
+                if path == "sweep/b/":
+                    assert HOSTILE in window.run("return document.getElementById('table').textContent")
+
+
+def show(window: Browser, address: str, width: int, *, is_dark: bool = False) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+    window._devtools("Emulation.setDeviceMetricsOverride", size)
+    scheme = [{"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}]
+    window._devtools("Emulation.setEmulatedMedia", {"features": scheme})
+    window._post("/url", {"url": address})
+
+
+def seen(window: Browser) -> dict[str, Any]:
+    """Return what the page of a sweep shows."""
+    rows = "[...document.querySelectorAll('#table tbody tr')].map((row) => row.cells[1].textContent)"
+    lines = "document.querySelectorAll('#lines .scatterlayer .trace').length"
+    said = "document.getElementById('said').textContent"
+    found = window.run(f"return {{rows: {rows}, lines: {lines}, said: {said}}}")
+    return {
+        "states": {state: found["rows"].count(state) for state in found["rows"]},
+        "lines": found["lines"],
+        "said": found["said"],
+    }
+
+
+def test_a_tiny_sweep_has_its_figures_and_its_report(tmp_path: Path) -> None:
+    (sweep := tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    store = Store(str(tmp_path / "store"))
+    assert CliRunner().invoke(app, ["run", str(sweep), "--store", store.url, "--device", "cpu"]).exit_code == 0
+    with served(store) as server:
+        found = server.ask("/sweep/tiny/figures.json").json()
+        assert len(found["figures"]) > 3 and not found["said"]
+        assert all(figure["title"] and figure["data"] for figure in found["figures"])
+        report = server.ask("/sweep/tiny/report")
+        assert report.status == 200 and "All fits" in report.text
+        assert "sha256-" in report.headers["content-security-policy"]
+        assert "connect-src" not in report.headers["content-security-policy"]
