@@ -9,13 +9,13 @@ from depthrate.tasks.collapse.theory import (
     bound_of_gap,
     bound_of_simplex,
     construction_excess,
+    may_idle,
     objective_at_zero,
     reaches_limit,
 )
 from depthrate.tasks.measurement import Measurement, Optimum
 from depthrate.tasks.measures.named_columns import NAMED
 from depthrate.tasks.measures.path_columns import GEODESIC, PATH_PANELS
-from depthrate.tasks.networks.builtin import may_idle
 
 HOW_ONE_TRAINS = frozenset(
     [

@@ -21,6 +21,7 @@ from depthrate.tasks.training.parameters import (
     FeatureDtype,
     Features,
     Init,
+    LabelSmoothing,
     LearningRate,
     Loss,
     MatmulPrecision,
@@ -104,6 +105,7 @@ class CollapseParameters(TrainingParameters, NetworkParameters):
         f"null: {DEFAULT_VOCABULARY_SIZE:,}",
     )
     loss: Loss
+    label_smoothing: LabelSmoothing
     last_bias: bool | None = parameter(
         None, doc="bias of the last layer (never regularised); null: yes for ce, no for mse"
     )
@@ -260,7 +262,9 @@ def objective_bound(trial: CollapseParameters, num_samples: int, closest: float)
 
     closest: the smallest distance between two samples of norm 1.
     """
-    is_other = not trial.train_embedding or {"embedding", "biases"} & weight_decays(trial).keys()
+    is_other = (
+        not trial.train_embedding or trial.label_smoothing or {"embedding", "biases"} & weight_decays(trial).keys()
+    )
     if ARCHITECTURES[trial.arch].construction_matrices != 1 or trial.norm != "post" or is_other:
         return None
     decay = trial.weight_decay
@@ -270,8 +274,9 @@ def objective_bound(trial: CollapseParameters, num_samples: int, closest: float)
 
 
 def objective_limit(trial: CollapseParameters, num_classes: int) -> float | None:
-    """Return the objective's limit as depth grows, for balanced classes; null for networks with BatchNorm, which have none."""
-    if not ARCHITECTURES[trial.arch].has_limit:
+    """Return the objective's limit as depth grows, for balanced classes; null for networks with BatchNorm, which have none, and
+    for smoothed labels."""
+    if not ARCHITECTURES[trial.arch].has_limit or trial.label_smoothing:
         return None
     return gufm_limit(
         trial.loss,

@@ -130,6 +130,14 @@ def theorem_bound(blocks: int, *, num_samples: int, width: int, weight_decay: fl
     return shared * (32 * math.pi**2 / half + 2**7 * math.log(half) ** 2 / half)
 
 
+def may_idle(params: Mapping[str, Any]) -> bool:
+    """Return whether a further block of a trial's network can change nothing at no cost; of a user's that is not known."""
+    from depthrate.tasks.networks.builtin import ARCHITECTURES  # here: see construction_excess
+
+    architecture = ARCHITECTURES.get(str(params.get("arch")))
+    return architecture is not None and architecture.may_idle
+
+
 def objective_at_zero(trials: Sequence[Mapping[str, Any]]) -> list[float | None]:
     """Return the objective of networks whose weights and biases are all 0, with balanced classes; null for data of a user's.
 
@@ -147,8 +155,8 @@ def objective_at_zero(trials: Sequence[Mapping[str, Any]]) -> list[float | None]
 def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:
     """Return `theorem_bound` at each trial's depth, up to its factor: it bounds squared distances to collapse alike.
 
-    Null for what it is not about (blocks of several matrices, pre-LN, an embedding or biases that are not free), and where
-    anything in its factor differs between the trials.
+    Null for what it is not about (blocks of several matrices, pre-LN, smoothed labels, an embedding or biases that are not
+    free), and where anything in its factor differs between the trials.
     """
     from depthrate.tasks.networks.builtin import ARCHITECTURES  # here: see construction_excess
 
@@ -169,9 +177,10 @@ def bound_of_gap(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | No
 
 
 def _is_other_problem(params: Mapping[str, Any]) -> bool:
-    """Tell whether embedding or biases are not free, as P1's theorems have them."""
+    """Tell whether labels are smoothed, or embedding or biases are not free, as P1's theorems have them."""
     decays = (params.get("weight_decay_embedding"), params.get("weight_decay_biases"))
-    return params.get("train_embedding") is False or any(decay is not None for decay in decays)
+    is_other = params.get("train_embedding") is False or bool(params.get("label_smoothing"))
+    return is_other or any(decay is not None for decay in decays)
 
 
 def bound_of_simplex(trials: Sequence[Mapping[str, Any]]) -> list[float | None] | None:

@@ -5,7 +5,7 @@ A further one is a class below `Network` in a file of its own and an entry here;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -188,9 +188,3 @@ ARCHITECTURES: dict[str, Architecture] = {
     "resnet_conv": Architecture(make=_staged_resnet, is_staged=True, has_limit=False),
     "mlp": Architecture(make=_mlp, has_limit=False, may_idle=False),
 }
-
-
-def may_idle(params: Mapping[str, Any]) -> bool:
-    """Return whether a further block of a trial's network can change nothing at no cost; of a user's that is not known."""
-    architecture = ARCHITECTURES.get(params["arch"])
-    return architecture is not None and architecture.may_idle

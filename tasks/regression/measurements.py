@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from depthrate.tasks.collapse.measurements import HOW_ONE_TRAINS
 from depthrate.tasks.collapse.measurements import MEASUREMENTS as OF_COLLAPSE
+from depthrate.tasks.collapse.theory import may_idle
 from depthrate.tasks.measurement import Measurement, Optimum, by_name
 from depthrate.tasks.measures.named_columns import NAMED
-from depthrate.tasks.networks.builtin import may_idle
 
 _SAME = by_name(OF_COLLAPSE)
 MEASUREMENTS = (

@@ -47,6 +47,7 @@ class RegressionParameters(OwnParameters):
     )
     of_published: ClassVar[tuple[str, ...]] = ("targets",)
     loss = "mse"
+    label_smoothing = 0.0
     samples_per_class = None
     patch_size = None
     context_length = None

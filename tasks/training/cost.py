@@ -40,6 +40,7 @@ class PackShape:
     dtype: str
     matmul_precision: str = "full"
     """As `TrainingPlan` has it."""
+    label_smoothing: float = 0.0
     polish: PolishPlan | None = None
 
     @classmethod
@@ -52,6 +53,7 @@ class PackShape:
             num_steps=plan.num_steps,
             num_measured_steps=num_measured_steps,
             optimizer=plan.optimizer,
+            label_smoothing=plan.label_smoothing,
             dtype=str(plan.dtype).removeprefix("torch."),
             matmul_precision=plan.matmul_precision,
         )

@@ -45,10 +45,9 @@ def chosen_engine(asked: Engine, shape: PackShape, device: str) -> Engine:
         return Engine.NATIVE
     if shape.network.has_step_by_hand:
         return Engine.EAGER
-    if shape.optimizer not in BY_ENGINES or shape.data.has_targets:
+    if (reason := _only_eager(shape)) is not None:
         if asked is Engine.COMPILED:
-            what = "targets are numbers" if shape.data.has_targets else f"optimizer is {shape.optimizer}"
-            raise EngineError(f"{what}, for which there are no compiled steps; train with --engine auto")
+            raise EngineError(f"{reason}, for which there are no compiled steps; train with --engine auto")
         return Engine.EAGER
     if not shape.network.is_compilable:
         if asked is Engine.COMPILED:
@@ -100,13 +99,20 @@ def no_native_steps(shape: PackShape, device: str) -> str | None:
             "kernels are there for residual networks (arch rn1 and rn2), transformers (t11 to t22), deep unconstrained "
             f"features (dufm) and words, not for {type(shape.network).__name__}"
         )
-    if shape.data.has_targets:
-        return "targets are numbers, and kernels compare with classes"
-    if shape.optimizer not in BY_ENGINES:
-        return f"optimizer is {shape.optimizer}, and kernels have {' and '.join(BY_ENGINES)}"
+    if (reason := _only_eager(shape)) is not None:
+        return f"{reason}, and kernels have {' and '.join(BY_ENGINES)} on classes"
     if shape.matmul_precision != "full":
         return f"matmul_precision is {shape.matmul_precision}, and kernels form products in full"
     return _not_here(device)
+
+
+def _only_eager(shape: PackShape) -> str | None:
+    """Return what such trials have that eager steps alone know; null: nothing."""
+    if shape.data.has_targets:
+        return "targets are numbers"
+    if shape.label_smoothing:
+        return f"label_smoothing is {shape.label_smoothing}"
+    return None if shape.optimizer in BY_ENGINES else f"optimizer is {shape.optimizer}"
 
 
 def compiler() -> str:

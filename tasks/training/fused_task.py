@@ -135,6 +135,7 @@ class NetworkTask(FusedTask[Trial]):
             num_steps=training_steps(trial, data.num_samples),
             num_measured_steps=len(marked_steps(trial, data.num_samples)),
             optimizer=trial.optimizer,
+            label_smoothing=trial.label_smoothing,
             dtype=trial.dtype,
             matmul_precision=trial.matmul_precision,
             polish=polish_plan(trial),

@@ -16,6 +16,17 @@ from depthrate.tasks.training.plan import learning_rate_factor
 DEFAULT_STEPS = 12_000
 
 Loss = Annotated[Literal["ce", "mse"], parameter("ce", doc="cross-entropy or (1/2N)||f - Y||^2")]
+LabelSmoothing = Annotated[
+    float,
+    parameter(
+        0.0,
+        minimum=0,
+        maximum=0.99,
+        added_later=True,
+        doc="e of cross-entropy with (1 - e) of the label's one-hot row and e / K of each class, as in torch (Szegedy et al. "
+        "2016); in the loss that is reported too, of both splits; other than 0 trains eagerly",
+    ),
+]
 Optimizer = Annotated[
     Literal["sgd", "adam", "adamw", "rmsprop"],
     parameter(
@@ -129,6 +140,7 @@ class TrainingParameters(Parameters):
 
     arch: str
     loss: str = "ce"
+    label_smoothing: float = 0.0
     optimizer: str = "sgd"
     lr: float | None = None
     momentum: float = 0.0
@@ -230,6 +242,9 @@ def check_training(trial: TrainingParameters, num_samples: int) -> None:
             f"batch_size is {trial.batch_size}, but the training set has {num_samples} samples; "
             "give at most that, or null for full batch"
         )
+    if trial.label_smoothing and (trial.loss != "ce" or trial.polish):
+        what = f"loss is {trial.loss!r}" if trial.loss != "ce" else f"polish is {trial.polish}"
+        raise ParameterError(f"label_smoothing is {trial.label_smoothing} and {what}; give 0, or loss ce and polish 0")
     _check_epochs(trial)
     last = num_steps(trial, num_samples)
     if trial.matmul_precision != "full" and trial.dtype != "float32":

@@ -51,6 +51,8 @@ class TrainingPlan:
     adam_eps: float = 1e-8
     rms_alpha: float = 0.99
     """Of RMSprop: what its mean of squares keeps in a step."""
+    label_smoothing: float = 0.0
+    """e of cross-entropy with (1 - e) of the label's one-hot row and e / K of each class."""
     milestones: tuple[int, ...] | None = None
     """Steps at which the schedule `step` divides the learning rate by 10; null: at 1/3 and 2/3."""
 

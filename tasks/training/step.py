@@ -40,11 +40,17 @@ class StepNumbers(NamedTuple):
     """Root of Adam's second bias correction."""
 
 
-def losses(kind: str, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
-    """Return the data term [T]: mean cross-entropy, or (1/2B) ||f - Y||^2, Y the labels' one-hot rows or targets [T, B, K]."""
+def losses(kind: str, logits_TBK: Tensor, labels_TB: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Return the data term [T]: mean cross-entropy, or (1/2B) ||f - Y||^2, Y the labels' one-hot rows or targets [T, B, K].
+
+    With label smoothing e cross-entropy is with (1 - e) of the label's one-hot row and e / K of each class.
+    """
     if kind == "ce":
         log_probabilities_TBK = F.log_softmax(logits_TBK, dim=-1)
-        return -log_probabilities_TBK.gather(-1, labels_TB.unsqueeze(-1)).squeeze(-1).mean(1)
+        loss_T = -log_probabilities_TBK.gather(-1, labels_TB.unsqueeze(-1)).squeeze(-1).mean(1)
+        if not label_smoothing:
+            return loss_T
+        return (1 - label_smoothing) * loss_T - label_smoothing * log_probabilities_TBK.mean(-1).mean(1)
     is_target = labels_TB.is_floating_point()
     targets_TBK = labels_TB if is_target else F.one_hot(labels_TB, logits_TBK.shape[-1]).to(logits_TBK.dtype)
     return (logits_TBK - targets_TBK).square().sum(-1).mean(1) / 2
@@ -77,7 +83,7 @@ def gradients(
     leaves: Mapping[str, Tensor] = leaves_of(parameters, network.fixed_parameters)
     with lowered(plan.matmul_precision, x_TBI.device.type):
         logits_TBK, after = network.training_logits(leaves, x_TBI, untrained)
-        loss_T = losses(plan.loss, logits_TBK.to(plan.dtype), labels_TB)
+        loss_T = losses(plan.loss, logits_TBK.to(plan.dtype), labels_TB, plan.label_smoothing)
         found = gradients_of(loss_T.sum(), leaves)
     return loss_T.detach(), found, {name: tensor.detach().to(untrained[name].dtype) for name, tensor in after.items()}
 

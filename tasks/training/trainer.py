@@ -323,12 +323,15 @@ class FusedTrainer:
             x_TBI, labels_TB = self._expanded(self.x_NI[rows], self.labels_N[rows])
             logits_TBK = self.network.logits(leaves, x_TBI, self.untrained)
             weight = x_TBI.shape[1] / num_samples
-            chunk_loss_T = losses(self.plan.loss, logits_TBK, labels_TB) * weight
+            chunk_loss_T = self._losses(logits_TBK, labels_TB) * weight
             found = gradients_of(chunk_loss_T.sum(), leaves)
             gradient_TP += torch.cat([g.flatten(1) for g in found], dim=1)
             loss_T += chunk_loss_T.detach().double()
             correct_T += self.num_right(logits_TBK.detach(), labels_TB)
         return loss_T, correct_T, gradient_TP
+
+    def _losses(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
+        return losses(self.plan.loss, logits_TBK, labels_TB, self.plan.label_smoothing)
 
     def num_right(self, logits_TBK: Tensor, labels_TB: Tensor) -> Tensor:
         """Return the number of samples whose class is found, [T] in float64."""
@@ -350,7 +353,7 @@ class FusedTrainer:
                 rows = slice(start, start + chunk)
                 x_TBI, labels_TB = self._expanded(self.x_NI[rows], self.labels_N[rows])
                 logits_TBK = self.network.logits(parameters, x_TBI, self.untrained)
-                loss_T += losses(self.plan.loss, logits_TBK, labels_TB).double() * x_TBI.shape[1]
+                loss_T += self._losses(logits_TBK, labels_TB).double() * x_TBI.shape[1]
                 correct_T += self.num_right(logits_TBK, labels_TB)
         return {"loss": loss_T / len(self.x_NI), "accuracy": correct_T / len(self.x_NI)}
 

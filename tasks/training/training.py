@@ -224,6 +224,7 @@ def training_of(
         dataset=arranged,
         plan=TrainingPlan(
             loss=shared.loss,
+            label_smoothing=shared.label_smoothing,
             optimizer=shared.optimizer,
             schedule=shared.schedule,
             num_steps=steps,

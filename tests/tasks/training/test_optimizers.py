@@ -1,11 +1,17 @@
 """Optimisers of torch by name: eager for every network, and refused where native or compiled steps are asked for."""
 
+import math
+
 import pytest
+import torch
 from training_context import Context, ids_of
 
 from depthrate.tasks.collapse.task import COLLAPSE
+from depthrate.tasks.collapse.theory import bound_of_gap
+from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.task import Engine
 from depthrate.tasks.training.engine import EngineError
+from depthrate.tasks.training.step import losses
 
 PARAMS = {"dataset": "digits", "samples_per_class": 4, "width": 8, "depth": 2, "steps": 60, "weight_decay": 0.01}
 
@@ -31,3 +37,25 @@ def test_it_trains_eagerly_and_its_loss_falls(optimizer, arch):
 def test_engines_that_have_no_such_step_refuse_it(engine):
     with pytest.raises(EngineError, match=r"optimizer is adamw, .*train with --engine auto"):
         COLLAPSE.engine(completed(optimizer="adamw", arch="rn1"), engine, "cpu")
+
+
+def test_smoothed_labels_are_those_of_torch_and_speak_of_no_limit():
+    torch.manual_seed(0)
+    logits_TBK, labels_TB = torch.randn(2, 9, 4, dtype=torch.float64), torch.randint(4, (2, 9))
+    found = losses("ce", logits_TBK, labels_TB, 0.3)
+    for trial in range(2):
+        expected = torch.nn.functional.cross_entropy(logits_TBK[trial], labels_TB[trial], label_smoothing=0.3)
+        torch.testing.assert_close(found[trial], expected)
+    trial = completed(label_smoothing=0.3, arch="rn1")
+    (result,) = COLLAPSE.run([trial], Context(ids_of([trial])))
+    assert all(row["objective_gap"] is None and row["objective_bound"] is None for row in result.tables["curves"])
+    entropy = -(0.73 * math.log(0.73) + 9 * 0.03 * math.log(0.03))
+    assert result.tables["curves"][-1]["loss"] > entropy
+    assert COLLAPSE.engine(trial, Engine.AUTO, "cpu") is Engine.EAGER
+    for engine in (Engine.NATIVE, Engine.COMPILED):
+        with pytest.raises(EngineError, match=r"label_smoothing is 0\.3, .*train with --engine auto"):
+            COLLAPSE.engine(trial, engine, "cpu")
+    for wrong in ({"loss": "mse"}, {"polish": 5}):
+        with pytest.raises(ParameterError, match=r"label_smoothing is 0\.3 and .*; give 0, or loss ce"):
+            COLLAPSE.check_trial(completed(label_smoothing=0.3, arch="rn1", **wrong))
+    assert bound_of_gap([trial]) is None and bound_of_gap([completed(arch="rn1")]) is not None
