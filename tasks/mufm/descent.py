@@ -47,9 +47,24 @@ class UnconstrainedDescent(HandGradientTrainer):
         first = self.untrained[INPUTS] if self._descent.anchored else torch.zeros_like(self._features[0])
         self._before = [first, *self._features[:-1]]
 
+    @property
+    def _step_factors(self) -> tuple[int, int]:
+        """What the learning rate is multiplied with for features and for W."""
+        return (len(self.x_NI), self.network.num_classes) if self._descent.scaled_steps else (1, 1)
+
+    def _native_inputs(self) -> Tensor:
+        """Return what H_1 is held to, [T, N, D]."""
+        inputs_TND = self.untrained[INPUTS]
+        return inputs_TND if self._descent.anchored else torch.zeros_like(inputs_TND)
+
+    def _native_decays(self) -> Tensor:
+        """Return lambda_W / K, lambda / N, and what the learning rate is multiplied with for W and for features, [4, T]."""
+        decay_T11, proximity_T11 = self._factors()
+        of_features, of_weight = (torch.full_like(decay_T11, factor) for factor in self._step_factors)
+        return torch.stack([decay_T11, proximity_T11, of_weight, of_features]).view(4, -1)
+
     def _set_rates(self, rates: Sequence[float]) -> None:
-        samples, classes = len(self.x_NI), self.network.num_classes
-        of_features, of_weight = (samples, classes) if self._descent.scaled_steps else (1, 1)
+        samples, (of_features, of_weight) = len(self.x_NI), self._step_factors
         rate_T11 = self._column(rates).unsqueeze(2)
         decay_T11, proximity_T11 = self._factors()
         self._pull, self._shrink = of_features * rate_T11 * proximity_T11, 1 - of_weight * rate_T11 * decay_T11

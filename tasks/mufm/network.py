@@ -10,7 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StateSpec, StepCost, Tensors
+from depthrate.tasks.networks.network import (
+    NO_STATE,
+    Kernels,
+    Layer,
+    Network,
+    ParameterSpec,
+    StateSpec,
+    StepCost,
+    Tensors,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,6 +59,11 @@ class UnconstrainedLayers(Network):
         """Return what a step takes: the output, two gradients of it, and passes over the features."""
         multiply_adds = 3 * self.dimension * self.num_classes + 4 * self.depth * self.dimension
         return StepCost(3 + self.depth, multiply_adds, kept=2 * self.dimension * self.depth)
+
+    def kernels(self) -> Kernels:
+        """Return those of `tasks/native/unconstrained.cpp`; what they are given of each trial is the trainer's."""
+        constants = {"WIDTH": self.dimension, "CLASSES": self.num_classes}
+        return Kernels("unconstrained", constants, {"depth": self.depth}, ())
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield X and H_1 to H_L, each [T, N, D]."""

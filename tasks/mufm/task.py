@@ -13,6 +13,7 @@ from depthrate.tasks.mufm.measurements import MEASUREMENTS, PANELS
 from depthrate.tasks.mufm.network import UnconstrainedLayers
 from depthrate.tasks.mufm.schema import EXACT, GAUSSIAN, MufmParameters, UfmParameters, UnconstrainedParameters
 from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.task import Engine, Params
 from depthrate.tasks.training.cost import PackShape
 from depthrate.tasks.training.fused_task import NetworkTask
 from depthrate.tasks.training.parameters import check_training
@@ -29,6 +30,7 @@ class Unconstrained(NetworkTask[UnconstrainedParameters]):
     """Unconstrained features, held to their input or to zero."""
 
     version = 1
+    has_engines = True
     measurements = MEASUREMENTS
     panels = PANELS
 
@@ -52,6 +54,14 @@ class Unconstrained(NetworkTask[UnconstrainedParameters]):
             num_samples=data.num_samples,
             num_classes=data.num_classes,
         )
+
+    def engine(self, params: Params, asked: Engine, device: str) -> Engine | None:
+        """Return how the steps of such a trial run; null for the exact solver, which takes none.
+
+        Raises:
+            EngineError: native steps were asked for on another device than a CPU.
+        """
+        return None if self.read(params).solver == EXACT else super().engine(params, asked, device)
 
     def pack_shape(self, trial: UnconstrainedParameters) -> PackShape:
         """Return what the memory and the time of a pack of such trials depend on."""

@@ -17,7 +17,7 @@ struct Call {
   int64_t num_trials, num_steps, num_parameters, depth, batch, last_bias, is_mse, is_adam;
   double clip_norm, beta1, beta2, adam_eps, ln_eps;  // clip_norm: 0 for none
   Number *theta, *first, *second;                    // [T, P]
-  const void* x;                                     // [N, I]
+  const void* x;                                     // [N, I]; of unconstrained features [T, N, D]
   const int64_t *labels, *order;                     // [N]; [T, order_row], null where a batch is all samples
   int64_t order_row;
   const Number *decay, *momentum;                    // [G, T], of each group; [T]

@@ -96,8 +96,8 @@ def no_native_steps(shape: PackShape, device: str) -> str | None:
     """Return why such trials have no native steps; null where they have."""
     if shape.network.kernels() is None:
         return (
-            "kernels are there for residual networks (arch rn1 and rn2), transformers (t11 to t22), deep unconstrained "
-            f"features (dufm) and words, not for {type(shape.network).__name__}"
+            "kernels are there for residual networks (arch rn1 and rn2), transformers (t11 to t22), unconstrained features "
+            f"(dufm, ufm, mufm) and words, not for {type(shape.network).__name__}"
         )
     if (reason := _only_eager(shape)) is not None:
         return f"{reason}, and kernels have {' and '.join(BY_ENGINES)} on classes"

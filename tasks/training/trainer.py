@@ -276,7 +276,7 @@ class FusedTrainer:
                 self.plan,
                 batch,
                 state,
-                self.x_NI,
+                self._native_inputs(),
                 self.labels_N,
                 self._momentum_T1,
                 self._native_decays(),
@@ -290,6 +290,10 @@ class FusedTrainer:
         self.step_count += len(rate_ST1)
         self._position += 0 if order_TN is None else batch * len(rate_ST1)
         return loss_T
+
+    def _native_inputs(self) -> Tensor:
+        """Return the samples as the kernels read them."""
+        return self.x_NI
 
     def _native_decays(self) -> Tensor:
         """Return the weight decay of each group that the kernels have, [G, T]."""

@@ -153,7 +153,9 @@ class NetworkTraining(Training):
     """Of each trial which features it keeps at the end (none, class_means, all, sample:<n>) and in which dtype."""
 
     def engine(self, asked: Engine, device: str) -> Engine:
-        """Return how the steps are run, given what was asked for."""
+        """Return how the steps are run, given what was asked for; eagerly where there are none."""
+        if self.plan.num_steps == 0 and self.polish is None:
+            return Engine.EAGER
         return chosen_engine(asked, self.shape(), device)
 
     def native_library(

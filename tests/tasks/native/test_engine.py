@@ -9,7 +9,6 @@ from training_context import Context, assert_same, ids_of
 from depthrate.orchestrator.cli.app import app
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.dufm.task import DUFM
-from depthrate.tasks.mufm.task import UFM
 from depthrate.tasks.task import Engine, Interrupted
 from depthrate.tasks.training.engine import EngineError, NoCompilerError
 
@@ -86,9 +85,6 @@ def test_what_has_no_native_steps_is_refused():
     ):
         with pytest.raises(EngineError, match=f"no native steps for these trials: .*{why}.*--engine auto"):
             choice(**given)
-    ufm = UFM.schema.fill({"num_classes": 2, "samples_per_class": 2, "dimension": 3, "solver": "gradient", "steps": 3})
-    with pytest.raises(EngineError, match="no native steps for these trials: .*not for UnconstrainedLayers"):
-        list(UFM.run([ufm], Context(ids_of([ufm]), engine=Engine.NATIVE)))
     dufm = DUFM.schema.fill({"depth": 2, "num_classes": 2, "samples_per_class": 2, "width": 3, "steps": 3})
     assert [DUFM.engine(dufm, asked, "cpu") for asked in (Engine.AUTO, Engine.COMPILED)] == [
         Engine.NATIVE,
