@@ -12,6 +12,7 @@ from training_context import Context, assert_same, ids_of, run_resumed
 
 from depthrate.tasks.collapse.task import COLLAPSE
 from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.task import Engine
 from depthrate.tasks.training.newton_cg import NewtonCg
 from depthrate.tasks.training.polish import Polisher
 from depthrate.tasks.training.subgradient import least_subgradient
@@ -61,14 +62,9 @@ def polished(params):
 class OwnFormula:
     """L-RN1 in numpy, with its gradient by hand: nothing of the project's but the numbers it starts with."""
 
-    def __init__(self, trainer, depth, decay, width):
-        self.x, self.y, self.depth, self.decay, self.w = (
-            trainer.x_NI.numpy(),
-            trainer.labels_N.numpy(),
-            depth,
-            decay,
-            width,
-        )
+    def __init__(self, trainer, depth, width, *, decay_biases=0.0):
+        self.x, self.y, self.depth, self.w = trainer.x_NI.numpy(), trainer.labels_N.numpy(), depth, width
+        self.decays = {"W": 0.005, "b": decay_biases}
         self.start = {name: value[0].numpy() for name, value in trainer.parameters().items()}
         self.free = [name for name in self.start if name not in ("W_0", "b_0")]
 
@@ -113,9 +109,9 @@ class OwnFormula:
             found[f"W_{block}"], found[f"b_{block}"] = through.T @ h, through.sum(0)
             delta = delta + through @ theta[f"W_{block}"]
         for name in self.free:
-            if name.startswith("W"):
-                value += self.decay / 2 * (theta[name] ** 2).sum()
-                found[name] = found[name] + self.decay * theta[name]
+            decay = self.decays[name[0]]
+            value += decay / 2 * (theta[name] ** 2).sum()
+            found[name] = found[name] + decay * theta[name]
         return value, np.concatenate([found[name].ravel() for name in self.free])
 
 
@@ -123,11 +119,15 @@ AS_IN_OPTIMUM = {"width": 64, "samples_per_class": 20, "normalize": "per_feature
 
 
 @pytest.mark.parametrize("solver", ["lbfgs", "newton_cg"])
-@pytest.mark.parametrize("depth", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_an_independent_solver_finds_the_same_objective(depth, solver):
+@pytest.mark.parametrize(
+    ("depth", "decay_biases"),
+    [(2, None), *(pytest.param(d, b, marks=pytest.mark.slow) for d, b in [(3, None), (2, 0.005), (3, 0.005)])],
+)
+def test_an_independent_solver_finds_the_same_objective(depth, decay_biases, solver):
     """It begins a little beside our point, so that it goes into the same basin, and ends by its own rule."""
-    trainer, polisher = polished(params_of(depth=depth, polish_solver=solver, **AS_IN_OPTIMUM))
-    own = OwnFormula(trainer, depth, 0.005, 0.03)
+    params = params_of(depth=depth, weight_decay_biases=decay_biases, polish_solver=solver, **AS_IN_OPTIMUM)
+    trainer, polisher = polished(params)
+    own = OwnFormula(trainer, depth, 0.03, decay_biases=decay_biases or 0.0)
     ours, gradient = own(own.flat())
     assert polisher.ends(0)["stationary"] == 1 and np.linalg.norm(gradient) <= 1.01e-8 * ours
     start = own.flat() + 1e-3 * np.random.default_rng(0).standard_normal(own.flat().size)
@@ -145,6 +145,17 @@ def test_a_trial_is_stationary_or_says_that_it_is_not(solver):
     assert last["subgradient_norm"] < 0.1 * last["grad_norm"], "kinks floor the gradient, not its least element"
     assert cut["stationary"] == 0 and cut["step"] == 140 and cut["smoothed_grad_norm"] > 1e-8 * cut["objective"]
     assert enough.num_steps < 100 + 4000
+
+
+@pytest.mark.slow
+def test_with_decayed_biases_thirteen_layers_end_too():
+    """Where biases cost nothing they grow there, LayerNorms read ever smaller deviations, and no trial has ended."""
+    params = params_of(
+        depth=13, weight_decay_biases=0.005, polish_solver="newton_cg", polish_memory=12, **AS_IN_OPTIMUM
+    )
+    (result,) = COLLAPSE.run([params], Context(ids_of([params]), engine=Engine.NATIVE))
+    assert result.tables["curves"][-1]["stationary"] == 1
+    assert min(result.tables["metrics"][-1]["deviations"][1:]) > 0.9, "behind the embedding's"
 
 
 @pytest.mark.slow
@@ -214,7 +225,7 @@ def test_newton_s_method_where_no_point_is_stationary_is_refused():
 
 def test_the_smooth_function_s_values_and_slopes_agree_with_a_difference():
     trainer = training_of(params_of()).begin()
-    own = OwnFormula(trainer, 2, 0.005, 0.03)
+    own = OwnFormula(trainer, 2, 0.03)
     flat = own.flat()
     step = np.random.default_rng(0).standard_normal(flat.size)
     step /= np.linalg.norm(step)
