@@ -33,6 +33,7 @@ HOMES = {
     "matplotlib": "orchestrator/report/drawing/",
     "deltalake": ("orchestrator/export/delta.py", "orchestrator/cli/commands/export.py"),
     "tensorboardX": "orchestrator/export/tensorboard.py",
+    "wandb": ("orchestrator/export/wandb.py", "orchestrator/cli/commands/export.py"),
     "starlette": "orchestrator/cli/serve/",
     "uvicorn": "orchestrator/cli/commands/serve.py",
     "prometheus_client": "orchestrator/monitor/prometheus.py",

@@ -40,7 +40,7 @@ def test_a_wheel_holds_one_name_and_all_that_is_not_code(wheel: Path) -> None:
         path
         for folder in FOLDERS
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in (".py", ".yaml", ".toml", ".gz")
+        if path.suffix in (".py", ".yaml", ".toml", ".gz", ".js", ".css")
     ]
     assert len(wanted) > 100
     assert {f"depthrate/{path.relative_to(ROOT)}" for path in wanted} <= names

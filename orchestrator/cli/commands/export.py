@@ -1,4 +1,4 @@
-"""`depthrate export`: copy curves and metrics to TensorBoard, MLflow or Delta tables, or a search to an Optuna storage,
+"""`depthrate export`: copy curves and metrics to TensorBoard, MLflow, W&B or Delta tables, or a search to an Optuna storage,
 which optuna-dashboard opens.
 """
 
@@ -30,23 +30,30 @@ LONGEST_NAME = 120
 """Letters of a run's folder."""
 
 
-def export_sweep(given: str, store: Store, to: str | None, *, mlflow: bool = False, delta: bool = False) -> None:
+def export_sweep(
+    given: str, store: Store, to: str | None, *, mlflow: bool = False, delta: bool = False, wandb: bool = False
+) -> None:
     """Copy a sweep to a folder for TensorBoard, or, where `to` is a URL, its search into that Optuna storage.
 
     With `mlflow` its trials go to MLflow's tracking server or folder `to`, by default to where MLflow is set to; with `delta`
-    into Delta tables below the folder or URL `to`.
+    into Delta tables below the folder or URL `to`, with `wandb` into offline runs of W&B below the folder `to`.
 
     Raises:
         ValueError: there is no such sweep, or nothing in it that can be copied there, or the place cannot be written.
     """
-    if mlflow and delta:
-        raise UsageError("--mlflow and --delta are two places; give one of them")
+    places = [f"--{name}" for name, is_given in (("mlflow", mlflow), ("delta", delta), ("wandb", wandb)) if is_given]
+    if len(places) > 1:
+        raise UsageError(f"{' and '.join(places)} are {len(places)} places; give one of them")
     if mlflow:
         export_runs(given, store, to)
     elif to is None:
-        raise UsageError("say where to: a folder for TensorBoard or --delta, a URL of an Optuna storage, or --mlflow")
+        raise UsageError(
+            "say where to: a folder for TensorBoard, --delta or --wandb, a URL of an Optuna storage, or --mlflow"
+        )
     elif delta:
         export_tables(given, store, to)
+    elif wandb:
+        export_offline_runs(given, store, Path(to))
     elif "://" in to:
         export_search(given, store, to)
     else:
@@ -65,7 +72,7 @@ def export_search(given: str, store: Store, storage: str) -> None:
     try:
         from depthrate.orchestrator.export.optuna import export_studies
     except ImportError as error:
-        raise UsageError(f"export needs Optuna ({error}); install it: pip install 'depthrate[search]'") from None
+        raise _not_installed("export needs Optuna", error, "search") from None
     for name in export_studies(view, storage):
         print(f"wrote study {name!r} to {storage}")
 
@@ -92,9 +99,7 @@ def export_events(given: str, store: Store, folder: Path) -> None:
                     other.unlink()
             count += 1
     except ImportError as error:
-        raise UsageError(
-            f"export to TensorBoard needs tensorboardX ({error}); install it: pip install 'depthrate[tensorboard]'"
-        ) from None
+        raise _not_installed("export to TensorBoard needs tensorboardX", error, "tensorboard") from None
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error}") from None
     if not count:
@@ -111,9 +116,45 @@ def export_runs(given: str, store: Store, uri: str | None) -> None:
     try:
         from mlflow.exceptions import MlflowException
     except ImportError as error:
-        raise UsageError(
-            f"--mlflow needs MLflow's library ({error}); install it: pip install 'depthrate[mlflow]'"
-        ) from None
+        raise _not_installed("--mlflow needs MLflow's library", error, "mlflow") from None
+    project, exported = _exported_trials(given, store)
+    try:
+        new, old, where = write_runs(uri, project, exported)
+    except (MlflowException, OSError) as error:
+        raise UsageError(f"MLflow at {uri or 'where it is set to'} refuses: {error}") from None
+    print(f"wrote {new} runs to experiment {project!r} of {where}" + (f"; {old} were there" if old else ""))
+
+
+def export_offline_runs(given: str, store: Store, folder: Path) -> None:
+    """Write the committed trials of a sweep as offline runs of W&B, of a project of its name; those that are there stay.
+
+    Raises:
+        UsageError: no trial of it is committed, wandb is not installed or refuses, or the folder cannot be written.
+    """
+    try:
+        import wandb
+    except ImportError as error:
+        raise _not_installed("--wandb needs W&B's client", error, "wandb") from None
+    from depthrate.orchestrator.export.wandb import write_offline_runs
+
+    project, exported = _exported_trials(given, store)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        new, old = write_offline_runs(folder, project, exported)
+    except (wandb.Error, OSError) as error:
+        raise UsageError(f"cannot write runs of W&B to {folder}: {error}") from None
+    told = f"; {old} were there" if old else ""
+    print(
+        f"wrote {new} runs of project {project!r} to {folder}{told}; upload them: wandb sync {folder}/wandb/offline-run-*"
+    )
+
+
+def _exported_trials(given: str, store: Store) -> tuple[str, list[ExportedTrial]]:
+    """Return the name of a sweep, and its committed trials with what they measured.
+
+    Raises:
+        UsageError: none is committed.
+    """
     checked, results = _sweep_results(given, store)
     names, trials = run_names(checked.trials), {trial.trial_id: trial for trial in checked.trials}
     rows = results.sql("select trial_id, attempt_id, epoch(committed_at), coalesce(wall_s, 0) from trials").fetchall()
@@ -126,11 +167,11 @@ def export_runs(given: str, store: Store, uri: str | None) -> None:
         )
         for trial_id, attempt_id, at, wall_s in rows
     ]
-    try:
-        new, old, where = write_runs(uri, checked.sweep.name, exported)
-    except (MlflowException, OSError) as error:
-        raise UsageError(f"MLflow at {uri or 'where it is set to'} refuses: {error}") from None
-    print(f"wrote {new} runs to experiment {checked.sweep.name!r} of {where}" + (f"; {old} were there" if old else ""))
+    return checked.sweep.name, exported
+
+
+def _not_installed(what: str, error: ImportError, extra: str) -> UsageError:
+    return UsageError(f"{what} ({error}); install it: pip install 'depthrate[{extra}]'")
 
 
 def export_tables(given: str, store: Store, url: str) -> None:
@@ -142,9 +183,7 @@ def export_tables(given: str, store: Store, url: str) -> None:
     try:
         from deltalake.exceptions import DeltaError
     except ImportError as error:
-        raise UsageError(
-            f"--delta needs the library deltalake ({error}); install it: pip install 'depthrate[delta]'"
-        ) from None
+        raise _not_installed("--delta needs the library deltalake", error, "delta") from None
     from depthrate.orchestrator.export.delta import TableConflictError, write_tables
 
     checked, results = _sweep_results(given, store)
@@ -214,6 +253,9 @@ def _values(row: Mapping[str, Any]) -> dict[str, float]:
 @click.argument("to", required=False, help="TensorBoard's folder, Optuna's database (sqlite:///x.db), MLflow's server.")
 @click.option("--mlflow", is_flag=True, help="To MLflow: to the server TO, else where MLFLOW_TRACKING_URI says.")
 @click.option("--delta", is_flag=True, help="To Delta tables of trials, metrics and curves below the folder or URL TO.")
+@click.option(
+    "--wandb", is_flag=True, help="To offline runs of Weights & Biases below the folder TO; wandb sync uploads them."
+)
 @store_option
-def command(sweep: str, to: str | None, mlflow: bool, delta: bool, store: str | None) -> None:
-    export_sweep(sweep, existing_store(store), to, mlflow=mlflow, delta=delta)
+def command(sweep: str, to: str | None, mlflow: bool, delta: bool, wandb: bool, store: str | None) -> None:
+    export_sweep(sweep, existing_store(store), to, mlflow=mlflow, delta=delta, wandb=wandb)
