@@ -67,8 +67,23 @@ def test_data_of_ones_own() -> None:
 
 
 @pytest.mark.slow
+def test_next_tokens_come_from_twenty_lines_to_a_fit_and_a_picture() -> None:
+    chain, sweep = blocks("python")[2], blocks("yaml")[2]
+    assert len((chain + sweep).splitlines()) <= 20
+    Path("chain.py").write_text(chain)
+    Path("chain.yaml").write_text(sweep)
+    assert "nc1" in invoke("run", "chain.yaml", "--workers", "1")
+    results = depthrate.open("results")
+    ((exponent,),) = results.sql("select exponent from fits where metric = 'nc1' and model = 'power'").fetchall()
+    assert exponent > 0.3
+    assert results.sql("select count(*) from results where nc1 > 0 and nc3 > 0 and accuracy > 0.3").fetchall() == [(9,)]
+    invoke("report", "chain", "-o", "chain.html")
+    assert "NC1 against depth" in Path("chain.html").read_text()
+
+
+@pytest.mark.slow
 def test_targets_that_are_numbers_come_from_twenty_lines_to_a_fit_and_a_picture() -> None:
-    targets, sweep = blocks("python")[2], blocks("yaml")[2]
+    targets, sweep = blocks("python")[3], blocks("yaml")[3]
     assert len((targets + sweep).splitlines()) <= 20
     Path("targets.py").write_text(targets)
     Path("sines.yaml").write_text(sweep)
@@ -87,7 +102,7 @@ def test_targets_that_are_numbers_come_from_twenty_lines_to_a_fit_and_a_picture(
 
 @pytest.mark.slow
 def test_what_is_asked_for_by_name_is_measured_of_a_network_of_ones_own_and_fitted() -> None:
-    Path("dimensions.yaml").write_text(blocks("yaml")[3])
+    Path("dimensions.yaml").write_text(blocks("yaml")[4])
     assert "intrinsic_dimension" in invoke("run", "dimensions.yaml", "--workers", "1")
     found = (
         depthrate.open("results")
@@ -110,7 +125,7 @@ def test_features_are_measured_whole_in_batches_and_of_a_module() -> None:
     x, y = namespace["make"]()  # type: ignore[operator]
     model = namespace["Net"](2, 8, 16, 4)  # type: ignore[operator]
     features, weight = torch.relu(model.first(torch.as_tensor(x).float())).detach(), model.head.weight
-    whole, streamed, probed, compared = blocks("python")[3:]
+    whole, streamed, probed, compared = blocks("python")[4:]
     own = {"features": features, "labels": y, "weight": weight, "depthrate": depthrate}
     exec(whole, own)
     expected = own["found"]

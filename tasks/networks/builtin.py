@@ -158,7 +158,7 @@ def _image_shape(data: DataShape) -> tuple[int, int, int]:
     if len(data.sample_shape) != 3:
         raise ValueError(
             f"samples have shape {data.sample_shape}; this network reads images of channels, rows and columns, or the tokens "
-            "of imdb; give tokens of your own to a module of yours (arch: ./model.py:Net), or vectors to rn1 or rn2"
+            "of imdb or of your own (vocabulary_size beside x and y says that x is tokens); give vectors to mlp, rn1 or rn2"
         )
     channels, rows, columns = data.sample_shape
     return channels, rows, columns

@@ -149,7 +149,7 @@ def _run(module: nn.Module, x: Tensor, name: str) -> Any:
 def _embedding_hint(module: nn.Module, x: Tensor) -> str:
     if not x.is_floating_point() or not any(isinstance(each, nn.Embedding) for each in module.modules()):
         return ""
-    return "; it embeds tokens, which data of your own are as numbers: give normalize: none, and embed x.long()"
+    return "; it embeds tokens, and these are numbers: of tokens of your own give vocabulary_size beside x and y"
 
 
 def _check_output(output: Any, data: DataShape, name: str) -> None:

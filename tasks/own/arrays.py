@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from depthrate.tasks.data.labels import LabelsError, as_array
 from depthrate.tasks.data.sources import DatasetError
 
 ARRAYS = ("x", "y", "x_test", "y_test")
+TOKENS = "vocabulary_size"
+"""What stands beside them where samples are texts: how many tokens are told apart."""
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 USABLE_SHARE = 0.5
 """Of this machine's memory, which data may take while it is read: once as it comes, once as it is trained on."""
@@ -31,6 +33,8 @@ class Arrays:
     y: np.ndarray
     x_test: np.ndarray | None = None
     y_test: np.ndarray | None = None
+    vocabulary_size: int | None = field(default=None, kw_only=True)
+    """Tokens that are told apart, where samples are texts [N, tokens]; null: samples are numbers."""
 
 
 def arrays_of_file(path: Path) -> Arrays:
@@ -70,11 +74,11 @@ def arrays_of_function(make: Callable[..., Any], arguments: Mapping[str, Any], n
 
         raise DatasetError(f"{name} fails: {innermost_line(error)}{type(error).__name__}: {error}") from error
     if isinstance(given, Mapping):
-        if not {"x", "y"} <= given.keys() <= set(ARRAYS):
+        if not {"x", "y"} <= given.keys() <= {*ARRAYS, TOKENS}:
             raise DatasetError(
-                f"{name} returns a mapping with {', '.join(map(str, given))}; allowed: {', '.join(ARRAYS)}"
+                f"{name} returns a mapping with {', '.join(map(str, given))}; allowed: {', '.join(ARRAYS)}, {TOKENS}"
             )
-        return Arrays(**{key: _array(value, name) for key, value in given.items()})
+        return _arrays({key: _array(value, name) for key, value in given.items()}, name)
     parts = list(given) if isinstance(given, tuple) else [given]
     for part in parts:
         _refuse_stream(part, name)
@@ -89,6 +93,16 @@ def arrays_of_function(make: Callable[..., Any], arguments: Mapping[str, Any], n
         f"{name} returns {type(given).__name__}{f' of {len(parts)}' if isinstance(given, tuple) else ''}; return (x, y), "
         "(x, y, x_test, y_test), a mapping with these names, or map-style torch data sets (training, test)"
     )
+
+
+def _arrays(named: Mapping[str, np.ndarray], where: Path | str) -> Arrays:
+    """Return arrays by name, the number of tokens among them."""
+    arrays, size = Arrays(named["x"], named["y"], named.get("x_test"), named.get("y_test")), named.get(TOKENS)
+    if size is None:
+        return arrays
+    if size.ndim or size.dtype.kind not in "iu" or size < 2:
+        raise DatasetError(f"{where}: {TOKENS} is {size!s:.50}; give one whole number, how many tokens are told apart")
+    return replace(arrays, vocabulary_size=int(size))
 
 
 def _array(value: Any, name: str) -> np.ndarray:
@@ -142,7 +156,7 @@ def _read_npz(path: Path) -> Arrays:
             raise DatasetError(
                 f"{path} has the arrays {', '.join(sorted(names)) or 'none'}; it needs x and y, x_test and y_test"
             )
-        return Arrays(**{name: content[name] for name in ARRAYS if name in names})
+        return _arrays({name: content[name] for name in (*ARRAYS, TOKENS) if name in names}, path)
 
 
 def _unpacked_bytes(path: Path) -> list[int]:

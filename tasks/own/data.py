@@ -5,6 +5,7 @@ Shapes: N samples, I numbers of a sample, K classes.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ def dataset_of(arrays: Arrays, name: str) -> Dataset:
     if (arrays.x_test is None) != (arrays.y_test is None):
         raise DatasetError(f"{name} has one of x_test and y_test; give both, or none")
     _check_split(arrays.x, arrays.y, name, "training")
+    _check_tokens(arrays, name)
     classes = np.unique(arrays.y)
     if len(classes) < 2:
         raise DatasetError(f"{name} has samples of one class only ({classes[0]!r}); there is nothing to tell apart")
@@ -90,7 +92,21 @@ def dataset_of(arrays: Arrays, name: str) -> Dataset:
             others = sorted(set(map(str, classes)) ^ set(map(str, in_test)))
             raise DatasetError(f"{name}: class {others[0]} is in one split only; give samples of each class in both")
         test = _numbered(arrays.x_test, arrays.y_test, classes, None)
-    return _numbered(arrays.x, arrays.y, classes, test)
+    whole = _numbered(arrays.x, arrays.y, classes, test)
+    return dataclasses.replace(whole, vocabulary_size=arrays.vocabulary_size)
+
+
+def _check_tokens(arrays: Arrays, name: str) -> None:
+    """Refuse texts whose tokens are not numbered below `vocabulary_size`."""
+    size = arrays.vocabulary_size
+    for x in (arrays.x, arrays.x_test):
+        if x is None or size is None:
+            continue
+        if x.ndim != 2 or x.dtype.kind not in "iu" or x.min() < 0 or x.max() >= size:
+            raise DatasetError(
+                f"{name}: with vocabulary_size {size} samples are tokens; they are {x.dtype} of shape {list(x.shape)} from "
+                f"{x.min()} to {x.max()}; give whole numbers 0 to {size - 1} as [N, tokens]"
+            )
 
 
 def _check_split(x: np.ndarray, y: np.ndarray, name: str, split: str) -> None:
@@ -143,6 +159,8 @@ def prepared(
     """
     chosen = drawn(name, whole.labels_N, len(whole.class_counts_K), samples_per_class, data_seed)
     images_NI, labels_N = whole.x_NI[chosen], whole.labels_N[chosen]
+    if whole.vocabulary_size is not None:
+        return _of_tokens(whole, images_NI, labels_N, whole.test if test else None)
     mean, std = moments(images_NI, normalize)
     held_out = whole.test if test else None
     if held_out is not None:
@@ -150,6 +168,15 @@ def prepared(
         held_out = Dataset(x_NI, held_out.labels_N, held_out.class_counts_K, whole.sample_shape)
     x_NI = scaled(images_NI, mean, std, np.dtype(dtype))
     return Dataset(x_NI, labels_N, np.bincount(labels_N), whole.sample_shape, None, held_out)
+
+
+def _of_tokens(whole: Dataset, x_NI: np.ndarray, labels_N: np.ndarray, held_out: Dataset | None) -> Dataset:
+    """Return texts as they come: tokens are not scaled."""
+    if held_out is not None:
+        held_out = dataclasses.replace(held_out, x_NI=held_out.x_NI.astype(np.int64))
+    return dataclasses.replace(
+        whole, x_NI=x_NI.astype(np.int64), labels_N=labels_N, class_counts_K=np.bincount(labels_N), test=held_out
+    )
 
 
 def shape_of(whole: Dataset, samples_per_class: int | None, dtype: str) -> DataShape:
@@ -161,5 +188,6 @@ def shape_of(whole: Dataset, samples_per_class: int | None, dtype: str) -> DataS
         num_samples=num_samples,
         sample_shape=whole.sample_shape,
         num_classes=num_classes,
+        vocabulary_size=whole.vocabulary_size,
         reading_bytes=2 * whole.x_NI.nbytes + num_samples * inputs * np.dtype(dtype).itemsize,
     )

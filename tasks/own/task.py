@@ -120,6 +120,11 @@ class Own(NetworkTask[OwnParameters]):
             ParameterError: it cannot be made of these arguments, or does not read this data.
         """
         if self.make is None:
+            if data.vocabulary_size is not None and not ARCHITECTURES[trial.arch].reads_tokens:
+                readers = ", ".join(name for name, each in ARCHITECTURES.items() if each.reads_tokens)
+                raise ParameterError(
+                    f"arch is {trial.arch!r}, but {trial.dataset!r} is text; give {readers}, or your own"
+                )
             try:
                 return ARCHITECTURES[trial.arch].make(trial, data)
             except ValueError as error:

@@ -26,6 +26,8 @@ def regression_of(arrays: Arrays, name: str) -> Dataset:
     """
     if (arrays.x_test is None) != (arrays.y_test is None):
         raise DatasetError(f"{name} has one of x_test and y_test; give both, or none")
+    if arrays.vocabulary_size is not None:
+        raise DatasetError(f"{name} has vocabulary_size, and regression reads numbers; leave it out")
     whole = _split(arrays.x, arrays.y, name, "training")
     if arrays.x_test is None or arrays.y_test is None:
         return whole

@@ -144,3 +144,51 @@ def test_on_images_such_an_argument_is_the_networks_own(folder):
 def test_trials_of_before_keep_their_names(folder):
     names = [trial.trial_id for trial in expand(sweep_in(folder, "Plain", dataset="digits", num_inputs=64))]
     assert names == ["28e69ee257fdc4e4", "be67396abd1e058b"]  # as of 2026-11-22, before such networks read texts
+
+
+TOKENS = np.random.default_rng(1).integers(0, 12, size=(60, 5))
+NEXT = TOKENS[:, -1] % 3
+
+
+def save_tokens(folder, **changes):
+    np.savez(folder / "tokens.npz", **{"x": TOKENS, "y": NEXT, "vocabulary_size": 12, **changes})
+
+
+def test_tokens_of_ones_own_are_read_by_our_transformers_and_by_ones_own_network(folder):
+    save_tokens(folder, x=TOKENS[:40], y=NEXT[:40], x_test=TOKENS[40:], y_test=NEXT[40:])
+    for arch, more in (("t11", {"width": 8}), ("./model.py:Told", {})):
+        sweep = sweep_in(folder, "", arch=arch, dataset="./tokens.npz", depth=2, **more)
+        task = sweep.load_task()
+        params = expand(sweep, task)[0].params
+        if "Told" in arch:
+            assert (params["context_length"], params["vocabulary_size"], params["num_classes"]) == (5, 12, 3)
+        trial = task.read(params)
+        dataset = task.load(trial, Folder("."))
+        assert dataset.x_NI.dtype == np.int64 and dataset.test.x_NI.dtype == np.int64
+        assert dataset.shape.vocabulary_size == 12 == task.data_shape(trial).vocabulary_size
+        order = np.argsort(NEXT[:40], kind="stable")
+        np.testing.assert_array_equal(dataset.x_NI, TOKENS[:40][order], "as they come: tokens are not normalised")
+        for result in run(sweep, folder):
+            curves = [row["loss"] for row in result.tables["curves"] if row["split"] == "train"]
+            assert curves[-1] < curves[0] and {row["split"] for row in result.tables["metrics"]} == {"train", "test"}
+
+
+def test_what_are_no_tokens_is_said(folder):
+    for changes, words in (
+        ({"x": TOKENS + 1}, r"with vocabulary_size 12 .* from 1 to 12; give whole numbers 0 to 11 as \[N, tokens\]"),
+        ({"x": TOKENS * 0.5}, "they are float64"),
+        ({"vocabulary_size": 2.5}, r"vocabulary_size is 2\.5; give one whole number"),
+        ({"vocabulary_size": [12, 12]}, "give one whole number"),
+    ):
+        save_tokens(folder, **changes)
+        with pytest.raises(SweepError, match=words):
+            expand(sweep_in(folder, "", arch="t11", dataset="./tokens.npz", depth=1))
+    save_tokens(folder)
+    with pytest.raises(SweepError, match="'rn1', but 'tokens.npz' is text; give t11, t12, t21, t22, or your own"):
+        expand(sweep_in(folder, "", arch="rn1", dataset="./tokens.npz", depth=2))
+    np.savez(folder / "numbers.npz", x=TOKENS, y=NEXT)
+    with pytest.raises(SweepError, match="of tokens of your own give vocabulary_size beside x and y"):
+        expand(sweep_in(folder, "Fixed", dataset="./numbers.npz", depth=1))
+    spec = {"name": "s", "task": "regression", "params": {"arch": "mlp", "depth": 1, "dataset": "./tokens.npz"}}
+    with pytest.raises(SweepError, match="regression reads numbers"):
+        expand(sweep_of_spec(spec, folder))
