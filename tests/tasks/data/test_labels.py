@@ -109,5 +109,5 @@ def test_language_models_are_told_what_a_row_a_sample_is():
         make(make=Language, data=data).layers()
     assert len(make(make=partial(Language, True), data=data).layers()) == 3
     numbers = DataShape(num_samples=12, sample_shape=(5,), num_classes=3)
-    with pytest.raises(ParameterError, match=r"embeds tokens.*normalize: none, and embed x\.long\(\)"):
+    with pytest.raises(ParameterError, match=r"embeds tokens.*give vocabulary_size beside x and y"):
         make(make=partial(Language, True), data=numbers).layers()
