@@ -364,7 +364,8 @@ def _loss_slope(logits_TBK: Tensor, labels_TB1: Tensor) -> tuple[Tensor, Tensor,
     slope_TBK = torch.softmax(logits_TBK, dim=-1)
     said_TB1 = slope_TBK.gather(-1, labels_TB1)
     loss_T = -said_TB1.clamp_min(torch.finfo(said_TB1.dtype).tiny).log().double().sum((1, 2))
-    correct_T = (said_TB1 == slope_TBK.amax(-1, keepdim=True)).double().sum((1, 2))
+    # of the outputs: near the start probabilities are all alike, to their last digit
+    correct_T = (logits_TBK.gather(-1, labels_TB1) == logits_TBK.amax(-1, keepdim=True)).double().sum((1, 2))
     seen_T3 = torch.stack([loss_T, correct_T, torch.full_like(loss_T, labels_TB1.shape[1])], dim=1)
     sums_T = slope_TBK[..., 0].sum(1)  # one number that is not finite spoils its whole row
     minus_one = slope_TBK.new_full((1, 1, 1), -1.0).expand(labels_TB1.shape)

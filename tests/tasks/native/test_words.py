@@ -131,10 +131,18 @@ def test_factors_are_folded_into_their_matrix_as_in_eager_steps():
     for _ in range(25):
         eager.step()
     taken(native, 25, most=25)
-    assert error(native._epoch_T3[:, 0], eager._epoch_T3[:, 0]) < 1e-3
+    assert error(native._epoch_T3, eager._epoch_T3) < 1e-3
     assert native._word_scales == eager._word_scales and native._linear_scales == eager._linear_scales
     assert 2.0**-20 <= min(native._word_scales + native._linear_scales) < 1 and 0.05**25 < 2.0**-20
     assert error(weights(native), weights(eager)) < 1e-3
+
+
+def test_near_the_start_outputs_decide_what_is_right_not_probabilities_which_are_all_alike():
+    trials = [params_of(seed, SHAPES[0], init_scale=1e-5, batch_size=None) for seed in range(2)]
+    eager, native = trainer_of(trials), trainer_of(trials, native=True)
+    eager.step(), native.step()
+    right, seen = eager._epoch_T3[:, 1], eager._epoch_T3[:, 2]
+    assert (native._epoch_T3[:, 1] == right).all() and (right < 0.8 * seen).all()
 
 
 def test_a_step_that_is_another_is_refused():
