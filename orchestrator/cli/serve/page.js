@@ -1,7 +1,7 @@
-// What the pages do: ask the server every two seconds for what has changed, and show it. Everything that comes is text.
+// What the pages do: ask the server every second for what has changed, and show it. Everything that comes is text.
 "use strict";
 const { page, root } = document.body.dataset;
-const EVERY_MS = 2000, FIGURES_MS = 15000, SHOWN_ROWS = 500;
+const EVERY_MS = 1000, FIGURES_MS = 15000, SHOWN_ROWS = 500;
 const STATES = ["ok", "diverged", "running", "failed", "pending"];
 const at = (id) => document.getElementById(id);
 
@@ -167,13 +167,18 @@ const CONFIG = { responsive: true, displaylogo: false, showSendToCloud: false, p
 const AXIS = { showline: true, linecolor: "#333333", gridcolor: "#e8e8e8", zeroline: false, automargin: true };
 const LOG = { type: "log", exponentformat: "power", minorloglabels: "none" };
 const COLOURS = ["#365c8d", "#1fa187", "#b4552d", "#7a4fa3", "#c29a1b", "#4ac16d", "#a33b62", "#5b7083"];
-const drawLines = (target, traces, title) => {
+const drawLines = (target, given, title) => {
+  const traces = given.map((trace) => { // as the report has it: step 0 has no place on a log axis
+    const kept = trace.x.map((_, place) => place).filter((place) => trace.x[place] > 0);
+    return { ...trace, x: kept.map((place) => trace.x[place]), y: kept.map((place) => trace.y[place]) };
+  }).filter((trace) => trace.x.length);
+  const hasLegend = traces.length > 1 && traces.length < 9;
   const isLog = traces.length > 0 && traces.every((trace) => trace.y.every((value) => value === null || value > 0));
   const layout = {
-    xaxis: { ...AXIS, ...LOG, title: { text: "Step" } }, // as the report has it: step 0 has no place there
+    xaxis: { ...AXIS, ...LOG, title: { text: "Step" } },
     yaxis: { ...AXIS, ...(isLog ? LOG : {}), title: { text: plain(title) } },
-    margin: { l: 56, r: 14, t: 10, b: traces.length < 9 ? 84 : 48 }, font: { size: 12, color: "#222222" }, paper_bgcolor: "white", plot_bgcolor: "white",
-    showlegend: traces.length > 1 && traces.length < 9, hovermode: "closest",
+    margin: { l: 56, r: 14, t: 10, b: hasLegend ? 84 : 48 }, font: { size: 12, color: "#222222" }, paper_bgcolor: "white", plot_bgcolor: "white",
+    showlegend: hasLegend, hovermode: "closest",
     legend: { orientation: "h", xref: "container", yref: "container", x: 0, y: 0, yanchor: "bottom" },
     uirevision: title,
   };
@@ -325,7 +330,8 @@ const pages = {
         if (!answer.ok) { at("answered").textContent = (await answer.text()).trim(); return; }
         const found = await answer.json(), took = ((performance.now() - began) / 1000).toFixed(1);
         table.show(found);
-        const more = found.more ? `the first ${found.rows.length} rows; there are more` : `${found.rows.length} rows`;
+        const more = found.more ? `the first ${found.rows.length} rows; there are more`
+          : found.rows.length === 1 ? "1 row" : `${found.rows.length} rows`;
         at("answered").textContent = [`${more}, in ${took} s.`, ...found.problems].join(" ");
       } catch { at("answered").textContent = "The server does not answer."; }
       finally { at("table").classList.remove("busy"); }
