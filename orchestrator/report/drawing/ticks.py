@@ -51,6 +51,8 @@ def set_ticks(axis: Axis, wanted: dict[str, Any], *, is_log: bool) -> None:
 
 
 def _as_power(value: float) -> str:
+    if value <= 0:  # a round number beside a narrow log axis, which is not drawn
+        return ""
     exponent = math.floor(math.log10(value) + 1e-9)
     lead = value / 10**exponent
     factor = "" if math.isclose(lead, 1.0, rel_tol=1e-6) else rf"{lead:g} \times "

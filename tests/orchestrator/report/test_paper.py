@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pytest
 from report_data import make_data, plain_data
 
@@ -21,6 +22,7 @@ from depthrate.orchestrator.export.latex.text import latex
 from depthrate.orchestrator.report.drawing.draw import draw
 from depthrate.orchestrator.report.drawing.labels import label
 from depthrate.orchestrator.report.drawing.style import SCREEN, PaperWidth, StyleName, paper_style
+from depthrate.orchestrator.report.drawing.ticks import set_ticks
 from depthrate.orchestrator.report.plot import Axes, Plot, make_layout, make_trace
 
 COLUMN = paper_style(PaperWidth.column)
@@ -187,3 +189,14 @@ def test_latex_compiles_whatever_things_are_called(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-2000:]
     assert "Missing character" not in (tmp_path / "paper.log").read_text(errors="replace")
+
+
+def test_a_narrow_log_axis_below_a_thousandth_has_ticks() -> None:
+    """Round numbers around it may begin at 0, which has no logarithm."""
+    figure, axes = plt.subplots()
+    axes.set_yscale("log")
+    axes.set_ylim(1e-8, 4.5e-8)
+    set_ticks(axes.yaxis, {}, is_log=True)
+    figure.draw_without_rendering()
+    assert [text.get_text() for text in axes.get_yticklabels() if text.get_text()]
+    plt.close(figure)
