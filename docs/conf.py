@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any
 
 project = "depthrate"
 release = version_of("depthrate")
 extensions = ["myst_parser"]
-exclude_patterns = ["images"]
+IMAGES = ("images", "atlas/images")
+"""Folders of pictures that pages name in HTML, which says which is for dark pages; Sphinx does not copy these by itself."""
+exclude_patterns = [*IMAGES, "atlas/store"]
 
 myst_heading_anchors = 3
 myst_enable_extensions = ["attrs_block"]
@@ -19,3 +24,13 @@ html_copy_source = False
 html_show_copyright = False
 html_static_path = ["static"]
 html_css_files = ["tables.css"]
+
+
+def setup(app: Any) -> None:
+    """Have the pictures copied when the site is built."""
+    app.connect("build-finished", _copy_pictures)
+
+
+def _copy_pictures(app: Any, error: Exception | None) -> None:
+    for folder in IMAGES if error is None else ():
+        shutil.copytree(Path(__file__).parent / folder, Path(app.outdir) / folder, dirs_exist_ok=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from depthrate.sweeps.atlas import PREFIX, sweep_of_figure
 from depthrate.sweeps.errors import NoSweepFileError, SweepError, kind_of, require_keys
 from depthrate.sweeps.spec import KEYS, NAME, Search, SweepSpec, figure_request, fit_request
 from depthrate.sweeps.trial import canonical_json
@@ -71,6 +72,8 @@ def find_sweep_file(given: str) -> Path:
     if path.is_file():
         return path
     shipped = _shipped()
+    if given.startswith(PREFIX):
+        given = sweep_of_figure(given.removeprefix(PREFIX)) or given
     if given in RENAMED:
         name, why = RENAMED[given]
         warnings.warn(f"the sweep {given} is called {name} now: {why}", SweepRenamedWarning, stacklevel=2)

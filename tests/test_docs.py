@@ -19,7 +19,7 @@ from depthrate.tasks.builtin import builtin_tasks
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md")])
+PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("atlas/*.md"), *ROOT.glob("*.md")])
 
 
 def blocks(page: str, language: str) -> list[str]:

@@ -33,7 +33,20 @@ COMMANDS = (
         "query",
         "compare",
     ),
-    *("compact", "verify", "upgrade", "fit", "report", "export", "tasks", "accept-code", "data", "sweeps", "trials"),
+    *(
+        "compact",
+        "verify",
+        "upgrade",
+        "fit",
+        "report",
+        "export",
+        "tasks",
+        "accept-code",
+        "data",
+        "sweeps",
+        "trials",
+        "atlas",
+    ),
 )
 """In the order of --help; `accept-code` is `command` in commands/accept_code.py."""
 

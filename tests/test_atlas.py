@@ -1,0 +1,120 @@
+"""The atlas: each figure has a sweep, a verdict and its evidence, and its pages come from the store beside them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from click.testing import CliRunner
+
+from depthrate.orchestrator.cli.app import app
+from depthrate.sweeps.atlas import VERDICTS, atlas_figures
+from depthrate.sweeps.expand import expand
+from depthrate.sweeps.load import find_sweep_file, load_sweep
+from depthrate.tasks.papers import PAPERS
+
+ROOT = Path(__file__).parents[1]
+ATLAS = ROOT / "docs" / "atlas"
+FIGURES = atlas_figures()
+RUN = [figure for figure in FIGURES if figure.run]
+
+
+@pytest.fixture
+def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """docs/atlas.py, which draws into a folder of the test."""
+    spec = importlib.util.spec_from_file_location("atlas_pages", ROOT / "docs" / "atlas.py")
+    assert spec is not None and spec.loader is not None
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    monkeypatch.chdir(tmp_path)
+    return module
+
+
+def call(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.key)
+def test_a_figure_has_a_verdict_and_says_why(figure):
+    assert figure.paper in PAPERS and figure.key.startswith(f"{figure.paper.lower()}-") and figure.verdict in VERDICTS
+    assert len(figure.claim) > 20 and len(figure.why) > 20
+    assert bool(figure.run) == (figure.verdict != "not run") == bool(figure.pictures)
+    assert not figure.run or (figure.run == figure.sweep) == (figure.size == "")
+    for name in filter(None, (figure.sweep, figure.run)):
+        assert load_sweep(name).name
+
+
+def test_no_figure_stands_twice():
+    for names in ([figure.key for figure in FIGURES], [figure.run for figure in RUN]):
+        assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("figure", RUN, ids=lambda figure: figure.key)
+def test_what_was_run_lies_in_the_store_whole(figure):
+    (state,) = json.loads(call("status", load_sweep(figure.run).name, "--store", str(ATLAS / "store"), "--json"))
+    assert state["ok"] + state["diverged"] == state["num_trials"] == len(expand(load_sweep(figure.run)))
+
+
+def test_the_store_is_sound_and_small():
+    assert "all as committed" in call("verify", "--store", str(ATLAS / "store"))
+    assert sum(file.stat().st_size for file in ATLAS.rglob("*") if file.is_file()) < 20e6
+
+
+def test_the_pages_are_those_of_the_store(pages):
+    """`python docs/atlas.py` brings them up to date."""
+    old = [name for name, content in pages.pages() if (ATLAS / name).read_text() != content]
+    assert not old, f"python docs/atlas.py; the store gives other pages: {', '.join(old)}"
+
+
+@pytest.mark.parametrize("key", ["p2-figure2-top", "p1-rn1-mnist"])
+def test_a_picture_drawn_again_shows_the_same_numbers(key, pages, tmp_path, monkeypatch):
+    (figure,) = (figure for figure in FIGURES if figure.key == key)
+    monkeypatch.setattr(pages, "IMAGES", tmp_path)
+    pages.draw_pictures(figure)
+    drawn = sorted(tmp_path.glob("*.svg"))
+    assert len(drawn) == 2 * len(figure.pictures)
+    for path in drawn:
+        assert numbers(path) == pytest.approx(numbers(ATLAS / "images" / path.name), rel=1e-3, abs=0.01), path.name
+
+
+def numbers(path: Path) -> list[float]:
+    """The coordinates of all that a picture draws."""
+    return [
+        float(number)
+        for line in re.findall(r' d="([^"]*)"', path.read_text())
+        for number in re.findall(r"-?\d+\.?\d*", line)
+    ]
+
+
+def test_a_figure_is_drawn_without_torch(tmp_path):
+    script = "import sys; sys.modules['torch'] = None; from depthrate.orchestrator.cli.app import main; main()"
+    figure = ["report", "lowrank-figure2-top", "--store", str(ATLAS / "store"), "--figures", str(tmp_path / "figures")]
+    command = [sys.executable, "-c", script, *figure, "-o", str(tmp_path / "page.html")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env={**os.environ})
+    assert done.returncode == 0 and any((tmp_path / "figures").glob("*.svg")), done.stderr
+
+
+def test_the_command_lists_them_and_tells_of_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    listed = call("atlas")
+    assert all(figure.key in listed and figure.figure in listed for figure in FIGURES)
+    assert {row["key"] for row in json.loads(call("atlas", "--json"))} == {figure.key for figure in FIGURES}
+    one = call("atlas", "p2-figure2-top")
+    assert "papers/lowrank/figure2-top" in one and "depthrate run atlas/p2-figure2-top" in one
+    refused = CliRunner().invoke(app, ["atlas", "p2-figure2-tpo"])
+    assert refused.exit_code == 2 and "did you mean 'p2-figure2-top'" in refused.stderr
+
+
+def test_a_figure_s_sweep_goes_by_its_name_in_the_atlas():
+    assert find_sweep_file("atlas/p1-rn1-mnist") == find_sweep_file("papers/mnist-rn1-medium")
+    assert find_sweep_file("atlas/p2-figure9") == find_sweep_file("papers/lowrank/figure9")
+    with pytest.raises(ValueError, match="atlas/p2-figure1"):
+        find_sweep_file("atlas/p2-figure1")
