@@ -160,4 +160,4 @@ def test_what_is_no_place_for_a_table_is_refused_in_a_line(tmp_path, law):
     (tmp_path / "file").write_text("x")
     said = invoked("export", sweep, tmp_path / "file", "--delta", "--store", store, code=2)
     assert said.startswith("depthrate: Delta tables below ") and said.count("\n") == 1
-    assert "two places" in invoked("export", sweep, tmp_path, "--delta", "--mlflow", "--store", store, code=2)
+    assert "2 places" in invoked("export", sweep, tmp_path, "--delta", "--mlflow", "--store", store, code=2)

@@ -43,7 +43,7 @@ from depthrate.storage.catalog.removals import PurgeRecord
 from depthrate.storage.catalog.tags import write_tag
 from depthrate.storage.commits.snapshot import take_snapshot
 from depthrate.storage.files.json_objects import sealed
-from depthrate.storage.files.paths import claim_path, kind_of, launch_log_path, launch_path, renaming_path
+from depthrate.storage.files.paths import claim_path, kind_of, launch_log_path, launch_path, library_path, renaming_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance import groups
 
@@ -177,6 +177,7 @@ def _make_place(work: Path) -> Place:
     decide(store, take_snapshot(store).decisions, DecisionKind.ACCEPT, "other", "0" * 32, {None}, ["t7"])
     store.write(launch_path("tiny", "l1"), json.dumps({"launch_id": "l1", "started_at": 1e9, "events": []}).encode())
     store.write(launch_log_path("tiny", "l1"), b"it began")
+    store.write(library_path("rn1-0000.so"), b"kernels that a node built")
     write_tag(store, "odd", ids[:1], is_set=True)
     write_cancel_mark(store, "tiny")
     write_forgiven(store, "tiny", node)

@@ -54,7 +54,7 @@ def test_the_schema_accepts_every_shipped_sweep_and_names_what_is_wrong(tmp_path
     assert "widht" in said and "fits" in said
     for place in ({"params": {"width": "wide"}}, {"grid": {"width": [0]}}, {"grids": [{"zip": {"width": ["wide"]}}]}):
         assert list(validator.iter_errors({"name": "w", "task": "collapse", **place})), place
-    assert len(invoke("schema")) < 120_000, "each parameter stands there once"
+    assert len(invoke("schema")) < 140_000, "each parameter stands there once"
 
 
 def test_what_set_changes_is_a_sweep_of_its_own() -> None:

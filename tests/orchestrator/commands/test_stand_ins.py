@@ -45,6 +45,7 @@ def test_every_path_that_is_made_is_of_a_kind_and_every_kind_is_tried(matrix: Ma
         "seal_path": paths.seal_path("r", is_final=True),
         "removed_path": paths.removed_path("r", "x/y"),
         "decision_path": paths.decision_path("s", 1, "d"),
+        "library_path": paths.library_path("a.so"),
     }
     for name in _PATHS:
         make = getattr(paths, name)
