@@ -148,7 +148,9 @@ def _cost(figure: AtlasFigure) -> str:
 def _fits(figure: AtlasFigure) -> list[str]:
     if not load_sweep(figure.run).fit:
         return []
-    fits = [fit for fit in json.loads(call("fit", _name(figure), "--json")) if fit["model"] == "power"]
+    fits = [
+        fit for fit in json.loads(call("fit", _name(figure), "--json")) if fit["model"] == "power" and fit["by"] == "{}"
+    ]
     rows = [
         [
             fit["metric"],
