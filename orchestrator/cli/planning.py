@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from depthrate.orchestrator.cli.find_sweep import sweep_to_launch
 from depthrate.orchestrator.console.errors import next_call
+from depthrate.orchestrator.console.slow import said_when_slow
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import ComputeTarget, ExecutorRequest
 from depthrate.orchestrator.executors.options import LaunchOptions
@@ -21,6 +22,12 @@ from depthrate.storage.files.store import Store, existing_store
 from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.load import changed_sweep, parse_yaml
 from depthrate.sweeps.spec import SweepSpec
+
+READING = (
+    "reading the sweep, its code and its data: data of your own are read whole, a Dataset item by item, so that what has other "
+    "content is another trial"
+)
+"""Said where that takes a while."""
 
 
 def load_launch(options: LaunchOptions, loaded: SweepSpec | None = None) -> CheckedSweep:
@@ -43,9 +50,10 @@ def check_launch(options: LaunchOptions, data: DataFolder, loaded: SweepSpec | N
     Raises:
         ValueError: `SweepError`, `TaskError`, `ParameterError` or `DatasetError` for what cannot run.
     """
-    checked = load_launch(options, loaded)
-    check_data(checked, data)
-    check_search(checked, data)
+    with said_when_slow(READING):
+        checked = load_launch(options, loaded)
+        check_data(checked, data)
+        check_search(checked, data)
     return checked
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import textwrap
 from importlib.metadata import version
 from pathlib import Path
 
@@ -75,3 +76,24 @@ def test_a_terminal_gets_the_columns_that_fit_and_all_with_wide() -> None:
         text = sink.getvalue()
         assert max(map(len, text.splitlines())) <= most
         assert ("column_19" in text) == wide and ("--wide" in text) != wide, text
+
+
+def test_a_plan_that_reads_for_long_says_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("depthrate.orchestrator.console.slow.PATIENCE_S", 0.2)
+    slow = """
+        import time
+        import numpy as np
+
+        def make():
+            time.sleep(1)
+            return np.random.default_rng(0).normal(size=(20, 4)), np.arange(20) % 2
+    """
+    Path("data.py").write_text(textwrap.dedent(slow))
+    Path("s.yaml").write_text(
+        'name: s\ntask: collapse\nparams: {arch: rn1, dataset: "./data.py:make", width: 8, steps: 2}\ngrid: {depth: [2]}\n'
+    )
+    said = CliRunner().invoke(app, ["plan", "s.yaml"])
+    assert said.exit_code == 0 and "reading the sweep, its code and its data" in said.stderr
+    monkeypatch.setattr("depthrate.orchestrator.console.slow.PATIENCE_S", 60.0)
+    assert "reading the sweep" not in CliRunner().invoke(app, ["plan", "s.yaml"]).stderr
