@@ -65,7 +65,7 @@ def test_what_was_run_lies_in_the_store_whole(figure):
 
 def test_the_store_is_sound_and_small():
     assert "all as committed" in call("verify", "--store", str(ATLAS / "store"))
-    assert sum(file.stat().st_size for file in ATLAS.rglob("*") if file.is_file()) < 20e6
+    assert sum(file.stat().st_size for file in (ATLAS / "store").rglob("*") if file.is_file()) < 20e6
 
 
 def test_the_pages_are_those_of_the_store(pages):

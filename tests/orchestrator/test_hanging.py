@@ -100,7 +100,8 @@ def test_a_hung_worker_without_a_driver_is_named_and_ended_by_force(lab: Lab) ->
         assert told, "the launch that waits says for whom"
     assert f"pid {pid}, since 20" in told and "depthrate cancel s --force" in told
     code, output = lab.call("cancel", "s", "--force")
-    assert code == 0 and f"pid {pid}" in output and "ends itself within seconds" in output
+    assert code == 0 and "ends itself within seconds" in output
+    assert f"pid {pid}" in output or "each of 2 running attempts" in output  # the new launch may have begun other trials
     again.communicate(timeout=120)
     deadline = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists():
