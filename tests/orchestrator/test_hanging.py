@@ -101,7 +101,8 @@ def test_a_hung_worker_without_a_driver_is_named_and_ended_by_force(lab: Lab) ->
     assert f"pid {pid}, since 20" in told and "depthrate cancel s --force" in told
     code, output = lab.call("cancel", "s", "--force")
     assert code == 0 and "ends itself within seconds" in output
-    assert f"pid {pid}" in output or "each of 2 running attempts" in output  # the new launch may have begun other trials
+    # the new launch may have begun other trials by then
+    assert f"pid {pid}" in output or "each of 2 running attempts" in output
     again.communicate(timeout=120)
     deadline = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists():
