@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from depthrate.orchestrator.cli.find_sweep import sweep_to_launch
 from depthrate.orchestrator.console.errors import next_call
-from depthrate.orchestrator.console.slow import said_when_slow
 from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.executors.base import ComputeTarget, ExecutorRequest
 from depthrate.orchestrator.executors.options import LaunchOptions
@@ -28,6 +30,8 @@ READING = (
     "content is another trial"
 )
 """Said where that takes a while."""
+PATIENCE_S = 5.0
+"""How long a command may be silent."""
 
 
 def load_launch(options: LaunchOptions, loaded: SweepSpec | None = None) -> CheckedSweep:
@@ -50,11 +54,23 @@ def check_launch(options: LaunchOptions, data: DataFolder, loaded: SweepSpec | N
     Raises:
         ValueError: `SweepError`, `TaskError`, `ParameterError` or `DatasetError` for what cannot run.
     """
-    with said_when_slow(READING):
+    with _said_when_slow(READING):
         checked = load_launch(options, loaded)
         check_data(checked, data)
         check_search(checked, data)
     return checked
+
+
+@contextmanager
+def _said_when_slow(sentence: str) -> Iterator[None]:
+    """Say on stderr what is being done if it is not over by then."""
+    timer = threading.Timer(PATIENCE_S, lambda: print(sentence, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _kept_code(given: str, store: Store) -> Mapping[str, bytes]:

@@ -125,18 +125,8 @@ def _resnet_with_head(trial: NetworkParameters, data: DataShape) -> Network:
     )
 
 
-def _dense_resnet(trial: NetworkParameters, data: DataShape) -> Network:
-    return DenseResNet(
-        depth=trial.depth,
-        width=trial.width,
-        input_dimensions=data.num_inputs,
-        num_classes=data.num_classes,
-        last_bias=has_last_bias(trial),
-    )
-
-
-def _mlp(trial: NetworkParameters, data: DataShape) -> Network:
-    return Mlp(
+def _dense(kind: type[DenseResNet] | type[Mlp], trial: NetworkParameters, data: DataShape) -> Network:
+    return kind(
         depth=trial.depth,
         width=trial.width,
         input_dimensions=data.num_inputs,
@@ -184,7 +174,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "t21": _attention(2, 1),
     "t22": _attention(2, 2),
     "resnet20_mlp": Architecture(make=_resnet_with_head, has_backbone=True, has_limit=False, may_idle=False),
-    "resnet_dense": Architecture(make=_dense_resnet, has_limit=False),
+    "resnet_dense": Architecture(make=partial(_dense, DenseResNet), has_limit=False),
     "resnet_conv": Architecture(make=_staged_resnet, is_staged=True, has_limit=False),
-    "mlp": Architecture(make=_mlp, has_limit=False, may_idle=False),
+    "mlp": Architecture(make=partial(_dense, Mlp), has_limit=False, may_idle=False),
 }

@@ -186,10 +186,15 @@ class Own(NetworkTask[OwnParameters]):
         Raises:
             DatasetError: what they train on is missing, damaged, or not what it was when the trials were planned.
         """
+        dataset = self.load(trials[0], source)
+        return self.training_on(dataset, trials, self.network(trials[0], dataset.shape))
+
+    @staticmethod
+    def training_on(dataset: Dataset, trials: Sequence[OwnParameters], network: Network) -> NetworkTraining:
+        """Return what a pack of trials does with a data set."""
         from depthrate.tasks.own.pack import training
 
-        dataset = self.load(trials[0], source)
-        return training(trials, dataset, self.network(trials[0], dataset.shape))
+        return training(trials, dataset, network)
 
     def check(self, trial: OwnParameters) -> None:
         """Refuse combinations that cannot run; this builds a user's network and runs it once.

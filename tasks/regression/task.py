@@ -25,6 +25,7 @@ from depthrate.tasks.regression.schema import RegressionParameters
 from depthrate.tasks.training.parameters import check_training
 
 if TYPE_CHECKING:
+    from depthrate.tasks.networks.network import Network
     from depthrate.tasks.training.training import NetworkTraining
 
 
@@ -91,16 +92,12 @@ class Regression(Own):
             test=trial.test,
         )
 
-    def training(self, trials: Sequence[OwnParameters], source: DataSource) -> NetworkTraining:
-        """Return what a pack of trials does.
-
-        Raises:
-            DatasetError: what they train on is missing, damaged, or not what it was when the trials were planned.
-        """
+    @staticmethod
+    def training_on(dataset: Dataset, trials: Sequence[OwnParameters], network: Network) -> NetworkTraining:
+        """Return what a pack of trials does with a data set."""
         from depthrate.tasks.regression.pack import training
 
-        dataset = self.load(trials[0], source)
-        return training(trials, dataset, self.network(trials[0], dataset.shape))
+        return training(trials, dataset, network)
 
     def check(self, trial: OwnParameters) -> None:
         """Refuse combinations that cannot run; this builds a user's network and runs it once.

@@ -180,7 +180,7 @@ class FusedTrainer:
             f"gives {losses_T[0].item():.6g}, or another gradient; train with --engine eager, and report this"
         )
 
-    def _first_alone(self, start: int = 0) -> Self:
+    def _first_alone(self, start: int) -> Self:
         """Return the first trial before its first step; from another start than 0, beside where it begins."""
         other = self._restarted(1, self.plan, torch.Tensor.clone)
         if start:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from depthrate.orchestrator.cli.find_sweep import find_launch
@@ -54,10 +55,7 @@ class SweepRows:
         Raises:
             OSError, StoreError: the store does not answer.
         """
-        state = state_of(seen, self._sweep)
-        with self._lock:
-            self._catch_up(seen, state)
-            live = self._live(seen)
+        with self._caught_up(seen) as (state, live):
             params, varying = self._settings(state, live)
             running = {each.trial_id: each for each in (seen.look.running if seen.look else ())}
             values = {t: self._numbers.get(t) or _last(running[t].last) for t in state.states if self._has(t, running)}
@@ -81,10 +79,7 @@ class SweepRows:
         Raises:
             OSError, StoreError: the store does not answer.
         """
-        with self._lock:
-            state = state_of(seen, self._sweep)
-            self._catch_up(seen, state)
-            live = self._live(seen)
+        with self._caught_up(seen) as (state, live):
             shown = {trial_id: curves_of(pack, trial_id) for trial_id, pack in list(live.items())[:SHOWN_CURVES]}
             room = SHOWN_CURVES - len(shown)
             newest = [trial_id for trial_id in reversed(self._order) if trial_id in self._curves]
@@ -113,10 +108,7 @@ class SweepRows:
         Raises:
             OSError, StoreError: the store does not answer.
         """
-        state = state_of(seen, self._sweep)
-        with self._lock:
-            self._catch_up(seen, state)
-            live = self._live(seen)
+        with self._caught_up(seen) as (state, live):
             running = [each for each in (seen.look.running if seen.look else ()) if each.trial_id == trial_id]
             curves = curves_of(live[trial_id], trial_id) if trial_id in live else self._curves.get(trial_id)
             params, numbers = self._params(trial_id, live), self._numbers.get(trial_id)
@@ -139,6 +131,18 @@ class SweepRows:
             for other in list(self._curves)[: -2 * SHOWN_CURVES]:
                 del self._curves[other]
         return curves
+
+    @contextmanager
+    def _caught_up(self, seen: Seen) -> Iterator[tuple[SweepStatus, dict[str, LivePack]]]:
+        """Lend the sweep's state and what runs of it, to one thread at a time, once what was committed since is read.
+
+        Raises:
+            OSError, StoreError: the store does not answer.
+        """
+        state = state_of(seen, self._sweep)
+        with self._lock:
+            self._catch_up(seen, state)
+            yield state, self._live(seen)
 
     def _catch_up(self, seen: Seen, state: SweepStatus) -> None:
         """Read the numbers of what was committed since."""

@@ -80,7 +80,7 @@ def test_a_terminal_gets_the_columns_that_fit_and_all_with_wide() -> None:
 
 def test_a_plan_that_reads_for_long_says_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("depthrate.orchestrator.console.slow.PATIENCE_S", 0.2)
+    monkeypatch.setattr("depthrate.orchestrator.cli.planning.PATIENCE_S", 0.2)
     slow = """
         import time
         import numpy as np
@@ -95,5 +95,5 @@ def test_a_plan_that_reads_for_long_says_what_it_reads(tmp_path: Path, monkeypat
     )
     said = CliRunner().invoke(app, ["plan", "s.yaml"])
     assert said.exit_code == 0 and "reading the sweep, its code and its data" in said.stderr
-    monkeypatch.setattr("depthrate.orchestrator.console.slow.PATIENCE_S", 60.0)
+    monkeypatch.setattr("depthrate.orchestrator.cli.planning.PATIENCE_S", 60.0)
     assert "reading the sweep" not in CliRunner().invoke(app, ["plan", "s.yaml"]).stderr
