@@ -92,6 +92,7 @@ NEEDS_TORCH = {
     "tasks/training/step.py",
     "tasks/training/step_cache.py",
     "tasks/training/step_program.py",
+    "tasks/training/streamed_batches.py",
     "tasks/training/trainer.py",
     "tasks/training/training.py",
     "tasks/words/geometry.py",

@@ -101,8 +101,28 @@ def test_targets_that_are_numbers_come_from_twenty_lines_to_a_fit_and_a_picture(
 
 
 @pytest.mark.slow
+def test_five_million_samples_come_from_twenty_lines_to_a_fit_and_a_picture() -> None:
+    vast, sweep = blocks("python")[4], blocks("yaml")[4]
+    assert len((vast + sweep).splitlines()) <= 20
+    Path("vast.py").write_text(vast)
+    Path("vast.yaml").write_text(sweep)
+    planned = invoke("plan", "vast.yaml")
+    assert "5,000,000 samples are streamed" in planned and "those of 4,096 samples" in planned
+    assert "nc1" in invoke("run", "vast.yaml", "--workers", "1")
+    results = depthrate.open("results")
+    ((exponent,),) = results.sql("select exponent from fits where metric = 'nc1' and model = 'power'").fetchall()
+    assert exponent > 0.3
+    found = results.sql("select nc1, nc3, accuracy, loss, stream from results").df()
+    assert (
+        len(found) == 8 and found.notna().all(axis=None) and (found["accuracy"] > 0.9).all() and found["stream"].all()
+    )
+    invoke("report", "vast", "-o", "vast.html")
+    assert "NC1 against depth" in Path("vast.html").read_text()
+
+
+@pytest.mark.slow
 def test_what_is_asked_for_by_name_is_measured_of_a_network_of_ones_own_and_fitted() -> None:
-    Path("dimensions.yaml").write_text(blocks("yaml")[4])
+    Path("dimensions.yaml").write_text(blocks("yaml")[5])
     assert "intrinsic_dimension" in invoke("run", "dimensions.yaml", "--workers", "1")
     found = (
         depthrate.open("results")
@@ -125,7 +145,7 @@ def test_features_are_measured_whole_in_batches_and_of_a_module() -> None:
     x, y = namespace["make"]()  # type: ignore[operator]
     model = namespace["Net"](2, 8, 16, 4)  # type: ignore[operator]
     features, weight = torch.relu(model.first(torch.as_tensor(x).float())).detach(), model.head.weight
-    whole, streamed, probed, compared = blocks("python")[4:]
+    whole, streamed, probed, compared = blocks("python")[5:]
     own = {"features": features, "labels": y, "weight": weight, "depthrate": depthrate}
     exec(whole, own)
     expected = own["found"]

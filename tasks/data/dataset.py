@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +20,29 @@ MOST_COMPARED = 10_000
 COMPARED_AT_ONCE = 1000
 SAME = 1e-12
 """Squares of distances between samples of norm 1 that are no larger are the rounding of none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamShape:
+    """What is known of samples that are too many to hold: each is read when it is drawn."""
+
+    num_measured: int
+    """Samples that are held, on which loss and layers are measured."""
+    kept_bytes: float = 0
+    """Memory taken for as long as training lasts, beside these samples and a batch."""
+    sample_bytes: float = 0
+    """One sample as it comes."""
+    sample_s: float = 0
+    """Rough seconds that reading one takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleStream:
+    """Training samples that are read when they are drawn."""
+
+    num_samples: int
+    read: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+    """From indices [B] to samples as training takes them, [B, I], and their class numbers [B] or targets [B, m]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +60,13 @@ class DataShape:
     """Whether samples have numbers as targets instead of a class."""
     reading_bytes: float = 0
     """Memory that reading it takes, the arrays that it gives included."""
+    stream: StreamShape | None = None
+    """What more there is to know of samples that are not held; null: all are."""
+
+    @property
+    def num_held(self) -> int:
+        """Samples in memory, on which loss and layers are measured."""
+        return self.num_samples if self.stream is None else self.stream.num_measured
 
     @property
     def num_inputs(self) -> int:
@@ -59,6 +90,8 @@ class Dataset:
     """Tokens that are told apart, where samples are texts."""
     test: Dataset | None = None
     """Samples that are not trained on, where there are any."""
+    stream: SampleStream | None = None
+    """What training draws from, where these are the measured ones of too many to hold."""
 
     @classmethod
     def from_arrays(
@@ -96,15 +129,21 @@ class Dataset:
         return bool((self.class_counts_K == self.class_counts_K[0]).all())
 
     @property
+    def num_samples(self) -> int:
+        """Samples that are trained on."""
+        return len(self.x_NI) if self.stream is None else self.stream.num_samples
+
+    @property
     def shape(self) -> DataShape:
         """What networks are made for."""
         return DataShape(
-            num_samples=len(self.x_NI),
+            num_samples=self.num_samples,
             sample_shape=self.sample_shape or self.x_NI.shape[1:],
             num_classes=self.labels_N.shape[1] if self.has_targets else len(self.class_counts_K),
             vocabulary_size=self.vocabulary_size,
             has_targets=self.has_targets,
             reading_bytes=self.x_NI.nbytes,
+            stream=None if self.stream is None else StreamShape(num_measured=len(self.x_NI)),
         )
 
     @cached_property

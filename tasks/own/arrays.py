@@ -5,7 +5,6 @@ Shapes: N samples, K classes.
 
 from __future__ import annotations
 
-import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from depthrate.tasks.data.labels import LabelsError, as_array
 from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.own.items import ArrayItems, DatasetItems, Items, check_size, named_array
+from depthrate.tasks.user_code import innermost_line
 
 ARRAYS = ("x", "y", "x_test", "y_test")
 TOKENS = "vocabulary_size"
 """What stands beside them where samples are texts: how many tokens are told apart."""
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
-USABLE_SHARE = 0.5
-"""Of this machine's memory, which data may take while it is read: once as it comes, once as it is trained on."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,33 @@ def arrays_of_file(path: Path) -> Arrays:
     raise DatasetError(f"{path} is no .npz, .parquet or folder; give one of them, or a function: ./data.py:make")
 
 
-def arrays_of_function(make: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> Arrays:
-    """Call a user's function and return what it gives: a tuple, a mapping, or map-style torch data sets.
+@dataclass(frozen=True)
+class Sets:
+    """What a user's function returns, by index: the training split and, where there is one, the test split."""
+
+    training: Items
+    test: Items | None = None
+    vocabulary_size: int | None = field(default=None, kw_only=True)
+    is_from_loader: bool = field(default=False, kw_only=True)
+    """Whether it came in torch's loaders, of which the data sets alone are taken."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether they are rather streamed than held, see `items.STREAMED_BYTES`."""
+        return any(each.is_large for each in (self.training, self.test) if each is not None)
+
+    def arrays(self) -> Arrays:
+        """Read all of them.
+
+        Raises:
+            DatasetError: they cannot be read, are not of one form, or do not fit into memory.
+        """
+        test = (None, None) if self.test is None else self.test.whole()
+        return Arrays(*self.training.whole(), *test, vocabulary_size=self.vocabulary_size)
+
+
+def sets_of_function(make: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> Sets:
+    """Call a user's function and return what it gives: a tuple, a mapping, or map-style torch data sets, also in loaders.
 
     Raises:
         DatasetError: it raises, or gives something else.
@@ -70,29 +93,38 @@ def arrays_of_function(make: Callable[..., Any], arguments: Mapping[str, Any], n
     try:
         given = make(**arguments)
     except Exception as error:
-        from depthrate.tasks.user_code import innermost_line
-
         raise DatasetError(f"{name} fails: {innermost_line(error)}{type(error).__name__}: {error}") from error
     if isinstance(given, Mapping):
         if not {"x", "y"} <= given.keys() <= {*ARRAYS, TOKENS}:
             raise DatasetError(
                 f"{name} returns a mapping with {', '.join(map(str, given))}; allowed: {', '.join(ARRAYS)}, {TOKENS}"
             )
-        return _arrays({key: _array(value, name) for key, value in given.items()}, name)
+        return _sets(_arrays({key: named_array(value, name) for key, value in given.items()}, name), name)
     parts = list(given) if isinstance(given, tuple) else [given]
+    loaders = [part for part in parts if _is_loader(part)]
+    parts = [part.dataset if _is_loader(part) else part for part in parts]
     for part in parts:
         _refuse_stream(part, name)
     if parts and all(_is_dataset(part) for part in parts) and len(parts) <= 2:
-        pairs = [_read_items(part, name) for part in parts]
-        return Arrays(*[array for pair in pairs for array in pair])
+        if not all(len(part) for part in parts):
+            raise DatasetError(f"{name} returns a data set without samples")
+        training, *test = [DatasetItems(part, name) for part in parts]
+        return Sets(training, *test, is_from_loader=bool(loaders))
     if len(parts) in (2, 4):
-        arrays = [_array(part, name) for part in parts]
-        _check_size(name, sum(array.nbytes for array in arrays))
-        return Arrays(*arrays)
+        return _sets(Arrays(*[named_array(part, name) for part in parts]), name)
     raise DatasetError(
         f"{name} returns {type(given).__name__}{f' of {len(parts)}' if isinstance(given, tuple) else ''}; return (x, y), "
         "(x, y, x_test, y_test), a mapping with these names, or map-style torch data sets (training, test)"
     )
+
+
+def _sets(arrays: Arrays, name: str) -> Sets:
+    if (arrays.x_test is None) != (arrays.y_test is None):
+        raise DatasetError(f"{name} has one of x_test and y_test; give both, or none")
+    test = None
+    if arrays.x_test is not None and arrays.y_test is not None:
+        test = ArrayItems(arrays.x_test, arrays.y_test, name)
+    return Sets(ArrayItems(arrays.x, arrays.y, name), test, vocabulary_size=arrays.vocabulary_size)
 
 
 def _arrays(named: Mapping[str, np.ndarray], where: Path | str) -> Arrays:
@@ -105,28 +137,29 @@ def _arrays(named: Mapping[str, np.ndarray], where: Path | str) -> Arrays:
     return replace(arrays, vocabulary_size=int(size))
 
 
-def _array(value: Any, name: str) -> np.ndarray:
-    try:
-        return as_array(value)
-    except LabelsError as error:
-        raise DatasetError(f"{name}: {error}") from error
-
-
 def _refuse_stream(given: Any, name: str) -> None:
     """Refuse what only gives batches or samples one after another: trials draw from all samples, under seeds of theirs."""
-    if _is_dataset(given) or isinstance(given, np.ndarray | list | str) or not hasattr(given, "__iter__"):
-        return
     kind = type(given).__name__
-    if isinstance(given, Mapping) or hasattr(given, "detach"):
-        return
-    if hasattr(given, "dataset"):
-        way = "return its data set, loader.dataset: trials cut batches themselves (batch_size)"
-    else:
-        way = (
-            "return its samples as arrays, (np.stack([x for x, _ in items]), [y for _, y in items]) with "
-            "items = list(itertools.islice(stream, N)), or train in a loop of your own (depthrate.task)"
-        )
-    raise DatasetError(f"{name} returns {kind}, which gives samples in an order of its own; {way}")
+    if not _is_iterable_dataset(given):
+        if _is_dataset(given) or isinstance(given, np.ndarray | list | str | Mapping) or hasattr(given, "detach"):
+            return
+        if hasattr(given, "__getitem__") and not hasattr(given, "__len__"):
+            raise DatasetError(f"{name} returns {kind}, which has no __len__; define it: trials draw indices below it")
+        if not hasattr(given, "__iter__"):
+            return
+    raise DatasetError(
+        f"{name} returns {kind}, which gives samples in an order of its own, and trials draw batches under seeds of theirs; "
+        "return a map-style data set, with __len__ and __getitem__(index), which is streamed where it is large (docs: Your "
+        "network, your data, your loop: data too large to hold), or train in a loop of your own (depthrate.task)"
+    )
+
+
+def _is_loader(value: Any) -> bool:
+    return all(hasattr(value, name) for name in ("dataset", "batch_size", "collate_fn"))
+
+
+def _is_iterable_dataset(value: Any) -> bool:
+    return any(kind.__name__ == "IterableDataset" for kind in type(value).__mro__)
 
 
 def _is_dataset(value: Any) -> bool:
@@ -134,22 +167,8 @@ def _is_dataset(value: Any) -> bool:
     return has_items and not isinstance(value, np.ndarray | list | str) and not hasattr(value, "detach")
 
 
-def _read_items(dataset: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
-    if not len(dataset):
-        raise DatasetError(f"{name} returns a data set without samples")
-    first = dataset[0]
-    if isinstance(first, tuple | list) and len(first) == 2:
-        _check_size(name, len(dataset) * _array(first[0], name).nbytes)
-    items = [first, *(dataset[index] for index in range(1, len(dataset)))]
-    if any(not isinstance(item, tuple | list) or len(item) != 2 for item in items):
-        raise DatasetError(f"{name} returns a data set whose items are no pairs; each must be (sample, label)")
-    labels = [_array(y, name) for _, y in items]
-    is_one_each = all(label.size == 1 for label in labels)
-    return np.stack([_array(x, name) for x, _ in items]), _array([y.item() if is_one_each else y for y in labels], name)
-
-
 def _read_npz(path: Path) -> Arrays:
-    _check_size(path, sum(_unpacked_bytes(path)))
+    check_size(path, sum(_unpacked_bytes(path)))
     with np.load(path, allow_pickle=False) as content:
         names = set(content.files)
         if not {"x", "y"} <= names:
@@ -164,20 +183,11 @@ def _unpacked_bytes(path: Path) -> list[int]:
         return [info.file_size for info in archive.infolist()]
 
 
-def _check_size(path: Path | str, num_bytes: int) -> None:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if num_bytes > USABLE_SHARE * memory:
-        raise DatasetError(
-            f"{path} takes {num_bytes / 1e9:.1f} GB unpacked, and this machine has {memory / 1e9:.1f} GB of memory, where "
-            f"training keeps a second copy; keep a part of it, or fewer numbers a sample (float32, smaller images)"
-        )
-
-
 def _read_parquet(path: Path) -> Arrays:
     """Read a table: labels in `y` or `label`, in `split` train or test, numbers in lists in `x` or in the other columns."""
     import pandas as pd  # its own reader: pyarrow lives in storage
 
-    _check_size(path, 4 * path.stat().st_size)
+    check_size(path, 4 * path.stat().st_size)
     table = pd.read_parquet(path)
     label = next((name for name in ("y", "label") if name in table), None)
     if label is None:

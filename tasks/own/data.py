@@ -6,11 +6,6 @@ Shapes: N samples, I numbers of a sample, K classes.
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,53 +13,7 @@ from depthrate.tasks.data.dataset import Dataset, DataShape
 from depthrate.tasks.data.labels import LabelsError, check_classes
 from depthrate.tasks.data.preparation import drawn, moments, scaled
 from depthrate.tasks.data.sources import DatasetError
-from depthrate.tasks.own.arrays import Arrays, arrays_of_file, arrays_of_function
-
-
-@dataclass(frozen=True)
-class OwnData:
-    """A data set of the user's: a file, a folder, or a function with arguments."""
-
-    name: str
-    path: Path | None = None
-    make: Callable[..., Any] | None = None
-    made_of: Callable[[Arrays, str], Dataset] = lambda arrays, name: dataset_of(arrays, name)
-    """Makes a data set of its arrays."""
-
-    def read(self, arguments: Mapping[str, Any]) -> Dataset:
-        """Return all of it as it comes, classes numbered in the order of their labels; read once a process.
-
-        Raises:
-            DatasetError: see `arrays_of_file`, `arrays_of_function`; or the arrays do not fit together.
-        """
-        if self.path is None:
-            assert self.make is not None
-            return _made(self.make, self.name, tuple(arguments.items()), self.made_of)
-        return _read(self.path, self.name, _changed_at(self.path), self.made_of)
-
-
-def _changed_at(path: Path) -> tuple[int, ...]:
-    """Return what changes when a file, or one of a folder, does."""
-    try:
-        files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        return tuple(number for file in files for number in (file.stat().st_mtime_ns, file.stat().st_size))
-    except OSError:
-        return ()
-
-
-@functools.lru_cache(maxsize=2)
-def _read(path: Path, name: str, changed_at: tuple[int, ...], made_of: Callable[[Arrays, str], Dataset]) -> Dataset:
-    return made_of(arrays_of_file(path), name)
-
-
-@functools.lru_cache(maxsize=2)
-def _made(
-    make: Callable[..., Any],
-    name: str,
-    arguments: tuple[tuple[str, Any], ...],
-    made_of: Callable[[Arrays, str], Dataset],
-) -> Dataset:
-    return made_of(arrays_of_function(make, dict(arguments), name), name)
+from depthrate.tasks.own.arrays import Arrays
 
 
 def dataset_of(arrays: Arrays, name: str) -> Dataset:
@@ -123,14 +72,23 @@ def check_samples(x: np.ndarray, name: str, split: str) -> None:
     Raises:
         DatasetError: naming the split.
     """
+    check_numbers(x, name, split)
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        bad = int(np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1))[0])
+        raise DatasetError(f"{name}: sample {bad} of the {split} split has a number that is NaN or infinite; remove it")
+
+
+def check_numbers(x: np.ndarray, name: str, split: str) -> None:
+    """Refuse samples that are no numbers [N, ...], finite or not.
+
+    Raises:
+        DatasetError: naming the split.
+    """
     if x.ndim < 2 or not len(x) or x.dtype.kind not in "iufb":
         raise DatasetError(
             f"{name}: the {split} split's samples are {x.dtype} of shape {list(x.shape)}; give numbers [N, ...], images as "
             "[N, channels, rows, columns]"
         )
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        bad = int(np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(1))[0])
-        raise DatasetError(f"{name}: sample {bad} of the {split} split has a number that is NaN or infinite; remove it")
 
 
 def _numbered(x: np.ndarray, y: np.ndarray, classes: np.ndarray, test: Dataset | None) -> Dataset:

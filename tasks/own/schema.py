@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from depthrate.tasks.collapse.schema import CollapseParameters
+from depthrate.tasks.own.items import STREAMED_BYTES, STREAMED_ITEMS
 from depthrate.tasks.own.references import OwnReferences, is_own, short_name
+from depthrate.tasks.own.streamed import MEASURED, MEASURED_OF_A_CLASS
 from depthrate.tasks.parameters import (
     REQUIRED,
     Kind,
@@ -52,6 +54,19 @@ class OwnParameters(CollapseParameters):
         None,
         doc="SHA-256 of the data's content, its first 16 digits; it is filled in, so that other content is another trial",
     )
+    stream: bool | None = parameter(
+        None,
+        added_later=True,
+        doc="whether samples are read when a batch draws them instead of held in memory; null: where they are more than "
+        f"{STREAMED_BYTES / 1e9:g} GB, or more than {STREAMED_ITEMS:,} items of a data set",
+    )
+    measure_samples: int | None = parameter(
+        None,
+        minimum=2,
+        added_later=True,
+        doc="samples of streamed data, drawn by data_seed, of which loss and layers are measured, as many of each class; null: "
+        f"{MEASURED:,}, or {MEASURED_OF_A_CLASS} a class where that is more",
+    )
     test: bool = parameter(True, doc="whether the test split is measured beside the training split, if there is one")
     arguments: Mapping[str, Any]
     """Those of the user's callables."""
@@ -67,6 +82,7 @@ class OwnParameters(CollapseParameters):
 
 
 _NETWORK = ("layers", "maps", "flat_inputs", "decayed")
+_DATA = ("dataset_hash", "stream", "measure_samples")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +113,7 @@ def own_schema(
         ParameterError: an argument has the name of a parameter of training, or of another argument.
     """
     declared = parameters.schema
-    removed = {*_NETWORK, "dataset_hash", *(() if references.arch is None else OF_BUILTIN_NETWORKS)}
+    removed = {*_NETWORK, *_DATA, *(() if references.arch is None else OF_BUILTIN_NETWORKS)}
     removed.update(() if references.dataset is None else parameters.of_published)
     ours = {name: parameter for name, parameter in declared.items() if name not in removed}
     doc = "weight decay lambda, of (lambda/2)||theta||^2 on the parameters that `decayed` chooses"
@@ -114,7 +130,7 @@ def own_schema(
     if references.dataset is not None:
         name = short_name(references.dataset)
         ours["dataset"] = OwnName(name="dataset", kind="str", choices=(name,), doc="your data")
-        ours["dataset_hash"] = declared["dataset_hash"]
+        ours |= {name: declared[name] for name in _DATA}
     else:  # the files of a published set's test split may not be there; a user's data says itself whether it has one
         ours["test"] = replace(ours["test"], default=False, doc=CollapseParameters.schema["test"].doc)
     arguments = _checked((*network_arguments, *data_arguments), ours, from_data)

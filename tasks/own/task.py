@@ -23,9 +23,11 @@ from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.module import ModuleNetwork
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.own.arrays import Arrays
-from depthrate.tasks.own.data import OwnData, dataset_of, prepared, shape_of
+from depthrate.tasks.own.data import dataset_of, prepared, shape_of
+from depthrate.tasks.own.reading import OwnData
 from depthrate.tasks.own.references import OWN, code_of_files, references_of_text, short_name
 from depthrate.tasks.own.schema import FROM_DATA, OF_TEXTS, OwnParameters, own_schema, parameters_of_callable, patterns
+from depthrate.tasks.own.streamed import Streamed, StreamedClasses
 from depthrate.tasks.parameters import ParameterError, ParameterSchema
 from depthrate.tasks.task import Params, TaskError
 from depthrate.tasks.task_code import TaskCode
@@ -60,6 +62,8 @@ class Own(NetworkTask[OwnParameters]):
     measurements = MEASUREMENTS
     from_data: ClassVar[tuple[str, ...]] = FROM_DATA
     """Arguments of a network that the data tells."""
+    streamed_of: ClassVar[type[Streamed]] = StreamedClasses
+    """Makes what is streamed of the user's data."""
 
     @staticmethod
     def dataset_of(arrays: Arrays, name: str) -> Dataset:
@@ -76,14 +80,17 @@ class Own(NetworkTask[OwnParameters]):
         ours = {name: value for name, value in params.items() if name not in others}
         return self.parameters.of({**ours, "arguments": params})
 
-    def whole(self, trial: OwnParameters) -> Dataset:
+    def whole(self, trial: OwnParameters) -> Dataset | Streamed:
         """Return the user's data as it comes.
 
         Raises:
             DatasetError: it cannot be read, or is not what training takes.
         """
         assert self.data is not None
-        return self.data.read({name: trial.arguments[name] for name in self.data_arguments})
+        return self.data.read(self._arguments_of_data(trial), trial.stream)
+
+    def _arguments_of_data(self, trial: OwnParameters) -> dict[str, Any]:
+        return {name: trial.arguments[name] for name in self.data_arguments}
 
     def complete(self, params: dict[str, Any]) -> None:
         """Fill in the content's hash, and what the data tells a network.
@@ -93,7 +100,9 @@ class Own(NetworkTask[OwnParameters]):
         """
         try:
             if self.data is not None:
-                params["dataset_hash"] = self.whole(self.read(params)).content_hash[:16]
+                trial = self.read(params)
+                params["dataset_hash"] = self.whole(trial).content_hash[:16]
+                params["stream"] = self.data.settled(self._arguments_of_data(trial), trial.stream)
         except DatasetError as error:
             raise ParameterError(str(error)) from error
         if self.make is None:
@@ -109,9 +118,12 @@ class Own(NetworkTask[OwnParameters]):
 
     def data_shape(self, trial: OwnParameters) -> DataShape:
         """Return the shape of the training set."""
-        if self.data is not None:
-            return shape_of(self.whole(trial), trial.samples_per_class, trial.dtype)
-        return data_shape(trial)
+        if self.data is None:
+            return data_shape(trial)
+        whole = self.whole(trial)
+        if isinstance(whole, Streamed):
+            return whole.shape(trial.measure_samples, trial.dtype)
+        return shape_of(whole, trial.samples_per_class, trial.dtype)
 
     def network(self, trial: OwnParameters, data: DataShape) -> Network:
         """Return the trial's network.
@@ -155,8 +167,17 @@ class Own(NetworkTask[OwnParameters]):
             from depthrate.tasks.collapse.pack import loaded
 
             return loaded(trial, source)
+        whole = self.planned(trial)
+        if isinstance(whole, Streamed):
+            return whole.prepared(
+                measure_samples=trial.measure_samples,
+                data_seed=trial.data_seed,
+                normalize=trial.normalize,
+                dtype=trial.dtype,
+                test=trial.test,
+            )
         return prepared(
-            self.planned(trial),
+            whole,
             self.data.name,
             samples_per_class=trial.samples_per_class,
             data_seed=trial.data_seed,
@@ -165,7 +186,7 @@ class Own(NetworkTask[OwnParameters]):
             test=trial.test,
         )
 
-    def planned(self, trial: OwnParameters) -> Dataset:
+    def planned(self, trial: OwnParameters) -> Dataset | Streamed:
         """Return the user's data as it comes, and as it was planned.
 
         Raises:
@@ -206,15 +227,36 @@ class Own(NetworkTask[OwnParameters]):
         data = self.data_shape(trial)
         check_training(trial, data.num_samples)
         named_columns.asked(trial.measure)
-        is_own = self.data is not None
-        check_draw(trial, min(self.whole(trial).class_counts_K) if is_own else PUBLISHED[trial.dataset].smallest_class)
+        whole = None if self.data is None else self.whole(trial)
+        check_streaming(trial, whole, samples_per_class=trial.samples_per_class)
+        if whole is None:
+            check_draw(trial, PUBLISHED[trial.dataset].smallest_class)
+        elif isinstance(whole, Dataset):
+            check_draw(trial, min(whole.class_counts_K))
         self.network(trial, data).layers()
 
     def remarks(self, trials: Sequence[Params]) -> Sequence[str]:
-        """Say which layers of the largest network are measured, and whether trials train fused."""
-        if self.make is None or not trials:
-            return []
+        """Say which data are streamed, which layers of the largest network are measured, and whether trials train fused."""
         read = [self.read(params) for params in trials]
+        return [*self._remarks_on_data(read), *self._remarks_on_network(read)]
+
+    def _remarks_on_data(self, read: Sequence[OwnParameters]) -> Sequence[str]:
+        if self.data is None:
+            return []
+        said: dict[str, None] = {}  # of one sentence once: trials differ in more than their data
+        for trial in read:
+            if self.data.is_from_loader(self._arguments_of_data(trial)):
+                said[
+                    f"{self.data.name} returns torch's DataLoader: its data set is taken; batches and their order are the "
+                    "sweep's (batch_size, seed), its sampler and collate_fn are not used"
+                ] = None
+            if isinstance(whole := self.whole(trial), Streamed):
+                said[whole.remark(trial.measure_samples)] = None
+        return list(said)
+
+    def _remarks_on_network(self, read: Sequence[OwnParameters]) -> Sequence[str]:
+        if self.make is None or not read:
+            return []
         networks = {id(network): network for network in (self.network(t, self.data_shape(t)) for t in read)}
         name = read[0].arch
         reasons: dict[str | None, int] = {}
@@ -227,6 +269,42 @@ class Own(NetworkTask[OwnParameters]):
         ]
         largest = max(networks.values(), key=lambda network: network.num_parameters)
         return [*sentences, _layers_sentence(name, largest)]
+
+
+def check_streaming(trial: OwnParameters, whole: Dataset | Streamed | None, **drawn: int | None) -> None:
+    """Refuse what streamed samples cannot do, and what says something of them alone where there are none.
+
+    drawn: the parameter by which some samples are drawn.
+
+    Raises:
+        ParameterError: naming what was given and what to give.
+    """
+    if not isinstance(whole, Streamed):
+        if whole is not None and trial.measure_samples is not None:
+            raise ParameterError(
+                f"measure_samples is {trial.measure_samples}, but {trial.dataset!r} is held in memory, and all of it measured; "
+                "give null, or stream: true"
+            )
+        return
+    count = whole.num_samples
+    if trial.batch_size is None or trial.batch_size >= count:
+        given = "null, full batch" if trial.batch_size is None else f"{trial.batch_size}, all samples"
+        raise ParameterError(
+            f"batch_size is {given}, but the {count:,} samples of {trial.dataset!r} are streamed, and a step would read all of "
+            "them; give a batch_size, or stream: false to hold them in memory"
+        )
+    for name, value in drawn.items():
+        if value is not None:
+            raise ParameterError(
+                f"{name} is {value}, but {trial.dataset!r} is streamed, and no part of it is drawn; give null and return the "
+                "part, torch.utils.data.Subset(...), or stream: false to hold all in memory"
+            )
+    measured = whole.num_measured(trial.measure_samples)
+    if measured < min(2 * whole.num_outputs, count):
+        raise ParameterError(
+            f"measure_samples is {trial.measure_samples}, but {trial.dataset!r} has {whole.num_outputs} outputs; give at least "
+            f"{2 * whole.num_outputs}"
+        )
 
 
 @lru_cache(maxsize=64)
@@ -266,7 +344,7 @@ def own_task(text: str, files: Mapping[str, bytes] | None = None, kind: type[Own
     if references.dataset is not None:
         path = None if make_data is not None else Path(references.dataset)
         make = None if make_data is None else make_data.make
-        data = OwnData(short_name(references.dataset), path, make, kind.dataset_of)
+        data = OwnData(short_name(references.dataset), path, make, kind.dataset_of, kind.streamed_of)
     executed = network or make_data
     whole = None if executed is None else executed.code
     if whole is not None and content is not None:

@@ -43,14 +43,23 @@ def regression_of(arrays: Arrays, name: str) -> Dataset:
 
 def _split(x: np.ndarray, y: np.ndarray, name: str, split: str) -> Dataset:
     check_samples(x, name, split)
-    y_Nm = _targets(y, f"{name}, {split} split")
+    y_Nm = targets_of(y, f"{name}, {split} split")
+    if constant := np.flatnonzero(np.ptp(y_Nm, axis=0) == 0).tolist():
+        raise DatasetError(
+            f"{name}, {split} split: number {constant[0]} of the targets is the same for all samples; leave it out"
+        )
     if len(y_Nm) != len(x):
         raise DatasetError(f"{name}, {split} split: {len(x)} samples have {len(y_Nm)} targets; give one a sample")
     flat_NI, sample_shape = flattened(x)
     return Dataset(flat_NI, y_Nm, np.zeros(0, np.int64), sample_shape)
 
 
-def _targets(y: np.ndarray, where: str) -> np.ndarray:
+def targets_of(y: np.ndarray, where: str) -> np.ndarray:
+    """Return targets [N] or [N, m] as float64 [N, m].
+
+    Raises:
+        DatasetError: they are no numbers, not as many of each sample, or not finite.
+    """
     if y.dtype.kind == "O":  # a table's column of lists
         try:
             y = np.array([np.asarray(each, np.float64) for each in y])
@@ -64,8 +73,6 @@ def _targets(y: np.ndarray, where: str) -> np.ndarray:
         raise DatasetError(
             f"{where}: the target of sample {bad} is NaN or infinite; leave out samples without a target"
         )
-    if constant := np.flatnonzero(np.ptp(y_Nm, axis=0) == 0).tolist():
-        raise DatasetError(f"{where}: number {constant[0]} of the targets is the same for all samples; leave it out")
     return y_Nm
 
 

@@ -17,11 +17,13 @@ from depthrate.tasks.own.arrays import Arrays
 from depthrate.tasks.own.references import REGRESSION as NAME
 from depthrate.tasks.own.references import OwnReferences
 from depthrate.tasks.own.schema import FROM_DATA, OwnParameters, own_schema
-from depthrate.tasks.own.task import Own
+from depthrate.tasks.own.streamed import Streamed
+from depthrate.tasks.own.task import Own, check_streaming
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.regression.data import drawn_and_scaled, regression_of, taught
 from depthrate.tasks.regression.measurements import MEASUREMENTS
 from depthrate.tasks.regression.schema import RegressionParameters
+from depthrate.tasks.regression.streamed import StreamedTargets
 from depthrate.tasks.training.parameters import check_training
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class Regression(Own):
     parameters = RegressionParameters
     measurements = MEASUREMENTS
     from_data = (*FROM_DATA, "num_targets")
+    streamed_of = StreamedTargets
 
     @staticmethod
     def dataset_of(arrays: Arrays, name: str) -> Dataset:
@@ -52,8 +55,10 @@ class Regression(Own):
         """Return the shape of the training set."""
         assert isinstance(trial, RegressionParameters)
         if self.data is not None:
-            whole = self.whole(trial).shape
-            shape = replace(whole, reading_bytes=4 * whole.reading_bytes)
+            whole = self.whole(trial)
+            if isinstance(whole, Streamed):
+                return replace(whole.shape(trial.measure_samples, trial.dtype), has_targets=True)
+            shape = replace(whole.shape, reading_bytes=4 * whole.shape.reading_bytes)
         else:
             published = PUBLISHED[trial.dataset].shape(
                 samples_per_class=None, context_length=0, vocabulary_size=0, dtype=trial.dtype
@@ -71,6 +76,15 @@ class Regression(Own):
         normalize: str = trial.normalize
         if self.data is not None:
             whole = self.planned(trial)
+            if isinstance(whole, Streamed):
+                return whole.prepared(
+                    measure_samples=trial.measure_samples,
+                    data_seed=trial.data_seed,
+                    normalize=normalize,
+                    standardize=trial.standardize,
+                    dtype=trial.dtype,
+                    test=trial.test,
+                )
         else:
             images = load_dataset(
                 trial.dataset,
@@ -107,7 +121,9 @@ class Regression(Own):
         """
         assert isinstance(trial, RegressionParameters)
         named_columns.asked(trial.measure)
-        num_all = len(self.whole(trial).x_NI) if self.data is not None else PUBLISHED[trial.dataset].num_samples
+        whole = None if self.data is None else self.whole(trial)
+        check_streaming(trial, whole, samples=trial.samples)
+        num_all = PUBLISHED[trial.dataset].num_samples if whole is None else whole.num_samples
         if trial.samples is not None and trial.samples > num_all:
             raise ParameterError(
                 f"samples is {trial.samples}, but {trial.dataset!r} has {num_all}; give at most that, or null for all"

@@ -73,19 +73,21 @@ def max_pack_size(shape: PackShape, device: str) -> int:
 def estimate_s(shape: PackShape, engine: Engine = Engine.EAGER) -> float:
     """Return the rough seconds of a trial on one core: its steps, its polish, and what is measured on the way."""
     native = engine is Engine.NATIVE  # nothing but steps is compiled
-    whole_s = step_s(shape, shape.data.num_samples, Engine.NATIVE if native else Engine.EAGER)
+    whole_s = step_s(shape, shape.data.num_held, Engine.NATIVE if native else Engine.EAGER)
     evaluations = len(curve_steps("constant", shape.num_steps, 0))  # forward and backward over all samples
     if shape.polish is not None:
         evaluations += round(POLISH_FACTOR * shape.polish.num_evaluations)
     geometry_s = sum(
-        LAYER_S + LAYER_S_PER_NUMBER * shape.data.num_samples * layer.width for layer in shape.network.layers()
+        LAYER_S + LAYER_S_PER_NUMBER * shape.data.num_held * layer.width for layer in shape.network.layers()
     )
     return steps_s(shape, engine) + evaluations * whole_s + shape.num_measured_steps * (whole_s / 2 + geometry_s)
 
 
 def steps_s(shape: PackShape, engine: Engine = Engine.EAGER) -> float:
-    """Return the rough seconds of a trial's steps of training alone, on one core."""
-    return shape.num_steps * step_s(shape, shape.batch_size or shape.data.num_samples, engine)
+    """Return the rough seconds of a trial's steps of training alone, on one core, reading what is streamed included."""
+    batch = shape.batch_size or shape.data.num_samples
+    read_s = 0.0 if shape.data.stream is None else batch * shape.data.stream.sample_s
+    return shape.num_steps * (step_s(shape, batch, engine) + read_s)
 
 
 def step_s(shape: PackShape, num_samples: int, engine: Engine) -> float:

@@ -100,7 +100,7 @@ def no_native_steps(shape: PackShape, device: str) -> str | None:
             f"(dufm, ufm, mufm) and words, not for {type(shape.network).__name__}"
         )
     if (reason := _only_eager(shape)) is not None:
-        return f"{reason}, and kernels have {' and '.join(BY_ENGINES)} on classes"
+        return f"{reason}, and kernels have {' and '.join(BY_ENGINES)} on classes that are held"
     if shape.matmul_precision != "full":
         return f"matmul_precision is {shape.matmul_precision}, and kernels form products in full"
     return _not_here(device)
@@ -110,6 +110,8 @@ def _only_eager(shape: PackShape) -> str | None:
     """Return what such trials have that eager steps alone know; null: nothing."""
     if shape.data.has_targets:
         return "targets are numbers"
+    if shape.data.stream is not None:
+        return "samples are streamed"
     if shape.label_smoothing:
         return f"label_smoothing is {shape.label_smoothing}"
     return None if shape.optimizer in BY_ENGINES else f"optimizer is {shape.optimizer}"

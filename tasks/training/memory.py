@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from depthrate.tasks.training.cost import PackShape
-from depthrate.tasks.training.plan import EVALUATION_ROWS
+from depthrate.tasks.training.plan import EVALUATION_ROWS, order_bytes
 
 PROCESS_BYTES = 315e6
 """Of a worker that has imported torch and trained something."""
@@ -19,7 +19,7 @@ def memory_bytes(shape: PackShape, num_trials: int, device: str) -> float:
     network, cost, samples, number = (
         shape.network,
         shape.network.step_cost(),
-        shape.data.num_samples,
+        shape.data.num_held,
         _number_bytes(shape),
     )
     parameters = num_trials * network.num_parameters
@@ -38,7 +38,7 @@ def memory_bytes(shape: PackShape, num_trials: int, device: str) -> float:
 
 def _tensor_bytes(shape: PackShape, num_trials: int) -> float:
     """Return the peak of what torch's tensors hold: the largest of a step, an evaluation and a measurement."""
-    network, samples, number = shape.network, shape.data.num_samples, _number_bytes(shape)
+    network, samples, number = shape.network, shape.data.num_held, _number_bytes(shape)
     parameters = num_trials * network.num_parameters
     kept = number * num_trials * network.step_cost().kept
     step = max(kept * shape.rows, number * parameters)
@@ -78,9 +78,14 @@ def _polish_bytes(shape: PackShape, num_trials: int) -> int:
     return 8 * (num_trials * vectors * shape.network.num_parameters + shape.data.num_samples * shape.data.num_inputs)
 
 
-def _data_bytes(shape: PackShape, num_trials: int) -> int:
+def _data_bytes(shape: PackShape, num_trials: int) -> float:
     """Return what the training set takes, with a drawn batch and the order in which each trial draws."""
     data, batch = shape.data, shape.batch_size or 0
     number = _number_bytes(shape) if data.vocabulary_size is None else 8
-    drawn = num_trials * (batch * data.num_inputs * number + 8 * data.num_samples) if batch else 0
-    return data.num_samples * (data.num_inputs * number + 8) + drawn
+    held = data.num_held * (data.num_inputs * number + 8)
+    if data.stream is None:
+        return held + (num_trials * (batch * data.num_inputs * number + 8 * data.num_samples) if batch else 0)
+    # trials of one seed share an order: at most as many as trials, one of them in the making; a batch as a list and stacked
+    orders = num_trials * order_bytes(data.num_samples) + 8 * data.num_samples
+    drawn = batch * (2 * data.stream.sample_bytes + (num_trials + 1) * data.num_inputs * number)
+    return held + orders + drawn + data.stream.kept_bytes

@@ -20,6 +20,11 @@ EVALUATION_ROWS = 8192
 """Rows (samples x positions) evaluated at once: a bound on memory, and the same for every pack so that sums round alike."""
 
 
+def order_bytes(num_samples: int) -> int:
+    """Return what the order of a pass over so many streamed samples takes."""
+    return num_samples * (4 if num_samples < 2**31 else 8)
+
+
 @dataclass(frozen=True)
 class Hyperparameters:
     """What may differ between the trials of a pack."""

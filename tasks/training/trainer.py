@@ -21,6 +21,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from depthrate.tasks.data.dataset import SampleStream
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.flat_parameters import decay_groups, gradients_of, leaves_of, split_parameters, started
 from depthrate.tasks.networks.network import Network, Tensors
@@ -34,6 +35,7 @@ from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters, Trai
 from depthrate.tasks.training.rates import Rates
 from depthrate.tasks.training.step import Moments, StepNumbers, agree, clipping, gradients, losses, lowered, optimise
 from depthrate.tasks.training.step_program import StepProgram
+from depthrate.tasks.training.streamed_batches import StreamedBatches
 
 CHECK_RTOL = {"full": 1e-3, "tf32": 1e-2}
 """What a compiled step may differ from the eager one when it is first used, by the precision of its matrix products: far more
@@ -85,6 +87,7 @@ class FusedTrainer:
         self._compiled: CompiledStep | None = None
         self._native: NativeSteps | None = None
         self._by_kernels: NativeEvaluation | None = None
+        self._streamed: StreamedBatches | None = None
         self.specs = network.parameter_specs()
         self.hyperparameters = list(hyperparameters)
         self.x_NI, self.labels_N = x_NI, labels_N
@@ -92,6 +95,14 @@ class FusedTrainer:
         self._check_decay_groups()
         self.untrained: Tensors = self._start()
         self._prepare()
+
+    def draw_from(self, samples: SampleStream) -> None:
+        """Draw batches from these samples from now on; those that the trainer was made with are measured, and not drawn."""
+        assert self.plan.batch_size is not None and self.step_count == 0
+        seeds = [h.seed for h in self.hyperparameters]
+        self._streamed = StreamedBatches(
+            samples, self.plan.batch_size, seeds, {seed: stream(seed, "data order") for seed in seeds}
+        )
 
     def _start(self) -> Tensors:
         """Bring the trials to where they are before their first step, and return what their networks then hold untrained."""
@@ -116,6 +127,8 @@ class FusedTrainer:
     @property
     def shares_batches(self) -> bool:
         """Whether every trial's batch is the whole training set."""
+        if self._streamed is not None:
+            return False
         return self.plan.batch_size is None or self.plan.batch_size >= len(self.x_NI)
 
     @property
@@ -411,6 +424,8 @@ class FusedTrainer:
         self._order_TN = None if self._order_TN is None else self._order_TN[index]
         self.untrained = {name: tensor[index] for name, tensor in self.untrained.items()}
         self._generators = [self._generators[trial] for trial in trials]
+        if self._streamed is not None:
+            self._streamed.keep(trials)
         self.hyperparameters = [self.hyperparameters[trial] for trial in trials]
         self._prepare()
 
@@ -425,6 +440,7 @@ class FusedTrainer:
             "order_TN": self._order_TN,
             "untrained": dict(self.untrained),
             "generators": [generator.get_state() for generator in self._generators],
+            "streamed": None if self._streamed is None else self._streamed.state(),
         }
 
     def load_state(self, state: Mapping[str, Any], trials: Sequence[int] | None = None) -> None:
@@ -445,6 +461,8 @@ class FusedTrainer:
         self._prepare()
         for generator, row in zip(self._generators, index.tolist(), strict=True):
             generator.set_state(generators[row])
+        if self._streamed is not None:
+            self._streamed.load_state(state["streamed"])
 
     def _prepare(self) -> None:
         """Lay out the per-trial hyper-parameters as tensors that broadcast over [T, P]; what was bound is bound anew."""
@@ -489,6 +507,9 @@ class FusedTrainer:
         A full batch comes as the training set itself, which all trials share.
         """
         batch = self.plan.batch_size
+        if self._streamed is not None:
+            x_TBI, labels_TB = (each.to(self.device) for each in self._streamed.next())
+            return x_TBI, labels_TB
         if batch is None or self.shares_batches:
             return self.x_NI, self.labels_N
         chosen_TB = self._order()[:, self._position : self._position + batch]

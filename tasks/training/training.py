@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from depthrate.tasks.data.dataset import Dataset
+from depthrate.tasks.data.dataset import Dataset, SampleStream
 from depthrate.tasks.native.library import Library
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Engine, SharedLibraries
@@ -169,6 +170,8 @@ class NetworkTraining(Training):
         x_NI, labels_N = (torch.from_numpy(array).to(device) for array in (self.dataset.x_NI, self.dataset.labels_N))
         x_NI, labels_N = (each.to(self.plan.dtype) if each.is_floating_point() else each for each in (x_NI, labels_N))
         trainer = self.trainer(self.network, self.plan, self.hyperparameters, x_NI, labels_N)
+        if self.dataset.stream is not None:
+            trainer.draw_from(self.dataset.stream)
         if self.start_TP is not None:
             trainer.theta_TP = self.start_TP.to(trainer.theta_TP)
         return trainer
@@ -211,7 +214,7 @@ def training_of(
     weight_decays: of each trial, by decay group. seeds, init: of their draws, where those are not what the trials name so.
     others: what `NetworkTraining` takes besides.
     """
-    shared, num_samples = trials[0], len(dataset.x_NI)
+    shared, num_samples = trials[0], dataset.num_samples
     steps, polish = training_steps(shared, num_samples), polish_plan(shared)
     measured = {*marked_steps(shared, num_samples), steps}
     in_curves = measured | {*curve_steps(shared.schedule, steps, 0 if polish is None else polish.num_evaluations)}
@@ -220,6 +223,7 @@ def training_of(
         dataset,
         x_NI=network.arranged(dataset.x_NI),
         test=None if test is None else dataclasses.replace(test, x_NI=network.arranged(test.x_NI)),
+        stream=None if dataset.stream is None else _arranged(dataset.stream, network),
     )
     return NetworkTraining(
         network=network,
@@ -249,3 +253,11 @@ def training_of(
         kept=[(trial.features, trial.feature_dtype) for trial in trials],
         **others,
     )
+
+
+def _arranged(stream: SampleStream, network: Network) -> SampleStream:
+    def read(indices_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        x_BI, labels_B = stream.read(indices_B)
+        return network.arranged(x_BI), labels_B
+
+    return dataclasses.replace(stream, read=read)

@@ -12,7 +12,7 @@ import depthrate
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.networks.module import ModuleNetwork
-from depthrate.tasks.own.data import OwnData
+from depthrate.tasks.own.reading import OwnData
 from depthrate.tasks.parameters import ParameterError
 
 RNG = np.random.default_rng(0)

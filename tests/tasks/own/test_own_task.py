@@ -15,7 +15,7 @@ from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.data.sources import DatasetError
-from depthrate.tasks.own.data import OwnData
+from depthrate.tasks.own.reading import OwnData
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.task import TaskError
 
@@ -175,16 +175,25 @@ def test_what_only_gives_batches_is_refused_with_a_way_on():
         def __iter__(self):
             yield X[0], 0
 
+    class Endless:
+        def __getitem__(self, index):
+            return X[index], 0
+
     whole = TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
     for given, words in (
-        (DataLoader(whole, 8), r"returns DataLoader, .* loader\.dataset"),
-        ((DataLoader(whole, 8), DataLoader(whole, 8)), r"returns DataLoader"),
-        (Stream(), r"returns Stream, .*itertools\.islice.*depthrate\.task"),
+        (Stream(), r"returns Stream, .*map-style data set.*depthrate\.task"),
+        (DataLoader(Stream(), 8), r"returns Stream, .*map-style data set"),
         (((x, y) for x, y in zip(X, Y, strict=True)), "returns generator"),
+        (Endless(), r"returns Endless, which has no __len__; define it"),
     ):
         with pytest.raises(DatasetError, match=words):
             OwnData("./d.py:make", make=lambda given=given: given).read({})
-    assert len(OwnData("./d.py:make", make=lambda: whole).read({}).x_NI) == len(X)
+    loader = DataLoader(whole, 8, shuffle=True)
+    held = OwnData("./d.py:make", make=lambda: whole).read({})
+    for given in (loader, (loader, DataLoader(whole, 4))):  # its data set is taken
+        data = OwnData("./d.py:make", make=lambda given=given: given)
+        assert data.is_from_loader({}) and len(data.read({}).x_NI) == len(X)
+        np.testing.assert_array_equal(data.read({}).x_NI, held.x_NI)
 
 
 def test_a_data_set_that_does_not_fit_is_refused_by_its_first_sample():
@@ -200,11 +209,11 @@ def test_a_data_set_that_does_not_fit_is_refused_by_its_first_sample():
 
     vast = Vast()
     with pytest.raises(DatasetError, match=r"takes 15000\.0 GB unpacked"):
-        OwnData("./d.py:make", make=lambda: vast).read({})
+        OwnData("./d.py:make", make=lambda: vast).read({}, stream=False)
     assert vast.read == 1
     huge = np.lib.stride_tricks.as_strided(np.zeros(1), (5_000_000, 750_000), (0, 0))  # pretends, and takes nothing
     with pytest.raises(DatasetError, match=r"takes 30000\.0 GB"):
-        OwnData("./d.py:make", make=lambda: (huge, np.zeros(len(huge), int))).read({})
+        OwnData("./d.py:make", make=lambda: (huge, np.zeros(len(huge), int))).read({}, stream=False)
 
 
 def test_data_larger_than_memory_is_refused_before_it_is_read(folder, monkeypatch):

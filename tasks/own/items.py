@@ -1,0 +1,254 @@
+"""A user's samples by index: a map-style data set or a pair of arrays, of which no more is read than is asked for.
+
+Shapes: N samples, B of them that are read together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from depthrate.tasks.data.labels import LabelsError, as_array
+from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.user_code import innermost_line
+
+STREAMED_BYTES, STREAMED_ITEMS = 4e9, 1_000_000
+"""Data of more bytes, or of more items that a data set gives one by one, are not held unless the sweep says so: of either a
+plan alone would take minutes. The same on every machine, since it decides what a trial is."""
+USABLE_SHARE = 0.5
+"""Of this machine's memory, which data may take while it is read: once as it comes, once as it is trained on."""
+AT_ONCE = 1024
+
+
+class Items(Protocol):
+    """Samples that are read by their indices."""
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """All labels, where they are known without reading samples."""
+        ...
+
+    @property
+    def num_classes(self) -> int | None:
+        """How many classes there are, where the data say so beside their samples."""
+        ...
+
+    @property
+    def is_large(self) -> bool:
+        """Whether reading all of them takes so much memory or time that they are rather streamed."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def read(self, indices_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return samples [B, ...] and their labels [B], as they come.
+
+        Raises:
+            DatasetError: they cannot be read, or are not of one form.
+        """
+        ...
+
+    def whole(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return all samples and labels.
+
+        Raises:
+            DatasetError: they cannot be read, are not of one form, or do not fit into memory.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayItems:
+    """Samples [N, ...] and labels [N] as arrays, which may be mapped from files."""
+
+    x: np.ndarray
+    y: np.ndarray
+    name: str
+
+    @property
+    def labels(self) -> np.ndarray:
+        """All labels."""
+        return self.y
+
+    @property
+    def num_classes(self) -> None:
+        """Labels tell."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether they take more bytes than are held unasked."""
+        return self.x.nbytes > STREAMED_BYTES
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def read(self, indices_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return copies of these rows."""
+        return self.x[indices_B], self.y[indices_B]
+
+    def whole(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return both arrays as they are."""
+        check_size(self.name, self.x.nbytes + self.y.nbytes)
+        return self.x, self.y
+
+
+@dataclass(frozen=True)
+class DatasetItems:
+    """A map-style data set, of torch or with `__len__` and `__getitem__` like one; `__getitems__` is used where it is there."""
+
+    dataset: Any
+    name: str
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """Its `targets`, as the data sets of torchvision have them; also behind torch's subsets and concatenations."""
+        found = _targets(self.dataset)
+        return found if found is not None and len(found) == len(self) else None
+
+    @property
+    def num_classes(self) -> int | None:
+        """Its `num_classes`, or how many names its `classes` has."""
+        part = self.dataset
+        while part is not None:
+            if isinstance(count := getattr(part, "num_classes", None), int):
+                return count
+            if isinstance(names := getattr(part, "classes", None), Sequence):
+                return len(names)
+            part = getattr(part, "dataset", None)
+        return None
+
+    @cached_property
+    def _first(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.read(np.zeros(1, np.int64))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether they take more bytes than are held unasked, by the first, or more calls."""
+        return len(self) > STREAMED_ITEMS or len(self) * self._first[0].nbytes > STREAMED_BYTES
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def read(self, indices_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return these items' samples and labels."""
+        x_B, y_B = self._pairs(indices_B.tolist())
+        return self._stacked(x_B, indices_B), self._labels(y_B)
+
+    def whole(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return all items' samples and labels."""
+        check_size(self.name, len(self) * self._first[0].nbytes)
+        x, y = [], []
+        for start in range(0, len(self), AT_ONCE):
+            indices = np.arange(start, min(start + AT_ONCE, len(self)))
+            x_B, y_B = self._pairs(indices.tolist())
+            x.append(self._stacked(x_B, indices))
+            y += y_B
+            if x[-1].shape[1:] != x[0].shape[1:]:
+                raise self._varies(start, x[-1].shape[1:], 0, x[0].shape[1:])
+        return np.concatenate(x), self._labels(y)
+
+    def _pairs(self, indices: list[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        items = self._items(indices)
+        for index, item in zip(indices, items, strict=True):
+            if not isinstance(item, tuple | list) or len(item) != 2:
+                form = f"a {type(item).__name__}"
+                form += f" of {len(item)}" if isinstance(item, tuple | list | dict) else ""
+                raise DatasetError(f"{self.name}: item {index} is {form}; each must be a pair (sample, label)")
+        return [self._array(x) for x, _ in items], [self._array(y) for _, y in items]
+
+    def _items(self, indices: list[int]) -> list[Any]:
+        many = getattr(self.dataset, "__getitems__", None)
+        if many is not None:
+            try:
+                items = list(many(indices))
+            except Exception as error:
+                one_by_one = [self._item(index) for index in indices]  # which names the index that fails
+                raise DatasetError(
+                    f"{self.name}: __getitems__ of {len(one_by_one)} indices from {indices[0]} on fails, and __getitem__ of "
+                    f"each does not: {innermost_line(error)}{type(error).__name__}: {error}"
+                ) from error
+            if len(items) != len(indices):
+                raise DatasetError(
+                    f"{self.name}: __getitems__ of {len(indices)} indices gives {len(items)} items; return one each, or leave "
+                    "it out"
+                )
+            return items
+        return [self._item(index) for index in indices]
+
+    def _item(self, index: int) -> Any:
+        try:
+            return self.dataset[index]
+        except Exception as error:
+            raise DatasetError(
+                f"{self.name}: item {index} cannot be read: {innermost_line(error)}{type(error).__name__}: {error}"
+            ) from error
+
+    def _stacked(self, x_B: list[np.ndarray], indices_B: np.ndarray) -> np.ndarray:
+        for index, x in zip(indices_B.tolist(), x_B, strict=True):
+            if x.shape != x_B[0].shape:
+                raise self._varies(index, x.shape, int(indices_B[0]), x_B[0].shape)
+        return np.stack(x_B)
+
+    def _varies(self, index: int, shape: tuple[int, ...], other: int, others: tuple[int, ...]) -> DatasetError:
+        return DatasetError(
+            f"{self.name}: item {index} has shape {list(shape)}, item {other} {list(others)}; bring all to one shape in "
+            "__getitem__ (crop, resize, pad)"
+        )
+
+    def _labels(self, y_B: list[np.ndarray]) -> np.ndarray:
+        is_one_each = all(y.size == 1 for y in y_B)
+        return self._array([y.item() if is_one_each else y for y in y_B])
+
+    def _array(self, value: Any) -> np.ndarray:
+        return named_array(value, self.name)
+
+
+def named_array(value: Any, name: str) -> np.ndarray:
+    """Return what numpy makes of a value.
+
+    Raises:
+        DatasetError: rows of different lengths.
+    """
+    try:
+        return as_array(value)
+    except LabelsError as error:
+        raise DatasetError(f"{name}: {error}") from error
+
+
+def check_size(path: Path | str, num_bytes: float) -> None:
+    """Refuse data that do not fit into this machine's memory.
+
+    Raises:
+        DatasetError: naming both sizes.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if num_bytes > USABLE_SHARE * memory:
+        raise DatasetError(
+            f"{path} takes {num_bytes / 1e9:.1f} GB unpacked, and this machine has {memory / 1e9:.1f} GB of memory, where "
+            "training keeps a second copy; give stream: true and a function that returns a map-style data set or arrays mapped "
+            "from files, np.load('x.npy', mmap_mode='r'); or keep a part of it"
+        )
+
+
+def _targets(dataset: Any) -> np.ndarray | None:
+    given = getattr(dataset, "targets", None)
+    if given is not None:
+        try:
+            return as_array(given)
+        except LabelsError:
+            return None
+    if hasattr(dataset, "indices") and hasattr(dataset, "dataset"):  # torch's Subset
+        of_all = _targets(dataset.dataset)
+        return None if of_all is None else of_all[np.asarray(dataset.indices)]
+    if isinstance(parts := getattr(dataset, "datasets", None), list):  # torch's ConcatDataset
+        found = [_targets(part) for part in parts]
+        known = [each for each in found if each is not None]
+        return np.concatenate(known) if known and len(known) == len(found) else None
+    tensors = getattr(dataset, "tensors", None)  # torch's TensorDataset
+    return as_array(tensors[1]) if isinstance(tensors, tuple) and len(tensors) == 2 else None
