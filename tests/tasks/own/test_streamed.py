@@ -14,6 +14,7 @@ from depthrate.sweeps.errors import SweepError
 from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.data.sources import DatasetError
+from depthrate.tasks.own import items
 from depthrate.tasks.own.reading import OwnData
 from depthrate.tasks.own.streamed import LOOKED_AT, Streamed, looked_at
 
@@ -56,6 +57,27 @@ class Numbers(Items):
 
 def numbers(count=200):
     return Numbers(count)
+
+
+def images(count=200):
+    whole = Items(count)
+    return np.random.default_rng(0).normal(size=(count, 2, 8, 8)) + whole.x[:, :1, None, None], whole.y
+
+
+def tokens(count=200):
+    y = np.arange(count) * 4 // count
+    return {"x": np.stack([y, np.arange(count) % 5, 4 - y], 1), "y": y, "vocabulary_size": 5}
+
+
+class Net(torch.nn.Module):
+    def __init__(self, depth, num_inputs, num_classes):
+        super().__init__()
+        layers = [torch.nn.Linear(num_inputs, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Dropout(0.1)]
+        self.blocks = torch.nn.Sequential(*layers)
+        self.head = torch.nn.Linear(8, num_classes)
+
+    def forward(self, x):
+        return self.head(self.blocks(x))
 """
 
 
@@ -77,7 +99,7 @@ def sweep_in(folder, dataset="./data.py:make", task="collapse", **params):
         "lr": 0.1,
         **params,
     }
-    given = {name: value for name, value in given.items() if name != "seeds"}
+    given = {name: value for name, value in given.items() if name != "seeds" and (name, value) != ("width", None)}
     spec = {"name": "s", "task": task, "params": given, "grid": grid, "seeds": params.get("seeds", 2)}
     sweep = sweep_of_spec(spec, folder)
     task = sweep.load_task()
@@ -100,6 +122,9 @@ def read_of(task):
         ("./data.py:both", "collapse", {"normalize": "per_feature"}),
         ("./data.py:make", "collapse", {"optimizer": "adamw", "epochs": 3, "steps": None, "dtype": "float64"}),
         ("./data.py:numbers", "regression", {}),
+        ("./data.py:images", "collapse", {"arch": "t12", "patch_size": 4}),
+        ("./data.py:tokens", "collapse", {"arch": "t11"}),
+        ("./data.py:make", "collapse", {"arch": "./data.py:Net", "width": None, "layers": "blocks.*"}),
     ],
 )
 def test_streamed_samples_train_to_the_bit_as_held_ones(folder, dataset, task, params):
@@ -119,6 +144,17 @@ def test_an_identity_is_what_it_was_where_nothing_is_streamed(folder):
 
     assert ids() == ids(stream=False) == ["b09781b46f496122"]
     assert ids(stream=True, batch_size=16) != ids(batch_size=16)
+
+
+def test_what_is_large_is_streamed_unless_the_sweep_says_otherwise(folder, monkeypatch):
+    monkeypatch.setattr(items, "STREAMED_ITEMS", 199)
+    task, trials = sweep_in(folder)
+    assert trials[0]["stream"] is True and isinstance(task.whole(task.read(trials[0])), Streamed)
+    (remark,) = task.remarks(trials)
+    assert "200 samples are streamed" in remark and f"all labels and {len(looked_at(200))} samples" in remark
+    held, of_held = sweep_in(folder, stream=False)
+    assert of_held[0]["stream"] is False and not held.remarks(of_held)
+    assert run(held, of_held)[0].tables["metrics"]
 
 
 def test_a_trial_alone_is_that_trial_in_a_pack_and_one_seed_reads_once(folder):
@@ -173,9 +209,9 @@ def test_the_measured_sample_has_as_many_of_each_class_and_follows_data_seed(fol
 def test_labels_are_known_behind_the_data_sets_that_torch_composes():
     from torch.utils.data import ConcatDataset, Subset, TensorDataset, random_split
 
-    items = {}
-    exec(ITEMS, items)
-    whole = items["Items"](200)
+    written = {}
+    exec(ITEMS, written)
+    whole = written["Items"](200)
     parts = random_split(whole, [150, 50])
     for given in (parts[0], Subset(whole, range(0, 200, 2)), ConcatDataset([whole, parts[1]])):
         found = OwnData("d:make", make=lambda given=given: given).read({}, stream=True)
@@ -192,9 +228,9 @@ def test_arrays_mapped_from_files_are_streamed(folder):
         "def make(stem):\n"
         "    return np.load(f'{stem}_x.npy', mmap_mode='r'), np.load(f'{stem}_y.npy')\n"
     )
-    items = {}
-    exec(ITEMS, items)
-    whole = items["Items"](200)
+    written = {}
+    exec(ITEMS, written)
+    whole = written["Items"](200)
     np.save(folder / "mine_x.npy", whole.x)
     np.save(folder / "mine_y.npy", np.array(list("abcd"))[whole.y])
     task, trials = sweep_in(folder, stream=True, measure_samples=40)
