@@ -26,7 +26,7 @@ from depthrate.sweeps.load import changed_sweep, parse_yaml
 from depthrate.sweeps.spec import SweepSpec
 
 READING = (
-    "reading the sweep, its code and its data: data of your own are read whole, a Dataset item by item, so that what has other "
+    "reading the sweep, its code and its data: data of your own that are not streamed are read whole, so that what has other "
     "content is another trial"
 )
 """Said where that takes a while."""

@@ -240,6 +240,8 @@ def _read_images(files: Sequence[Path]) -> list[np.ndarray]:
                 images.append(np.asarray(image.convert("RGB")))
         except OSError as error:
             raise DatasetError(f"{file} is no image that can be read ({error}); remove it or write it anew") from error
+        if len(images) == 1:
+            check_size(file.parent.parent, len(files) * images[0].nbytes)
         if images[-1].shape != images[0].shape:
             raise DatasetError(
                 f"{file} has {images[-1].shape[0]} rows and {images[-1].shape[1]} columns, {files[0]} has "

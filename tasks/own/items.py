@@ -6,7 +6,7 @@ Shapes: N samples, B of them that are read together.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -158,8 +158,12 @@ class DatasetItems:
         for index, item in zip(indices, items, strict=True):
             if not isinstance(item, tuple | list) or len(item) != 2:
                 form = f"a {type(item).__name__}"
-                form += f" of {len(item)}" if isinstance(item, tuple | list | dict) else ""
-                raise DatasetError(f"{self.name}: item {index} is {form}; each must be a pair (sample, label)")
+                form += f" of {len(item)}" if isinstance(item, tuple | list) else ""
+                form += f" of {', '.join(map(str, item))}" if isinstance(item, Mapping) else ""
+                raise DatasetError(
+                    f"{self.name}: item {index} is {form}; each must be a pair (sample, label): wrap the data set in one whose "
+                    "__getitem__ returns that"
+                )
         return [self._array(x) for x, _ in items], [self._array(y) for _, y in items]
 
     def _items(self, indices: list[int]) -> list[Any]:

@@ -217,9 +217,15 @@ def test_a_data_set_that_does_not_fit_is_refused_by_its_first_sample():
 
 
 def test_data_larger_than_memory_is_refused_before_it_is_read(folder, monkeypatch):
+    from PIL import Image
+
+    for name in ("a", "b"):
+        (folder / "images" / name).mkdir(parents=True)
+        Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "images" / name / "0.png")
     monkeypatch.setattr(os, "sysconf", lambda name: 10)
-    with pytest.raises(SweepError, match="of memory"):
-        expand(sweep_in(folder, dataset="mine.npz"))
+    for given in ("mine.npz", "./images"):
+        with pytest.raises(SweepError, match=r"of memory.*stream: true and a function"):
+            expand(sweep_in(folder, dataset=given))
 
 
 def test_data_that_changed_since_the_plan_is_refused_by_the_worker(folder):

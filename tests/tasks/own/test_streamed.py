@@ -259,6 +259,7 @@ def test_what_streamed_samples_cannot_do_is_said_with_what_to_give(folder, param
 
 BAD_ITEMS = {
     "return self.x[index], int(self.y[index]), 1": "item 0 is a tuple of 3; each must be a pair",
+    "return {'image': self.x[index], 'label': 1}": "item 0 is a dict of image, label; .*a pair .*wrap the data set",
     "return self.x[index]": "item 0 is a ndarray; each must be a pair",
     "return self.x[index][: 3 + index // 60], 1": r"item \d+ has shape \[\d\], item 0 \[3\]; bring all to one shape",
     "return self.x[index], 0.5": "labels are float64 such as 0.5, targets of a regression",
