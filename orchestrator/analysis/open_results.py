@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from depthrate.orchestrator.analysis.columns import builtin_columns, columns_of
+from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.store import Store, existing_store
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.parameters import Added
@@ -24,9 +25,12 @@ def open_results(url: str | os.PathLike[str] | None = None) -> Results:
     return results_of(existing_store(url))
 
 
-def results_of(store: Store, task: Task | None = None) -> Results:
-    """Return a store's results: the columns that every file has, the task's, and those that tasks added to this store."""
-    return Results(store, *declared_by(task))
+def results_of(store: Store, task: Task | None = None, snapshot: Snapshot | None = None) -> Results:
+    """Return a store's results: the columns that every file has, the task's, and those that tasks added to this store.
+
+    They are those of now, or of a `snapshot` with all columns of the trials.
+    """
+    return Results(store, *declared_by(task), snapshot)
 
 
 def declared_by(task: Task | None = None) -> tuple[Columns, Added]:

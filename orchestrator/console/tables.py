@@ -152,5 +152,11 @@ def finite(value: Any) -> Any:
     return [finite(item) for item in value] if isinstance(value, list) else value
 
 
+def json_text(value: Any) -> bytes:
+    """Return the value as short JSON, with null for numbers that it has no word for."""
+    text = json.dumps(finite(value), separators=(",", ":"), default=str, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace")
+
+
 def _escape(text: str) -> str:
     return text.replace("[", "\\[")

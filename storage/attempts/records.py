@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -105,6 +106,19 @@ class RecordReader:
         self._store, self._folder = store, "attempts" if sweep is None else attempts_folder(sweep)
         self._beats = Beats(store, sweep) if beats else None
         self._known: dict[str, tuple[Stamp, Record | None]] = {}
+        self._is_kept = False
+        self._stamps: dict[str, Stamp] | None = None
+        self._beaten: Mapping[str, Beat] | None = None
+        """The listing and the signs of life of `one_listing`."""
+
+    @contextmanager
+    def one_listing(self) -> Iterator[None]:
+        """In here the folder and the signs of life are listed once, however often they are looked at."""
+        self._is_kept, self._stamps, self._beaten = True, None, None
+        try:
+            yield
+        finally:
+            self._is_kept, self._stamps, self._beaten = False, None, None
 
     def look(
         self, wanted: Callable[[str], bool], ignored: Callable[[str], object] = lambda path: None
@@ -114,7 +128,10 @@ class RecordReader:
         Raises:
             OSError: the store cannot be listed just now.
         """
-        stamps = {path: stamp for path, stamp in self._store.stamps(self._folder).items() if path.endswith(".json")}
+        if self._stamps is None or not self._is_kept:
+            listed = self._store.stamps(self._folder)
+            self._stamps = {path: stamp for path, stamp in listed.items() if path.endswith(".json")}
+        stamps = self._stamps
         chosen = {path: stamp for path, stamp in stamps.items() if wanted(path)}
         self._known = {path: known for path, known in self._known.items() if known[0] == stamps.get(path)}
         new = [path for path in chosen if path not in self._known]
@@ -128,7 +145,9 @@ class RecordReader:
         if self._beats is None:
             return records
         is_any_running = any(record["state"] is AttemptState.RUNNING for record in records.values())
-        beats = self._beats.look() if is_any_running else {}
+        if is_any_running and (self._beaten is None or not self._is_kept):
+            self._beaten = self._beats.look()
+        beats = self._beaten if is_any_running and self._beaten is not None else {}
         for path in records.keys() & set(new):  # once: what the store says of a file costs a request
             records[path] = as_it_is_now(self._store, path, records[path], beats)
             self._known[path] = chosen[path], records[path]

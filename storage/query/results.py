@@ -53,10 +53,11 @@ class Results:
     are left out from then on, which it says: in `problems`, and as a warning of the log.
     """
 
-    def __init__(self, store: Store, columns: Columns, added: Added | None = None):
+    def __init__(self, store: Store, columns: Columns, added: Added | None = None, snapshot: Snapshot | None = None):
         """Open a store whose measured columns are these, and those that its files have besides.
 
-        `added` is what tasks gained after their first trials, which trials from before show too.
+        `added` is what tasks gained after their first trials, which trials from before show too; `snapshot`, with all columns
+        of the trials, is how another has seen the store.
         """
         self.store, self.columns, self._added = store, columns, added or nothing_added
         self._broken: set[str] = set()
@@ -65,7 +66,10 @@ class Results:
         self._in_memory: Mapping[str, pa.Table] = {}
         """Tables that are asked in place of files."""
         self._cache = SnapshotCache(columns=TRIALS.names)
-        self.refresh()
+        if snapshot is None:
+            self.refresh()
+        else:
+            self._reset(snapshot)
 
     @property
     def problems(self) -> list[Problem]:

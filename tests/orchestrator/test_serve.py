@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import http.client
 import json
 import os
@@ -33,7 +34,9 @@ from depthrate.storage.files.store import Store
 pytest.importorskip("starlette", reason="needs pip install 'depthrate[serve]'")
 uvicorn = pytest.importorskip("uvicorn", reason="needs pip install 'depthrate[serve]'")
 
+from depthrate.orchestrator.cli.serve import drawn  # noqa: E402
 from depthrate.orchestrator.cli.serve.access import is_known_host, is_loopback  # noqa: E402
+from depthrate.orchestrator.cli.serve.drawn import Drawer  # noqa: E402
 from depthrate.orchestrator.cli.serve.poller import Poller  # noqa: E402
 from depthrate.orchestrator.cli.serve.sql import MOST_ROWS, Limits  # noqa: E402
 from depthrate.orchestrator.cli.serve.web import make_app  # noqa: E402
@@ -501,10 +504,70 @@ def test_a_tiny_sweep_has_its_figures_and_its_report(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     assert CliRunner().invoke(app, ["run", str(sweep), "--store", store.url, "--device", "cpu"]).exit_code == 0
     with served(store) as server:
-        found = server.ask("/sweep/tiny/figures.json").json()
-        assert len(found["figures"]) > 3 and not found["said"]
-        assert all(figure["title"] and figure["data"] for figure in found["figures"])
+        last = until(lambda: figures_of(server, "tiny"), lambda found: found["drawn"])
+        assert not last["said"]
+        packed = server.ask(f"/sweep/tiny/figures/{last['drawn']}.json", Accept_Encoding="gzip")
+        assert packed.headers["content-encoding"] == "gzip"
+        found = server.ask(f"/sweep/tiny/figures/{last['drawn']}.json").json()
+        assert found == json.loads(gzip.decompress(packed.body))
+        assert len(found) > 3 and all(figure["title"] and figure["data"] for figure in found)
+        assert server.ask("/sweep/tiny/figures/..%2f..%2fx.json").status == 404
+        assert server.ask("/sweep/tiny/figures/1-1.json").status == 404
         report = server.ask("/sweep/tiny/report")
         assert report.status == 200 and "All fits" in report.text
         assert "sha256-" in report.headers["content-security-policy"]
         assert "connect-src" not in report.headers["content-security-policy"]
+
+
+def figures_of(server: Server, sweep: str) -> dict[str, Any]:
+    return server.ask(f"/sweep/{sweep}/figures.json").json()
+
+
+KILLER = """
+import os, pathlib, time
+import depthrate
+
+@depthrate.task(version=1)
+def falls(*, depth: int):
+    return {"metrics": [{"layer": depth, "nc1": 1 / depth}]}
+
+if pathlib.Path(__file__).with_name("how").exists():  # read by who draws: dies as a library of C does, or never ends
+    how = pathlib.Path(__file__).with_name("how").read_text()
+    os.abort() if how == "abort" else time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("how", "said"), [("abort", "has ended (signal 6)"), ("wait", "longer than 4 s")])
+def test_what_draws_may_die_or_hang_and_the_page_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, said: str
+) -> None:
+    monkeypatch.setattr(drawn, "LONGEST_S", 4.0)
+    monkeypatch.setattr(drawn, "EVERY_S", 0.1)
+    monkeypatch.setattr(drawn, "SHARE", 0.0)
+    (tmp_path / "killer.py").write_text(KILLER)
+    sweep = {"name": "killed", "task": f"{tmp_path / 'killer.py'}:falls", "grid": {"depth": [2, 3, 4]}}
+    (tmp_path / "killed.yaml").write_text(yaml.safe_dump(sweep | {"fit": [{"metric": "nc1"}]}))
+    store = Store(str(tmp_path / "store"))
+    launched = CliRunner().invoke(app, ["run", str(tmp_path / "killed.yaml"), "--store", store.url, "--device", "cpu"])
+    assert launched.exit_code == 0, launched.output
+    (tmp_path / "how").write_text(how)
+    with served(store, every_s=0.1) as server:
+        failed = until(lambda: figures_of(server, "killed"), lambda found: found["said"])
+        assert said in failed["said"] and not failed["drawn"]
+        assert server.ask("/state.json").status == 200
+        assert said in server.ask("/sweep/killed/report", Accept="text/html").text
+        (tmp_path / "how").unlink()
+        monkeypatch.setattr(drawn, "LONGEST_S", 100.0)
+        until(lambda: figures_of(server, "killed"), lambda found: found["drawn"] and not found["said"])
+        assert server.ask("/sweep/killed/report").status == 200
+
+
+def test_what_draws_ends_when_nobody_asks_and_with_the_server(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawer = Drawer(fill(folder))
+    process = drawer._started()
+    assert process.stdin is not None
+    process.stdin.close()  # as when the server has died
+    assert process.wait(60) == 0
+    assert (again := drawer._started()) is not process and again.poll() is None
+    drawer.stop()
+    assert again.returncode == -signal.SIGKILL and not drawer._folder.exists()

@@ -36,6 +36,7 @@ from depthrate.storage.attempts.records import Record, RecordReader, read_record
 from depthrate.storage.commits.cache import SnapshotCache
 from depthrate.storage.commits.snapshot import Snapshot, take_snapshot
 from depthrate.storage.files.store import Store, existing_store
+from depthrate.storage.tables.schema import STATE_COLUMNS
 
 WATCH_EVERY_S = 2.0
 QUIET_S = 30.0
@@ -80,12 +81,21 @@ class Watched:
     """The sweeps that are looked at, with what need not be read again."""
 
     def __init__(
-        self, store: Store, planned: Mapping[str, Sequence[str]], *, with_costs: bool, with_events: bool = False
+        self,
+        store: Store,
+        planned: Mapping[str, Sequence[str]],
+        *,
+        with_costs: bool,
+        with_events: bool = False,
+        columns: Sequence[str] = STATE_COLUMNS,
+        costs_every_s: float = 0.0,
     ):
+        """`columns` of the trials table are read; costs and events of a sweep are read again after `costs_every_s`."""
         self.planned = planned
         """Sweep -> its trials."""
         self._store, self._with_costs, self._with_events = store, with_costs, with_events
-        self._cache, self._reader = SnapshotCache(), RecordReader(store)
+        self._costs_every_s = costs_every_s
+        self._cache, self._reader = SnapshotCache(columns=columns), RecordReader(store)
         self._controllers, self._live = Controllers(store), LiveReader(store)
         self._costs: dict[str, Reckoning] = {}
         self._launches: dict[str, dict[str, Any] | None] = {}
@@ -99,6 +109,10 @@ class Watched:
             OSError, StoreError: it does not answer.
         """
         self._store.require_there()
+        with self._reader.one_listing():
+            return self._look()
+
+    def _look(self) -> Look:
         store, snapshot = self._store, take_snapshot(self._store, cache=self._cache)
         seen = {name: self._controllers.look(name) for name in self.planned}
         states = [
@@ -120,7 +134,9 @@ class Watched:
     def _is_due(self, state: SweepStatus) -> bool:
         """Whether to read again what a sweep has cost and what its launch tells: now and then where nothing happens."""
         now, counts = time.monotonic(), state.counts()
-        before, read_at = self._read.get(state.name, (None, 0.0))
+        before, read_at = self._read.get(state.name, (None, float("-inf")))
+        if now - read_at < self._costs_every_s:
+            return False
         if before == counts and not counts["running"] and now - read_at < QUIET_S:
             return False
         self._read[state.name] = counts, now

@@ -1,7 +1,7 @@
 // What the pages do: ask the server every second for what has changed, and show it. Everything that comes is text.
 "use strict";
 const { page, root } = document.body.dataset;
-const EVERY_MS = 1000, FIGURES_MS = 15000, SHOWN_ROWS = 500;
+const EVERY_MS = 1000, FIGURES_MS = 3000, SHOWN_ROWS = 500;
 const STATES = ["ok", "diverged", "running", "failed", "pending"];
 const at = (id) => document.getElementById(id);
 
@@ -43,7 +43,7 @@ const watch = (address, show, everyMs = EVERY_MS) => {
         const found = await answer.json();
         say("store", found.error);
         say(address, "");
-        if (url === address()) { show(found); etag = answer.headers.get("ETag"); }
+        if (url === address()) { await show(found); etag = answer.headers.get("ETag"); }
       } else if (answer.status === 304) say(address, "");
       else say(address, (await answer.text()).trim().slice(0, 500));
       say("server", "");
@@ -268,9 +268,18 @@ const pages = {
         ? `Trials that run: ${running} (strong); committed last: ${colours.size - running} (light).`
         : "Nothing has been logged yet.";
     });
-    const begin = () => watch(() => `${here}figures.json`, (found) => {
-      at("figures-note").textContent = found.said;
-      at("drawn").replaceChildren(...found.figures.map((figure, number) => {
+    let drawn = "";
+    const begin = () => watch(() => `${here}figures.json`, async (found) => {
+      at("figures-note").textContent = found.said ? `They could not be drawn: ${found.said}`
+        : found.drawn ? "" : "They are being drawn …";
+      if (!found.drawn || found.drawn === drawn) return;
+      const answer = await fetch(`${root}${here}figures/${found.drawn}.json`);
+      if (!answer.ok) return; // they have been drawn again since
+      const figures = await answer.json();
+      drawn = found.drawn;
+      if (!figures.length) at("figures-note").textContent = "There is nothing to draw yet.";
+      at("drawn").querySelectorAll(".plot").forEach((plot) => Plotly.purge(plot));
+      at("drawn").replaceChildren(...figures.map((figure, number) => {
         const plot = make("div", { className: "plot" });
         plot.style.setProperty("--rows", figure.rows);
         requestAnimationFrame(() => Plotly.newPlot(plot, { data: figure.data, layout: figure.layout,

@@ -14,12 +14,17 @@ from depthrate.storage.catalog.specs import LaunchedSpec, newest_specs
 from depthrate.storage.commits.source import first_line
 from depthrate.storage.files.local import Stamp
 from depthrate.storage.files.store import Store, StoreError
+from depthrate.storage.tables.schema import TRIALS
 
 log = logging.getLogger("depthrate")
 IDLE_S = 15.0
 """Nobody has asked for so long: the store is left alone until somebody does."""
 PATIENCE_S = 10.0
 """A look that takes longer is told of."""
+COSTS_EVERY_S = 10.0
+"""What a sweep costs and the events of its launch are read again no sooner."""
+PLAN_EVERY_LOOKS = 2
+"""Launches are looked for at every second look."""
 SEARCH_EVERY_S = 15.0
 """Searches propose trials without a new launch, so that what they ask for is read again."""
 FIRST_LOOK_S = 20.0
@@ -45,7 +50,9 @@ class Poller:
     def __init__(self, store: Store, every_s: float = WATCH_EVERY_S):
         self.store = store
         self._every_s = every_s
-        self._watched = Watched(store, {}, with_costs=True, with_events=True)
+        self._watched = Watched(
+            store, {}, with_costs=True, with_events=True, columns=TRIALS.names, costs_every_s=COSTS_EVERY_S
+        )
         self._stamps: dict[str, Stamp] | None = None
         self._specs: dict[str, LaunchedSpec] = {}
         self._planned_at = 0.0
@@ -88,7 +95,8 @@ class Poller:
                     return
                 self._began_at, before = time.monotonic(), self._seen
             try:
-                self._plan()
+                if before.number % PLAN_EVERY_LOOKS == 0 or before.error:
+                    self._plan()
                 now = Seen(before.number + 1, self._watched.look(), self._specs)
             except (OSError, StoreError) as error:
                 said = f"{self.store.url} does not answer ({first_line(error)}); it is asked again"
@@ -103,7 +111,7 @@ class Poller:
 
     def _plan(self) -> None:
         """Read which trials the sweeps ask for, where a launch has changed that."""
-        self.store.require_there()
+        self.store.require_there()  # no folder would list as one without launches
         stamps = self.store.stamps("sweeps")
         is_search = any("search" in spec.spec for spec in self._specs.values())
         is_old = is_search and time.monotonic() - self._planned_at > SEARCH_EVERY_S

@@ -7,19 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.cli.find_sweep import find_launch
 from depthrate.orchestrator.cli.serve.poller import Seen
-from depthrate.orchestrator.cli.serve.readers import Readers
 from depthrate.orchestrator.monitor.status import SweepStatus
 from depthrate.orchestrator.report.groups import thin_indices
 from depthrate.orchestrator.report.trial_tables import MAX_COLUMNS
 from depthrate.storage.attempts.live_curves import LivePack
+from depthrate.storage.commits.snapshot import Snapshot
 from depthrate.storage.files.json_objects import object_of
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 from depthrate.storage.tables.own_columns import quoted
 
-PATIENCE_S = 60.0
 SHOWN_CURVES = 40
 """Trials in the figure of curves: those that run, then those that were committed last."""
 CURVE_POINTS = 200
@@ -33,8 +33,8 @@ Curves = dict[str, dict[str, list[float | None]]]
 class SweepRows:
     """A sweep that somebody looks at."""
 
-    def __init__(self, store: Store, readers: Readers, sweep: str):
-        self._store, self._readers, self._sweep = store, readers, sweep
+    def __init__(self, store: Store, sweep: str):
+        self._store, self._sweep = store, sweep
         self._read: set[tuple[str, str]] = set()
         """(trial, attempt) whose numbers are below."""
         self._numbers: dict[str, dict[str, Any]] = {}
@@ -118,14 +118,15 @@ class SweepRows:
                 "numbers": numbers or (_last(running[0].last) if running else {}),
                 "error": state.error_of(trial_id),
             }
-        if curves is None and trial_id in self._committed:
-            curves = self._keep_curves(trial_id)
+        if curves is None and trial_id in self._committed and seen.look is not None:
+            curves = self._keep_curves(seen.look.snapshot, trial_id)
         return found | {"curves": curves or {}, "names": logged_names([curves or {}])}
 
-    def _keep_curves(self, trial_id: str) -> Curves:
+    def _keep_curves(self, snapshot: Snapshot, trial_id: str) -> Curves:
         """Read the curves of a trial that was committed long ago; they are kept while it is among the last few of these."""
-        with self._readers.fresh(PATIENCE_S) as results:
-            curves = _read_curves(results, [trial_id]).get(trial_id, {})
+        rows = snapshot.trials.select(["trial_id", "attempt_id"]).to_pylist()
+        others = {(row["trial_id"], row["attempt_id"]) for row in rows if row["trial_id"] != trial_id}
+        curves = _read_curves(self._results(snapshot).without(others), [trial_id]).get(trial_id, {})
         with self._lock:
             self._curves[trial_id] = curves
             for other in list(self._curves)[: -2 * SHOWN_CURVES]:
@@ -151,30 +152,33 @@ class SweepRows:
         self._number = seen.number
         if self._looked_up != state.states.keys():
             self._look_up(seen, frozenset(state.states))
-        rows = seen.look.snapshot.trials.select(["trial_id", "attempt_id"]).to_pylist()
-        there = {row["trial_id"]: row["attempt_id"] for row in rows if row["trial_id"] in state.states}
+        columns = (seen.look.snapshot.trials[name].to_pylist() for name in ("trial_id", "attempt_id"))
+        counting = set(zip(*columns, strict=True))
+        there = {trial_id: attempt_id for trial_id, attempt_id in counting if trial_id in state.states}
         for trial_id in [t for t in self._committed if t not in there]:  # removed, or to be run again
             for kept in (self._committed, self._numbers, self._curves):
                 kept.pop(trial_id, None)
         self._read = {pair for pair in self._read if there.get(pair[0]) == pair[1]}
-        if set(there.items()) <= self._read:
+        unread = there.items() - self._read
+        if not unread:
             return
-        with self._readers.fresh(PATIENCE_S) as results:
-            known = set(zip(*(results.snapshot.trials[n].to_pylist() for n in ("trial_id", "attempt_id")), strict=True))
-            new = results.without(known - (set(there.items()) - self._read))
-            found = _rows_of(new, "select trial_id, attempt_id, steps, wall_s, params, committed_at from trials")
-            self._committed |= {row["trial_id"]: row for row in found}
-            self._names = [name for name in _number_columns(new) if name != "wall_s"]
-            self._numbers |= {
-                row["trial_id"]: {name: row[name] for name in self._names if row.get(name) is not None}
-                for row in _rows_of(new, "select * from results")
-            }
-            self._order = sorted(self._committed, key=lambda t: str(self._committed[t]["committed_at"]))
-            last = set(self._order[-SHOWN_CURVES:])
-            fresh = [row["trial_id"] for row in found if row["trial_id"] in last]
-            self._curves |= _read_curves(new, fresh)
-            self._curves = {t: curves for t, curves in self._curves.items() if t in last}
-            self._read |= {(row["trial_id"], row["attempt_id"]) for row in found}
+        # in memory: each file is read once, and what the poller has seen is not listed again
+        new = self._results(seen.look.snapshot).without(counting - unread).in_memory(dict(unread))
+        found = _rows_of(new, "select trial_id, attempt_id, steps, wall_s, params, committed_at from trials")
+        self._committed |= {row["trial_id"]: row for row in found}
+        self._names = [name for name in _number_columns(new) if name != "wall_s"]
+        self._numbers |= {
+            row["trial_id"]: {name: row[name] for name in self._names if row.get(name) is not None}
+            for row in _rows_of(new, "select * from results")
+        }
+        self._order = sorted(self._committed, key=lambda t: str(self._committed[t]["committed_at"]))
+        last = set(self._order[-SHOWN_CURVES:])
+        self._curves |= _read_curves(new, [row["trial_id"] for row in found if row["trial_id"] in last])
+        self._curves = {t: curves for t, curves in self._curves.items() if t in last}
+        self._read |= {(row["trial_id"], row["attempt_id"]) for row in found}
+
+    def _results(self, snapshot: Snapshot) -> Results:
+        return results_of(self._store, snapshot=snapshot)
 
     def _look_up(self, seen: Seen, trial_ids: frozenset[str]) -> None:
         """Expand the sweep for the parameters of its trials; where its task is not to be had, those of commits remain."""

@@ -8,7 +8,7 @@ import io
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -26,7 +26,7 @@ from starlette.routing import Route
 from depthrate.orchestrator.cli.commands.logs import print_attempts
 from depthrate.orchestrator.cli.commands.status import WATCH_EVERY_S
 from depthrate.orchestrator.cli.serve.access import Access
-from depthrate.orchestrator.cli.serve.drawn import DrawnReport
+from depthrate.orchestrator.cli.serve.drawn import Drawer
 from depthrate.orchestrator.cli.serve.pages import (
     index_page,
     missing_page,
@@ -41,7 +41,7 @@ from depthrate.orchestrator.cli.serve.readers import BusyError, Readers
 from depthrate.orchestrator.cli.serve.rows import SweepRows, state_of
 from depthrate.orchestrator.cli.serve.sql import MOST_ROWS, Limits, ask
 from depthrate.orchestrator.cli.serve.summary import summaries, summary
-from depthrate.orchestrator.console.tables import finite
+from depthrate.orchestrator.console.tables import json_text
 from depthrate.orchestrator.report.library import library
 from depthrate.orchestrator.report.page import page_policy
 from depthrate.storage.attempts.records import RecordReader, read_records
@@ -50,7 +50,7 @@ from depthrate.storage.files.store import Store, StoreError
 from depthrate.storage.query.sql_checks import QueryError
 
 MOST_KEPT = 8
-"""Sweeps whose rows, and whose reports, are kept at once: those that were looked at last."""
+"""Sweeps whose rows are kept at once: those that were looked at last."""
 ANSWERS_KEPT = 40
 MOST_QUERY_BYTES = 100_000
 MOST_LOG = 200_000
@@ -61,12 +61,11 @@ Make = Callable[[Seen], dict[str, Any]]
 class Pages:
     """What is answered at each address."""
 
-    def __init__(self, store: Store, poller: Poller, limits: Limits):
-        self._store, self._poller, self._limits = store, poller, limits
+    def __init__(self, store: Store, poller: Poller, drawer: Drawer, limits: Limits):
+        self._store, self._poller, self._drawer, self._limits = store, poller, drawer, limits
         self._readers = Readers(store)
         self._records, self._reading = RecordReader(store), threading.Lock()
-        self._rows = _Kept(lambda sweep: SweepRows(store, self._readers, sweep))
-        self._drawn = _Kept(lambda sweep: DrawnReport(store, self._readers, sweep))
+        self._rows = _Kept(lambda sweep: SweepRows(store, sweep))
         self._answers = _Kept(lambda address: _Made(), ANSWERS_KEPT)
 
     def routes(self) -> list[Route]:
@@ -80,6 +79,7 @@ class Pages:
             Route("/sweep/{sweep}/trials.json", self._trials),
             Route("/sweep/{sweep}/curves.json", self._curves),
             Route("/sweep/{sweep}/figures.json", self._figures),
+            Route("/sweep/{sweep}/figures/{name}.json", self._drawn),
             Route("/sweep/{sweep}/report", self._report),
             Route("/sweep/{sweep}/trial/{trial}.json", self._trial_values),
             Route("/sweep/{sweep}/trial/{trial}.log", self._log),
@@ -151,28 +151,26 @@ class Pages:
         return self._answer(request, make)
 
     def _figures(self, request: Request) -> Response:
-        drawn = self._drawn.of(self._known(request))
+        sweep = self._known(request)
 
         def make(seen: Seen) -> dict[str, Any]:
-            try:
-                figures = drawn.figures(seen)
-            except StoreError:
-                raise
-            except ValueError as error:
-                return {"figures": [], "said": f"They cannot be drawn: {error}"}
-            return {"figures": figures, "said": "" if figures else "There is nothing to draw yet."}
+            drawn = self._drawer.figures(sweep, seen)
+            return {"drawn": drawn.name, "is_drawing": drawn.running is not None, "said": drawn.said}
 
         return self._answer(request, make)
 
+    def _drawn(self, request: Request) -> Response:
+        packed = self._drawer.packed_figures(request.path_params["name"])
+        if packed is None:
+            raise HTTPException(404, "these figures have been drawn again since")
+        return _unpacked(request, packed, "application/json")
+
     def _report(self, request: Request) -> Response:
-        drawn, seen = self._drawn.of(self._known(request)), self._poller.seen()
-        try:
-            text = drawn.page(seen)
-        except BusyError as error:
-            return PlainTextResponse(f"{error}\n", 503)
-        except (ValueError, OSError) as error:
-            return HTMLResponse(missing_page(first_line(error), "../../"), 503)
-        return HTMLResponse(text, headers={"Content-Security-Policy": f"{page_policy()}; frame-ancestors 'none'"})
+        packed, said = self._drawer.page(self._known(request), self._poller.seen())
+        if packed is None:
+            return HTMLResponse(missing_page(said, "../../"), 503)
+        policy = f"{page_policy()}; frame-ancestors 'none'"
+        return _unpacked(request, packed, "text/html", {"Content-Security-Policy": policy})
 
     async def _sql(self, request: Request) -> Response:
         body = b""
@@ -195,7 +193,7 @@ class Pages:
             return PlainTextResponse(f"{error}\n", 503)
         except (OSError, StoreError) as error:
             return PlainTextResponse(f"{self._store.url} does not answer ({first_line(error)})\n", 503)
-        return Response(_json(answer), media_type="application/json")
+        return Response(json_text(answer), media_type="application/json")
 
     def _known(self, request: Request) -> str:
         """Return the sweep that is asked for, if it and the trial that may be asked for are there.
@@ -220,9 +218,7 @@ class Pages:
         with kept.lock:
             if kept.number != seen.number or seen.error:
                 try:
-                    kept.body = _json(make(seen) | {"error": seen.error})
-                except BusyError as error:
-                    return PlainTextResponse(f"{error}\n", 503)
+                    kept.body = json_text(make(seen) | {"error": seen.error})
                 except (OSError, StoreError) as error:
                     said = seen.error or f"{self._store.url} does not answer ({first_line(error)}); it is asked again"
                     return PlainTextResponse(f"{said}\n", 503)
@@ -274,18 +270,19 @@ def make_app(
 
     names: hosts under which it is known; token: what who asks has to show, null: nothing.
     """
-    poller = Poller(store, every_s)
+    poller, drawer = Poller(store, every_s), Drawer(store)
 
     @asynccontextmanager
     async def looking(app: Starlette) -> AsyncIterator[None]:
         poller.start()
         yield
         poller.stop()
+        await run_in_threadpool(drawer.stop)
 
     access = Middleware(Access, names=names, token=token, cookie=cookie)
     middleware = [access, Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)]
     return Starlette(
-        routes=Pages(store, poller, limits).routes(),
+        routes=Pages(store, poller, drawer, limits).routes(),
         middleware=middleware,
         lifespan=looking,
         exception_handlers={HTTPException: _refusal},
@@ -305,14 +302,20 @@ def _file(content: bytes, media_type: str) -> Callable[[Request], Response]:
     packed, tag = gzip.compress(content, 9), _tag(content)
 
     def answer(request: Request) -> Response:
-        headers = {"ETag": tag, "Vary": "Accept-Encoding"}
+        headers = {"ETag": tag}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
-        if "gzip" not in request.headers.get("accept-encoding", ""):
-            return Response(content, media_type=media_type, headers=headers)
-        return Response(packed, media_type=media_type, headers=headers | {"Content-Encoding": "gzip"})
+        return _unpacked(request, packed, media_type, headers)
 
     return answer
+
+
+def _unpacked(request: Request, packed: bytes, media_type: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return what is packed by gzip as it is, to who reads that."""
+    headers = {**(headers or {}), "Vary": "Accept-Encoding"}
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(gzip.decompress(packed), media_type=media_type, headers=headers)
+    return Response(packed, media_type=media_type, headers=headers | {"Content-Encoding": "gzip"})
 
 
 def _tagged(request: Request, body: bytes, media_type: str) -> Response:
@@ -324,8 +327,3 @@ def _tagged(request: Request, body: bytes, media_type: str) -> Response:
 
 def _tag(content: bytes) -> str:
     return f'"{hashlib.sha256(content).hexdigest()[:24]}"'
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    text = json.dumps(finite(value), separators=(",", ":"), default=str, allow_nan=False)
-    return text.encode("utf-8", "backslashreplace")
