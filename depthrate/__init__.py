@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from depthrate.orchestrator.notebook.comparison import Comparison, compare
     from depthrate.orchestrator.notebook.results import open_results as open
+    from depthrate.orchestrator.notebook.serving import Served, serve
     from depthrate.orchestrator.notebook.sweep import RunError, Sweep, load
     from depthrate.storage.files.store import StoreError
     from depthrate.storage.query.results import Results
@@ -47,6 +48,7 @@ __all__ = [
     "Results",
     "RunError",
     "Search",
+    "Served",
     "StoreError",
     "Sweep",
     "SweepError",
@@ -70,11 +72,13 @@ __all__ = [
     "probe_accuracy",
     "probe_r2",
     "regression_collapse",
+    "serve",
     "task",
 ]
 
 _HOMES = {
     "orchestrator.notebook.comparison": ("Comparison", "compare"),
+    "orchestrator.notebook.serving": ("Served", "serve"),
     "orchestrator.notebook.sweep": ("RunError", "Sweep", "load"),
     "storage.query.sql_checks": ("QueryError",),
     "storage.query.results": ("Results",),

@@ -28,7 +28,7 @@ def open_results(url: str | os.PathLike[str] | None = None) -> Results:
 def results_of(store: Store, task: Task | None = None, snapshot: Snapshot | None = None) -> Results:
     """Return a store's results: the columns that every file has, the task's, and those that tasks added to this store.
 
-    They are those of now, or of a `snapshot` with all columns of the trials.
+    They are those of now, or without tags those of a `snapshot` with all columns of the trials.
     """
     return Results(store, *declared_by(task), snapshot)
 

@@ -26,6 +26,7 @@ from depthrate.storage.files.parquet import DataFile
 from depthrate.storage.files.paths import (
     DATA_TABLES,
     FOLDERS,
+    ForeignNameError,
     attempt_of_path,
     attempt_path,
     is_attempt_id,
@@ -316,7 +317,10 @@ class _Look:
             self.problems.append(Problem(path, "was not written by depthrate; it is ignored, move it away"))
 
     def _has_record(self, path: str, attempt: str) -> bool:
-        record = attempt_path(sweep_of_path(path), attempt)
+        try:
+            record = attempt_path(sweep_of_path(path), attempt)
+        except ForeignNameError:  # nor has anything else of ours such a name
+            return False
         return record in self.listing or self.store.size(record) is not None
 
 

@@ -57,7 +57,7 @@ class Results:
         """Open a store whose measured columns are these, and those that its files have besides.
 
         `added` is what tasks gained after their first trials, which trials from before show too; `snapshot`, with all columns
-        of the trials, is how another has seen the store.
+        of the trials, is how another has seen the store; tags are not read then.
         """
         self.store, self.columns, self._added = store, columns, added or nothing_added
         self._broken: set[str] = set()
@@ -66,6 +66,7 @@ class Results:
         self._in_memory: Mapping[str, pa.Table] = {}
         """Tables that are asked in place of files."""
         self._cache = SnapshotCache(columns=TRIALS.names)
+        self._has_tags = snapshot is None
         if snapshot is None:
             self.refresh()
         else:
@@ -268,7 +269,7 @@ class Results:
                 sweep, ids = self._scope
                 trials = trials.filter(pa.array([t in ids for t in trials["trial_id"].to_pylist()], pa.bool_()))
                 trials = with_sweep(trials, pa.array([sweep] * trials.num_rows, pa.string()))
-            tags = read_tags(self.store)
+            tags = read_tags(self.store) if self._has_tags else {}
             ids, texts = trials["trial_id"].to_pylist(), pa.list_(pa.string())
             # pa.array imports pandas
             of_trial = pa.array([tags.get(each) for each in ids], texts) if tags else pa.nulls(len(ids), texts)

@@ -7,6 +7,7 @@ import gzip
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import yaml
@@ -26,7 +29,10 @@ from counted_files import CountedFileSystem
 from here import TINY
 from tests_rows import commit
 
+import depthrate
 from depthrate.orchestrator.cli.app import app
+from depthrate.orchestrator.cli.commands import status as status_command
+from depthrate.orchestrator.cli.find_sweep import planned_trials
 from depthrate.storage.catalog.specs import write_spec
 from depthrate.storage.files.paths import attempt_path
 from depthrate.storage.files.store import Store
@@ -38,6 +44,7 @@ from depthrate.orchestrator.cli.serve import drawn  # noqa: E402
 from depthrate.orchestrator.cli.serve.access import is_known_host, is_loopback  # noqa: E402
 from depthrate.orchestrator.cli.serve.drawn import Drawer  # noqa: E402
 from depthrate.orchestrator.cli.serve.poller import Poller  # noqa: E402
+from depthrate.orchestrator.cli.serve.rows import SweepRows  # noqa: E402
 from depthrate.orchestrator.cli.serve.sql import MOST_ROWS, Limits  # noqa: E402
 from depthrate.orchestrator.cli.serve.web import make_app  # noqa: E402
 
@@ -45,6 +52,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 ENDING = "</script><script>alert(2)</script><!--"
 A, B, C = (f"20260101T000000_00000000000{letter}" for letter in "abc")
 SPEC = {"task": "collapse", "params": {"arch": "rn1"}, "grid": {"depth": [2]}}
+DOCS = Path(__file__).parents[2] / "docs"
 STEADY = Path(__file__).parents[1] / "support" / "steady_task.py"
 
 
@@ -293,6 +301,53 @@ def test_looks_of_browsers_cost_the_store_nothing(tmp_path: Path) -> None:
         assert files.count(CountedFileSystem.DRIVER) == before
 
 
+def requests_a_minute(kind: str, commits_every: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return what 30 looks two seconds apart ask of a store in which a trial is committed at every so manieth of them."""
+    clock = [0.0]
+    timed = SimpleNamespace(monotonic=lambda: clock[0], time=time.time)
+    monkeypatch.setattr(status_command, "time", timed)
+    store = Store(f"counted://{kind}-{commits_every}")
+    files: CountedFileSystem = store.fs
+    trial_ids = [f"t{number}" for number in range(100)]
+    write_spec(store, "a", "a1", {"name": "a", **SPEC}, trial_ids)
+    running = {"attempt_id": A, "sweep": "a", "trial_ids": trial_ids[90:], "state": "running"}
+    running |= {"started_at": time.time(), "heartbeat_at": time.time()}
+    store.write(attempt_path("a", A), json.dumps(running).encode())
+    commit(store, B, trial_ids[80:90], sweep="a")
+    watched = status_command.Watched(store, planned_trials("a", store), with_costs=True, with_events=True)
+    poller, rows = Poller(store), SweepRows(store, "a")
+
+    def look() -> None:
+        if kind == "status":
+            watched.look()
+            return
+        poller.look()
+        rows.table(poller._seen)
+        rows.curves(poller._seen, None)
+
+    look()
+    before = files.count(CountedFileSystem.DRIVER)
+    for number in range(30):
+        if commits_every and number % commits_every == 0:
+            with files.acting("worker"):
+                commit(store, f"20260101T000000_{number:012x}", [trial_ids[number]], sweep="a")
+        clock[0] += 2.01
+        look()
+    if kind == "serve":
+        numbers = [row[0] for row in rows.table(poller._seen)["rows"] if row[1] == "ok"]
+        assert len(numbers) == 10 + (30 // commits_every if commits_every else 0)
+    return files.count(CountedFileSystem.DRIVER) - before
+
+
+@pytest.mark.parametrize("commits_every", [0, 3])
+def test_a_page_of_a_sweep_costs_the_store_no_more_than_watching_its_status(
+    commits_every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker whose trials take half a second commits sixteen of them at once, some ten times a minute."""
+    watched, served = (requests_a_minute(kind, commits_every, monkeypatch) for kind in ("status", "serve"))
+    assert served <= watched
+
+
 def test_what_is_committed_is_read_once_and_what_is_removed_goes(folder: Store) -> None:
     fill(folder)
     with served(folder, every_s=0.1) as server:
@@ -353,6 +408,34 @@ def test_the_command_says_what_it_needs(folder: Store, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     bare = CliRunner().invoke(app, ["serve", "--store", folder.url])
     assert bare.exit_code == 2 and "pip install 'depthrate[serve]'" in bare.output
+
+
+def test_a_notebook_goes_on_while_its_store_is_shown(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(folder)
+    before = threading.active_count()
+    with depthrate.serve(folder.url, token=True) as page:
+        port = int(page.url.partition("127.0.0.1:")[2].partition("/")[0])
+        secret = page.url.partition("?token=")[2]
+        assert Server(port).ask("/state.json").status == 401
+        found = Server(port).ask("/state.json", Cookie=f"depthrate_{port}={secret}").json()
+        assert [each["name"] for each in found["sweeps"]] == ["a", "b"]
+        assert f'href="{page.url}"' in page._repr_html_()
+    assert "ended" in repr(page) and threading.active_count() <= before + 1, "the poller ends by itself"
+    with pytest.raises(OSError):
+        Server(port).ask("/state.json")
+    first, second = depthrate.serve(folder.url), depthrate.serve(folder.url)
+    assert first.url != second.url, "a cell that is run again finds a port"
+    first.stop()
+    second.stop()
+    second.stop()
+    monkeypatch.chdir(folder.root + "/..")
+    os.rename(folder.root, "results")
+    (documented,) = re.findall(r"```python\n(.*?)```", (DOCS / "serve.md").read_text(), re.DOTALL)
+    exec(documented, {})
+    with pytest.raises(depthrate.StoreError, match="there is no store"):
+        depthrate.serve(folder.url)
+    with pytest.raises(ValueError, match="cannot listen at 256"):
+        depthrate.serve("results", host="256.0.0.1")
 
 
 def states(server: Server, sweep: str) -> dict[str, str]:
@@ -478,6 +561,103 @@ def test_texts_of_users_make_no_elements_and_nothing_is_wider_than_the_screen(wi
                     assert HOSTILE in window.run("return document.getElementById('table').textContent")
 
 
+HOSTILE_TEXTS = (
+    HOSTILE,
+    ENDING,
+    "<svg onload=alert(3)></svg>",
+    '"><b onmouseover="alert(4)">x</b>',
+    "<a href='javascript:alert(5)'>x</a>",
+    "&lt;img src=x onerror=alert(6)&gt;",
+    "%{x}<extra><img src=x onerror=alert(7)></extra>",
+    "';alert(8);//",
+)
+"""What tests of the report put where users write, and what is special to attributes, links, entities and plotly's templates."""
+HOSTILE_TASK = """
+import depthrate
+
+@depthrate.task(version=1)
+def says(*, depth: int, text: str, context):
+    if depth == 5:
+        raise RuntimeError(text)
+    print(text)
+    curves = [{"step": step, "loss": 1 / (depth + step)} for step in range(1, 6)]
+    return {"metrics": [{"layer": depth, "nc1": 1 / depth, "word": text}], "curves": curves}
+"""
+INJECTED = """
+return [...document.querySelectorAll('*')].filter((each) => each.tagName === 'IMG'
+  || [...each.attributes].some((attribute) => attribute.name.startsWith('on'))
+  || (each.getAttribute('href') ?? '').startsWith('javascript:')
+  || (each.tagName === 'SCRIPT' && !each.type && each.textContent.startsWith('alert'))).map((each) => each.outerHTML);
+"""
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_no_text_of_users_becomes_an_element_on_any_page(window: Browser, tmp_path: Path) -> None:
+    (tmp_path / "hostile.py").write_text(HOSTILE_TASK)
+    sweep = {"name": "hostile", "task": f"{tmp_path / 'hostile.py'}:says", "fit": [{"metric": "nc1", "by": ["text"]}]}
+    grid = {"depth": [2, 3, 4, 5], "text": list(HOSTILE_TEXTS)}
+    (tmp_path / "hostile.yaml").write_text(yaml.safe_dump(sweep | {"grid": grid}))
+    store = Store(str(tmp_path / "<img src=x onerror=alert(9)>"))
+    launch = ["run", str(tmp_path / "hostile.yaml"), "--store", store.url, "--device", "cpu"]
+    assert (done := CliRunner().invoke(app, launch)).exit_code == 1, done.output
+    (
+        tmp_path / "<img src=x onerror=alert(9)>" / "metrics/sweep=hostile" / "<svg onload=alert(10)>.parquet"
+    ).write_bytes(b"x")
+    with served(store) as server:
+        base, sweep_page = f"http://127.0.0.1:{server.port}/", "sweep/hostile/"
+        rows = until(lambda: server.ask(f"/{sweep_page}trials.json").json()["rows"], lambda rows: len(rows) == 32)
+        trials = {state: [row[0] for row in rows if row[1] == state] for state in ("ok", "failed")}
+        assert (len(trials["ok"]), len(trials["failed"])) == (24, 8)
+        show(window, base, 1280)
+        until(
+            lambda: window.run("return document.querySelectorAll('#sweeps tbody tr').length"),
+            lambda number: number == 1,
+        )
+        assert window.run(INJECTED) == [] and "onerror=alert(9)" in window.run("return document.body.textContent")
+
+        show(window, base + sweep_page, 1280)
+        until(
+            lambda: window.run("return document.querySelectorAll('#table tbody tr').length"),
+            lambda number: number == 32,
+        )
+        window.run("document.getElementById('figures').scrollIntoView()")
+        drawn = "return document.querySelectorAll('#drawn .main-svg').length"
+        until(lambda: window.run(drawn), lambda number: number > 3, 120.0)
+        window.run(
+            "document.querySelectorAll('.plot').forEach((plot) => "
+            "plot.data.forEach((_, curve) => Plotly.Fx.hover(plot, [{ curveNumber: curve, pointNumber: 0 }])))"
+        )
+        shown = window.run("return document.body.textContent")
+        assert window.run(INJECTED) == [] and all(text in shown for text in HOSTILE_TEXTS)
+
+        for state in ("ok", "failed"):
+            for trial in trials[state]:
+                show(window, f"{base}{sweep_page}trial/{trial}", 1280)
+                until(
+                    lambda: window.run("return document.getElementById('text').textContent"),
+                    lambda text: "attempt" in text,
+                )
+                assert window.run(INJECTED) == []
+        show(window, base + "sql", 1280)
+        for query in (
+            'select distinct text, text as "<img src=x onerror=alert(11)>" from trials',
+            f"select '{ENDING}'",
+        ):
+            window.run("document.getElementById('answered').textContent = ''")
+            window.run(f"document.getElementById('query').value = {json.dumps(query)}")
+            window.run("document.getElementById('ask').requestSubmit()")
+            until(
+                lambda: window.run("return document.getElementById('answered').textContent"), lambda said: "row" in said
+            )
+            assert window.run(INJECTED) == [] and window.run("return document.querySelectorAll('th').length") >= 1
+        show(window, base + sweep_page + "report", 1280)
+        until(lambda: window.run("return document.querySelectorAll('.plot .main-svg').length"), lambda n: n > 3, 120.0)
+        assert window.run(INJECTED) == []
+        show(window, f"{base}sweep/{quote(HOSTILE)}/", 1280)
+        assert window.run(INJECTED) == []
+
+
 def show(window: Browser, address: str, width: int, *, is_dark: bool = False) -> None:
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
     window._devtools("Emulation.setDeviceMetricsOverride", size)
@@ -541,7 +721,7 @@ if pathlib.Path(__file__).with_name("how").exists():  # read by who draws: dies 
 def test_what_draws_may_die_or_hang_and_the_page_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, said: str
 ) -> None:
-    monkeypatch.setattr(drawn, "LONGEST_S", 4.0)
+    monkeypatch.setattr(drawn, "LONGEST_S", 4.0 if how == "wait" else 100.0)
     monkeypatch.setattr(drawn, "EVERY_S", 0.1)
     monkeypatch.setattr(drawn, "SHARE", 0.0)
     (tmp_path / "killer.py").write_text(KILLER)

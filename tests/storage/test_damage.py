@@ -81,13 +81,14 @@ def test_foreign_files(store: Store) -> None:
 
     sink = io.BytesIO()
     pq.write_table(pa.table({"x": [1]}), sink)
-    for path in ("trials/sweep=s/own.parquet", "metrics/sweep=s/own.parquet"):
+    for path in ("trials/sweep=s/own.parquet", "metrics/sweep=s/own.parquet", "metrics/sweep=s/an own (1).parquet"):
         store.write(path, sink.getvalue())
     store.write("trials/notes.txt", b"hello")
     trials, problems = answers(store)
     assert trials == ["t1", "t2", "t3"]
     assert "trials/sweep=s/own.parquet: is Parquet, but not written by depthrate" in problems
     assert "metrics/sweep=s/own.parquet: was not written by depthrate" in problems
+    assert "metrics/sweep=s/an own (1).parquet: was not written by depthrate" in problems
     assert "trials/notes.txt: is not a Parquet file" in problems
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,12 +13,30 @@ from depthrate.orchestrator.cli.options import Number, declared, store_option
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.storage.files.store import Store, existing_store
 
+if TYPE_CHECKING:
+    import uvicorn
+
 PORT = 8377
 MOST_CONNECTIONS = 200
+STOPPED_AFTER_S = 5
+"""What is still being answered when the server is to end has so long."""
 
 
-def serve(store: Store, host: str, port: int, *, with_token: bool, timeout_s: float, memory_gb: float) -> None:
-    """Show a store until the process is interrupted.
+@dataclass(frozen=True)
+class Listening:
+    """A server that has its port and waits for `run`."""
+
+    server: uvicorn.Server
+    socket: socket.socket
+    address: str
+
+    def run(self) -> None:
+        """Answer until the server is told to end."""
+        self.server.run(sockets=[self.socket])
+
+
+def listen(store: Store, host: str, port: int, *, with_token: bool, timeout_s: float, memory_gb: float) -> Listening:
+    """Prepare a server of a store.
 
     Raises:
         UsageError: Starlette or uvicorn is not installed, or nothing can listen at that address.
@@ -37,12 +57,16 @@ def serve(store: Store, host: str, port: int, *, with_token: bool, timeout_s: fl
     limits = Limits(timeout_s, memory_gb)
     # a browser sends a cookie to all ports of a host: each server has its own
     app = make_app(store, limits=limits, names=own_names(host), token=token, cookie=f"depthrate_{port}")
-    address = f"http://{_shown(host)}:{port}/" + (f"?token={token}" if token else "")
-    print(f"{store.url} at {address} (read-only; Ctrl-C ends it)", flush=True)
     settings = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, limit_concurrency=MOST_CONNECTIONS
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=STOPPED_AFTER_S,
     )
-    uvicorn.Server(settings).run(sockets=[listening])
+    address = f"http://{_shown(host)}:{port}/" + (f"?token={token}" if token else "")
+    return Listening(uvicorn.Server(settings), listening, address)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -76,4 +100,7 @@ def _shown(host: str) -> str:
 )
 @click.option("--memory", type=Number(min=0.05), default=1.0, help="GB that all queries together may take.")
 def command(store: str | None, host: str, port: int, token: bool, timeout: float, memory: float) -> None:
-    serve(existing_store(store), host, port, with_token=token, timeout_s=timeout, memory_gb=memory)
+    opened = existing_store(store)
+    listening = listen(opened, host, port, with_token=token, timeout_s=timeout, memory_gb=memory)
+    print(f"{opened.url} at {listening.address} (read-only; Ctrl-C ends it)", flush=True)
+    listening.run()

@@ -41,6 +41,8 @@ from depthrate.storage.tables.schema import STATE_COLUMNS
 WATCH_EVERY_S = 2.0
 QUIET_S = 30.0
 """Seconds after which costs and events of a sweep in which nothing runs or changes are read again."""
+SPARING_COSTS_S, SPARING_LIVE_S = 10.0, 4.0
+"""Seconds between two readings of costs and events, and of what running trials log, which is written every five."""
 SHOWN_EVENTS = 6
 """Of the last launch of a sweep, by `--watch`."""
 ASK_EVERY_S, ASK_SELDOM_S, ASK_LESS = 15.0, 60.0, 1.5
@@ -88,15 +90,18 @@ class Watched:
         with_costs: bool,
         with_events: bool = False,
         columns: Sequence[str] = STATE_COLUMNS,
-        costs_every_s: float = 0.0,
+        is_sparing: bool = False,
     ):
-        """`columns` of the trials table are read; costs and events of a sweep are read again after `costs_every_s`."""
+        """`columns` of the trials table are read; who `is_sparing` reads all but the states of trials less often."""
         self.planned = planned
         """Sweep -> its trials."""
         self._store, self._with_costs, self._with_events = store, with_costs, with_events
-        self._costs_every_s = costs_every_s
+        self._costs_every_s = SPARING_COSTS_S if is_sparing else 0.0
+        self._live_every_s = SPARING_LIVE_S if is_sparing else 0.0
         self._cache, self._reader = SnapshotCache(columns=columns), RecordReader(store)
         self._controllers, self._live = Controllers(store), LiveReader(store)
+        self._logged: list[LivePack] = []
+        self._live_at = float("-inf")
         self._costs: dict[str, Reckoning] = {}
         self._launches: dict[str, dict[str, Any] | None] = {}
         self._read: dict[str, tuple[dict[str, int], float]] = {}
@@ -124,8 +129,12 @@ class Watched:
                 self._costs[state.name] = _reckon(store, snapshot, state.name, self._reader)
             if self._with_events:
                 self._launches[state.name] = last_launch(store, state.name)
-        is_any_running = any(state.counts()["running"] for state in states)
-        packs = newest_rows(self._live.look(), snapshot.source_of.keys()) if is_any_running else []
+        if any(state.counts()["running"] for state in states):
+            if time.monotonic() - self._live_at >= self._live_every_s:
+                self._logged, self._live_at = self._live.look(), time.monotonic()
+        else:
+            self._logged, self._live_at = [], float("-inf")
+        packs = newest_rows(self._logged, snapshot.source_of.keys())
         costs = {name: self._costs[name] for name in self.planned if name in self._costs}
         told = {name: told for name in self.planned if (told := self._launches.get(name)) is not None}
         jobs = [_counts(seen[state.name]) for state in states]

@@ -25,6 +25,8 @@ from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
 
 IDLE_S = 120.0
+MOST_DRAWINGS = 20
+"""Then it ends, and another begins with the memory that drawing needs and no more."""
 NICE = 5
 """Trials that run on the same machine, and the pages, come first."""
 
@@ -35,7 +37,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a task's code prints is no answer
     store, results = Store(sys.argv[1]), None
-    while select.select([sys.stdin], [], [], IDLE_S)[0] and (line := sys.stdin.readline()):
+    for _ in range(MOST_DRAWINGS):
+        if not select.select([sys.stdin], [], [], IDLE_S)[0] or not (line := sys.stdin.readline()):
+            return
         asked = json.loads(line)
         try:
             store.require_there()

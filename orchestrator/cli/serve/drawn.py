@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import select
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -53,7 +52,9 @@ class Drawer:
     """Has sweeps drawn, one after the other, when they are asked for and something was committed."""
 
     def __init__(self, store: Store):
-        self._store, self._folder = store, Path(tempfile.mkdtemp(prefix="depthrate-serve-"))
+        self._store = store
+        self._scratch = tempfile.TemporaryDirectory(prefix="depthrate-serve-", ignore_cleanup_errors=True)
+        self._folder = Path(self._scratch.name)
         self._one_at_a_time = ThreadPoolExecutor(1, "drawing")
         self._process: subprocess.Popen[str] | None = None
         self._sweeps: OrderedDict[str, Drawn] = OrderedDict()
@@ -65,7 +66,7 @@ class Drawer:
             self._is_ended = True
             self._end_process()
         self._one_at_a_time.shutdown(cancel_futures=True)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.cleanup()
 
     def figures(self, sweep: str, seen: Seen) -> Drawn:
         """Return what was drawn last, at once; if something was committed since, it is drawn from now on."""

@@ -21,10 +21,8 @@ IDLE_S = 15.0
 """Nobody has asked for so long: the store is left alone until somebody does."""
 PATIENCE_S = 10.0
 """A look that takes longer is told of."""
-COSTS_EVERY_S = 10.0
-"""What a sweep costs and the events of its launch are read again no sooner."""
-PLAN_EVERY_LOOKS = 2
-"""Launches are looked for at every second look."""
+PLAN_EVERY_LOOKS = 3
+"""Launches are looked for at every third look."""
 SEARCH_EVERY_S = 15.0
 """Searches propose trials without a new launch, so that what they ask for is read again."""
 FIRST_LOOK_S = 20.0
@@ -50,9 +48,7 @@ class Poller:
     def __init__(self, store: Store, every_s: float = WATCH_EVERY_S):
         self.store = store
         self._every_s = every_s
-        self._watched = Watched(
-            store, {}, with_costs=True, with_events=True, columns=TRIALS.names, costs_every_s=COSTS_EVERY_S
-        )
+        self._watched = Watched(store, {}, with_costs=True, with_events=True, columns=TRIALS.names, is_sparing=True)
         self._stamps: dict[str, Stamp] | None = None
         self._specs: dict[str, LaunchedSpec] = {}
         self._planned_at = 0.0
@@ -93,21 +89,26 @@ class Poller:
                 self._changed.wait(None if is_idle else self._every_s if self._seen.number else 0.0)
                 if self._is_ended:
                     return
-                self._began_at, before = time.monotonic(), self._seen
-            try:
-                if before.number % PLAN_EVERY_LOOKS == 0 or before.error:
-                    self._plan()
-                now = Seen(before.number + 1, self._watched.look(), self._specs)
-            except (OSError, StoreError) as error:
-                said = f"{self.store.url} does not answer ({first_line(error)}); it is asked again"
-                now = Seen(before.number + 1, before.look, before.specs, said)
-            except Exception as error:  # one look that fails must not end all looking
-                log.exception("a look at %s failed", self.store.url)
-                said = f"{self.store.url} could not be read ({first_line(error)}); it is asked again"
-                now = Seen(before.number + 1, before.look, before.specs, said)
-            with self._changed:
-                self._seen, self._began_at = now, 0.0
-                self._changed.notify_all()
+                self._began_at = time.monotonic()
+            self.look()
+
+    def look(self) -> None:
+        """Look once."""
+        before = self._seen
+        try:
+            if before.number % PLAN_EVERY_LOOKS == 0 or before.error:
+                self._plan()
+            now = Seen(before.number + 1, self._watched.look(), self._specs)
+        except (OSError, StoreError) as error:
+            said = f"{self.store.url} does not answer ({first_line(error)}); it is asked again"
+            now = Seen(before.number + 1, before.look, before.specs, said)
+        except Exception as error:  # one look that fails must not end all looking
+            log.exception("a look at %s failed", self.store.url)
+            said = f"{self.store.url} could not be read ({first_line(error)}); it is asked again"
+            now = Seen(before.number + 1, before.look, before.specs, said)
+        with self._changed:
+            self._seen, self._began_at = now, 0.0
+            self._changed.notify_all()
 
     def _plan(self) -> None:
         """Read which trials the sweeps ask for, where a launch has changed that."""
