@@ -625,7 +625,7 @@ def test_no_text_of_users_becomes_an_element_on_any_page(window: Browser, tmp_pa
         drawn = "return document.querySelectorAll('#drawn .main-svg').length"
         until(lambda: window.run(drawn), lambda number: number > 3, 120.0)
         window.run(
-            "document.querySelectorAll('.plot').forEach((plot) => "
+            "document.querySelectorAll('.js-plotly-plot').forEach((plot) => "
             "plot.data.forEach((_, curve) => Plotly.Fx.hover(plot, [{ curveNumber: curve, pointNumber: 0 }])))"
         )
         shown = window.run("return document.body.textContent")

@@ -186,6 +186,54 @@ const drawLines = (target, given, title) => {
   else target.hidden = true;
 };
 
+// The report's figures, each drawn again when it has changed and is in view, one after the other: rows that come do not wait.
+const makeFigures = (target) => {
+  let kept = new Map(), isDrawing = false;
+  const due = new Set(), inView = new Set();
+  const draw = async () => {
+    if (isDrawing) return;
+    isDrawing = true;
+    try {
+      for (const each of due) {
+        if (!inView.has(each.node)) continue;
+        due.delete(each);
+        const { data, layout, frames, rows } = JSON.parse(each.text);
+        each.plot.style.setProperty("--rows", rows);
+        await Plotly.react(each.plot, { data, layout: { ...layout, uirevision: "same" }, frames,
+          config: { ...CONFIG, toImageButtonOptions: { format: "svg" } } });
+        await new Promise((resume) => setTimeout(resume, 50));
+      }
+    } finally { isDrawing = false; }
+  };
+  const observer = new IntersectionObserver((entries) => {
+    for (const entry of entries) if (entry.isIntersecting) inView.add(entry.target); else inView.delete(entry.target);
+    draw();
+  }, { rootMargin: "200px" });
+  return (figures) => {
+    const now = new Map();
+    figures.forEach((figure, number) => {
+      const name = `${number} ${figure.title}`, text = JSON.stringify(figure);
+      const each = kept.get(name) ?? { node: make("figure"), plot: make("div", { className: "plot" }), caption: make("figcaption") };
+      if (!kept.has(name)) { each.node.append(each.plot, each.caption); observer.observe(each.node); }
+      if (each.text !== text) due.add(each);
+      each.text = text;
+      each.caption.replaceChildren(make("b", { textContent: `Figure ${number + 1}. ` }), `${figure.title}. ${figure.notes}`);
+      now.set(name, each);
+    });
+    for (const [name, each] of kept) if (!now.has(name)) {
+      observer.unobserve(each.node);
+      inView.delete(each.node);
+      due.delete(each);
+      Plotly.purge(each.plot);
+    }
+    kept = now;
+    const nodes = [...now.values()].map((each) => each.node);
+    if (nodes.some((node, place) => target.children[place] !== node) || nodes.length !== target.children.length)
+      target.replaceChildren(...nodes);
+    draw();
+  };
+};
+
 const described = (values) => {
   const list = make("dl");
   for (const [name, value] of Object.entries(values).filter(([, value]) => text(value) !== ""))
@@ -268,6 +316,7 @@ const pages = {
         ? `Trials that run: ${running} (strong); committed last: ${colours.size - running} (light).`
         : "Nothing has been logged yet.";
     });
+    const showFigures = makeFigures(at("drawn"));
     let drawn = "";
     const begin = () => watch(() => `${here}figures.json`, async (found) => {
       at("figures-note").textContent = found.said ? `They could not be drawn: ${found.said}`
@@ -275,18 +324,10 @@ const pages = {
       if (!found.drawn || found.drawn === drawn) return;
       const answer = await fetch(`${root}${here}figures/${found.drawn}.json`);
       if (!answer.ok) return; // they have been drawn again since
-      const figures = await answer.json();
       drawn = found.drawn;
+      const figures = await answer.json();
       if (!figures.length) at("figures-note").textContent = "There is nothing to draw yet.";
-      at("drawn").querySelectorAll(".plot").forEach((plot) => Plotly.purge(plot));
-      at("drawn").replaceChildren(...figures.map((figure, number) => {
-        const plot = make("div", { className: "plot" });
-        plot.style.setProperty("--rows", figure.rows);
-        requestAnimationFrame(() => Plotly.newPlot(plot, { data: figure.data, layout: figure.layout,
-          frames: figure.frames, config: { ...CONFIG, toImageButtonOptions: { format: "svg" } } }));
-        return make("figure", {}, plot, make("figcaption", {}, make("b", { textContent: `Figure ${number + 1}. ` }),
-          `${figure.title}. ${figure.notes}`));
-      }));
+      showFigures(figures);
     }, FIGURES_MS);
     const seen = new IntersectionObserver((entries) => {
       if (!entries.some((entry) => entry.isIntersecting)) return;
