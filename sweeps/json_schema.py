@@ -15,10 +15,10 @@ from depthrate.sweeps.part import Part
 from depthrate.sweeps.search_space import SearchedParameter
 from depthrate.sweeps.spec import FIGURE_KEYS, FigureRequest, FitRequest, Grid, Measure, Prune, Search, SweepSpec
 from depthrate.tasks.measurement import scalars
-from depthrate.tasks.own.references import HOSTS, NAMED, OWN, OWN_PATTERNS, REGRESSION, OwnReferences
+from depthrate.tasks.own.references import HOSTS, NAMED, OWN, OWN_PATTERNS, OwnReferences
 from depthrate.tasks.own.schema import OF_TEXTS, OwnParameters, own_schema
+from depthrate.tasks.own.task import Own
 from depthrate.tasks.parameters import Parameter
-from depthrate.tasks.regression.schema import RegressionParameters
 from depthrate.tasks.task import Task
 
 Schema = dict[str, Any]
@@ -48,7 +48,7 @@ def sweep_schema(tasks: Mapping[str, Task]) -> Schema:
         definitions |= _parameters(task.name, {name: _value(parameter) for name, parameter in task.schema.items()})
         rules.append(_rule(task.name, task.name, None if task.name not in HOSTS else ()))
         if task.name in HOSTS:
-            more, own_rules = _own_parts(task.name, definitions[f"{task.name}.params"]["properties"])
+            more, own_rules = _own_parts(task, definitions[f"{task.name}.params"]["properties"])
             definitions |= more
             rules += own_rules
     schema = {
@@ -61,11 +61,11 @@ def sweep_schema(tasks: Mapping[str, Task]) -> Schema:
     return json.loads(json.dumps(schema))  # lists where Python has tuples
 
 
-def _own_parts(host: str, of_host: Schema) -> tuple[dict[str, Schema], list[Schema]]:
+def _own_parts(task: Task, of_host: Schema) -> tuple[dict[str, Schema], list[Schema]]:
     """Return definitions and rules for the sweeps of a task that name something of the user's; widen its own values to that."""
     for name in NAMED:
         of_host[name] = {"anyOf": [of_host[name], _own_value(name)], "description": of_host[name].pop("description")}
-    parameters = RegressionParameters if host == REGRESSION else OwnParameters
+    host, parameters = task.name, task.parameters if isinstance(task, Own) else OwnParameters
     network = own_schema(OwnReferences(arch=":", dataset=":"), (), (), parameters)
     definitions = _parameters(
         f"{host} network",

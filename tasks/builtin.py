@@ -9,6 +9,7 @@ from depthrate.tasks.collapse.measurements import MEASUREMENTS as COLLAPSE_MEASU
 from depthrate.tasks.dufm.measurements import MEASUREMENTS as DUFM_MEASUREMENTS
 from depthrate.tasks.measurement import Measurement
 from depthrate.tasks.mufm.measurements import MEASUREMENTS as MUFM_MEASUREMENTS
+from depthrate.tasks.next_token.measurements import MEASUREMENTS as NEXT_TOKEN_MEASUREMENTS
 from depthrate.tasks.regression.measurements import MEASUREMENTS as REGRESSION_MEASUREMENTS
 from depthrate.tasks.words.measurements import MEASUREMENTS as WORDS_MEASUREMENTS
 
@@ -20,6 +21,7 @@ _ROOMS = {
     "collapse": "collapse",
     "dufm": "dufm",
     "mufm": "mufm",
+    "next_token": "next_token",
     "regression": "regression",
     "ufm": "mufm",
     "words": "words",
@@ -47,6 +49,7 @@ def builtin_measurements() -> tuple[Measurement, ...]:
         *COLLAPSE_MEASUREMENTS,
         *DUFM_MEASUREMENTS,
         *MUFM_MEASUREMENTS,
+        *NEXT_TOKEN_MEASUREMENTS,
         *REGRESSION_MEASUREMENTS,
         *WORDS_MEASUREMENTS,
     ):

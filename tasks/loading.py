@@ -8,7 +8,7 @@ from pathlib import Path
 
 from depthrate.tasks.builtin import BUILTIN, builtin_task
 from depthrate.tasks.function_task import FunctionTask
-from depthrate.tasks.own.references import REGRESSION, code_of_references, names_own, references_of_text
+from depthrate.tasks.own.references import OWN, code_of_references, names_own, references_of_text
 from depthrate.tasks.parameters import nearest
 from depthrate.tasks.task import Task, TaskError
 from depthrate.tasks.task_code import TaskCode
@@ -30,10 +30,9 @@ def load_task(name: str, folder: Path | None = None, files: Mapping[str, bytes] 
     if names_own(name):
         from depthrate.tasks.own.task import Own, own_task  # it imports numpy, which most commands do without
 
-        kind: type[Own] = Own
-        if references_of_text(name).task == REGRESSION:
-            from depthrate.tasks.regression.task import Regression as kind
-        return own_task(name, files, kind)
+        host = references_of_text(name).task
+        built_in = None if host == OWN else builtin_task(host)
+        return own_task(name, files, type(built_in) if isinstance(built_in, Own) else Own)
     where, separator, function_name = name.rpartition(":")
     if not separator or not where:
         raise TaskError(

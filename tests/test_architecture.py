@@ -55,6 +55,7 @@ NEEDS_TORCH = {
     "tasks/measures/progressive.py",
     "tasks/measures/spectra.py",
     "tasks/measures/stream.py",
+    "tasks/measures/token_classes.py",
     "tasks/mufm/descent.py",
     "tasks/mufm/pack.py",
     "tasks/networks/convolutions.py",  # where a function is called, not where the module is imported
@@ -65,6 +66,7 @@ NEEDS_TORCH = {
     "tasks/networks/module_seconds.py",
     "tasks/networks/operations.py",  # where a function is called, not where the module is imported
     "tasks/networks/smooth_relu.py",
+    "tasks/next_token/pack.py",
     "tasks/own/loop.py",
     "tasks/own/pack.py",
     "tasks/own/probe.py",

@@ -58,6 +58,8 @@ class DataShape:
     """Tokens that are told apart, where samples are texts; null: samples are numbers."""
     has_targets: bool = False
     """Whether samples have numbers as targets instead of a class."""
+    labels_tokens: bool = False
+    """Whether each token of a text has a label, the token after it, instead of the whole text one."""
     reading_bytes: float = 0
     """Memory that reading it takes, the arrays that it gives included."""
     stream: StreamShape | None = None
@@ -81,7 +83,8 @@ class Dataset:
     x_NI: np.ndarray
     """Numbers, or of a text its token numbers, flat; `sample_shape` says how they lie."""
     labels_N: np.ndarray
-    """Class numbers; of a regression targets [N, m], in the order in which samples come."""
+    """Class numbers; of a regression targets [N, m], of next tokens a class a token [N, S], in the order in which samples
+    come."""
     class_counts_K: np.ndarray
     """Of a regression empty."""
     sample_shape: tuple[int, ...] = ()
@@ -121,7 +124,7 @@ class Dataset:
     @property
     def has_targets(self) -> bool:
         """Whether samples have numbers as targets instead of a class."""
-        return self.labels_N.ndim == 2
+        return self.labels_N.ndim == 2 and self.labels_N.dtype.kind == "f"
 
     @property
     def is_balanced(self) -> bool:
@@ -142,6 +145,7 @@ class Dataset:
             num_classes=self.labels_N.shape[1] if self.has_targets else len(self.class_counts_K),
             vocabulary_size=self.vocabulary_size,
             has_targets=self.has_targets,
+            labels_tokens=self.labels_N.ndim == 2 and not self.has_targets,
             reading_bytes=self.x_NI.nbytes,
             stream=None if self.stream is None else StreamShape(num_measured=len(self.x_NI)),
         )

@@ -67,8 +67,9 @@ def _kind_of_rows(labels: np.ndarray) -> str:
         return _SEVERAL
     if labels.dtype.kind in "iu":
         return (
-            "a label for each token, or several a sample (multi-label); of tokens measure each position as a sample, "
-            "depthrate.measure(h_NTD.flatten(0, 1), y_NT.flatten()), or the last, h_NTD[:, -1] with y_NT[:, -1]"
+            "a label for each token, or several a sample (multi-label); train on next tokens with task: next_token, or measure "
+            "each position as a sample, depthrate.measure(h_NTD.flatten(0, 1), y_NT.flatten()), or the last, h_NTD[:, -1] with "
+            "y_NT[:, -1]"
         )
     return f"{labels.shape[1]} numbers a sample, {_TARGETS}"
 

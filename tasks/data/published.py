@@ -243,7 +243,7 @@ def check_contents(name: str, source: DataSource) -> None:
     """
     located = check_dataset(name, source)
     if PUBLISHED[name].is_text:
-        _load_corpus(located, source)
+        load_corpus_of(name, source)
     elif located is not None:
         _load_images(name, located, source)
 
@@ -272,7 +272,7 @@ def load_dataset(
     info, located = PUBLISHED[name], check_dataset(name, source)
     held_out = None
     if info.is_text:
-        corpus = _load_corpus(located, source)
+        corpus = load_corpus_of(name, source)
         indices = drawn(name, corpus.labels_N, info.num_classes, samples_per_class, data_seed)
         x_NI, labels_N = corpus.contexts(indices, context_length, vocabulary_size), corpus.labels_N[indices]
     else:
@@ -298,7 +298,13 @@ def _load_test(name: str, source: DataSource, scale: Callable[[np.ndarray], np.n
     return Dataset(scale(images_NI[indices]), labels_N, counts_K, info.image_shape or ())
 
 
-def _load_corpus(located: Located | None, source: DataSource) -> Corpus:
+def load_corpus_of(name: str, source: DataSource) -> Corpus:
+    """Return all texts of a set as tokens.
+
+    Raises:
+        DatasetError: the archive is missing or damaged.
+    """
+    located = check_dataset(name, source)
     assert located is not None
     with opened_archive(located, source) as opened:
         return load_corpus(opened, f"{source.url}/{located.archive}")

@@ -55,6 +55,16 @@ class Corpus:
             x_NS[row, context_length - len(words) :] = np.where(words < vocabulary_size, words, UNKNOWN)
         return x_NS
 
+    def windows(self, length: int, vocabulary_size: int) -> np.ndarray:
+        """Return stretches of so many tokens [W, length] that do not overlap, each of one review; what is left of it is not
+        given."""
+        starts = np.concatenate([[0], self.ends_N[:-1]])
+        whole_N = (self.ends_N - starts) // length
+        first_W = np.repeat(starts, whole_N)
+        number_W = np.arange(len(first_W)) - np.repeat(np.cumsum(whole_N) - whole_N, whole_N)
+        words = self.tokens_M[(first_W + length * number_W)[:, None] + np.arange(length)]
+        return np.where(words < vocabulary_size, words, UNKNOWN).astype(np.int64)
+
 
 def tokenize(text: str) -> list[str]:
     """Return the tokens of a review; its HTML line breaks separate words."""

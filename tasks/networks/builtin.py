@@ -103,6 +103,7 @@ def _transformer(trial: NetworkParameters, data: DataShape, *, attention_layers:
         positions=positions,
         patch_dimensions=None if is_text else data.num_inputs // positions,
         vocabulary_size=data.vocabulary_size,
+        every_position=data.labels_tokens,
         num_classes=data.num_classes,
         last_bias=has_last_bias(trial),
         ln_eps=trial.ln_eps,

@@ -153,20 +153,23 @@ def _embedding_hint(module: nn.Module, x: Tensor) -> str:
 
 
 def _check_output(output: Any, data: DataShape, name: str) -> None:
+    shape = (2, data.num_inputs, data.num_classes) if data.labels_tokens else (2, data.num_classes)
     wanted = f"a tensor [N, {data.num_classes}], a row of numbers a sample for the data's {data.num_classes} classes"
+    if data.labels_tokens:
+        wanted = f"a tensor [N, {', '.join(map(str, shape[1:]))}], for each token a row of numbers for the next one"
     if not isinstance(output, Tensor):
         has_logits = isinstance(getattr(output, "logits", None), Tensor)
         raise ParameterError(
             f"{name} returns {shown(type(output).__name__)}; it must return {wanted}"
             + (": return its .logits" if has_logits else "")
         )
-    if output.ndim == 3 and output.shape[0] == 2:
+    if output.ndim == 3 and output.shape[0] == 2 and not data.labels_tokens:
         raise ParameterError(
             f"{name} returns {list(output.shape)} for 2 samples, a row a token as language models do; it must return "
-            f"{wanted}: let its last linear map read the last token, h[:, -1], or train it in a loop of your own "
-            "(depthrate.task) and measure features with depthrate.measure"
+            f"{wanted}: let its last linear map read the last token, h[:, -1], or give task: next_token, which "
+            "trains such rows on the token after each"
         )
-    if output.shape != (2, data.num_classes):
+    if output.shape != shape:
         raise ParameterError(f"{name} returns {list(output.shape)} for 2 samples; it must return {wanted}")
 
 

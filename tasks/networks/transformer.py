@@ -1,4 +1,4 @@
-"""Deep causal transformers over a trial axis, on image patches or on tokens, read out at the last position.
+"""Deep causal transformers over a trial axis, on image patches or on tokens, read out at the last position or at each.
 
 Shapes: T trials, N samples, S positions, D = width, P numbers in a patch, V tokens in the vocabulary, K classes.
 Source: Neural Collapse is Globally Optimal in Deep Regularized ResNets and Transformers, section 3 (L-T11 to L-T22).
@@ -57,6 +57,8 @@ class Transformer(Network):
     """V, where inputs are tokens."""
     num_classes: int
     last_bias: bool
+    every_position: bool = False
+    """Whether it is read out at each position, [T, N, S, ...], instead of the last one, [T, N, ...]."""
     image_shape: tuple[int, int, int] | None = None
     """Channels, rows, columns of the images that `arranged` cuts into square patches; null: inputs are read as they come."""
     ln_eps: float = LAYER_NORM_EPS
@@ -91,7 +93,8 @@ class Transformer(Network):
 
     def layers(self) -> list[Layer]:
         """Return layer 0 (the embedding) to layer depth."""
-        return [Layer(number, (self.width,)) for number in range(self.depth + 1)]
+        shape = (self.positions, self.width) if self.every_position else (self.width,)
+        return [Layer(number, shape) for number in range(self.depth + 1)]
 
     @property
     def rows_per_sample(self) -> int:
@@ -106,11 +109,12 @@ class Transformer(Network):
         """
         x, y, attended = self.attention_layers, self.mlp_layers, self.positions / self.width
         products = self.depth * (2 * x + y + 2 * attended) + 1 + (self.patch_dimensions or 0) / self.width
+        outputs = self.num_classes if self.every_position else 0
         return StepCost(
             products,
-            products * self.width**2,
-            kept=self.width * (self.depth * (5 + 2 * x + attended) + 3),
-            kept_by_process=self.width * (self.depth * (4 + 2 * x + y + 3 * attended) + 4),
+            products * self.width**2 + outputs * self.width,
+            kept=self.width * (self.depth * (5 + 2 * x + attended) + 3) + 2 * outputs,
+            kept_by_process=self.width * (self.depth * (4 + 2 * x + y + 3 * attended) + 4) + 4 * outputs,
         )
 
     def kernels(self) -> Kernels | None:
@@ -138,22 +142,22 @@ class Transformer(Network):
         return cut_into_patches(x_NI, self.image_shape, math.isqrt(self.patch_dimensions // self.image_shape[0]))
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
-        """Yield LN(X) at the last position, layer 0 (the embedding) to layer depth, each [T, N, D]."""
+        """Yield LN(X), layer 0 (the embedding) to layer depth, each [T, N, D] or, of every position, [T, N, S, D]."""
         for h_TNSD in self._stream(parameters, x_TNI):
-            yield self._norm(h_TNSD[:, :, -1])
+            yield self._norm(self._read(h_TNSD))
 
     def logits(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Tensor:
-        """Return the network's output [T, N, K]."""
-        h_TNSD = last(self._stream(parameters, x_TNI))
-        return linear(parameters, "L", self._norm(h_TNSD[:, :, -1]))
+        """Return the network's output [T, N, K] or, of every position, [T, N, S, K]."""
+        h = self._norm(self._read(last(self._stream(parameters, x_TNI))))
+        return linear(parameters, "L", h.flatten(1, -2)).view(*h.shape[:-1], self.num_classes)
 
     def norm_inputs(self, parameters: Tensors, x_TNI: Tensor) -> Iterator[Tensor]:
-        """Yield what each LayerNorm reads: [T, N, S, D], and at the end [T, N, D]."""
+        """Yield what each LayerNorm reads: [T, N, S, D], and at the end what is read out."""
         if self.pre_norm:
             yield self._embed(parameters, x_TNI)
         for block, h_TNSD in enumerate(self._stream(parameters, x_TNI), start=1):
             if block > self.depth:
-                yield h_TNSD[:, :, -1]
+                yield self._read(h_TNSD)
                 return
             yield h_TNSD
             normal_TNSD = self._norm(h_TNSD)
@@ -190,6 +194,9 @@ class Transformer(Network):
             z_TMP = x_TNI.reshape(num_trials, num_samples * self.positions, self.patch_dimensions)
             h_TNSD = z_TMP.bmm(w_e).view(num_trials, num_samples, self.positions, self.width)
         return h_TNSD + parameters["W_p"].mT.unsqueeze(1)
+
+    def _read(self, h_TNSD: Tensor) -> Tensor:
+        return h_TNSD if self.every_position else h_TNSD[:, :, -1]
 
     def _norm(self, h_TNSD: Tensor) -> Tensor:
         return layer_norm(h_TNSD, self.ln_eps)

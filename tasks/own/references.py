@@ -17,8 +17,8 @@ from depthrate.tasks.task import TaskError
 from depthrate.tasks.task_code import TaskCode, real_path
 from depthrate.tasks.user_code import code_of_file, code_of_installed
 
-OWN, REGRESSION = "own", "regression"
-HOSTS = {"collapse": OWN, OWN: OWN, REGRESSION: REGRESSION}
+OWN, REGRESSION, NEXT_TOKEN = "own", "regression", "next_token"
+HOSTS = {"collapse": OWN, OWN: OWN, REGRESSION: REGRESSION, NEXT_TOKEN: NEXT_TOKEN}
 """Tasks that take a network or data of the user's, and the task that such trials are of."""
 NAMED = ("arch", "dataset")
 DATA_FILES = (".npz", ".parquet")
@@ -106,9 +106,10 @@ def require_no_file_meant(name: str, value: Any, folder: Path) -> None:
         return
     if is_own(name, value) or not (folder / value).exists():
         return
+    from depthrate.tasks.data.markov import MARKOV
     from depthrate.tasks.data.published import PUBLISHED
 
-    if value not in PUBLISHED:
+    if value not in (*PUBLISHED, MARKOV):
         raise TaskError(
             f"dataset is {value!r}, which is no published data set; for the file or folder of that name give ./{value}"
         )

@@ -123,7 +123,7 @@ def own_schema(
         ours["weight_decay_last"] = replace(
             ours["weight_decay_last"], doc="the same of the last linear map's weight; null: weight_decay"
         )
-        ours |= {name: declared[name] for name in _NETWORK}
+        ours |= {name: declared[name] for name in _NETWORK if name in declared}
         ours |= {name: replace(ours[name], added_later=True) for name in OF_TEXTS if name in ours}
         for name in {argument.name for argument in network_arguments}.intersection(OF_TEXTS):
             ours.pop(name, None)

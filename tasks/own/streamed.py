@@ -98,6 +98,11 @@ class Streamed(ABC):
     def _dataset(self, x_MI: np.ndarray, labels_M: np.ndarray) -> Dataset:
         """Return a measured sample as a data set."""
 
+    @property
+    def least_measured(self) -> int:
+        """How many samples must be measured."""
+        return 2 * self.num_outputs
+
     def num_measured(self, asked: int | None) -> int:
         """Return how many samples are measured."""
         return min(self.num_samples, asked or self._default_measured())
@@ -282,8 +287,7 @@ class StreamedClasses(Streamed):
             return np.arange(len(split))
         labels = self._labels_N if split is self.sets.training else split.labels
         if labels is None:
-            rng = np.random.default_rng([data_seed, 0])
-            return np.sort(rng.choice(len(split), num_measured, replace=False))
+            return drawn_indices(len(split), num_measured, data_seed)
         by_class = np.argsort(labels, kind="stable")
         _, counts = np.unique(labels, return_counts=True)
         chosen = []
@@ -302,6 +306,11 @@ class StreamedClasses(Streamed):
             )
         order = np.argsort(labels_M, kind="stable")
         return Dataset(x_MI[order], labels_M[order], counts_K, self.sample_shape)
+
+
+def drawn_indices(num_samples: int, num_measured: int, data_seed: int) -> np.ndarray:
+    """Return the indices of a sample that is drawn from all alike, upwards."""
+    return np.sort(np.random.default_rng([data_seed, 0]).choice(num_samples, num_measured, replace=False))
 
 
 def looked_at(num_samples: int) -> np.ndarray:

@@ -223,7 +223,7 @@ class Own(NetworkTask[OwnParameters]):
         Raises:
             ParameterError: naming the parameters that exclude each other.
         """
-        _check_texts(self, trial)
+        check_texts(self, trial, is_text=self.data is None and PUBLISHED[trial.dataset].is_text)
         data = self.data_shape(trial)
         check_training(trial, data.num_samples)
         named_columns.asked(trial.measure)
@@ -300,10 +300,10 @@ def check_streaming(trial: OwnParameters, whole: Dataset | Streamed | None, **dr
                 "part, torch.utils.data.Subset(...), or stream: false to hold all in memory"
             )
     measured = whole.num_measured(trial.measure_samples)
-    if measured < min(2 * whole.num_outputs, count):
+    if measured < min(whole.least_measured, count):
         raise ParameterError(
             f"measure_samples is {trial.measure_samples}, but {trial.dataset!r} has {whole.num_outputs} outputs; give at least "
-            f"{2 * whole.num_outputs}"
+            f"{whole.least_measured}"
         )
 
 
@@ -382,9 +382,12 @@ def _callable(reference: str | None, parameter: str, files: Mapping[str, bytes] 
     return _Callable(named, short_name(reference), code, f"{Path(where).name}, {name}")
 
 
-def _check_texts(own: Own, trial: OwnParameters) -> None:
-    """Refuse what says how texts are read where there is none, so that no two trials differ in name only."""
-    is_text = own.data is None and PUBLISHED[trial.dataset].is_text
+def check_texts(own: Own, trial: OwnParameters, *, is_text: bool) -> None:
+    """Refuse what says how texts are read where there is none, so that no two trials differ in name only.
+
+    Raises:
+        ParameterError: naming it.
+    """
     for name in OF_TEXTS:
         value, least = getattr(trial, name, None), CollapseParameters.schema[name].minimum or 0
         if is_text and value is not None and (not isinstance(value, int) or value < least):

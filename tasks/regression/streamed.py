@@ -13,7 +13,7 @@ from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.data.preparation import moments
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.own.items import Items
-from depthrate.tasks.own.streamed import Streamed
+from depthrate.tasks.own.streamed import Streamed, drawn_indices
 from depthrate.tasks.regression.data import targets_of
 
 
@@ -44,8 +44,7 @@ class StreamedTargets(Streamed):
         return y_Bm
 
     def _chosen(self, split: Items, num_measured: int, data_seed: int) -> np.ndarray:
-        rng = np.random.default_rng([data_seed, 0])
-        return np.sort(rng.choice(len(split), num_measured, replace=False))
+        return drawn_indices(len(split), num_measured, data_seed)
 
     def _label_moments(self, y_M: np.ndarray, standardize: bool) -> tuple[Any, Any] | None:
         return moments(y_M, "per_feature" if standardize else "none")

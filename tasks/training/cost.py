@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.network import Network
 from depthrate.tasks.task import Engine
-from depthrate.tasks.training.plan import PolishPlan, TrainingPlan
+from depthrate.tasks.training.plan import PolishPlan, TrainingPlan, evaluation_rows
 from depthrate.tasks.training.polish_parameters import curve_steps
 
 SECONDS_PER_UNIT = 2.5e-10
@@ -62,6 +62,12 @@ class PackShape:
     def rows(self) -> int:
         """Rows of one step of one trial: samples x positions."""
         return (self.batch_size or self.data.num_samples) * self.network.rows_per_sample
+
+    @property
+    def evaluated_rows(self) -> int:
+        """Rows of one trial that are evaluated at once."""
+        at_once = evaluation_rows(self.data.num_classes if self.data.labels_tokens else 0)
+        return min(self.data.num_held * self.network.rows_per_sample, at_once)
 
 
 def max_pack_size(shape: PackShape, device: str) -> int:

@@ -100,7 +100,7 @@ def no_native_steps(shape: PackShape, device: str) -> str | None:
             f"(dufm, ufm, mufm) and words, not for {type(shape.network).__name__}"
         )
     if (reason := _only_eager(shape)) is not None:
-        return f"{reason}, and kernels have {' and '.join(BY_ENGINES)} on classes that are held"
+        return f"{reason}, and kernels have {' and '.join(BY_ENGINES)} on classes, one a sample, that are held"
     if shape.matmul_precision != "full":
         return f"matmul_precision is {shape.matmul_precision}, and kernels form products in full"
     return _not_here(device)
@@ -112,6 +112,8 @@ def _only_eager(shape: PackShape) -> str | None:
         return "targets are numbers"
     if shape.data.stream is not None:
         return "samples are streamed"
+    if shape.data.labels_tokens:
+        return "each token has a label"
     if shape.label_smoothing:
         return f"label_smoothing is {shape.label_smoothing}"
     return None if shape.optimizer in BY_ENGINES else f"optimizer is {shape.optimizer}"

@@ -18,6 +18,8 @@ BY_ENGINES = ("sgd", "adam")
 """Optimisers that native and compiled steps have; the others train eagerly."""
 EVALUATION_ROWS = 8192
 """Rows (samples x positions) evaluated at once: a bound on memory, and the same for every pack so that sums round alike."""
+EVALUATION_OUTPUTS = 2**21
+"""Numbers that a network gives for the rows evaluated at once, where each row has an output: a vocabulary may be large."""
 
 
 def order_bytes(num_samples: int) -> int:
@@ -96,6 +98,11 @@ class PolishPlan:
     point."""
     newton: bool = False
     """Whether at the last width Newton's method takes over from L-BFGS, near the end."""
+
+
+def evaluation_rows(outputs_a_row: int = 0) -> int:
+    """Return the rows evaluated at once, where each has so many outputs or, by default, a sample's rows share theirs."""
+    return min(EVALUATION_ROWS, EVALUATION_OUTPUTS // outputs_a_row) if outputs_a_row else EVALUATION_ROWS
 
 
 def learning_rate_factor(schedule: str, step: int, num_steps: int, milestones: tuple[int, ...] | None = None) -> float:

@@ -43,9 +43,11 @@ class StepNumbers(NamedTuple):
 def losses(kind: str, logits_TBK: Tensor, labels_TB: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """Return the data term [T]: mean cross-entropy, or (1/2B) ||f - Y||^2, Y the labels' one-hot rows or targets [T, B, K].
 
-    With label smoothing e cross-entropy is with (1 - e) of the label's one-hot row and e / K of each class.
+    Of outputs [T, B, S, K] with labels [T, B, S], a class a token, cross-entropy is the mean over all of them. With label
+    smoothing e cross-entropy is with (1 - e) of the label's one-hot row and e / K of each class.
     """
     if kind == "ce":
+        logits_TBK, labels_TB = logits_TBK.flatten(1, -2), labels_TB.flatten(1)
         log_probabilities_TBK = F.log_softmax(logits_TBK, dim=-1)
         loss_T = -log_probabilities_TBK.gather(-1, labels_TB.unsqueeze(-1)).squeeze(-1).mean(1)
         if not label_smoothing:

@@ -31,7 +31,7 @@ from depthrate.tasks.training.divergence import Divergence
 from depthrate.tasks.training.engine import EngineError
 from depthrate.tasks.training.native_evaluation import NativeEvaluation
 from depthrate.tasks.training.native_steps import NativeSteps, StepState
-from depthrate.tasks.training.plan import EVALUATION_ROWS, Hyperparameters, TrainingPlan, learning_rate_factor
+from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan, evaluation_rows, learning_rate_factor
 from depthrate.tasks.training.rates import Rates
 from depthrate.tasks.training.step import Moments, StepNumbers, agree, clipping, gradients, losses, lowered, optimise
 from depthrate.tasks.training.step_program import StepProgram
@@ -331,7 +331,7 @@ class FusedTrainer:
         """Return over the whole training set loss [T], samples whose class is found [T] and the loss's gradient [T, P]."""
         leaves = leaves_of(self.parameters(), self.network.fixed_parameters)
         num_samples = len(self.x_NI)
-        chunk = self._samples_at_once()
+        chunk = self.samples_at_once()
         loss_T = torch.zeros(self.num_trials, dtype=torch.float64, device=self.device)
         correct_T = torch.zeros_like(loss_T)
         gradient_TP = torch.zeros_like(self.theta_TP, dtype=torch.float64)
@@ -362,7 +362,7 @@ class FusedTrainer:
 
     def scores(self) -> dict[str, Tensor]:
         """Return loss and accuracy over all samples, by column, each [T] in float64, without a gradient."""
-        parameters, chunk = self.parameters(), self._samples_at_once()
+        parameters, chunk = self.parameters(), self.samples_at_once()
         loss_T = torch.zeros(self.num_trials, dtype=torch.float64, device=self.device)
         correct_T = torch.zeros_like(loss_T)
         with torch.no_grad():
@@ -379,23 +379,33 @@ class FusedTrainer:
 
         A network with several rows a sample is asked in parts: what it holds of a sample is larger than what it yields.
         """
-        rows = slice(trial, trial + 1)
         if self._by_kernels is not None and self._by_kernels.holds_layers:
-            yield from self._by_kernels.layers(self.theta_TP[rows])
+            yield from self._by_kernels.layers(self.theta_TP[trial : trial + 1])
             return
-        parameters = {name: p[rows] for name, p in self.parameters().items()}
-        untrained = {name: tensor[rows] for name, tensor in self.untrained.items()}
+        parameters, untrained = self._alone(trial)
         x_1NI = self.x_NI.unsqueeze(0)
         with torch.no_grad():
             if self.network.rows_per_sample == 1:
                 yield from self.network.features(parameters, x_1NI, untrained)
                 return
-            chunk = self._samples_at_once()
+            chunk = self.samples_at_once()
             inputs = [x_1NI[:, start : start + chunk] for start in range(0, x_1NI.shape[1], chunk)]
             parts: list[Iterable[Tensor]] = [self.network.features(parameters, part, untrained) for part in inputs]
             if not self.network.holds_only_features:
                 parts = [list(part) for part in parts]
             yield from (torch.cat(layer, dim=1) for layer in zip(*parts, strict=True))
+
+    def outputs(self, trial: int) -> Tensor:
+        """Return the outputs [1, N, ...] of one trial for all samples at once, without a gradient."""
+        parameters, untrained = self._alone(trial)
+        with torch.no_grad():
+            return self.network.logits(parameters, self.x_NI.unsqueeze(0), untrained)
+
+    def _alone(self, trial: int) -> tuple[Tensors, Tensors]:
+        """Return parameters and untrained state of one trial, each [1, ...]."""
+        rows = slice(trial, trial + 1)
+        untrained = {name: tensor[rows] for name, tensor in self.untrained.items()}
+        return {name: p[rows] for name, p in self.parameters().items()}, untrained
 
     def smallest_variance(self, trial: int) -> float | None:
         """Return the smallest variance of a row that a LayerNorm of one trial reads, where kernels can tell; else null."""
@@ -491,8 +501,9 @@ class FusedTrainer:
                     f"for {sorted(h.weight_decays)}; give one for {sorted(missing)} too"
                 )
 
-    def _samples_at_once(self) -> int:
-        return max(1, EVALUATION_ROWS // self.network.rows_per_sample)
+    def samples_at_once(self) -> int:
+        """Return the samples evaluated at once, the same for every pack so that sums round alike."""
+        return max(1, evaluation_rows() // self.network.rows_per_sample)
 
     def _column(self, values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64).to(self.plan.dtype).unsqueeze(1).to(self.device)
