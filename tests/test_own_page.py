@@ -75,8 +75,9 @@ def test_next_tokens_come_from_twenty_lines_to_a_fit_and_a_picture() -> None:
     assert "nc1" in invoke("run", "chain.yaml", "--workers", "1")
     results = depthrate.open("results")
     ((exponent,),) = results.sql("select exponent from fits where metric = 'nc1' and model = 'power'").fetchall()
-    assert exponent > 0.3
-    assert results.sql("select count(*) from results where nc1 > 0 and nc3 > 0 and accuracy > 0.3").fetchall() == [(9,)]
+    assert exponent > 0.1
+    wanted = "nc1 > 0 and cdnv > 0 and nc3_means > 0 and nc4 > 0.3 and accuracy > 0.3 and measured_classes > 2"
+    assert results.sql(f"select count(*) from results where {wanted}").fetchall() == [(9,)]
     invoke("report", "chain", "-o", "chain.html")
     assert "NC1 against depth" in Path("chain.html").read_text()
 

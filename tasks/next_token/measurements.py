@@ -83,6 +83,7 @@ MEASUREMENTS = (
         "Loss above the entropy",
         "loss minus the least expected one, the chain's entropy rate; below 0 sequences are learnt by heart; null for other "
         "data than markov",
+        axis="linear",
         per="step",
     ),
     Measurement(
