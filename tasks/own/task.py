@@ -93,7 +93,7 @@ class Own(NetworkTask[OwnParameters]):
         return {name: trial.arguments[name] for name in self.data_arguments}
 
     def complete(self, params: dict[str, Any]) -> None:
-        """Fill in the content's hash, and what the data tells a network.
+        """Fill in the content's hash, how it is streamed, and what the data tells a network.
 
         Raises:
             ParameterError: the data cannot be read, so that trials cannot be told from those of before.
@@ -101,8 +101,11 @@ class Own(NetworkTask[OwnParameters]):
         try:
             if self.data is not None:
                 trial = self.read(params)
-                params["dataset_hash"] = self.whole(trial).content_hash[:16]
+                whole = self.whole(trial)
+                params["dataset_hash"] = whole.content_hash[:16]
                 params["stream"] = self.data.settled(self._arguments_of_data(trial), trial.stream)
+                if isinstance(whole, Streamed):
+                    params["measure_samples"] = whole.num_measured(trial.measure_samples)
         except DatasetError as error:
             raise ParameterError(str(error)) from error
         if self.make is None:

@@ -130,7 +130,8 @@ def read_of(task):
 def test_streamed_samples_train_to_the_bit_as_held_ones(folder, dataset, task, params):
     own, held = sweep_in(folder, dataset, task, **params)
     _, streamed = sweep_in(folder, dataset, task, stream=True, measure_samples=500, **params)
-    assert held[0]["stream"] is None and streamed[0]["stream"] is True
+    assert (held[0]["stream"], held[0]["measure_samples"]) == (None, None)
+    assert (streamed[0]["stream"], streamed[0]["measure_samples"]) == (True, 200)
     assert held[0]["dataset_hash"] != streamed[0]["dataset_hash"]
     expected = run(own, held)
     assert expected[0].tables["curves"][-1]["loss"] < 0.8 * expected[0].tables["curves"][0]["loss"]
