@@ -45,7 +45,8 @@ def arrays_of_file(path: Path) -> Arrays:
         return _read_folder(path)
     if not path.is_file():
         raise DatasetError(
-            f"{path} does not exist; give an .npz, a .parquet file or a folder with a folder of images a class"
+            f"{path} does not exist; give an .npz, a .parquet file, a folder with x.npy and y.npy, or one with a folder of "
+            "images a class"
         )
     try:
         if path.suffix == ".npz":
@@ -116,6 +117,31 @@ def sets_of_function(make: Callable[..., Any], arguments: Mapping[str, Any], nam
         f"{name} returns {type(given).__name__}{f' of {len(parts)}' if isinstance(given, tuple) else ''}; return (x, y), "
         "(x, y, x_test, y_test), a mapping with these names, or map-style torch data sets (training, test)"
     )
+
+
+def is_of_mapped_arrays(path: Path) -> bool:
+    """Whether a path is a folder of arrays as numpy saves them one by one."""
+    return (path / "x.npy").is_file()
+
+
+def sets_of_folder(path: Path, name: str) -> Sets:
+    """Return the arrays `x.npy`, `y.npy`, and `x_test.npy`, `y_test.npy` where they are there, mapped from their files.
+
+    Raises:
+        DatasetError: one is missing, damaged or holds objects.
+    """
+    named = {}
+    for part in (*ARRAYS, TOKENS):
+        file = path / f"{part}.npy"
+        if not file.is_file():
+            continue
+        try:
+            named[part] = np.load(file, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise DatasetError(f"{file} cannot be read ({type(error).__name__}: {error}); write it anew") from error
+    if "y" not in named:
+        raise DatasetError(f"{path} has x.npy and no y.npy; give it the labels")
+    return _sets(_arrays(named, path), name)
 
 
 def _sets(arrays: Arrays, name: str) -> Sets:

@@ -5,12 +5,13 @@ Shapes: N samples, B of them that are read together.
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -89,8 +90,23 @@ class ArrayItems:
         return len(self.x)
 
     def read(self, indices_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return copies of these rows."""
-        return self.x[indices_B], self.y[indices_B]
+        """Return copies of these rows; of what is mapped from a file no more stays in the process's memory."""
+        found = self.x[indices_B], self.y[indices_B]
+        if self._mapping is not None:
+            self._mapping.madvise(mmap.MADV_DONTNEED)
+        return found
+
+    @cached_property
+    def _mapping(self) -> mmap.mmap | None:
+        """What maps the samples from a file to be read only, told that they are read here and there; null: nothing does."""
+        part: Any = self.x
+        while part is not None and not (isinstance(part, np.memmap) and part.mode == "r"):
+            part = getattr(part, "base", None)
+        mapping = getattr(part, "_mmap", None)
+        if mapping is None or not hasattr(mmap, "MADV_DONTNEED"):
+            return None
+        mapping.madvise(mmap.MADV_RANDOM)
+        return cast(mmap.mmap, mapping)
 
     def whole(self) -> tuple[np.ndarray, np.ndarray]:
         """Return both arrays as they are."""
@@ -235,8 +251,8 @@ def check_size(path: Path | str, num_bytes: float) -> None:
     if num_bytes > USABLE_SHARE * memory:
         raise DatasetError(
             f"{path} takes {num_bytes / 1e9:.1f} GB unpacked, and this machine has {memory / 1e9:.1f} GB of memory, where "
-            "training keeps a second copy; give stream: true and a function that returns a map-style data set or arrays mapped "
-            "from files, np.load('x.npy', mmap_mode='r'); or keep a part of it"
+            "training keeps a second copy; give stream: true with a folder of x.npy and y.npy or with a function that "
+            "returns a map-style data set; or keep a part of it"
         )
 
 

@@ -10,7 +10,14 @@ from typing import Any
 
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.data.sources import DatasetError
-from depthrate.tasks.own.arrays import Arrays, Sets, arrays_of_file, sets_of_function
+from depthrate.tasks.own.arrays import (
+    Arrays,
+    Sets,
+    arrays_of_file,
+    is_of_mapped_arrays,
+    sets_of_folder,
+    sets_of_function,
+)
 from depthrate.tasks.own.data import dataset_of
 from depthrate.tasks.own.streamed import Streamed, StreamedClasses
 
@@ -35,12 +42,13 @@ class OwnData:
         Raises:
             DatasetError: see `arrays_of_file`, `sets_of_function`, `Streamed`; or the arrays do not fit together.
         """
-        if self.path is None:
-            return self._made(arguments).read(stream)
+        if (made := self._made(arguments)) is not None:
+            return made.read(stream)
+        assert self.path is not None
         if stream:
             raise DatasetError(
-                f"stream is true, but {self.name} is read whole; give a function in a file, ./data.py:make, that returns a "
-                "map-style data set, or arrays mapped from files, np.load('x.npy', mmap_mode='r')"
+                f"stream is true, but {self.name} is read whole; give a folder with x.npy and y.npy, or a function in a file, "
+                "./data.py:make, that returns a map-style data set"
             )
         return _read(self.path, self.name, _changed_at(self.path), self.made_of)
 
@@ -52,19 +60,25 @@ class OwnData:
         """
         if isinstance(self.read(arguments, stream), Streamed):
             return True
-        return False if self.path is None and self._made(arguments).is_large else None
+        made = self._made(arguments)
+        return False if made is not None and made.is_large else None
 
     def is_from_loader(self, arguments: Mapping[str, Any]) -> bool:
         """Whether torch's loaders were returned, of which the data sets alone are taken."""
-        return self.path is None and self._made(arguments).is_from_loader
+        return (made := self._made(arguments)) is not None and made.is_from_loader
 
-    def _made(self, arguments: Mapping[str, Any]) -> _Made:
-        assert self.make is not None
-        return _made(self.make, self.name, tuple(arguments.items()), self.made_of, self.streamed_of)
+    def _made(self, arguments: Mapping[str, Any]) -> _Made | None:
+        """Return what has an index; null for files that are read whole."""
+        if self.make is not None:
+            return _made(self.make, self.name, tuple(arguments.items()), self.made_of, self.streamed_of)
+        assert self.path is not None
+        if not is_of_mapped_arrays(self.path):
+            return None
+        return _mapped(self.path, self.name, _changed_at(self.path), self.made_of, self.streamed_of)
 
 
 class _Made:
-    """What a function returned, read in one way or the other when that is first asked for."""
+    """What a function returned, or arrays mapped from files, read in one way or the other when that is first asked for."""
 
     def __init__(
         self,
@@ -103,6 +117,17 @@ def _changed_at(path: Path) -> tuple[int, ...]:
 @functools.lru_cache(maxsize=2)
 def _read(path: Path, name: str, changed_at: tuple[int, ...], made_of: Callable[[Arrays, str], Dataset]) -> Dataset:
     return made_of(arrays_of_file(path), name)
+
+
+@functools.lru_cache(maxsize=2)
+def _mapped(
+    path: Path,
+    name: str,
+    changed_at: tuple[int, ...],
+    made_of: Callable[[Arrays, str], Dataset],
+    streamed_of: Callable[[Sets, str], Streamed],
+) -> _Made:
+    return _Made(functools.partial(sets_of_folder, path, name), name, made_of, streamed_of)
 
 
 @functools.lru_cache(maxsize=2)

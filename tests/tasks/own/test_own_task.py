@@ -224,7 +224,7 @@ def test_data_larger_than_memory_is_refused_before_it_is_read(folder, monkeypatc
         Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "images" / name / "0.png")
     monkeypatch.setattr(os, "sysconf", lambda name: 10)
     for given in ("mine.npz", "./images"):
-        with pytest.raises(SweepError, match=r"of memory.*stream: true and a function"):
+        with pytest.raises(SweepError, match=r"of memory.*stream: true with a folder"):
             expand(sweep_in(folder, dataset=given))
 
 

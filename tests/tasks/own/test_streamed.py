@@ -15,6 +15,7 @@ from depthrate.sweeps.expand import expand
 from depthrate.sweeps.load import sweep_of_spec
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.own import items
+from depthrate.tasks.own.arrays import sets_of_folder
 from depthrate.tasks.own.reading import OwnData
 from depthrate.tasks.own.streamed import LOOKED_AT, Streamed, looked_at
 
@@ -224,23 +225,50 @@ def test_labels_are_known_behind_the_data_sets_that_torch_composes():
 
 
 def test_arrays_mapped_from_files_are_streamed(folder):
-    (folder / "mapped.py").write_text(
-        "import numpy as np\n"
-        "def make(stem):\n"
-        "    return np.load(f'{stem}_x.npy', mmap_mode='r'), np.load(f'{stem}_y.npy')\n"
-    )
     written = {}
     exec(ITEMS, written)
     whole = written["Items"](200)
-    np.save(folder / "mine_x.npy", whole.x)
-    np.save(folder / "mine_y.npy", np.array(list("abcd"))[whole.y])
-    task, trials = sweep_in(folder, stream=True, measure_samples=40)
-    expected = run(task, trials)
-    task, trials = sweep_in(folder, "./mapped.py:make", stream=True, measure_samples=40, stem=str(folder / "mine"))
-    assert_same(run(task, trials), expected)
+    (folder / "mine").mkdir()
+    np.save(folder / "mine" / "x.npy", whole.x)
+    with pytest.raises(SweepError, match=r"has x\.npy and no y\.npy"):
+        sweep_in(folder, "./mine")
+    np.save(folder / "mine" / "y.npy", np.array(list("abcd"))[whole.y])
+    for streaming in ({}, {"stream": True, "measure_samples": 40}):
+        task, trials = sweep_in(folder, **streaming)
+        expected = run(task, trials)
+        task, trials = sweep_in(folder, "./mine", **streaming)
+        assert_same(run(task, trials), expected)
+    assert isinstance(sets_of_folder(folder / "mine", "mine").training.x, np.memmap)
     np.savez(folder / "mine.npz", x=whole.x, y=whole.y)
-    with pytest.raises(SweepError, match=r"mine\.npz is read whole; give a function .* mmap_mode"):
+    with pytest.raises(SweepError, match=r"mine\.npz is read whole; give a folder with x\.npy"):
         sweep_in(folder, "mine.npz", stream=True)
+
+
+MAPPED = """
+import sys
+import numpy as np
+from depthrate.tasks.own.items import ArrayItems
+
+def peak_mb():
+    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) / 1024
+
+x = np.asarray(np.load("x.npy", mmap_mode="r"))
+items = ArrayItems(x, np.zeros(len(x), int), "x")
+before, rng = peak_mb(), np.random.default_rng(0)
+for _ in range(200):
+    read = x[rng.integers(len(x), size=64)] if "plain" in sys.argv else items.read(rng.integers(len(x), size=64))[0]
+print(peak_mb() - before)
+"""
+
+
+def test_what_is_read_of_a_mapped_file_does_not_stay_in_memory(tmp_path):
+    np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (1_000_000, 250)).flush()  # 1 GB of holes
+
+    def grown_mb(*how):
+        done = subprocess.run([sys.executable, "-c", MAPPED, *how], capture_output=True, text=True, cwd=tmp_path)
+        return float(done.stdout) if not done.returncode else done.stderr
+
+    assert grown_mb() < 30 < grown_mb("plain")
 
 
 @pytest.mark.parametrize(
