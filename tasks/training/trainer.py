@@ -54,7 +54,7 @@ EXACTNESS = 30
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Numbers over the whole training set, each a float64 tensor [T]."""
+    """Numbers over the whole training set, or what is measured of a streamed one, each a float64 tensor [T]."""
 
     loss: Tensor
     objective: Tensor
