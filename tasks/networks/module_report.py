@@ -108,6 +108,8 @@ def inspected(
     with torch.random.fork_rng(devices=[]), watched(module, names) as watch, costs, torch.no_grad(), flops:
         output = _run(module, x, name)
     _check_output(output, data, name)
+    if data.labels_tokens:
+        _check_causal(module, x, output, name)
     missing = [name for name in names if name not in watch.features]
     if missing:
         raise ParameterError(
@@ -171,6 +173,19 @@ def _check_output(output: Any, data: DataShape, name: str) -> None:
         )
     if output.shape != shape:
         raise ParameterError(f"{name} returns {list(output.shape)} for 2 samples; it must return {wanted}")
+
+
+def _check_causal(module: nn.Module, x: Tensor, output: Tensor, name: str) -> None:
+    """Refuse a module that reads the tokens that it is to predict."""
+    other = x.clone()
+    other[:, -1] = (x[:, -1] + 1) % (int(x.max()) + 1)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        changed = _run(module, other, name)
+    if not torch.allclose(changed[:, :-1], output[:, :-1], rtol=1e-3, atol=1e-5):
+        raise ParameterError(
+            f"{name} gives earlier tokens other outputs when the last token changes: it reads what it is to predict; "
+            "mask its attention (nn.Transformer.generate_square_subsequent_mask), or pad its convolutions in front"
+        )
 
 
 class _Costs:
