@@ -182,9 +182,12 @@ class ModuleNetwork(Network):
     def _call(self, parameters: Tensors, state: Tensors, x_NI: Tensor) -> Tensor:
         from torch.func import functional_call
 
+        from depthrate.tasks.networks.module_layers import attention_by_modules
+
         tensors = {**parameters, **{name: tensor for name, tensor in state.items() if name != DRAWS}}
         x = x_NI.reshape(x_NI.shape[0], *self.data.sample_shape)
-        return functional_call(self.report.module, tensors, (x,))
+        with attention_by_modules():
+            return functional_call(self.report.module, tensors, (x,))
 
     def _over_trials(self, call: Callable[..., Any], parameters: Tensors, state: Tensors, x_TNI: Tensor) -> Any:
         """Return what a call gives for each trial, stacked: fused, or one trial after the other."""

@@ -64,6 +64,17 @@ class Watch:
 
 
 @contextmanager
+def attention_by_modules() -> Iterator[None]:
+    """Keep torch's transformer layers from their fast path: it calls none of their modules and has no gradient under vmap."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
 def watched(module: nn.Module, names: Sequence[str], head: str | None = None) -> Iterator[Watch]:
     """Keep what the named modules give while the block runs, and what the last (or the named) linear map reads and gives."""
     watch, handles = Watch(), []
@@ -97,7 +108,8 @@ def watched(module: nn.Module, names: Sequence[str], head: str | None = None) ->
         if name in names:
             handles.append(inner.register_forward_hook(keep(name)))
     try:
-        yield watch
+        with attention_by_modules():
+            yield watch
     finally:
         for handle in handles:
             handle.remove()

@@ -55,6 +55,23 @@ class Net(nn.Module):
         return self.head(h)
 
 
+class Gpt(nn.Module):
+    def __init__(self, depth, width, vocabulary_size, context_length):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocabulary_size, width), nn.Embedding(context_length, width)
+        self.blocks = nn.ModuleList(
+            [nn.TransformerEncoderLayer(width, 2, width, 0.0, batch_first=True) for _ in range(depth)]
+        )
+        self.head = nn.Linear(width, vocabulary_size)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(context_length))
+
+    def forward(self, x):
+        h = self.tokens(x) + self.places.weight
+        for block in self.blocks:
+            h = block(h, src_mask=self.mask, is_causal=True)
+        return self.head(h)
+
+
 class Last(Net):
     def forward(self, x):
         return super().forward(x)[:, -1]
@@ -343,9 +360,12 @@ def test_other_numbers_for_the_same_tokens_change_nothing(folder):
     )
 
 
-@pytest.mark.parametrize("arch", ["t12", "./model.py:Net"])
+@pytest.mark.parametrize("arch", ["t12", "./model.py:Net", "./model.py:Gpt"])
 def test_trials_are_the_same_alone_and_after_an_interruption(folder, arch):
-    task, pack = pack_of(sweep_in(folder, arch=arch, test=True, lr="none", grid={"depth": [2], "lr": [0.1, 0.05]}))
+    own = {} if arch == "t12" else {"layers": "blocks.*"}
+    task, pack = pack_of(
+        sweep_in(folder, arch=arch, test=True, lr="none", grid={"depth": [2], "lr": [0.1, 0.05]}, **own)
+    )
     whole = list(task.run(pack, Context(ids_of(pack), data=Folder("."))))
     assert len(whole) == 4 and {row["split"] for row in whole[0].tables["metrics"]} == {"train", "test"}
     alone = list(task.run(pack[2:3], Context(ids_of(pack[2:3]), data=Folder("."))))
