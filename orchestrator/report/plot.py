@@ -92,6 +92,7 @@ def make_layout(axes: Axes, y_values: Iterable[float], legend_rows: int) -> dict
     axis |= {"ticks": "outside", "ticklen": 4}
     # the legend stands on the figure's bottom edge, as wide as the figure, and pushes the axes up
     legend = {"orientation": "h", "xref": "container", "yref": "container", "x": 0, "y": 0, "yanchor": "bottom"}
+    legend["maxheight"] = 1  # it has its rows; plotly would cut it at half of the figure
     return {
         "xaxis": axis | x_scale | {"title": {"text": escape_for_plotly(axes.x_title), "standoff": 6}},
         "yaxis": axis | y_scale | {"title": {"text": escape_for_plotly(axes.y_title), "standoff": 8}},

@@ -12,11 +12,14 @@ const make = (tag, properties = {}, ...children) => {
   return made;
 };
 
-const text = (value, digits = 4) => {
+// Measured numbers keep the zeros at their end; those that somebody wrote do not get any.
+const text = (value, digits = 4, keepsZeros = false) => {
   if (value === null || value === undefined) return "";
   if (typeof value !== "number") return Array.isArray(value) ? value.map((each) => text(each)).join(", ") : String(value);
+  if (keepsZeros && value) return value.toPrecision(digits).includes("e") ? value.toExponential(digits - 1) : value.toPrecision(digits);
   return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(digits)));
 };
+const isMeasured = (value, digits) => typeof value === "number" && Number(value.toPrecision(digits)) !== value && !Number.isInteger(value);
 
 // What is wrong, by who says it: the store is away, the server is, an answer is none.
 const wrongs = new Map();
@@ -73,8 +76,8 @@ const bar = (counts, total) => {
 
 const lines = (sentences) => make("ul", { className: "told" }, ...sentences.map((each) => make("li", { textContent: each })));
 const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString();
-const cell = (label, content, className = "", digits = 4) => {
-  const made = make("td", { className, data: { label } }, content instanceof Node ? content : text(content, digits));
+const cell = (label, content, className = "", digits = 4, keepsZeros = false) => {
+  const made = make("td", { className, data: { label } }, content instanceof Node ? content : text(content, digits, keepsZeros));
   if (!made.textContent && !(content instanceof Node)) made.classList.add("none");
   return made;
 };
@@ -105,6 +108,7 @@ const makeTable = (target, { link, filter, shown, states, digits = 4 }) => {
   const isNumber = (place) => data.rows.some((row) => typeof row[place] === "number");
   const draw = () => {
     const numeric = data.columns.map((_, place) => isNumber(place)), wanted = tests();
+    const measured = data.columns.map((_, place) => data.rows.some((row) => isMeasured(row[place], digits)));
     let rows = data.rows.filter((row) => wanted.every((test) => test(row)) && (!states?.size || states.has(row[1])));
     if (column >= 0) rows = [...rows].sort((a, b) => {
       const order = compare(a[column], b[column]);
@@ -114,12 +118,12 @@ const makeTable = (target, { link, filter, shown, states, digits = 4 }) => {
     box.hidden = !data.columns.length;
     const drawn = new Map(); // a row that is as it was stays: most are, and a selection in them with it
     body.replaceChildren(...rows.slice(0, SHOWN_ROWS).map((row, number) => {
-      const known = `${key}${JSON.stringify(row)}${link ? "" : number}`;
+      const known = `${key}${measured}${JSON.stringify(row)}${link ? "" : number}`;
       const made = kept.get(known) ?? make("tr", {}, ...row.map((value, place) => {
         const name = data.columns[place];
         if (link && place === 0) return cell(name, make("a", { href: link(value) }, make("code", { textContent: value })));
         if (link && place === 1) return cell(name, pill(value));
-        return cell(name, value, numeric[place] ? "number" : name === "error" ? "long" : "", digits);
+        return cell(name, value, numeric[place] ? "number" : name === "error" ? "long" : "", digits, measured[place]);
       }));
       drawn.set(known, made);
       return made;

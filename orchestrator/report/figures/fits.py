@@ -46,6 +46,8 @@ from depthrate.tasks.fits.rates import predict
 
 SLOPES = {"−½": 0.5, "−1": 1.0}
 """Reference lines of pure powers, to compare slopes with."""
+NAMED_RIVALS = 4
+"""Of so many groups each line stands in the legend; of more, what another model's lines look like."""
 LEAST_DECAY = 0.2
 """Exponent of the fastest curve from which on these are drawn: beside what stays or grows they mean nothing."""
 
@@ -79,7 +81,10 @@ def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
     for index, (curve, points) in enumerate(shown):
         look = looks[index]
         traces += _point_traces(curve, points, look, f"g{index}", MAX_POINTS // len(shown))
-        traces += _fit_traces(curve, points, look, f"g{index}")
+        traces += _fit_traces(curve, points, look, f"g{index}", names_rival=len(shown) <= NAMED_RIVALS)
+    if len(shown) > NAMED_RIVALS and any(trace.get("meta") == "rival" for trace in traces):
+        grey = {"color": GREY, "dash": "dot", "width": 2}
+        traces.append(make_trace([None], [None], "rivals", name="another model, preferred by AICc", line=grey))
     x_values = pd.concat([points["x"] for _, points in shown]).astype(float)
     means, x_max = _mean_table(shown[0][1]), float(x_values.max())
     y_range = _make_room(log_range([y for trace in traces for y in trace["y"] if y], 0.07), means, x_max, slopes)
@@ -139,7 +144,7 @@ def _point_traces(curve: FittedCurve, points: pd.DataFrame, look: Look, group: s
     return traces
 
 
-def _fit_traces(curve: FittedCurve, points: pd.DataFrame, look: Look, group: str) -> list[Trace]:
+def _fit_traces(curve: FittedCurve, points: pd.DataFrame, look: Look, group: str, *, names_rival: bool) -> list[Trace]:
     """The fitted power law and, where AICc clearly prefers another model, that one."""
     power, line = power_law(curve), {"color": look.colour, "width": 2.5, "dash": look.dash}
     if power is None:
@@ -152,8 +157,9 @@ def _fit_traces(curve: FittedCurve, points: pd.DataFrame, look: Look, group: str
     traces = [make_trace(x, predict(power, x), group, name=name, line=line, meta="fit")]
     rival = preferred_model(curve)
     if rival is not None:
-        name = _legend_name(curve, f"{MODELS[rival.model].words}, preferred by AICc")
-        traces.append(make_trace(x, predict(rival, x), group, name=name, line=line | {"dash": "dot", "width": 2}))
+        name = _legend_name(curve, f"{MODELS[rival.model].words}, preferred by AICc") if names_rival else None
+        dotted = line | {"dash": "dot", "width": 2}
+        traces.append(make_trace(x, predict(rival, x), group, name=name, line=dotted, meta="rival"))
     return traces
 
 

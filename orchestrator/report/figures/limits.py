@@ -23,6 +23,8 @@ from depthrate.orchestrator.report.words import escape, escape_for_plotly, numbe
 from depthrate.tasks.measurement import Measurement
 
 MAX_GROUPS = 6
+SHORT_NAME = 24
+"""Characters of a group's name of which several stand in a row of the legend; the two lines of theory have one of their own."""
 FARTHEST_BOUND = 10.0
 """Times the largest value: a bound above that does not stretch the axis."""
 
@@ -51,7 +53,9 @@ def _limit_plot(data: ReportData, each: Measurement) -> Plot | None:
         name = ", ".join(f"{n} = {value}" for n, value in zip(by, key, strict=True)) or each.label.lower()
         traces += _group_traces(data, each, part, f"o{index}", escape_for_plotly(name), colour)
     traces += _keys(traces, is_limit=_is_limit(data, each, frame))
-    rows = 1 + sum(trace["showlegend"] for trace in traces) // 3
+    named = [trace for trace in traces if trace["showlegend"]]
+    is_long = any(len(trace["name"]) > SHORT_NAME for trace in named if trace["legendgroup"].startswith("o"))
+    rows = len(named) if is_long else 1 + len(named) // 3
     measured = [y for trace in traces for y in trace["y"] if y and trace["legendgroup"] != "bound"]
     bounds = [y for trace in traces for y in trace["y"] if y and trace["legendgroup"] == "bound"]
     far = [y for y in bounds if y > FARTHEST_BOUND * max(measured)]
