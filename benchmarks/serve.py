@@ -4,14 +4,16 @@
 
 A sweep of tiny trials, each a commit, runs with `depthrate run --workers 1` for about that long; so many windows of Chromium
 show its page, with `--report` the figures among the rest. A row is as late as the page shows a trial as done after its commit
-was written. Printed are, each two minutes, the trials that were committed, their rows' lateness (median, 95 %, most) and the
-resident memory of the server and of the process that draws for it.
+was written; on a machine with few cores that is mostly the windows' own work, so that it stands beside the lateness of the
+server's answer to who asks each half second. Printed are, each two minutes, the trials that were committed, both latenesses
+(median, 95 %, most) and the resident memory of the server and of the process that draws for it.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import math
 import os
 import shutil
@@ -20,7 +22,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +93,16 @@ def main() -> None:
             window._devtools("Emulation.setDeviceMetricsOverride", size)
             window._post("/url", {"url": f"{address}sweep/many/"})
             window.run(WATCH)
+        answered: dict[str, float] = {}
+        threading.Thread(target=_ask, args=(f"{address}sweep/many/trials.json", answered), daemon=True).start()
         print(
-            "minute   trials   late: median   95 %   most (s)   server MB   drawing MB   load   warnings shown",
-            flush=True,
+            "seconds late: median, 95 %, most\n"
+            "minute   trials        shown             answered      server MB   drawing MB   load"
         )
         began, told = time.time(), time.time()
         while time.time() < began + 60 * given.minutes and run.poll() is None:
             time.sleep(min(EVERY_S, max(0.1, began + 60 * given.minutes - time.time())))
-            told = _tell(windows, store, serve.pid, began, told)
+            told = _tell(windows, answered, store, serve.pid, began, told)
         if given.module != "depthrate":
             print((folder / "serve.log").read_text())
 
@@ -132,7 +138,26 @@ def _wait(holds: object, patience_s: float = 60.0) -> None:
         time.sleep(0.1)
 
 
-def _tell(windows: list[Browser], store: Path, pid: int, began: float, told: float) -> float:
+def _ask(address: str, answered: dict[str, float]) -> None:
+    """Note when the server answered that a trial is done, first."""
+    tag = ""
+    while True:
+        time.sleep(0.5)
+        asked = urllib.request.Request(address, headers={"If-None-Match": tag})
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(asked, timeout=60) as answer,
+        ):  # also: nothing has changed
+            tag, rows = answer.headers["ETag"], json.load(answer)["rows"]
+            now = time.time()
+            for row in rows:
+                if row[1] in ("ok", "diverged"):
+                    answered.setdefault(row[0], now)
+
+
+def _tell(
+    windows: list[Browser], answered: dict[str, float], store: Path, pid: int, began: float, told: float
+) -> float:
     """Print what was committed since `told`, but for the last ten seconds, and return until when that is."""
     until = time.time() - 10.0
     committed: dict[str, float] = {}
@@ -140,21 +165,21 @@ def _tell(windows: list[Browser], store: Path, pid: int, began: float, told: flo
         written = path.stat().st_mtime
         if told <= written < until:
             committed |= dict.fromkeys(pq.read_table(path, columns=["trial_id"])["trial_id"].to_pylist(), written)
-    late = []
-    for window in windows:
-        shown = window.run("return window.firstShown")
-        late += [shown[trial_id] - at if trial_id in shown else float("inf") for trial_id, at in committed.items()]
-    late.sort()
+    seen = [window.run("return window.firstShown") for window in windows]
+    late = [_late(committed, seen), _late(committed, [dict(answered)])]
     said = [window.run("return document.getElementById('said').textContent") for window in windows]
-    median, most = (statistics.median(late), late[-1]) if late else (float("nan"),) * 2
-    tail = late[int(0.95 * len(late))] if late else float("nan")
     drawing = sum(_resident_mb(child) for child in _children(pid))
     print(
-        f"{(time.time() - began) / 60:6.1f}   {len(committed):6}   {median:12.1f}   {tail:4.1f}   {most:8.1f}   "
+        f"{(time.time() - began) / 60:6.1f}   {len(committed):6}   {late[0]:18}   {late[1]:18}   "
         f"{_resident_mb(pid):9.0f}   {drawing:10.0f}   {os.getloadavg()[0]:4.1f}   {' '.join(filter(None, said))}",
         flush=True,
     )
     return until
+
+
+def _late(committed: dict[str, float], seen: list[dict[str, float]]) -> str:
+    late = sorted(shown.get(trial_id, math.inf) - at for shown in seen for trial_id, at in committed.items())
+    return f"{statistics.median(late):.1f}, {late[int(0.95 * len(late))]:.1f}, {late[-1]:.1f}" if late else "nothing"
 
 
 def _children(pid: int) -> list[int]:

@@ -157,9 +157,9 @@ def _fit_traces(curve: FittedCurve, points: pd.DataFrame, look: Look, group: str
     traces = [make_trace(x, predict(power, x), group, name=name, line=line, meta="fit")]
     rival = preferred_model(curve)
     if rival is not None:
-        name = _legend_name(curve, f"{MODELS[rival.model].words}, preferred by AICc") if names_rival else None
+        words = _legend_name(curve, f"{MODELS[rival.model].words}, preferred by AICc") if names_rival else None
         dotted = line | {"dash": "dot", "width": 2}
-        traces.append(make_trace(x, predict(rival, x), group, name=name, line=dotted, meta="rival"))
+        traces.append(make_trace(x, predict(rival, x), group, name=words, line=dotted, meta="rival"))
     return traces
 
 
