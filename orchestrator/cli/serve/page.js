@@ -241,7 +241,7 @@ const makeFigures = (target) => {
 const described = (values) => {
   const list = make("dl");
   for (const [name, value] of Object.entries(values).filter(([, value]) => text(value) !== ""))
-    list.append(make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: text(value) })));
+    list.append(make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: text(value, 4, isMeasured(value, 4)) })));
   return list;
 };
 
