@@ -27,6 +27,8 @@ from depthrate.tasks.papers import PAPERS
 FOLDER = Path(__file__).parent / "atlas"
 STORE = FOLDER / "store"
 IMAGES = FOLDER / "images"
+FIRST_PAGE = "../index.md"
+"""Of the site: it shows all figures too."""
 _BEHIND_NUMBER = re.compile(r"figure-\d+-(.*)\.svg")
 
 
@@ -99,13 +101,7 @@ def pages() -> Iterator[tuple[str, str]]:
         "lie in `docs/atlas/store`: `depthrate query --store docs/atlas/store --sweep NAME 'select ...'` asks them, and",
         "`python docs/atlas.py` draws every picture again without training. Machine: 2 cores of an AMD EPYC, no GPU.",
         "",
-        _table(
-            ["figure", "of the paper", "verdict", "what was run"],
-            [
-                [f"[`{f.key}`]({_page(f.paper)}#{_anchor(f.figure)})", f"{f.paper}, {f.figure}", f.verdict, _ran(f)]
-                for f in figures
-            ],
-        ),
+        _all_figures(figures),
         "```{toctree}",
         ":maxdepth: 1",
         "",
@@ -120,6 +116,20 @@ def pages() -> Iterator[tuple[str, str]]:
             _page(paper),
             "\n".join([f"# {paper}: {title}", "", "From `python docs/atlas.py`. [All figures](index.md)", "", *told]),
         )
+    first = (FOLDER / FIRST_PAGE).read_text()
+    before, begin, behind = first.partition("<!-- the atlas's figures -->\n")
+    assert begin, f"{FIRST_PAGE} has no place for the atlas's figures"
+    yield FIRST_PAGE, f"{before}{begin}{_all_figures(figures, folder='atlas/')}{behind[behind.index('```{toctree}') :]}"
+
+
+def _all_figures(figures: Sequence[AtlasFigure], folder: str = "") -> str:
+    return _table(
+        ["figure", "of the paper", "verdict", "what was run"],
+        [
+            [f"[`{f.key}`]({folder}{_page(f.paper)}#{_anchor(f.figure)})", f"{f.paper}, {f.figure}", f.verdict, _ran(f)]
+            for f in figures
+        ],
+    )
 
 
 def _ran(figure: AtlasFigure) -> str:
