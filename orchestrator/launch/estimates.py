@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from depthrate.orchestrator.executors.machine import core_speed
 from depthrate.orchestrator.launch.plan import Plan
 from depthrate.orchestrator.monitor.cost import device_kind, device_word, span_s
 from depthrate.storage.attempts.records import Record, records_of_attempts
@@ -31,6 +32,10 @@ MOST_TRIALS = 1000
 MOST_PACKS = 64
 NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
 """What a task raises on the parameters of trials that it cannot have run."""
+START_S = 2.5
+"""Of one core, that a worker takes until its first pack: it imports torch (measured)."""
+PACK_S, TRIAL_S = 0.3, 0.2
+"""Of one core, that a pack and each of its trials take beside training: kernels are looked at, results committed (measured)."""
 NEAREST = 7
 """Measured packs whose median corrects a pack's estimate: those whose trials were reckoned to take about as long."""
 
@@ -50,6 +55,8 @@ class Estimates:
     """Engine -> those of `measured` whose steps it ran, which correct packs whose steps it will run, if there are any."""
     asked: Engine = Engine.EAGER
     """The engine that packs ask for."""
+    speed: float = 1.0
+    """Of a core here, over the one for which tasks reckon; packs that were measured on this device know it already."""
 
     def __call__(self, pack: Pack) -> float | None:
         """Return the rough seconds on one core (or GPU, where measured ones correct it); None where nothing is known."""
@@ -57,6 +64,8 @@ class Estimates:
             return None
         engine = self._engine(pack)
         reckoned_s = estimated_wall_s(pack, self.task, engine)
+        if not self.measured:
+            return PACK_S + TRIAL_S * len(pack.trials) + reckoned_s / self.speed
         return reckoned_s * self._factor(reckoned_s / max(1, len(pack.trials)), engine)
 
     def _engine(self, pack: Pack) -> Engine:
@@ -81,10 +90,11 @@ class Estimates:
         packs = "the last measured pack" if len(self.measured) == 1 else f"the last {len(self.measured)} measured packs"
         return f"corrected by what {packs} of task {self.task.name} took"
 
-    def hours(self, packs: Iterable[Pack]) -> float | None:
-        """Return the hours of these packs; None without any estimate."""
+    def hours(self, packs: Sequence[Pack], workers: int) -> float | None:
+        """Return the hours of these packs and of so many workers' beginning; None without any estimate."""
         seconds = [self(pack) for pack in packs]
-        return None if None in seconds else sum(s for s in seconds if s is not None) / 3600
+        start_s = START_S * min(workers, len(packs)) if self.task.fused else 0.0
+        return None if None in seconds else (start_s + sum(s for s in seconds if s is not None)) / 3600
 
     def _factor(self, reckoned_s: float, engine: Engine) -> float:
         measured = self.by_engine.get(engine) or self.measured
@@ -104,7 +114,8 @@ def make_estimates(plan: Plan, store: Store, device: str, asked: Engine = Engine
     by_engine, overheads_s = _measured(task, device, plan.snapshot, store) if plan.packs else ({}, [])
     measured = sorted(pair for pairs in by_engine.values() for pair in pairs)
     overhead_s = statistics.median(overheads_s) if overheads_s else 0.0
-    return Estimates(task, device, overhead_s, measured, by_engine, asked)
+    speed = core_speed() if plan.packs and task.fused and not measured else 1.0
+    return Estimates(task, device, overhead_s, measured, by_engine, asked, speed)
 
 
 def _measured(

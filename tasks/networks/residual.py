@@ -85,6 +85,7 @@ class ResidualNetwork(Network):
             products * self.width**2,
             kept=self.width * 3 * self.depth,
             kept_by_process=self.width * (self.depth * (3 + self.linear_layers) + 4),
+            native_s=2.8e-11,
         )
 
     def kernels(self) -> Kernels | None:

@@ -10,17 +10,17 @@ from depthrate.tasks.task import Engine
 from depthrate.tasks.training.plan import PolishPlan, TrainingPlan, evaluation_rows
 from depthrate.tasks.training.polish_parameters import curve_steps
 
-SECONDS_PER_UNIT = 2.5e-10
-"""Measured on the quickstart's packs; plans correct it by what the store's trials took."""
+SECONDS_PER_UNIT = 1.4e-10
+"""Of eager steps, measured on packs of convolutions and BatchNorm; plans correct it by what the store's trials took."""
 FIXED_UNITS = 1e5
 """Of one matrix product, however small."""
-NATIVE_S_PER_UNIT = 1e-10
-"""Of native steps, which have no fixed part worth a word: 0.8 to 1.2 (measured: depth 3 to 128, 32 to 1,437 rows)."""
 SPEED_UP = 2.0
 """Of a compiled step over an eager one: 1.4 to 3 measured."""
 
 POLISH_FACTOR = 2.5
 """An evaluation of polish, in float64, over a step of training with as many rows."""
+STATIONARY_SHARE = 0.3
+"""Of the evaluations that a trial may take, those it does take until it is stationary (measured, depth 2 to 34)."""
 
 
 LAYER_S, LAYER_S_PER_NUMBER = 4e-4, 1.2e-8
@@ -82,7 +82,8 @@ def estimate_s(shape: PackShape, engine: Engine = Engine.EAGER) -> float:
     whole_s = step_s(shape, shape.data.num_held, Engine.NATIVE if native else Engine.EAGER)
     evaluations = len(curve_steps("constant", shape.num_steps, 0))  # forward and backward over all samples
     if shape.polish is not None:
-        evaluations += round(POLISH_FACTOR * shape.polish.num_evaluations)
+        taken = STATIONARY_SHARE if shape.polish.to_stationary else 1.0
+        evaluations += round(POLISH_FACTOR * taken * shape.polish.num_evaluations)
     geometry_s = sum(
         LAYER_S + LAYER_S_PER_NUMBER * shape.data.num_held * layer.width for layer in shape.network.layers()
     )
@@ -101,7 +102,8 @@ def step_s(shape: PackShape, num_samples: int, engine: Engine) -> float:
     if engine is Engine.NATIVE:
         numbers = 2 if shape.dtype == "float64" else 1
         rows = num_samples * shape.network.rows_per_sample
-        return NATIVE_S_PER_UNIT * numbers * rows * shape.network.step_cost().multiply_adds
+        cost = shape.network.step_cost()  # native steps have no fixed part worth a word
+        return cost.native_s * numbers * rows * cost.multiply_adds
     eager_s = _eager_step_s(shape.network, num_samples)
     return eager_s / SPEED_UP if engine is Engine.COMPILED else eager_s
 

@@ -19,9 +19,9 @@ from depthrate.tasks.words.schema import WordsParameters
 if TYPE_CHECKING:
     from depthrate.tasks.words.training import WordsTraining
 
-MULTIPLY_ADDS_PER_S, STEP_OVERHEAD_S = 4e10, 4e-4
+MULTIPLY_ADDS_PER_S, STEP_OVERHEAD_S = 7e10, 2e-4
 """Of one core in the matrix products of an eager step, and what a step takes beside them (measured)."""
-NATIVE_MULTIPLY_ADDS_PER_S, NATIVE_STEP_OVERHEAD_S = 4.5e10, 5e-5
+NATIVE_MULTIPLY_ADDS_PER_S, NATIVE_STEP_OVERHEAD_S = 8e10, 3e-5
 """Of native steps, of which those are not taken that a word said twice at a place repeats."""
 FUSED_MULTIPLY_ADDS = 1e8
 """Of one step, up to which fusing pays on a CPU: beyond it the matrix products take all the time."""

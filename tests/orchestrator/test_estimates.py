@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from benchmarks.store_synthetic import PACK_S, write_pack
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.cli.app import app
-from depthrate.orchestrator.launch.estimates import Estimates, make_estimates
+from depthrate.orchestrator.launch.estimates import PACK_S as PACK_S_BESIDE
+from depthrate.orchestrator.launch.estimates import START_S, TRIAL_S, Estimates, make_estimates
 from depthrate.orchestrator.launch.plan import check_sweep, make_plan
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
@@ -61,7 +62,9 @@ def test_processor_seconds_of_measured_packs_correct_it_and_wall_time_does_not(t
 def test_packs_without_processor_seconds_or_on_another_device_say_nothing(tmp_path: Path) -> None:
     store = store_with(str(tmp_path / "a"), cpu_s=None)
     estimates, reckoned, same = estimates_of(store)
-    assert same == reckoned and estimates.remark == "" and not estimates.measured
+    beside_s = PACK_S_BESIDE + TRIAL_S * 2  # what is left of a pack
+    assert same == pytest.approx([beside_s + each / estimates.speed for each in reckoned])
+    assert estimates.remark == "" and not estimates.measured
     assert not estimates_of(store_with(str(tmp_path / "b"), cpu_s=1.0), "cuda")[0].measured
 
 
@@ -82,7 +85,8 @@ def test_table_and_sentence_of_a_plan_agree(tmp_path: Path) -> None:
     call = ["plan", str(tmp_path / "measured.yaml"), "--store", str(tmp_path / "store")]
     said = json.loads(CliRunner().invoke(app, [*call, "--json"]).output)
     each = [pack["estimated_core_s"] for pack in said["packs"]]
-    assert said["estimated_core_hours"] == pytest.approx(sum(each) / 3600) and said["estimate_rests_on_packs"] == 2
+    assert said["estimated_core_hours"] == pytest.approx((sum(each) + START_S * min(said["workers"], len(each))) / 3600)
+    assert said["estimate_rests_on_packs"] == 2
     shown = CliRunner().invoke(app, call).output
     assert "corrected by what the last 2 measured packs of task collapse took" in " ".join(shown.split())
     assert f" {float(f'{each[0]:.2g}'):g}" in shown
@@ -114,7 +118,7 @@ def test_packs_are_reckoned_and_corrected_for_the_engine_that_will_run_them(tmp_
     assert native_s < eager_s / 2
     asks_natively = make_estimates(plan, store, "cpu", Engine.AUTO)
     without = dataclasses.replace(asks_natively, measured=(), by_engine={})
-    assert without(pack) == native_s
+    assert without(pack) == pytest.approx(PACK_S_BESIDE + TRIAL_S * len(pack.trials) + native_s / without.speed)
     ran_eagerly = [(0.0, 7.0)]
     assert dataclasses.replace(without, measured=ran_eagerly, by_engine={"eager": ran_eagerly})(pack) == 7 * native_s
     by_engine = {"eager": ran_eagerly, "native": [(0.0, 3.0)]}

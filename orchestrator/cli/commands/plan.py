@@ -117,7 +117,7 @@ def _costs(options: LaunchOptions, store: Store, data: DataFolder) -> dict[str, 
         machines = machines_of(options, checked.sweep, store)
         plan = plan_on(machines, checked, store)
         row["done"], row["packs"] = len(plan.done), len(plan.packs)
-        hours = estimates_on(machines, plan, store).hours(plan.packs)
+        hours = estimates_on(machines, plan, store).hours(plan.packs, machines.workers)
         row["hours"] = None if hours is None else float(f"{hours:.2g}")
         check_data(checked, data)
     except ValueError as error:
@@ -146,7 +146,7 @@ def _as_json(
         "worker_memory_gb": None if machines.memory_bytes is None else machines.memory_bytes / 1e9,
         "workers": machines.workers,
         "device": machines.device,
-        "estimated_core_hours": estimates.hours(plan.packs),
+        "estimated_core_hours": estimates.hours(plan.packs, machines.workers),
         "estimate_rests_on_packs": len(estimates.measured),
         "remarks": list(plan.checked.task.remarks([trial.params for pack in plan.packs for trial in pack.trials])),
         **details,
@@ -193,7 +193,7 @@ def print_cost(
     console: Console, plan: Plan, machines: ComputeTarget, estimates: Estimates, details: dict[str, Any]
 ) -> None:
     """Say what a plan costs, or that nobody knows before a pack has run."""
-    hours = estimates.hours(plan.packs)
+    hours = estimates.hours(plan.packs, machines.workers)
     if hours is not None:
         wall = hours / min(machines.workers, len(plan.packs))
         text = f"about {hours:.2g} {estimates.unit}-hours, {wall:.2g} h with {machines.workers} workers on {machines.device}"
