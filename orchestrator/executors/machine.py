@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shutil
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-MULTIPLY_ADDS_PER_S = 4.5e10
-"""Of the core on which tasks' reckonings of time were measured, in `core_speed`'s product."""
-SPEEDS = (0.25, 2.0)
-"""Between which `core_speed` is believed: some libraries multiply by units of the processor that training does not use."""
 USABLE_SHARE = 0.8
 """Of the memory: the rest is for the system, the driver, and what a prediction is off by."""
 
@@ -60,19 +52,6 @@ def choose_machine(device: str, workers: int | None) -> Machine:
     workers = workers or len(os.sched_getaffinity(0))
     total = main_memory_bytes()
     return Machine("cpu", workers, memory_bytes=None if total is None else USABLE_SHARE * total / workers)
-
-
-def core_speed() -> float:
-    """Return how fast a core of this machine is, over the one on which times were measured: by a small product of matrices."""
-    a = np.ones((64, 64), np.float32)  # small, so that one thread does it
-    product, shortest_s = np.empty_like(a), math.inf
-    for _ in range(30):
-        began = time.perf_counter()
-        for _ in range(20):
-            np.matmul(a, a, out=product)
-        shortest_s = min(shortest_s, time.perf_counter() - began)
-    least, most = SPEEDS
-    return max(least, min(most, 20 * a.size * len(a) / shortest_s / MULTIPLY_ADDS_PER_S))
 
 
 def main_memory_bytes(limit_file: str = "/sys/fs/cgroup/memory.max") -> float | None:

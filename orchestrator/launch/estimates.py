@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from depthrate.orchestrator.executors.machine import core_speed
+from depthrate.orchestrator.launch.core_speed import core_speed
 from depthrate.orchestrator.launch.plan import Plan
 from depthrate.orchestrator.monitor.cost import device_kind, device_word, span_s
 from depthrate.storage.attempts.records import Record, records_of_attempts

@@ -99,7 +99,7 @@ class StepCost:
     kept_by_process: float | None = None
     """The same as a CPU process grows by it, with what its allocator keeps (measured); null: a third more than `kept`."""
     native_s: float = 4.5e-11
-    """Seconds of a native step in float32 for each of `multiply_adds` (measured), on a core of `MULTIPLY_ADDS_PER_S`."""
+    """Seconds of a native step in float32 for each of `multiply_adds` on one core (measured)."""
 
 
 @dataclass(frozen=True, kw_only=True)
