@@ -50,7 +50,8 @@ class Estimates:
     overhead_s: float = 0.0
     """What an attempt takes beside its pack: the median of those that were measured."""
     measured: Sequence[tuple[float, float]] = ()
-    """(log of the seconds reckoned for a trial, seconds taken over reckoned) of each measured pack, by the former."""
+    """(log of the seconds reckoned for a trial, seconds taken over reckoned with what is beside) of each measured pack, by the
+    former."""
     by_engine: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     """Engine -> those of `measured` whose steps it ran, which correct packs whose steps it will run, if there are any."""
     asked: Engine = Engine.EAGER
@@ -64,9 +65,10 @@ class Estimates:
             return None
         engine = self._engine(pack)
         reckoned_s = estimated_wall_s(pack, self.task, engine)
+        beside_s = _beside_s(self.task, len(pack.trials))
         if not self.measured:
-            return PACK_S + TRIAL_S * len(pack.trials) + reckoned_s / self.speed
-        return reckoned_s * self._factor(reckoned_s / max(1, len(pack.trials)), engine)
+            return beside_s + reckoned_s / self.speed
+        return (beside_s + reckoned_s) * self._factor(reckoned_s / max(1, len(pack.trials)), engine)
 
     def _engine(self, pack: Pack) -> Engine:
         chosen = self.task.engine(pack.trials[0].params, self.asked, self.device) if pack.trials else None
@@ -140,9 +142,14 @@ def _measured(
             engine = Engine((record and record.get("engine")) or Engine.EAGER)
             reckoned_s, taken_s = _reckoned_s(task, rows, engine), sum(row["wall_s"] for row in rows) * (share or 0.0)
             if taken_s > 0 and reckoned_s > 0:
-                found[engine].append((float(np.log(reckoned_s / len(rows))), taken_s / reckoned_s))
+                over_reckoned = taken_s / (_beside_s(task, len(rows)) + reckoned_s)
+                found[engine].append((float(np.log(reckoned_s / len(rows))), over_reckoned))
     ended = [record for record in records.values() if record["ended_at"] is not None and record["packs_s"]]
     return found, [max(0.0, span_s(record, record["ended_at"]) - record["packs_s"]) for record in ended]
+
+
+def _beside_s(task: Task, num_trials: int) -> float:
+    return PACK_S + TRIAL_S * num_trials if task.fused else 0.0
 
 
 def _estimate_s(task: Task, row: Mapping[str, Any]) -> float | None:

@@ -28,6 +28,10 @@ def check_search(checked: CheckedSweep, source: DataSource) -> None:
     checked.task.check_data([trial.params for study in studies for trial in study.first_trials()], source)
     columns, measured = result_columns(checked.task), listed(scalars(checked.task.measurements))
     for text in search.objective:
+        if text in checked.task.schema and f"last_{text}" in (columns or ()):
+            raise SweepError(
+                f"search.objective is {text!r}, in results the parameter of that name; what is measured by it is last_{text}"
+            )
         try:
             check_expression(text, columns)
         except QueryError as error:

@@ -273,13 +273,17 @@ class AttemptRunner:
         trial_id, attempt_id = self._pack.trial_ids[result.index], self.job.attempt_id
         columns, num_rows = self._columns, self._features.num_rows
 
-        def arrow(name: str, content: Any) -> pa.Table:
-            return task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id)
+        def arrow(name: str, content: Any, step: int = 0) -> pa.Table:
+            return task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id, step=step)
 
         try:
             for part in layer_parts(result.tables.get("features")):
                 self._features.add(arrow("features", part))
-            return {name: arrow(name, content) for name, content in result.tables.items() if name != "features"}
+            others = {name: content for name, content in result.tables.items() if name != "features"}
+            found = {name: arrow(name, others.pop(name)) for name in ("curves",) if name in others}
+            # measured without a step is measured at the end
+            end = max((step for table in found.values() for step in table["step"].to_pylist()), default=0)
+            return found | {name: arrow(name, content, end) for name, content in others.items()}
         except BaseException as error:
             self._features.leave_out(trial_id, num_rows)
             if not isinstance(error, TableError):

@@ -36,7 +36,7 @@ def write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
 
 
 def _write_whole(path: str, content: bytes | Path, *, durable: bool) -> None:
-    folder, name = os.path.split(path)
+    folder, name = os.path.split(os.path.abspath(path))
     _make_folders(folder)
     aside = os.path.join(folder, f".{name}.{uuid.uuid4().hex}.tmp")
     try:

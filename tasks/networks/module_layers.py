@@ -21,6 +21,7 @@ HEAD = "head input"
 """Name of the layer that the last linear map reads, where that is another tensor than the last block gives."""
 _SHOWN = 40
 """Modules that a message lists."""
+_TORCH_BLOCKS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 _ACTIVATIONS = ("ReLU", "GELU", "Tanh", "SiLU", "ELU", "LeakyReLU", "Sigmoid", "Mish")
 
 
@@ -129,7 +130,8 @@ def layer_names(module: nn.Module, patterns: Sequence[str] | None) -> tuple[str,
     """Return the modules to be measured: those that match a pattern (`blocks.*`), or those of the module's own list.
 
     Its own list are the children of a ModuleList or Sequential that are of one class: of the user's classes the most frequent
-    there, else the most frequent Sequential, activation or linear map. A `*` does not reach across a dot.
+    there, else the most frequent Sequential, activation, linear map or block of a transformer of torch's. A `*` does not
+    reach across a dot.
 
     Raises:
         ParameterError: nothing matches; the message lists the module's layers.
@@ -140,8 +142,8 @@ def layer_names(module: nn.Module, patterns: Sequence[str] | None) -> tuple[str,
         if names:
             return names
         raise ParameterError(
-            "layers is null, and the module has no ModuleList or Sequential whose children could be its blocks; give a "
-            f"pattern; {_listed(known)}"
+            "layers is null, and of no ModuleList or Sequential of the module are the children taken for its blocks; give a "
+            f"pattern, such as blocks.*; {_listed(known)}"
         )
     measured: list[str] = []
     for pattern in patterns:
@@ -170,10 +172,12 @@ def _own_list(module: nn.Module) -> tuple[str, ...]:
         if isinstance(child, nn.ModuleList):
             return 0
         if not type(child).__module__.startswith("torch."):
-            return 4
+            return 5
         if isinstance(child, nn.Sequential):
+            return 4
+        if type(child).__name__ in _ACTIVATIONS:
             return 3
-        return 2 if type(child).__name__ in _ACTIVATIONS else int(isinstance(child, nn.Linear))
+        return 2 if isinstance(child, nn.Linear) else int(isinstance(child, _TORCH_BLOCKS))
 
     counts = Counter((rank(child), type(child).__qualname__) for _, child in children)
     if not counts:

@@ -28,7 +28,7 @@ from depthrate.tasks.task import Params
 from depthrate.tasks.training.parameters import check_training
 
 if TYPE_CHECKING:
-    from depthrate.tasks.networks.network import Network
+    from depthrate.tasks.networks.network import Layer, Network
     from depthrate.tasks.training.training import NetworkTraining
 
 
@@ -106,6 +106,11 @@ class NextToken(Own):
                 )
             return drawn(whole, trial.samples, trial.data_seed, trial.test)
         return sequences_of_ours(trial, source)
+
+    @staticmethod
+    def measured_width(layer: Layer) -> int:
+        """Return the numbers of one position's feature."""
+        return layer.shape[-1]
 
     @staticmethod
     def training_on(dataset: Dataset, trials: Sequence[OwnParameters], network: Network) -> NetworkTraining:

@@ -199,7 +199,8 @@ def _read_npz(path: Path) -> Arrays:
         names = set(content.files)
         if not {"x", "y"} <= names:
             raise DatasetError(
-                f"{path} has the arrays {', '.join(sorted(names)) or 'none'}; it needs x and y, x_test and y_test"
+                f"{path} has the arrays {', '.join(sorted(names)) or 'none'}; it needs x and y, "
+                "and may have x_test and y_test"
             )
         return _arrays({name: content[name] for name in (*ARRAYS, TOKENS) if name in names}, path)
 

@@ -28,7 +28,7 @@ def dataset_of(arrays: Arrays, name: str) -> Dataset:
     _check_tokens(arrays, name)
     classes = np.unique(arrays.y)
     if len(classes) < 2:
-        raise DatasetError(f"{name} has samples of one class only ({classes[0]!r}); there is nothing to tell apart")
+        raise DatasetError(f"{name} has samples of one class only ({classes[0]!s}); give those of two classes or more")
     test = None
     if arrays.x_test is not None and arrays.y_test is not None:
         _check_split(arrays.x_test, arrays.y_test, name, "test")

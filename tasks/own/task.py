@@ -21,7 +21,7 @@ from depthrate.tasks.data.sources import DatasetError, DataSource
 from depthrate.tasks.measures import named_columns
 from depthrate.tasks.networks.builtin import ARCHITECTURES
 from depthrate.tasks.networks.module import ModuleNetwork
-from depthrate.tasks.networks.network import Network
+from depthrate.tasks.networks.network import Layer, Network
 from depthrate.tasks.own.arrays import Arrays
 from depthrate.tasks.own.data import dataset_of, prepared, shape_of
 from depthrate.tasks.own.reading import OwnData
@@ -200,7 +200,8 @@ class Own(NetworkTask[OwnParameters]):
         if whole.content_hash[:16] != trial.dataset_hash:
             raise DatasetError(
                 f"{self.data.name} has changed since the trial was planned (content {whole.content_hash[:16]}, planned "
-                f"{trial.dataset_hash}); start the sweep again: what has other content is another trial"
+                f"{trial.dataset_hash}); start the sweep again: what has other content is another trial. A function "
+                "must give the same data at each call: give what it draws a fixed seed"
             )
         return whole
 
@@ -271,7 +272,15 @@ class Own(NetworkTask[OwnParameters]):
             for reason, count in reasons.items()
         ]
         largest = max(networks.values(), key=lambda network: network.num_parameters)
-        return [*sentences, _layers_sentence(name, largest)]
+        layers = [f"{layer.number} {layer.name} [{self.measured_width(layer)}]" for layer in largest.measured_layers()]
+        shown = layers if len(layers) <= 8 else [*layers[:5], "...", *layers[-2:]]
+        measured = f"{name}: measured layers {', '.join(shown)}; {largest.num_parameters:,} parameters are trained"
+        return [*sentences, measured]
+
+    @staticmethod
+    def measured_width(layer: Layer) -> int:
+        """Return the numbers of what counts as one sample of a layer."""
+        return layer.width
 
 
 def check_streaming(trial: OwnParameters, whole: Dataset | Streamed | None, **drawn: int | None) -> None:
@@ -399,9 +408,3 @@ def check_texts(own: Own, trial: OwnParameters, *, is_text: bool) -> None:
             )
         if value is not None and not is_text and name not in own.network_arguments:
             raise ParameterError(f"{name} is {value}, but {trial.dataset!r} is no text; give null")
-
-
-def _layers_sentence(name: str, network: Network) -> str:
-    layers = [f"{layer.number} {layer.name} [{layer.width}]" for layer in network.measured_layers()]
-    shown = layers if len(layers) <= 8 else [*layers[:5], "...", *layers[-2:]]
-    return f"{name}: measured layers {', '.join(shown)}; {network.num_parameters:,} parameters are trained"

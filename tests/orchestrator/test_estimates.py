@@ -17,9 +17,9 @@ from depthrate.orchestrator.launch.plan import check_sweep, make_plan
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
 from depthrate.storage.maintenance.compact import compact
-from depthrate.sweeps.packing import estimated_wall_s, pack_trials
+from depthrate.sweeps.packing import Pack, estimated_wall_s, pack_trials
 from depthrate.sweeps.spec import SweepSpec
-from depthrate.tasks.task import Engine
+from depthrate.tasks.task import Engine, Task
 
 
 def sweep_of(seeds: int) -> SweepSpec:
@@ -43,10 +43,15 @@ def store_with(url: str, cpu_s: float | None) -> Store:
     return store
 
 
+def whole_s(pack: Pack, task: Task, engine: Engine = Engine.EAGER) -> float:
+    """What is reckoned of a pack, with what is beside its training."""
+    return PACK_S_BESIDE + TRIAL_S * len(pack.trials) + estimated_wall_s(pack, task, engine)
+
+
 def estimates_of(store: Store, device: str = "cpu") -> tuple[Estimates, list[float], list[float]]:
     plan = make_plan(check_sweep(sweep_of(4)), store)
     estimates = make_estimates(plan, store, device)
-    reckoned = [estimated_wall_s(pack, plan.checked.task) for pack in plan.packs]
+    reckoned = [whole_s(pack, plan.checked.task) for pack in plan.packs]
     return estimates, reckoned, [estimates(pack) or 0.0 for pack in plan.packs]
 
 
@@ -63,7 +68,7 @@ def test_packs_without_processor_seconds_or_on_another_device_say_nothing(tmp_pa
     store = store_with(str(tmp_path / "a"), cpu_s=None)
     estimates, reckoned, same = estimates_of(store)
     beside_s = PACK_S_BESIDE + TRIAL_S * 2  # what is left of a pack
-    assert same == pytest.approx([beside_s + each / estimates.speed for each in reckoned])
+    assert same == pytest.approx([beside_s + (each - beside_s) / estimates.speed for each in reckoned])
     assert estimates.remark == "" and not estimates.measured
     assert not estimates_of(store_with(str(tmp_path / "b"), cpu_s=1.0), "cuda")[0].measured
 
@@ -98,7 +103,7 @@ def test_packs_that_one_attempt_ran_are_measured_each_by_itself(tmp_path: Path) 
     rows = [
         {"trial_id": trial.trial_id, "sweep": "measured", "task": task.name, "attempt_id": attempt, "device": "cuda"}
         | {"pack_id": pack.pack_id, "status": "ok", "params": json.dumps(trial.params)}
-        | {"wall_s": 3 * estimated_wall_s(pack, task) / len(pack.trials)}
+        | {"wall_s": 3 * whole_s(pack, task) / len(pack.trials)}
         for pack in pack_trials(checked.trials, task)
         for trial in pack.trials
     ]
@@ -119,7 +124,10 @@ def test_packs_are_reckoned_and_corrected_for_the_engine_that_will_run_them(tmp_
     asks_natively = make_estimates(plan, store, "cpu", Engine.AUTO)
     without = dataclasses.replace(asks_natively, measured=(), by_engine={})
     assert without(pack) == pytest.approx(PACK_S_BESIDE + TRIAL_S * len(pack.trials) + native_s / without.speed)
+    native_whole_s = whole_s(pack, task, Engine.NATIVE)
     ran_eagerly = [(0.0, 7.0)]
-    assert dataclasses.replace(without, measured=ran_eagerly, by_engine={"eager": ran_eagerly})(pack) == 7 * native_s
+    assert (
+        dataclasses.replace(without, measured=ran_eagerly, by_engine={"eager": ran_eagerly})(pack) == 7 * native_whole_s
+    )
     by_engine = {"eager": ran_eagerly, "native": [(0.0, 3.0)]}
-    assert dataclasses.replace(without, measured=ran_eagerly, by_engine=by_engine)(pack) == 3 * native_s
+    assert dataclasses.replace(without, measured=ran_eagerly, by_engine=by_engine)(pack) == 3 * native_whole_s

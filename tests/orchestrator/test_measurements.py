@@ -176,6 +176,19 @@ def test_matrices_come_as_rows_or_flat() -> None:
         task_table("metrics", [{"m": 3}], columns, trial_id="t", attempt_id="a")
 
 
+def test_what_is_measured_without_a_step_is_measured_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(
+        "import depthrate\nimport torch\n\n\n@depthrate.task(version=1)\ndef falls(*, depth: int):\n"
+        "    curves = [{'step': step, 'loss': 1 - step / 10} for step in range(10)]\n"
+        "    return {'metrics': [{'layer': depth, 'nc1': torch.tensor(2.0)}], 'curves': curves}\n"
+    )
+    sweep = {"name": "falls", "task": "./task.py:falls", "grid": {"depth": [1, 2]}}
+    (tmp_path / "falls.yaml").write_text(yaml.safe_dump(sweep))
+    assert cli(tmp_path, "run", "falls.yaml", "--workers", "1")[0] == 0
+    rows = depthrate.open(tmp_path / "results").sql("select loss, nc1 from results").fetchall()
+    assert [value for row in rows for value in row] == pytest.approx([0.1, 2.0, 0.1, 2.0])
+
+
 def test_nothing_declared_means_the_structure_alone() -> None:
     assert Columns().schemas["metrics"].names == METRICS.names
 

@@ -27,13 +27,13 @@ from depthrate.storage.query.results import Results
 IDLE_S = 120.0
 MOST_DRAWINGS = 20
 """Then it ends, and another begins with the memory that drawing needs and no more."""
-NICE = 5
+LEFT_TO_OTHERS = 5
 """Trials that run on the same machine, and the pages, come first."""
 
 
 def main() -> None:
     """Draw what is asked for on the standard input; argument: the store."""
-    os.nice(NICE)
+    os.nice(LEFT_TO_OTHERS)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a task's code prints is no answer
     store, results = Store(sys.argv[1]), None

@@ -41,6 +41,11 @@ def test_what_init_writes_runs_and_is_never_written_over(tmp_path: Path, monkeyp
     assert "12 trials, 0 done" in invoke("plan", "start/own.yaml")
     again = CliRunner().invoke(app, ["init", "start"])
     assert again.exit_code == 2 and "sweep.yaml is there already" in again.stderr
+    monkeypatch.chdir(tmp_path / "start")
+    for name in ("sweep.yaml", "my_task.py", "sweep.schema.json"):
+        Path(name).unlink()
+    invoke("init")
+    assert "mine: 12 trials, 0 done" in invoke("plan", "sweep.yaml")
 
 
 def test_the_schema_accepts_every_shipped_sweep_and_names_what_is_wrong(tmp_path: Path) -> None:
@@ -55,7 +60,7 @@ def test_the_schema_accepts_every_shipped_sweep_and_names_what_is_wrong(tmp_path
     assert "widht" in said and "fits" in said
     for place in ({"params": {"width": "wide"}}, {"grid": {"width": [0]}}, {"grids": [{"zip": {"width": ["wide"]}}]}):
         assert list(validator.iter_errors({"name": "w", "task": "collapse", **place})), place
-    assert len(invoke("schema")) < 140_000, "each parameter stands there once"
+    assert len(invoke("schema")) < 170_000, "each parameter stands there once"
 
 
 def test_what_set_changes_is_a_sweep_of_its_own() -> None:

@@ -21,7 +21,7 @@ def planned(tmp_path, *arguments):
         (["--engine", "eager"], {"eager"}, "all packs train eagerly"),
         (["--engine", "compiled"], {"compiled"}, "all packs train compiled (each shape is compiled once a machine)"),
         (
-            ["--set", "arch=resnet_dense", "--set", "steps=40000"],
+            ["--set", "arch=resnet_dense", "--set", "steps=60000"],
             {"eager", "compiled"},
             " packs train compiled (each shape",
         ),

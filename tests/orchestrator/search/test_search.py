@@ -442,7 +442,12 @@ def test_export_to_an_optuna_storage(bowl: tuple[Path, Store, str], tmp_path: Pa
 
 def test_an_objective_that_cannot_be_is_refused_before_anything_starts(folder: Store, tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
-    for objective, message in (("nc7", "nc7"), ("nc1; drop table x", "syntax error"), ("nc1 +", "no SQL expression")):
+    for objective, message in (
+        ("nc7", "nc7"),
+        ("nc1; drop table x", "syntax error"),
+        ("nc1 +", "no SQL expression"),
+        ("loss", "last_loss"),
+    ):
         search = {"params": {"lr": [0.1, 0.2]}, "objective": objective}
         path.write_text(
             yaml.safe_dump({"name": "s", "task": "collapse", "params": {"arch": "rn1", "depth": 2}, "search": search})

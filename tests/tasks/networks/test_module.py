@@ -8,6 +8,7 @@ from torch import nn
 import depthrate
 from depthrate.tasks.data.dataset import DataShape
 from depthrate.tasks.networks.module import ModuleNetwork
+from depthrate.tasks.networks.module_layers import layer_names
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.training.plan import Hyperparameters, TrainingPlan
 from depthrate.tasks.training.trainer import FusedTrainer, stream
@@ -235,6 +236,17 @@ def test_wrong_modules_are_refused_with_their_line():
         with pytest.raises(ParameterError) as refused:
             network(make, **arguments).layers()
         assert all(word in str(refused.value) for word in words), refused.value
+
+
+def test_blocks_of_torchs_transformers_are_found():
+    module = nn.Sequential()
+    module.add_module("first", nn.Linear(8, 8))
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    holder = nn.Module()
+    holder.enc = nn.TransformerEncoder(layer, 2)
+    assert layer_names(holder, None) == ("enc.layers.0", "enc.layers.1")
+    holder.stem = module  # linear maps in a list come first, as before there were such blocks
+    assert layer_names(holder, None) == ("stem.first",)
 
 
 class Looping(nn.Module):
