@@ -115,6 +115,7 @@ class Transformer(Network):
             products * self.width**2 + outputs * self.width,
             kept=self.width * (self.depth * (5 + 2 * x + attended) + 3) + 2 * outputs,
             kept_by_process=self.width * (self.depth * (4 + 2 * x + y + 3 * attended) + 4) + 4 * outputs,
+            native_s=4e-11,
         )
 
     def kernels(self) -> Kernels | None:
