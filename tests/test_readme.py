@@ -53,9 +53,11 @@ def test_it_begins_with_whom_it_is_for_and_two_commands() -> None:
     assert all(name in before for name in ("It is for", "It\nis not for", "submitit", "Ray Tune", "Hydra"))
 
 
-def test_the_picture_is_there_for_light_and_dark() -> None:
+def test_each_picture_is_there_for_light_and_dark() -> None:
     pictures = re.findall(r'(?:src|srcset)="([^"]+)"', README)
-    assert len(pictures) == 2 and "prefers-color-scheme: dark" in README
+    light = [picture for picture in pictures if not picture.endswith("-dark.svg")]
+    assert len(light) == 2 == README.count("prefers-color-scheme: dark")
+    assert sorted(pictures) == sorted([*light, *(f"{picture[:-4]}-dark.svg" for picture in light)])
     for picture in pictures:
         assert (ROOT / picture).read_text().startswith("<?xml"), picture
 
