@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 
@@ -13,6 +14,7 @@ SPEEDS = (0.25, 2.0)
 """Between which it is believed: some libraries multiply by units of the processor that training does not use."""
 
 
+@functools.cache
 def core_speed() -> float:
     """Return how fast a core of this machine is, over the one on which times were measured: by a small product of matrices."""
     a = np.ones((64, 64), np.float32)  # small, so that one thread does it

@@ -273,17 +273,16 @@ class AttemptRunner:
         trial_id, attempt_id = self._pack.trial_ids[result.index], self.job.attempt_id
         columns, num_rows = self._columns, self._features.num_rows
 
-        def arrow(name: str, content: Any, step: int = 0) -> pa.Table:
-            return task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id, step=step)
+        def arrow(name: str, content: Any, curves: pa.Table | None = None) -> pa.Table:
+            return task_table(name, content, columns, trial_id=trial_id, attempt_id=attempt_id, curves=curves)
 
         try:
             for part in layer_parts(result.tables.get("features")):
                 self._features.add(arrow("features", part))
             others = {name: content for name, content in result.tables.items() if name != "features"}
-            found = {name: arrow(name, others.pop(name)) for name in ("curves",) if name in others}
-            # measured without a step is measured at the end
-            end = max((step for table in found.values() for step in table["step"].to_pylist()), default=0)
-            return found | {name: arrow(name, content, end) for name, content in others.items()}
+            curves = arrow("curves", others.pop("curves")) if "curves" in others else None
+            tables = {name: arrow(name, content, curves) for name, content in others.items()}
+            return tables if curves is None else tables | {"curves": curves}
         except BaseException as error:
             self._features.leave_out(trial_id, num_rows)
             if not isinstance(error, TableError):

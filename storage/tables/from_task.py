@@ -12,11 +12,14 @@ from depthrate.storage.tables.own_columns import check_names
 from depthrate.storage.tables.schema import FEATURES, Columns, TableError
 
 
-def task_table(name: str, content: Any, columns: Columns, *, trial_id: str, attempt_id: str, step: int = 0) -> pa.Table:
+def task_table(
+    name: str, content: Any, columns: Columns, *, trial_id: str, attempt_id: str, curves: pa.Table | None = None
+) -> pa.Table:
     """Return one trial's rows of a table: the standard columns first, then the task's own, declared ones before others.
 
     `content` is a list of dicts, a mapping from column to values, a pandas frame or an Arrow table. Missing standard
-    and declared columns are filled: split `train`, this step, layer 0, is_last where the layer is the largest, else null.
+    and declared columns are filled: split `train`, the last step of the trial's `curves` or 0, layer 0, is_last where the
+    layer is the largest, else null.
 
     Raises:
         TableError: the table is unknown, or a column has a type that the store does not keep.
@@ -25,7 +28,9 @@ def task_table(name: str, content: Any, columns: Columns, *, trial_id: str, atte
         raise TableError(f"task returned a table {name!r}; allowed: metrics, curves, features")
     values, num_rows = _columns(name, content)
     values |= {"trial_id": [trial_id] * num_rows, "attempt_id": [attempt_id] * num_rows}
-    values.setdefault("step", [step] * num_rows)
+    if "step" not in values:
+        end = 0 if curves is None else max(curves["step"].to_pylist(), default=0)
+        values["step"] = [end] * num_rows
     if name == "features":
         return _feature_table(values)
     values.setdefault("split", ["train"] * num_rows)
@@ -124,13 +129,11 @@ def _entries(table: str, column: str, row: Any) -> list[float | None]:
 
 def _undeclared_array(table: str, column: str, values: Any) -> pa.Array:
     """Return a task's own column as float64, text or list<float64>: types that every reader can bring together."""
+    # tensors of one number have a __len__ too
+    values = [value.item() if getattr(value, "shape", None) == () else value for value in values]
     known = [value for value in values if value is not None]
     if not known:
         return pa.nulls(len(values))  # takes on the column's type in the other trials of its file
-    values = [
-        value.item() if getattr(value, "shape", None) == () else value for value in values
-    ]  # tensors have a length
-    known = [value for value in values if value is not None]
     if all(isinstance(value, str) for value in known):
         return _array(table, column, values, pa.string())
     if all(hasattr(value, "__len__") and not isinstance(value, str) for value in known):

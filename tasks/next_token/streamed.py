@@ -10,14 +10,13 @@ import numpy as np
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.next_token.data import NO_SIZE, labelled
-from depthrate.tasks.own.items import Items
-from depthrate.tasks.own.streamed import Streamed, drawn_indices
+from depthrate.tasks.own.streamed import Streamed
 
 
 class StreamedTokens(Streamed):
     """Sequences with the token after each."""
 
-    labels_held, least_measured = 0, 1
+    labels_tokens, least_measured = True, 1
 
     @property
     def num_outputs(self) -> int:
@@ -29,9 +28,6 @@ class StreamedTokens(Streamed):
         if self.sets.vocabulary_size is None:
             raise DatasetError(f"{self.name} {NO_SIZE}")
 
-    def _labels_digest(self) -> bytes:
-        return b""
-
     def _labelled(self, y_B: np.ndarray, indices_B: np.ndarray) -> np.ndarray:
         wanted = (len(indices_B), *self.sample_shape)
         if y_B.dtype.kind not in "iu" or y_B.shape != wanted or y_B.min() < 0 or y_B.max() >= self.num_outputs:
@@ -40,9 +36,6 @@ class StreamedTokens(Streamed):
                 f"after each, whole numbers 0 to {self.num_outputs - 1} of shape {list(wanted)}"
             )
         return y_B.astype(np.int64)
-
-    def _chosen(self, split: Items, num_measured: int, data_seed: int) -> np.ndarray:
-        return drawn_indices(len(split), num_measured, data_seed)
 
     def _dataset(self, x_MS: np.ndarray, labels_MS: np.ndarray) -> Dataset:
         return labelled(x_MS, labels_MS, self.num_outputs)

@@ -21,8 +21,7 @@ from depthrate.tasks.own.arrays import Arrays
 from depthrate.tasks.own.references import NEXT_TOKEN as NAME
 from depthrate.tasks.own.references import OwnReferences
 from depthrate.tasks.own.schema import OwnParameters, own_schema
-from depthrate.tasks.own.streamed import Streamed
-from depthrate.tasks.own.task import Own, check_streaming, check_texts
+from depthrate.tasks.own.task import Own, check_drawn, check_streaming, check_texts
 from depthrate.tasks.parameters import ParameterError
 from depthrate.tasks.task import Params
 from depthrate.tasks.training.parameters import check_training
@@ -66,15 +65,15 @@ class NextToken(Own):
         for name in self._published_sets(self.read(params) for params in trials):
             check_dataset(name, source)
 
-    def data_shape(self, trial: OwnParameters) -> DataShape:
-        """Return the shape of the training set."""
+    def held_shape(self, whole: Dataset, trial: OwnParameters) -> DataShape:
+        """Return the shape of the user's sequences in memory."""
         assert isinstance(trial, NextTokenParameters)
-        if self.data is not None:
-            whole = self.whole(trial)
-            if isinstance(whole, Streamed):
-                return replace(whole.shape(trial.measure_samples, trial.dtype), labels_tokens=True)
-            shape = whole.shape
-            return replace(shape, num_samples=trial.samples or shape.num_samples, reading_bytes=4 * shape.reading_bytes)
+        shape = whole.shape
+        return replace(shape, num_samples=trial.samples or shape.num_samples, reading_bytes=4 * shape.reading_bytes)
+
+    def published_shape(self, trial: OwnParameters) -> DataShape:
+        """Return the shape of sequences of ours."""
+        assert isinstance(trial, NextTokenParameters)
         length, vocabulary_size = reading(trial)
         number = trial.samples or DEFAULT_SAMPLES
         return DataShape(
@@ -87,25 +86,19 @@ class NextToken(Own):
             reading_bytes=8 * 3 * number * vocabulary_size if trial.dataset == MARKOV else 2 * READING_TEXT_BYTES,
         )
 
-    def load(self, trial: OwnParameters, source: DataSource) -> Dataset:
-        """Return what a trial trains on, with its test split where that is wanted.
+    def load_published(self, trial: OwnParameters, source: DataSource) -> Dataset:
+        """Return sequences of a chain or of reviews.
 
         Raises:
-            DatasetError: it is missing, damaged, or not what it was when the trial was planned.
+            DatasetError: reviews are missing, damaged, or fewer than asked for.
         """
         assert isinstance(trial, NextTokenParameters)
-        if self.data is not None:
-            whole = self.planned(trial)
-            if isinstance(whole, Streamed):
-                return whole.prepared(
-                    measure_samples=trial.measure_samples,
-                    data_seed=trial.data_seed,
-                    normalize=trial.normalize,
-                    dtype=trial.dtype,
-                    test=trial.test,
-                )
-            return drawn(whole, trial.samples, trial.data_seed, trial.test)
         return sequences_of_ours(trial, source)
+
+    def prepare_held(self, whole: Dataset, trial: OwnParameters) -> Dataset:
+        """Return what a trial on the user's sequences in memory trains on."""
+        assert isinstance(trial, NextTokenParameters)
+        return drawn(whole, trial.samples, trial.data_seed, trial.test)
 
     @staticmethod
     def measured_width(layer: Layer) -> int:
@@ -129,10 +122,8 @@ class NextToken(Own):
         check_texts(self, trial, is_text=self.data is None)
         whole = None if self.data is None else self.whole(trial)
         check_streaming(trial, whole, samples=trial.samples)
-        if whole is not None and trial.samples is not None and trial.samples > whole.num_samples:
-            raise ParameterError(
-                f"samples is {trial.samples}, but {trial.dataset!r} has {whole.num_samples}; give at most that, or null for all"
-            )
+        if whole is not None:
+            check_drawn(trial, trial.samples, whole.num_samples)
         data = self.data_shape(trial)
         check_training(trial, data.num_samples)
         if trial.dataset != MARKOV:

@@ -71,6 +71,7 @@ class OwnParameters(CollapseParameters):
     arguments: Mapping[str, Any]
     """Those of the user's callables."""
     seed_scope = "seed"
+    standardize = False
     continuation = ()  # type: ignore[assignment]
     polish = 0
     polish_tolerance = 0.0

@@ -31,6 +31,9 @@ LOOKED_AT = 32
 class Streamed(ABC):
     """A user's data by index, of which a few samples of each split were looked at."""
 
+    has_targets = labels_tokens = False
+    """Whether a sample's label is numbers, and whether it is a label a token; else it is a class."""
+
     def __init__(self, sets: Sets, name: str):
         """Look at a few samples.
 
@@ -74,25 +77,25 @@ class Streamed(ABC):
         """Classes, or numbers of a target."""
 
     @property
-    @abstractmethod
     def labels_held(self) -> int:
         """How many labels are in memory."""
+        return 0
 
     @abstractmethod
     def _learn_labels(self, y_B: np.ndarray) -> None:
         """Learn what labels there are, from a few of them and what the data say beside their samples."""
 
-    @abstractmethod
     def _labels_digest(self) -> bytes:
         """Return what tells all labels, as far as they are known, from others."""
+        return b""
 
     @abstractmethod
     def _labelled(self, y_B: np.ndarray, indices_B: np.ndarray) -> np.ndarray:
         """Return labels as training takes them."""
 
-    @abstractmethod
     def _chosen(self, split: Items, num_measured: int, data_seed: int) -> np.ndarray:
-        """Return the indices of a sample of a split, upwards."""
+        """Return the indices of a sample of a split, upwards; drawn from all alike."""
+        return np.sort(np.random.default_rng([data_seed, 0]).choice(len(split), num_measured, replace=False))
 
     @abstractmethod
     def _dataset(self, x_MI: np.ndarray, labels_M: np.ndarray) -> Dataset:
@@ -120,6 +123,8 @@ class Streamed(ABC):
             sample_shape=self.sample_shape,
             num_classes=self.num_outputs,
             vocabulary_size=self.sets.vocabulary_size,
+            has_targets=self.has_targets,
+            labels_tokens=self.labels_tokens,
             stream=StreamShape(
                 num_measured=measured, kept_bytes=kept, sample_bytes=item_bytes, sample_s=self._sample_s
             ),
@@ -287,7 +292,7 @@ class StreamedClasses(Streamed):
             return np.arange(len(split))
         labels = self._labels_N if split is self.sets.training else split.labels
         if labels is None:
-            return drawn_indices(len(split), num_measured, data_seed)
+            return super()._chosen(split, num_measured, data_seed)
         by_class = np.argsort(labels, kind="stable")
         _, counts = np.unique(labels, return_counts=True)
         chosen = []
@@ -306,11 +311,6 @@ class StreamedClasses(Streamed):
             )
         order = np.argsort(labels_M, kind="stable")
         return Dataset(x_MI[order], labels_M[order], counts_K, self.sample_shape)
-
-
-def drawn_indices(num_samples: int, num_measured: int, data_seed: int) -> np.ndarray:
-    """Return the indices of a sample that is drawn from all alike, upwards."""
-    return np.sort(np.random.default_rng([data_seed, 0]).choice(num_samples, num_measured, replace=False))
 
 
 def looked_at(num_samples: int) -> np.ndarray:

@@ -122,10 +122,18 @@ class Own(NetworkTask[OwnParameters]):
     def data_shape(self, trial: OwnParameters) -> DataShape:
         """Return the shape of the training set."""
         if self.data is None:
-            return data_shape(trial)
+            return self.published_shape(trial)
         whole = self.whole(trial)
         if isinstance(whole, Streamed):
             return whole.shape(trial.measure_samples, trial.dtype)
+        return self.held_shape(whole, trial)
+
+    def published_shape(self, trial: OwnParameters) -> DataShape:
+        """Return the shape of a training set of ours."""
+        return data_shape(trial)
+
+    def held_shape(self, whole: Dataset, trial: OwnParameters) -> DataShape:
+        """Return the shape of a training set of the user's data in memory."""
         return shape_of(whole, trial.samples_per_class, trial.dtype)
 
     def network(self, trial: OwnParameters, data: DataShape) -> Network:
@@ -167,18 +175,32 @@ class Own(NetworkTask[OwnParameters]):
             DatasetError: it is missing, damaged, or not what it was when the trial was planned.
         """
         if self.data is None:
-            from depthrate.tasks.collapse.pack import loaded
-
-            return loaded(trial, source)
+            return self.load_published(trial, source)
         whole = self.planned(trial)
         if isinstance(whole, Streamed):
             return whole.prepared(
                 measure_samples=trial.measure_samples,
                 data_seed=trial.data_seed,
                 normalize=trial.normalize,
+                standardize=trial.standardize,
                 dtype=trial.dtype,
                 test=trial.test,
             )
+        return self.prepare_held(whole, trial)
+
+    def load_published(self, trial: OwnParameters, source: DataSource) -> Dataset:
+        """Return what a trial on a data set of ours trains on.
+
+        Raises:
+            DatasetError: it is missing or damaged.
+        """
+        from depthrate.tasks.collapse.pack import loaded
+
+        return loaded(trial, source)
+
+    def prepare_held(self, whole: Dataset, trial: OwnParameters) -> Dataset:
+        """Return what a trial on the user's data in memory trains on."""
+        assert self.data is not None
         return prepared(
             whole,
             self.data.name,
@@ -316,6 +338,18 @@ def check_streaming(trial: OwnParameters, whole: Dataset | Streamed | None, **dr
         raise ParameterError(
             f"measure_samples is {trial.measure_samples}, but {trial.dataset!r} has {whole.num_outputs} outputs; give at least "
             f"{whole.least_measured}"
+        )
+
+
+def check_drawn(trial: OwnParameters, samples: int | None, num_all: int) -> None:
+    """Refuse more samples than there are.
+
+    Raises:
+        ParameterError: naming both numbers.
+    """
+    if samples is not None and samples > num_all:
+        raise ParameterError(
+            f"samples is {samples}, but {trial.dataset!r} has {num_all}; give at most that, or null for all"
         )
 
 

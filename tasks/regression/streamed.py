@@ -12,16 +12,15 @@ import numpy as np
 from depthrate.tasks.data.dataset import Dataset
 from depthrate.tasks.data.preparation import moments
 from depthrate.tasks.data.sources import DatasetError
-from depthrate.tasks.own.items import Items
-from depthrate.tasks.own.streamed import Streamed, drawn_indices
+from depthrate.tasks.own.streamed import Streamed
 from depthrate.tasks.regression.data import targets_of
 
 
 class StreamedTargets(Streamed):
     """Samples with targets [m] each."""
 
+    has_targets = True
     _num_targets: int
-    labels_held = 0
 
     @property
     def num_outputs(self) -> int:
@@ -31,9 +30,6 @@ class StreamedTargets(Streamed):
     def _learn_labels(self, y_B: np.ndarray) -> None:
         self._num_targets = targets_of(y_B, self.name).shape[1]
 
-    def _labels_digest(self) -> bytes:
-        return b""
-
     def _labelled(self, y_B: np.ndarray, indices_B: np.ndarray) -> np.ndarray:
         y_Bm = targets_of(y_B, f"{self.name}, items {indices_B[0]} ...")
         if y_Bm.shape[1] != self._num_targets:
@@ -42,9 +38,6 @@ class StreamedTargets(Streamed):
                 f"{self._num_targets}; give as many of each"
             )
         return y_Bm
-
-    def _chosen(self, split: Items, num_measured: int, data_seed: int) -> np.ndarray:
-        return drawn_indices(len(split), num_measured, data_seed)
 
     def _label_moments(self, y_M: np.ndarray, standardize: bool) -> tuple[Any, Any] | None:
         return moments(y_M, "per_feature" if standardize else "none")

@@ -17,9 +17,7 @@ from depthrate.tasks.own.arrays import Arrays
 from depthrate.tasks.own.references import REGRESSION as NAME
 from depthrate.tasks.own.references import OwnReferences
 from depthrate.tasks.own.schema import FROM_DATA, OwnParameters, own_schema
-from depthrate.tasks.own.streamed import Streamed
-from depthrate.tasks.own.task import Own, check_streaming
-from depthrate.tasks.parameters import ParameterError
+from depthrate.tasks.own.task import Own, check_drawn, check_streaming
 from depthrate.tasks.regression.data import drawn_and_scaled, regression_of, taught
 from depthrate.tasks.regression.measurements import MEASUREMENTS
 from depthrate.tasks.regression.schema import RegressionParameters
@@ -51,60 +49,41 @@ class Regression(Own):
         """
         return regression_of(arrays, name)
 
-    def data_shape(self, trial: OwnParameters) -> DataShape:
-        """Return the shape of the training set."""
+    def published_shape(self, trial: OwnParameters) -> DataShape:
+        """Return the shape of images with a teacher's targets."""
         assert isinstance(trial, RegressionParameters)
-        if self.data is not None:
-            whole = self.whole(trial)
-            if isinstance(whole, Streamed):
-                return replace(whole.shape(trial.measure_samples, trial.dtype), has_targets=True)
-            shape = replace(whole.shape, reading_bytes=4 * whole.shape.reading_bytes)
-        else:
-            published = PUBLISHED[trial.dataset].shape(
-                samples_per_class=None, context_length=0, vocabulary_size=0, dtype=trial.dtype
-            )
-            shape = replace(published, num_classes=trial.targets, has_targets=True)
-        return shape if trial.samples is None else replace(shape, num_samples=trial.samples)
+        shape = PUBLISHED[trial.dataset].shape(
+            samples_per_class=None, context_length=0, vocabulary_size=0, dtype=trial.dtype
+        )
+        return _of_drawn(replace(shape, num_classes=trial.targets, has_targets=True), trial)
 
-    def load(self, trial: OwnParameters, source: DataSource) -> Dataset:
-        """Return what a trial trains on, with its test split where that is wanted.
+    def held_shape(self, whole: Dataset, trial: OwnParameters) -> DataShape:
+        """Return the shape of a training set of the user's data in memory."""
+        assert isinstance(trial, RegressionParameters)
+        return _of_drawn(replace(whole.shape, reading_bytes=4 * whole.shape.reading_bytes), trial)
+
+    def load_published(self, trial: OwnParameters, source: DataSource) -> Dataset:
+        """Return images with a teacher's targets.
 
         Raises:
-            DatasetError: it is missing, damaged, or not what it was when the trial was planned.
+            DatasetError: they are missing or damaged.
         """
         assert isinstance(trial, RegressionParameters)
-        normalize: str = trial.normalize
-        if self.data is not None:
-            whole = self.planned(trial)
-            if isinstance(whole, Streamed):
-                return whole.prepared(
-                    measure_samples=trial.measure_samples,
-                    data_seed=trial.data_seed,
-                    normalize=normalize,
-                    standardize=trial.standardize,
-                    dtype=trial.dtype,
-                    test=trial.test,
-                )
-        else:
-            images = load_dataset(
-                trial.dataset,
-                source,
-                samples_per_class=None,
-                data_seed=0,
-                normalize=normalize,
-                dtype=trial.dtype,
-                test=trial.test,
-            )
-            whole, normalize = taught(images, trial.targets, trial.data_seed), "none"
-        return drawn_and_scaled(
-            whole,
-            samples=trial.samples,
-            data_seed=trial.data_seed,
-            normalize=normalize,
-            standardize=trial.standardize,
+        images = load_dataset(
+            trial.dataset,
+            source,
+            samples_per_class=None,
+            data_seed=0,
+            normalize=trial.normalize,
             dtype=trial.dtype,
             test=trial.test,
         )
+        return _drawn(taught(images, trial.targets, trial.data_seed), trial, "none")
+
+    def prepare_held(self, whole: Dataset, trial: OwnParameters) -> Dataset:
+        """Return what a trial on the user's data in memory trains on."""
+        assert isinstance(trial, RegressionParameters)
+        return _drawn(whole, trial, trial.normalize)
 
     @staticmethod
     def training_on(dataset: Dataset, trials: Sequence[OwnParameters], network: Network) -> NetworkTraining:
@@ -124,13 +103,26 @@ class Regression(Own):
         whole = None if self.data is None else self.whole(trial)
         check_streaming(trial, whole, samples=trial.samples)
         num_all = PUBLISHED[trial.dataset].num_samples if whole is None else whole.num_samples
-        if trial.samples is not None and trial.samples > num_all:
-            raise ParameterError(
-                f"samples is {trial.samples}, but {trial.dataset!r} has {num_all}; give at most that, or null for all"
-            )
+        check_drawn(trial, trial.samples, num_all)
         data = self.data_shape(trial)
         check_training(trial, data.num_samples)
         self.network(trial, data).layers()
+
+
+def _of_drawn(shape: DataShape, trial: RegressionParameters) -> DataShape:
+    return shape if trial.samples is None else replace(shape, num_samples=trial.samples)
+
+
+def _drawn(whole: Dataset, trial: RegressionParameters, normalize: str) -> Dataset:
+    return drawn_and_scaled(
+        whole,
+        samples=trial.samples,
+        data_seed=trial.data_seed,
+        normalize=normalize,
+        standardize=trial.standardize,
+        dtype=trial.dtype,
+        test=trial.test,
+    )
 
 
 REGRESSION = Regression(
