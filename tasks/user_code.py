@@ -78,7 +78,7 @@ def code_of_file(path: Path, given: str | None = None) -> TaskCode:
     if not path.is_file():
         named = "" if given is None else f"given: {given!r}, "
         what = "is a link that leads to no file" if path.is_symlink() else "does not exist"
-        raise TaskError(f"file {path} {what} ({named}looked up beside the sweep file)")
+        raise TaskError(f"task or module file {path} {what} ({named}looked up beside the sweep file)")
     try:
         return collect_code(path, path.parent)
     except (OSError, TooMuchCode) as error:
