@@ -75,6 +75,8 @@ def section(figure: AtlasFigure) -> str:
         lines[-1] += at
         return "\n".join([*lines, ""])
     size = figure.size or "the paper's own size"
+    if figure.printed:
+        lines += ["", f"**Printed:** {figure.printed}"]
     lines += ["", f"`depthrate run {figure.run}`: {size}; {_cost(figure)}.", ""]
     for path in sorted(IMAGES.glob(f"{figure.key}--*.svg")):
         if not path.stem.endswith("-dark"):

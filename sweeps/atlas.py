@@ -27,6 +27,8 @@ class AtlasFigure:
     verdict: Verdict
     why: str
     """What the verdict rests on; of one that was not run, what it needs."""
+    printed: str = ""
+    """The numbers that its authors printed, and where they stand; empty: no number of theirs was at hand."""
     sweep: str = ""
     """The shipped sweep at the paper's own size; empty: none stands for it."""
     run: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import re
 import subprocess
@@ -66,6 +67,22 @@ def test_what_was_run_lies_in_the_store_whole(figure):
 def test_the_store_is_sound_and_small():
     assert "all as committed" in call("verify", "--store", str(ATLAS / "store"))
     assert sum(file.stat().st_size for file in (ATLAS / "store").rglob("*") if file.is_file()) < 20e6
+
+
+@pytest.mark.parametrize(
+    ("name", "loss", "words", "linear"),
+    [
+        ("words-figure3", 0.5131, (35.05, 34.46, 0.1841), (35.07, 34.48, 0.1842)),
+        ("words-figure4a", 0.3809, (24.24, 24.20), (24.34, 24.30)),
+        ("words-figure4c", 0.01675, (238.7, 237.5, 5.228), (8.387, 8.377, 0.1145)),
+    ],
+)
+def test_feature_collapse_is_as_its_authors_print(name, loss, words, linear):
+    """The loss over the last epoch and the first singular values of 1,200 words and 15,000 linear vectors, from their notebooks."""
+    asked = "select avg(epoch_loss), avg(norm_rms), avg(linear_norm_rms) from results"
+    answer = call("query", asked, "--sweep", name, "--store", str(ATLAS / "store"), "--format", "json")
+    norms = [math.sqrt(sum(each**2 for each in values) / rows) for values, rows in ((words, 1200), (linear, 15_000))]
+    assert list(json.loads(answer)[0].values()) == pytest.approx([loss, *norms], rel=0.006)
 
 
 def test_the_pages_are_those_of_the_store(pages):

@@ -52,6 +52,7 @@ def _print_figure(figure: AtlasFigure) -> None:
         "figure": figure.figure,
         "claim": figure.claim,
         "verdict": f"{figure.verdict}: {figure.why}" if figure.why else figure.verdict,
+        "printed": figure.printed,
         "run": figure.run or "not run",
         "size": figure.size or ("the paper's own" if figure.run else ""),
         "at the paper's size": figure.sweep or "no sweep",
