@@ -78,7 +78,7 @@ def test_the_store_is_sound_and_small():
     ],
 )
 def test_feature_collapse_is_as_its_authors_print(name, loss, words, linear):
-    """The loss over the last epoch and the first singular values of 1,200 words and 15,000 linear vectors, from their notebooks."""
+    """Loss over the last epoch, first singular values of 1,200 words and 15,000 linear vectors, from their notebooks."""
     asked = "select avg(epoch_loss), avg(norm_rms), avg(linear_norm_rms) from results"
     answer = call("query", asked, "--sweep", name, "--store", str(ATLAS / "store"), "--format", "json")
     norms = [math.sqrt(sum(each**2 for each in values) / rows) for values, rows in ((words, 1200), (linear, 15_000))]
