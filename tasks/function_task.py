@@ -13,7 +13,17 @@ from depthrate.tasks.builtin import builtin_measurements
 from depthrate.tasks.measurement import Measurement, by_name
 from depthrate.tasks.panel import Panel
 from depthrate.tasks.parameters import REQUIRED, Parameter, ParameterError, ParameterSchema, kind_of_hint
-from depthrate.tasks.task import Interrupted, Params, Pruned, ResultStatus, Task, TaskContext, TaskError, TrialResult
+from depthrate.tasks.task import (
+    Diverged,
+    Interrupted,
+    Params,
+    Pruned,
+    ResultStatus,
+    Task,
+    TaskContext,
+    TaskError,
+    TrialResult,
+)
 from depthrate.tasks.task_code import TaskCode
 from depthrate.tasks.user_code import unforeseen_import
 
@@ -79,6 +89,9 @@ class FunctionTask(Task):
             except Pruned:
                 yield TrialResult(index, {}, status=ResultStatus.PRUNED)
                 continue
+            except Diverged as end:
+                yield _diverged(index, end)
+                continue
             except Exception as error:  # the other trials of the pack have nothing to do with it
                 error.add_note(f"trial {context.trial_ids[index]} with {dict(params)}")
                 failures.append(error)
@@ -90,13 +103,21 @@ class FunctionTask(Task):
     def _run_fused(self, trials: Sequence[Params], context: TaskContext) -> Iterator[TrialResult]:
         shared = {name: value for name, value in trials[0].items() if name not in self.schema.fusible}
         varying = {name: [params[name] for params in trials] for name in self.schema.fusible}
-        results = self._call({**shared, **varying}, context)
+        try:
+            results = self._call({**shared, **varying}, context)
+        except Diverged as end:  # of a pack of one trial
+            yield _diverged(0, end)
+            return
         if len(results) != len(trials):
             raise TaskError(
                 f"task returned {len(results)} results for a pack of {len(trials)} trials; return one a trial"
             )
         for index, tables in enumerate(results):
             yield TrialResult(index, {}, status=ResultStatus.PRUNED) if tables is None else TrialResult(index, tables)
+
+
+def _diverged(index: int, end: Diverged) -> TrialResult:
+    return TrialResult(index, {"curves": end.curves}, status=ResultStatus.DIVERGED)
 
 
 def task(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -28,6 +29,15 @@ class TaskError(ValueError):
 
 class Interrupted(Exception):
     """Raised by a task that was asked to stop, after it saved its checkpoint."""
+
+
+class Diverged(Exception):
+    """A loop of the user's own ended without a finite loss, so that nothing is left to measure."""
+
+    def __init__(self, curves: list[dict[str, Any]]):
+        super().__init__("the last logged loss is NaN or infinite")
+        self.curves = curves
+        """What it logged."""
 
 
 class Pruned(Exception):
@@ -143,6 +153,14 @@ class ResultStatus(StrEnum):
     """Its loss stopped being finite, which is a result, not a failure."""
     PRUNED = "pruned"
     """Left out by its search on the way: no result."""
+
+
+def has_diverged(rows: Iterable[tuple[int | None, str | None, Any]]) -> bool:
+    """Whether the last `loss` of the training split is NaN or infinite, in rows (step, split, loss); null is no loss."""
+    losses = [(step or 0, float(loss)) for step, split, loss in rows if loss is not None and split in (None, "train")]
+    end = max((step for step, _ in losses), default=0)
+    # all of that step: in a frame NaN is also what a row without a loss has
+    return bool(losses) and not any(math.isfinite(loss) for step, loss in losses if step == end)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from depthrate.orchestrator.analysis.columns import columns_of
@@ -32,10 +32,10 @@ from depthrate.storage.files.full import is_full, needed_bytes
 from depthrate.storage.files.paths import DATA_TABLES, checkpoint_folder, data_path, table_path
 from depthrate.storage.files.store import Store
 from depthrate.storage.tables.feature_file import FeatureFile
-from depthrate.storage.tables.from_task import layer_parts, task_table
+from depthrate.storage.tables.from_task import layer_parts, picked_columns, task_table
 from depthrate.storage.tables.schema import TableError
 from depthrate.storage.tables.states import AttemptState, FailureKind
-from depthrate.tasks.task import Interrupted, ResultStatus, Task, TrialResult
+from depthrate.tasks.task import Interrupted, ResultStatus, Tables, Task, TrialResult, has_diverged
 from depthrate.tasks.training.engine import NoCompilerError
 
 if TYPE_CHECKING:
@@ -137,6 +137,8 @@ class AttemptRunner:
             wall_s = time.monotonic() - started
             with self._lock:
                 tables = self._arrow_tables(result)
+                if result.status is ResultStatus.OK and _has_diverged(result.tables):
+                    result = replace(result, status=ResultStatus.DIVERGED)
                 self.attempt.trials_done += 1
                 if self.task.fused:
                     self._open.append((result, tables))
@@ -388,6 +390,12 @@ def wait_for_room(write: Callable[[], None], stop: StopFlag, attempt: Attempt) -
             if stop.is_set:
                 raise Interrupted
             time.sleep(min(0.2, ROOM_EVERY_S))
+
+
+def _has_diverged(tables: Tables) -> bool:
+    """Whether a trial whose task calls it well has diverged, by what it returned before NaN became null."""
+    returned = [(name, tables[name]) for name in ("curves", "metrics") if name in tables]
+    return any(has_diverged(zip(*picked_columns(*table, ("step", "split", "loss")), strict=True)) for table in returned)
 
 
 def failure_kind(error: BaseException) -> FailureKind:

@@ -49,6 +49,12 @@ def task_table(
     return pa.Table.from_arrays(list(known.values()), names=list(known))
 
 
+def picked_columns(name: str, content: Any, columns: Sequence[str]) -> list[list[Any]]:
+    """Return these columns of a table as the task returned it, NaN and infinity too; one that is not there is null."""
+    values, num_rows = _columns(name, content, columns)
+    return [list(values.get(column, [None] * num_rows)) for column in columns]
+
+
 def layer_parts(content: Any) -> Iterator[Any]:
     """Yield features as they come: of an iterator of tables, of what has `parts` that gives one, of one table, of null."""
     if hasattr(content, "parts"):
@@ -59,18 +65,21 @@ def layer_parts(content: Any) -> Iterator[Any]:
         yield content
 
 
-def _columns(name: str, content: Any) -> tuple[dict[str, Any], int]:
+def _columns(name: str, content: Any, wanted: Sequence[str] | None = None) -> tuple[dict[str, Any], int]:
+    """Return columns of a table, all or those `wanted` that it has, and the number of its rows."""
     if isinstance(content, pa.Table):
-        return {column: content[column].to_pylist() for column in content.column_names}, content.num_rows
+        names = [column for column in content.column_names if wanted is None or column in wanted]
+        return {column: content[column].to_pylist() for column in names}, content.num_rows
     if hasattr(content, "to_dict") and hasattr(content, "columns"):  # a pandas frame, without importing pandas
-        return {str(column): content[column].tolist() for column in content.columns}, len(content)
+        names = [column for column in content.columns if wanted is None or str(column) in wanted]
+        return {str(column): content[column].tolist() for column in names}, len(content)
     if isinstance(content, Mapping):
         lengths = {len(values) for values in content.values()}
         if len(lengths) > 1:
             raise TableError(f"table {name!r}: columns have different lengths {sorted(lengths)}")
         return dict(content), lengths.pop() if lengths else 0
     if isinstance(content, Sequence) and all(isinstance(row, Mapping) for row in content):
-        names = dict.fromkeys(key for row in content for key in row)
+        names = list(dict.fromkeys(key for row in content for key in row) if wanted is None else wanted)
         return {str(key): [row.get(key) for row in content] for key in names}, len(content)
     raise TableError(
         f"table {name!r} is a {type(content).__name__}; return a list of dicts, a mapping from column to values, "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from depthrate.tasks.task import Interrupted, TaskContext
+from depthrate.tasks.task import Diverged, Interrupted, TaskContext, has_diverged
 from depthrate.tasks.training.checkpoint import loaded, packed
 
 
@@ -41,8 +41,15 @@ class TrainingRun:
         self._context.show_curves({trial_id: self.curves for trial_id in self._context.trial_ids[:1]})
         return self
 
-    def __exit__(self, *error: object) -> None:
-        """Leave nothing behind: the checkpoint is deleted once the trial is committed."""
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Leave nothing behind: the checkpoint is deleted once the trial is committed.
+
+        Raises:
+            Diverged: the last loss that was logged is NaN or infinite; what was logged becomes the trial's result.
+        """
+        rows = ((row["step"], row["split"], row.get("loss")) for row in self.curves)
+        if kind is None and len(self._context.trial_ids) == 1 and has_diverged(rows):
+            raise Diverged(self.curves)
 
     def steps(self, num_steps: int) -> Iterator[int]:
         """Yield the numbers of the steps (or epochs) that are left, 0 to num_steps - 1; between two, save when due and stop

@@ -189,6 +189,55 @@ def test_what_is_measured_without_a_step_is_measured_at_the_end(tmp_path: Path) 
     assert [value for row in rows for value in row] == pytest.approx([0.1, 2.0, 0.1, 2.0])
 
 
+LOOP = """
+import depthrate
+import torch
+
+
+@depthrate.task(version=1)
+def loop(*, kind: str, seed: int = 0, context):
+    model = torch.nn.Linear(4, 2)
+    with context.training(model, torch.optim.SGD(model.parameters(), lr=0.1)) as run:
+        for step in run.steps(3):
+            run.log(step, loss=float(kind) if step else 1.0)
+            run.log(step, split="test", loss=float("nan"))
+            run.log(step, grad_norm=float("nan"))
+    if kind != "1":
+        torch.nn.init.constant_(model.weight, float(kind))
+    x = torch.randn(8, 4)
+    return {"metrics": depthrate.measure(model(x), torch.arange(8) % 2) and [{"nc1": 1.0}], "curves": run.curves}
+
+
+@depthrate.task(version=1)
+def returned(*, kind: str, seed: int = 0):
+    import pandas as pd
+
+    loss = {"1": 1.0, "nan": float("nan"), "inf": float("inf"), "none": None, "frame": float("nan")}[kind]
+    if kind == "frame":
+        curves = pd.DataFrame([{"step": 1, "loss": 2.0}, {"step": 1, "accuracy": 0.5}])
+        return {"metrics": [{"nc1": loss}], "curves": curves}
+    return {"metrics": [{"layer": 0, "nc1": None}, {"layer": 1, "nc1": 1.0, "nc2a": float("nan"), "loss": loss}]}
+"""
+
+
+def test_a_trial_whose_last_loss_is_not_finite_has_diverged_whoever_trained_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(LOOP)
+    for name, kinds in (("loop", ["1", "nan", "inf"]), ("returned", ["1", "nan", "inf", "none", "frame"])):
+        sweep = {"name": name, "task": f"./mine.py:{name}", "grid": {"kind": kinds}}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(sweep))
+        code, said = cli(tmp_path, "run", f"{name}.yaml", "--workers", "1")
+        assert code == 0 and "2 of them diverged" in said, said
+    trials = depthrate.open(tmp_path / "results").sql("select task, kind, status from trials").fetchall()
+    assert {row[:2] for row in trials if row[2] == "diverged"} == {
+        (f"mine:{task}", kind) for task in ("loop", "returned") for kind in ("nan", "inf")
+    }
+    assert {row[2] for row in trials} == {"ok", "diverged"} and len(trials) == 8
+    logged = depthrate.open(tmp_path / "results").sql(
+        "select count(*) from curves c join trials t using (trial_id) where t.task = 'mine:loop' and t.status = 'diverged'"
+    )
+    assert logged.fetchall() == [(18,)], "what it logged is kept"
+
+
 def test_nothing_declared_means_the_structure_alone() -> None:
     assert Columns().schemas["metrics"].names == METRICS.names
 
