@@ -21,6 +21,7 @@ class Decision(StrEnum):
 
 RETRIES: dict[FailureKind, int] = {
     FailureKind.TASK: 1,  # an exception in the task: once more, then it is reported
+    FailureKind.CODE: 1,  # a machine may have other versions of what it imports
     FailureKind.TABLE: 0,  # a task that returns no table will not return one next time
     FailureKind.STORE: 3,  # a disk that was full, a server that was away
     FailureKind.WORKER_LOST: 3,  # a process that was killed resumes from its checkpoint
@@ -35,6 +36,8 @@ RETRIES: dict[FailureKind, int] = {
     FailureKind.OUT_OF_MEMORY: 1,  # only counted for a pack of one: larger packs are halved
 }
 """How often a pack that fails in this way is tried again."""
+ONLY_ELSEWHERE = (FailureKind.CODE, FailureKind.NOT_HERE)
+"""What is tried again only where there is another machine: this one would say the same."""
 PAUSES_S: dict[FailureKind, tuple[float, float]] = {
     FailureKind.STORE: (5.0, 40.0),
     FailureKind.NOT_BEGUN: (10.0, 300.0),  # until it is clear whether it is a node's doing
@@ -55,8 +58,12 @@ STOP_AFTER_PACKS = 3
 """Packs that gave up with the same error before the launch stops early."""
 
 
-def decide(kind: FailureKind, failures: Counter[FailureKind], num_trials: int) -> Decision:
+def decide(
+    kind: FailureKind, failures: Counter[FailureKind], num_trials: int, *, has_other_nodes: bool = True
+) -> Decision:
     """Return what to do with a pack that failed with `kind`, given its failures so far, this one included."""
+    if kind in ONLY_ELSEWHERE and not has_other_nodes:
+        return Decision.GIVE_UP
     if kind is FailureKind.OUT_OF_MEMORY and num_trials > 1:
         return Decision.HALVE
     return Decision.RETRY if failures[kind] <= RETRIES[kind] else Decision.GIVE_UP

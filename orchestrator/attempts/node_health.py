@@ -33,6 +33,7 @@ HISTORY_S = 24 * 3600.0
 BLAMES_NODE = frozenset(
     {
         FailureKind.TASK,
+        FailureKind.CODE,
         FailureKind.STORE,
         FailureKind.WORKER_LOST,
         FailureKind.NODE_LOST,

@@ -19,6 +19,7 @@ MOST_PACKS = 64
 """In one attempt."""
 _OF_ONE_PACK = (
     FailureKind.TASK,
+    FailureKind.CODE,
     FailureKind.TABLE,
     FailureKind.OUT_OF_MEMORY,
     FailureKind.WORKER_LOST,

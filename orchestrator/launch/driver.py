@@ -497,7 +497,12 @@ class Driver:
         """Do what is to be done with a pack that failed, and note what that is."""
         entry.failures[kind] += 1
         excused = Counter(failed for node, failed in entry.failed_on if node in self._health.sick)
-        decision = decide(kind, entry.failures - excused, len(entry.pack.trials))
+        decision = decide(
+            kind,
+            entry.failures - excused,
+            len(entry.pack.trials),
+            has_other_nodes=self.executor.num_nodes != 1,
+        )
         if sum(number for failed, number in entry.failures.items() if failed not in _TAKEN) > MOST_FAILURES:
             decision = Decision.GIVE_UP
         failed = _Failed(entry, attempt_id, node, error or "")
@@ -516,7 +521,7 @@ class Driver:
                 not_before = self._clock() + pause_s(kind, entry.failures)
                 failed.entry = PackEntry(entry.pack, entry.failures, entry.failed_on, not_before=not_before)
                 self.queue.appendleft(failed.entry)
-                if kind is FailureKind.TASK and self.trials_done == self._done_before:
+                if kind in (FailureKind.TASK, FailureKind.CODE) and self.trials_done == self._done_before:
                     self._give_up_what_fails_everywhere(failed)
 
     def _give_up_what_fails_everywhere(self, failed: _Failed) -> None:

@@ -410,7 +410,34 @@ def failure_kind(error: BaseException) -> FailureKind:
         return FailureKind.TABLE
     if isinstance(error, NoCompilerError):
         return FailureKind.NOT_HERE
-    return FailureKind.HARDWARE if is_hardware_error(f"{type(error).__name__}: {error}") else FailureKind.TASK
+    if is_hardware_error(f"{type(error).__name__}: {error}"):
+        return FailureKind.HARDWARE
+    return FailureKind.CODE if type(error).__name__ in _WRONG_CODE else FailureKind.TASK
+
+
+_WRONG_CODE = frozenset(
+    [
+        "AssertionError",
+        "AttributeError",
+        "FeaturesError",
+        "ImportError",
+        "IndentationError",
+        "IndexError",
+        "KeyError",
+        "LabelsError",
+        "ModuleNotFoundError",
+        "NameError",
+        "NotImplementedError",
+        "ParameterError",
+        "SyntaxError",
+        "TaskError",
+        "TypeError",
+        "UnboundLocalError",
+        "ValueError",
+        "ZeroDivisionError",
+    ]
+)
+"""Exactly these: what libraries derive from them (a matrix that is singular, a file half written) may go away."""
 
 
 @functools.cache  # reading them takes as long as all the rest of a small pack

@@ -23,6 +23,8 @@ class FailureKind(StrEnum):
 
     TASK = "task"
     """An exception in the task."""
+    CODE = "code"
+    """An exception in the task that the same code raises again on the same machine, such as a TypeError or an ImportError."""
     TABLE = "table"
     """The task returned what is no table."""
     STORE = "store"

@@ -62,6 +62,14 @@ def test_an_exception_is_retried_once_then_reported_and_spares_its_pack(folder: 
 
 
 @pytest.mark.slow
+def test_an_error_of_the_code_is_reported_at_once(folder: Store) -> None:
+    outcome = drive(folder, "misspelt", grid={"depth": [2, 3, 4]})
+    (failure,) = outcome.failures
+    assert failure.error.startswith("AttributeError:") and states(folder).count("failed") == 1
+    assert [depth for depth, _ in committed(folder)] == [2, 4]
+
+
+@pytest.mark.slow
 def test_halving_spares_what_is_committed(folder: Store) -> None:
     outcome = drive(
         folder, "forgetful", params={"flag": str(Path(folder.root).parent / "flag")}, grid={"depth": list(range(1, 17))}

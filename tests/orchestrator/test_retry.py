@@ -5,12 +5,15 @@ from __future__ import annotations
 import typing
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from depthrate.orchestrator.attempts.failure_policy import RETRIES, Decision, decide, error_pattern, pause_s
 from depthrate.orchestrator.executors.base import NoFailure
+from depthrate.orchestrator.worker.attempt_runner import failure_kind
 from depthrate.slurm.states import STATES
 from depthrate.storage.tables.states import FailureKind
+from depthrate.tasks.measures.labelled import FeaturesError
 
 
 @pytest.mark.parametrize(
@@ -18,6 +21,7 @@ from depthrate.storage.tables.states import FailureKind
     [
         ("task", {"task": 1}, 4, "retry"),
         ("task", {"task": 2}, 4, "give up"),
+        ("code", {"code": 1}, 4, "retry"),
         ("table", {"table": 1}, 4, "give up"),
         ("out_of_memory", {"out_of_memory": 1}, 4, "halve"),
         ("out_of_memory", {"out_of_memory": 9}, 2, "halve"),
@@ -35,6 +39,31 @@ from depthrate.storage.tables.states import FailureKind
 def test_decide(kind: str, failures: dict[str, int], num_trials: int, decision: str) -> None:
     counted = Counter({FailureKind(name): count for name, count in failures.items()})
     assert decide(FailureKind(kind), counted, num_trials) is Decision(decision)
+
+
+@pytest.mark.parametrize("kind", ["code", "not_here"])
+def test_what_this_machine_would_say_again_is_tried_on_another_or_not_at_all(kind: str) -> None:
+    counted = Counter({FailureKind(kind): 1})
+    assert decide(FailureKind(kind), counted, 1, has_other_nodes=False) is Decision.GIVE_UP
+    assert decide(FailureKind(kind), counted, 1, has_other_nodes=True) is Decision.RETRY
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (TypeError("no"), FailureKind.CODE),
+        (ModuleNotFoundError("no"), FailureKind.CODE),
+        (ValueError("no"), FailureKind.CODE),
+        (FeaturesError("no"), FailureKind.CODE),
+        (RuntimeError("no"), FailureKind.TASK),
+        (np.linalg.LinAlgError("singular"), FailureKind.TASK),
+        (UnicodeDecodeError("utf-8", b"", 0, 1, "half written"), FailureKind.TASK),
+        (OSError(5, "Input/output error"), FailureKind.HARDWARE),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_errors_of_the_code_are_told_from_those_that_may_go_away(error: Exception, kind: FailureKind) -> None:
+    assert failure_kind(error) is kind
 
 
 def test_errors_that_differ_only_in_the_job_are_one() -> None:

@@ -23,6 +23,11 @@ def fails(*, depth: int, bad: int = 3, seed: int = 0):
     return {"metrics": [{"layer": depth, "nc1": 1.0}]}
 
 
+@depthrate.task(version=1)
+def misspelt(*, depth: int):
+    return {"metrics": [{"layer": depth.bit_lenght() if depth == 3 else depth, "nc1": 1.0}]}  # type: ignore[attr-defined]
+
+
 @depthrate.task(version=1, fusible=["seed"])
 def hungry(*, depth: int, seed: int, context):
     """Runs out of memory in packs of more than two."""
