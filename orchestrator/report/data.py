@@ -21,8 +21,6 @@ from depthrate.tasks.panel import Panel
 
 STATE_COLUMNS = ("trial_id", "state", "wall_s", "steps_done", "device", "host", "committed_at", "error")
 """The columns of `ReportData.trials` that are not parameters (`steps` is one of the task collapse)."""
-SWEEP = "sweep"
-"""The column of `ReportData.trials` that tells overlaid sweeps apart."""
 STATES = ("failed", "diverged", "running", "pending", "ok")
 """In the order of the table of trials: what needs a look comes first."""
 

@@ -30,7 +30,6 @@ from depthrate.orchestrator.report.words import (
     curve_label,
     escape,
     excluded_text,
-    exponent_text,
     formula_markup,
     group_text,
     is_finite,
@@ -38,6 +37,7 @@ from depthrate.orchestrator.report.words import (
     p_text,
     power_law,
     signed_text,
+    thousandths,
     value_text,
     x_text,
 )
@@ -69,7 +69,7 @@ def support_table(curves: Sequence[FittedCurve]) -> str:
         [
             Cell(_rate(curve, power)),
             number_cell(str(power.n_points)),
-            number_cell(f"{power.r2:.3f}" if is_finite(power.r2) else "—"),
+            number_cell(thousandths(power.r2)),
             long_cell(rivals_words(curve)),
             long_cell(drift_words(curve)),
             long_cell(above_words(curve)),
@@ -145,16 +145,16 @@ def _parameters() -> list[FitParameter]:
 def _fit_row(fit: RateFit) -> list[Cell]:
     weight = "—" if fit.weight is None else f"{fit.weight:.1%}" if fit.weight >= 0.001 else "< 0.1%"
     numbers = [
-        exponent_text(fit.exponent),
-        number_text(fit.stderr, 2),
+        thousandths(fit.exponent),
+        number_text(fit.stderr, 2, zeros=True),
         _ends_text(fit.ci_low, fit.ci_high) if fit.ci_method else "—",
-        number_text(fit.seed_spread, 2),
+        number_text(fit.seed_spread, 2, zeros=True),
         _ends_text(fit.profile_low, fit.profile_high),
         p_text(fit.p_half),
         p_text(fit.p_one),
-        number_text(fit.prefactor),
-        *(number_text(fit.parameter(parameter.name)) for parameter in _parameters()),
-        number_text(fit.r2),
+        number_text(fit.prefactor, zeros=True),
+        *(number_text(fit.parameter(parameter.name), zeros=True) for parameter in _parameters()),
+        thousandths(fit.r2),
         "—" if not is_finite(fit.aicc) else signed_text(fit.aicc, ".1f"),
         weight,
         str(fit.n_points),
@@ -166,7 +166,7 @@ def _ends_text(low: float | None, high: float | None) -> str:
     """Return an interval; an end that the points leave open is infinite."""
     if low is None and high is None:
         return "—"
-    return f"[{'−∞' if low is None else exponent_text(low)}, {'∞' if high is None else exponent_text(high)}]"
+    return f"[{'−∞' if low is None else thousandths(low)}, {'∞' if high is None else thousandths(high)}]"
 
 
 def sensitivity_table(curves: Sequence[FittedCurve]) -> str:
@@ -178,8 +178,9 @@ def sensitivity_table(curves: Sequence[FittedCurve]) -> str:
     for curve in curves:
         rows = []
         for row in curve.sensitivity:
-            interval = f"[{exponent_text(row['ci_low'])}, {exponent_text(row['ci_high'])}]"
-            cells = [exponent_text(row["exponent"]), interval, str(row["n_points"])]
+            low, high = (end if is_finite(end) else None for end in (row["ci_low"], row["ci_high"]))
+            interval = _ends_text(low, high)
+            cells = [thousandths(row["exponent"]), interval, str(row["n_points"])]
             rows.append([text_cell(f"{x_text(curve.x)} ≥ {row['x_min']:g}"), *map(number_cell, cells)])
         by = group_text(curve.by)
         groups.append(Group(escape(curve_label(curve) + (f", {by}" if by else "")), rows))
@@ -225,7 +226,7 @@ def _values(data: ReportData, name: str) -> str:
 def _pair_row(pair: FitPair) -> list[Cell]:
     common = pair.common
     groups = unique([group_text(pair.first.by), group_text(pair.second.by)])
-    both = "—" if common is None else f"{exponent_text(common.exponent)} {_ends_text(common.ci_low, common.ci_high)}"
+    both = "—" if common is None else f"{thousandths(common.exponent)} {_ends_text(common.ci_low, common.ci_high)}"
     exponents = [_exponent(pair.first), _exponent(pair.second), both, p_text(common.p_common if common else None)]
     metric = f"{curve_label(pair.first)} over {x_text(pair.first.x)}"
     return [text_cell(metric), text_cell(" / ".join(groups)), *map(number_cell, exponents)]
@@ -235,6 +236,4 @@ def _exponent(curve: FittedCurve) -> str:
     power = curve.power
     if power is None:
         return "no fit"
-    return (
-        f"{exponent_text(power.exponent)} {_ends_text(power.ci_low, power.ci_high) if power.ci_method else ''}".strip()
-    )
+    return f"{thousandths(power.exponent)} {_ends_text(power.ci_low, power.ci_high) if power.ci_method else ''}".strip()

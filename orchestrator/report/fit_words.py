@@ -191,10 +191,10 @@ def range_words(curve: FittedCurve) -> str:
     if curve.cutoff is not None and not curve.cutoff.passed:
         words.append("no cut-off makes the means lie on a power law: nothing is cut")
     elif curve.cutoff is not None:
-        words.append(f"from {curve.x} = {curve.cutoff.x_min:g} on")
+        words.append(f"from {x_text(curve.x)} = {curve.cutoff.x_min:g} on")
     if len(curve.sensitivity) > 1:
         whole, row, *_ = curve.sensitivity
-        words.append(f"{signed_text(-row['exponent'], '.2f')} without {curve.x} = {whole['x_min']:g}")
+        words.append(f"{signed_text(-row['exponent'], '.2f')} without {x_text(curve.x)} = {whole['x_min']:g}")
     return "; ".join(words)
 
 
@@ -204,7 +204,7 @@ def target_words(curve: FittedCurve) -> str:
     if power is None or target is None:
         return ""
     if power.x_at_target is None:
-        return f"{number_text(target)} at no {curve.x}"
+        return f"{number_text(target)} at no {x_text(curve.x)}"
     high = "∞" if power.x_at_high is None else number_text(power.x_at_high)
     interval = f" [{number_text(power.x_at_low)}, {high}]" if power.x_at_low is not None else ""
-    return f"{number_text(target)} at {curve.x} = {number_text(power.x_at_target)}{interval}"
+    return f"{number_text(target)} at {x_text(curve.x)} = {number_text(power.x_at_target)}{interval}"

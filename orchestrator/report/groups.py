@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -12,6 +12,9 @@ import pandas as pd
 from depthrate.orchestrator.report.words import value_text
 
 T = TypeVar("T")
+
+SWEEP = "sweep"
+"""The parameter that tells the trials of overlaid sweeps apart."""
 
 
 def splits(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -23,7 +26,10 @@ def splits(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def grouped(trials: pd.DataFrame, frame: pd.DataFrame, by: list[str]) -> list[tuple[tuple[str, ...], pd.DataFrame]]:
-    """Return groups in the order of their parameters' values, keyed by these as text: some are lists or null."""
+    """Return groups in the order of their parameters' values, keyed by these as text: some are lists or null.
+
+    Overlaid sweeps are in the order in which they are named.
+    """
     if not by:
         return [((), frame)]
     # from the table of trials, as a parameter may have the name of a measurement (loss: ce)
@@ -34,6 +40,8 @@ def grouped(trials: pd.DataFrame, frame: pd.DataFrame, by: list[str]) -> list[tu
     numbers = frame["trial_id"].map(pd.Series([place[key] for key in keys], index=values.index)).astype("float64")
     ordered = list(place)
     groups = [(ordered[int(cast(float, number))], part) for number, part in frame.groupby(numbers.to_numpy())]
+    if SWEEP in by:
+        values = values.assign(**{SWEEP: pd.factorize(values[SWEEP])[0]})
     return sorted(groups, key=lambda group: sort_key(tuple(values.loc[group[1]["trial_id"].iloc[0]])))
 
 
@@ -67,6 +75,19 @@ def unique(values: Iterable[T]) -> list[T]:
 def spread(values: list[T], limit: int) -> list[T]:
     """Return at most `limit` of the values, first and last among them."""
     return [values[index] for index in thin_indices(len(values), limit)]
+
+
+def spread_alike(groups: list[T], limit: int, parts: Callable[[T], tuple[Hashable, Hashable]]) -> list[T]:
+    """Return at most `limit` of the groups, of each overlaid sweep the same: `parts` are a group's sweep and the rest of it."""
+    sweeps, rests = (unique(part) for part in zip(*map(parts, groups), strict=True)) if groups else ([], [])
+    kept = spread(rests, max(limit // max(len(sweeps), 1), 1))
+    return [group for group in groups if parts(group)[1] in kept]
+
+
+def key_parts(by: list[str], key: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return of a group's key the sweep, empty where nothing is overlaid, and the rest."""
+    sweep = key[by.index(SWEEP)] if SWEEP in by else ""
+    return sweep, tuple(value for name, value in zip(by, key, strict=True) if name != SWEEP)
 
 
 def thin_indices(length: int, limit: int) -> list[int]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.groups import grouped, spread, thin_indices, unique
+from depthrate.orchestrator.report.groups import grouped, key_parts, spread, spread_alike, thin_indices, unique
 from depthrate.orchestrator.report.plot import (
     DASHES,
     GREY,
@@ -50,7 +49,7 @@ def lines_plot(data: ReportData, frame: pd.DataFrame, axes: Axes, by: list[str])
     finished = data.trials.loc[data.trials["state"] == "ok", "trial_id"]
     groups = grouped(data.trials, drawable.assign(of_finished=drawable["trial_id"].isin(finished)), by)
     firsts = spread(unique(key[:1] for key, _ in groups), MAX_GROUPS)
-    rests = spread(unique(key[1:] for key, _ in groups), len(DASHES))
+    rests = spread_alike(unique(key[1:] for key, _ in groups), len(DASHES), lambda rest: key_parts(by[1:], rest))
     shown = [(key, part) for key, part in groups if key[:1] in firsts and key[1:] in rests]
     colours = dict(zip(firsts, viridis(len(firsts)), strict=True))
     dashes = dict(zip(rests, DASHES, strict=False))
@@ -65,10 +64,12 @@ def lines_plot(data: ReportData, frame: pd.DataFrame, axes: Axes, by: list[str])
         hover = {"hovertext": text, "hoverinfo": "x+y+text"}
         traces.append(make_trace(*strong, group, mode=mode, line=line | {"width": 2}, marker={"size": 5}) | hover)
     keys = _line_keys(by, colours, dashes)
-    layout = make_layout(axes, drawable[axes.y], rows := math.ceil(len(keys) / 4) + 1)
-    layout["legend"]["title"] = {"text": escape_for_plotly(by[0]) if by else "", "side": "top", "font": {"size": 12}}
+    layout = make_layout(axes, drawable[axes.y], legend=by[:1])
+    layout["legend"]["traceorder"] = (
+        "grouped"  # short names of the colours beside each other, long ones of dashes below
+    )
     notes = drawn_notes(len(shown), len(groups), len(frame) - len(drawable), log=axes.y_log)
-    return Plot(axes.y_title, traces + keys, layout, rows, notes)
+    return Plot(axes.y_title, traces + keys, layout, notes)
 
 
 def _line_keys(by: list[str], colours: dict[tuple[str, ...], str], dashes: dict[tuple[str, ...], str]) -> list[Trace]:

@@ -1,15 +1,15 @@
-"""How the fitted curves of one figure are told apart: hue by group, line and marker by the sweep that a curve is of."""
+"""How the groups of one figure are told apart: hue by group, line and marker by the sweep that a group is of."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.report.data import SWEEP
-from depthrate.orchestrator.report.groups import unique
+from depthrate.orchestrator.report.groups import SWEEP, sort_key, spread_alike, unique
 from depthrate.orchestrator.report.plot import viridis
+from depthrate.orchestrator.report.words import value_text
 
 STYLES = (("solid", "circle"), ("dash", "diamond"))
 """Of lines and of means: those of the first sweep, and of the one that is drawn into it."""
@@ -17,21 +17,39 @@ STYLES = (("solid", "circle"), ("dash", "diamond"))
 
 @dataclass(frozen=True)
 class Look:
-    """Of one curve; as plotly names them."""
+    """Of one group; as plotly names them."""
 
     colour: str
     dash: str
     symbol: str
 
 
-def looks_of(curves: Sequence[FittedCurve], among: Sequence[FittedCurve]) -> list[Look]:
-    """Return the look of each curve `among` those of a report, whose first sweep comes first.
+def looks_of(groups: Sequence[Mapping[str, Any]], sweeps: Sequence[Any]) -> list[Look]:
+    """Return the look of each group, a value a parameter; of the report's sweeps the first comes first.
 
     Where there are no groups beside the sweeps, these have their hues too.
     """
-    sweeps = unique(curve.by.get(SWEEP) for curve in among)
-    groups = [tuple(value for name, value in curve.by.items() if name != SWEEP) for curve in curves]
-    hued: list[Any] = groups if len(unique(groups)) > 1 else [curve.by.get(SWEEP) for curve in curves]
+    rests = [_rest(group) for group in groups]
+    hued: list[Any] = rests if len(unique(rests)) > 1 else [group.get(SWEEP) for group in groups]
     colours = dict(zip(unique(hued), viridis(len(unique(hued))), strict=True))
-    looks = [STYLES[sweeps.index(curve.by.get(SWEEP)) % len(STYLES)] for curve in curves]
+    looks = [STYLES[sweeps.index(group.get(SWEEP)) % len(STYLES)] for group in groups]
     return [Look(colours[hue], *look) for hue, look in zip(hued, looks, strict=True)]
+
+
+def sweeps_of(curves: Sequence[FittedCurve]) -> list[Any]:
+    """Return the sweeps that the curves are of, in their order; one null where nothing is overlaid."""
+    return unique(curve.by.get(SWEEP) for curve in curves)
+
+
+def drawn_curves(curves: Sequence[FittedCurve], limit: int) -> list[FittedCurve]:
+    """Return at most so many curves, sweep by sweep and in each by their groups' values; of both sweeps the same groups."""
+    sweeps = sweeps_of(curves)
+
+    def place(curve: FittedCurve) -> tuple[int, list[tuple[bool, float, str]]]:
+        return sweeps.index(curve.by.get(SWEEP)), sort_key(tuple(v for name, v in curve.by.items() if name != SWEEP))
+
+    return spread_alike(sorted(curves, key=place), limit, lambda curve: (curve.by.get(SWEEP), _rest(curve.by)))
+
+
+def _rest(group: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(value_text(value) for name, value in group.items() if name != SWEEP)

@@ -6,11 +6,13 @@ those named here.
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,8 +30,17 @@ LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdas
 MARKERS = {"circle": "o", "circle-open": "o", "diamond": "D", "triangle-up": "^"}
 """Every marker that a figure may have: plotly's name -> matplotlib's."""
 MAX_GROUPS = 12
+LEGEND_LETTERS, KEY_LETTERS = 43, 6
+"""Letters of a name that stand in one row of a phone's legend; as many more would, were there no line before it."""
 MAX_POINTS = 20_000
 """Of one figure."""
+STEP_FORMATS = [
+    {"dtickrange": ends, "value": f".{decimals}f"}
+    for decimals in range(1, 7)
+    for low, high in [(0.95 / 10**decimals, 9.4 / 10**decimals)]
+    for ends in ([low, high], [f"L{low:g}", f"L{high:g}"])
+]
+"""Ticks that are evenly far from each other, on a log axis too (plotly's L), have all the decimals of their step."""
 VIRIDIS = ("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#85cf3a")
 """matplotlib's viridis, cut before the yellows that vanish on white."""
 
@@ -53,11 +64,40 @@ class Plot:
     title: str
     traces: list[Trace]
     layout: dict[str, Any]
-    legend_rows: int
     notes: list[str]
     """Plain sentences, escaped when drawn."""
     frames: list[dict[str, Any]] = field(default_factory=list)
     """Plotly's frames, one a place of the layout's slider; none: the figure stands still."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows stand below the axes on a phone: those of the legend and a slider."""
+        legend, rows, room = self.layout["legend"], 0, 0
+        for lines in self._names:
+            own = KEY_LETTERS + (max(map(len, lines)) if legend["traceorder"] == "grouped" else self._longest)
+            if own > room:
+                rows, room = rows + len(lines), LEGEND_LETTERS + KEY_LETTERS
+            room -= own
+        return rows + ("title" in legend) + 3 * ("sliders" in self.layout)
+
+    @cached_property
+    def _names(self) -> list[list[str]]:
+        """The legend's names, each as lines of text."""
+        names = [re.sub("<(?!br).*?>", "", trace["name"]) for trace in self.traces if trace["showlegend"]]
+        return [html.unescape(name).split("<br>") for name in names]
+
+    @cached_property
+    def _longest(self) -> int:
+        """Letters of the longest line of the legend."""
+        return max((len(line) for lines in self._names for line in lines), default=0)
+
+    def page_layout(self) -> dict[str, Any]:
+        """Return the layout as a page draws it: the legend's names in columns, as many as fit on a phone."""
+        if self.layout["legend"]["traceorder"] == "grouped":
+            return self.layout
+        columns = max(1, min(4, (LEGEND_LETTERS + KEY_LETTERS) // (KEY_LETTERS + self._longest)))
+        columns_alike = {"entrywidthmode": "fraction", "entrywidth": 0.98 / columns}
+        return self.layout | {"legend": self.layout["legend"] | columns_alike}
 
 
 def make_trace(x: Iterable[Any], y: Iterable[Any], group: str, *, name: str | None = None, **style: Any) -> Trace:
@@ -84,23 +124,26 @@ def _json_numbers(values: Iterable[Any]) -> list[float | None]:
     return [float(f"{value:.6g}") if is_finite(value) else None for value in values]
 
 
-def make_layout(axes: Axes, y_values: Iterable[float], legend_rows: int) -> dict[str, Any]:
-    """Return plotly's layout: the axes with their ticks, and the legend below them."""
+def make_layout(axes: Axes, y_values: Iterable[float], *, legend: Iterable[str] = ()) -> dict[str, Any]:
+    """Return plotly's layout: the axes with their ticks, and the legend below them with the names of what it lists."""
     x_scale = {"type": "log", "exponentformat": "power", "minorloglabels": "none"} if axes.x_log else {}
     y_scale = {"type": "log"} | _log_ticks(y_values) if axes.y_log else {}
     axis = {"showline": True, "linecolor": "#333333", "gridcolor": "#e8e8e8", "zeroline": False, "automargin": True}
-    axis |= {"ticks": "outside", "ticklen": 4}
-    # the legend stands on the figure's bottom edge, as wide as the figure, and pushes the axes up
-    legend = {"orientation": "h", "xref": "container", "yref": "container", "x": 0, "y": 0, "yanchor": "bottom"}
-    legend["maxheight"] = 1  # it has its rows; plotly would cut it at half of the figure
+    axis |= {"ticks": "outside", "ticklen": 4, "tickformatstops": STEP_FORMATS}
+    # the legend stands on the figure's bottom edge, as wide as the figure, and pushes the axes up; each name in a place of
+    # its own, not under the first of its group
+    keys = {"orientation": "h", "xref": "container", "yref": "container", "x": 0, "y": 0, "yanchor": "bottom"}
+    keys |= {"traceorder": "normal", "maxheight": 1}  # it has its rows; plotly would cut it at half of the figure
+    if title := escape_for_plotly(", ".join(legend)):
+        keys |= {"title": {"text": title, "side": "top", "font": {"size": 12}}}
     return {
         "xaxis": axis | x_scale | {"title": {"text": escape_for_plotly(axes.x_title), "standoff": 6}},
         "yaxis": axis | y_scale | {"title": {"text": escape_for_plotly(axes.y_title), "standoff": 8}},
-        "legend": legend | {"font": {"size": 12}, "tracegroupgap": 0},
+        "legend": keys | {"font": {"size": 12}, "tracegroupgap": 0},
         "font": {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13, "color": "#222222"},
         "paper_bgcolor": "white",
         "plot_bgcolor": "white",
-        "margin": {"l": 56, "r": 14, "t": 28, "b": 44 + 20 * legend_rows},
+        "margin": {"l": 56, "r": 14, "t": 28, "b": 44},
         "hoverlabel": {"namelength": MAX_LABEL},
     }
 
@@ -163,9 +206,9 @@ def drawn_notes(num_shown: int, num_groups: int, num_dropped: int, *, log: bool)
 def figure_html(plot: Plot, number: int) -> str:
     """Return the figure's place, its data for the page's script, and its caption."""
     caption = " ".join([f"{plot.title}.", *plot.notes])
-    drawn = {"data": plot.traces, "layout": plot.layout} | ({"frames": plot.frames} if plot.frames else {})
+    drawn = {"data": plot.traces, "layout": plot.page_layout()} | ({"frames": plot.frames} if plot.frames else {})
     content = json_in_script(drawn)
-    style = f'style="--rows:{plot.legend_rows}" role="img" aria-label="{escape(plot.title)}"'
+    style = f'style="--rows:{plot.rows}" role="img" aria-label="{escape(plot.title)}"'
     return (
         f'<figure><div class="plot" {style}></div><script type="application/json" class="plot-data">{content}</script>'
         f"<figcaption><b>Figure {number}.</b> {escape(caption)}"

@@ -114,7 +114,7 @@ def _state_cell(state: str) -> Cell:
 
 
 def _measured_cell(value: float | None) -> Cell:
-    return Cell(number_text(value), str(value) if is_finite(value) else "", is_number=True)
+    return Cell(number_text(value, zeros=True), str(value) if is_finite(value) else "", is_number=True)
 
 
 def trial_cell(name: str, value: Any) -> Cell:

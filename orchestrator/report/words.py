@@ -28,7 +28,12 @@ def interval_of(fit: RateFit) -> tuple[float, float] | None:
 
 def x_text(x: str) -> str:
     """Return what a rate is over as the base of a power: arithmetic in parentheses, with minus signs."""
-    return x if x.isidentifier() else f"({x.replace('-', '−')})"
+    return x if x.isidentifier() else f"({minus_signs(x)})"
+
+
+def minus_signs(formula: str) -> str:
+    """Return a formula with minus signs in place of hyphens."""
+    return formula.replace("-", "−")
 
 
 def power_law(curve: FittedCurve) -> RateFit | None:
@@ -48,6 +53,11 @@ def group_text(by: dict[str, Any]) -> str:
     return ", ".join(f"{name} = {value_text(value)}" for name, value in by.items())
 
 
+def group_values(by: dict[str, Any]) -> str:
+    """Name a group by its values alone, where the parameters' names stand beside."""
+    return ", ".join(map(value_text, by.values()))
+
+
 def excluded_text(excluded: dict[str, int]) -> str:
     """Say how many trials were left out and why, as in `2 diverged, 1 not positive`."""
     return ", ".join(f"{count} {reason}" for reason, count in excluded.items() if count)
@@ -65,22 +75,27 @@ def value_text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def number_text(value: float | None, digits: int = 3) -> str:
-    """Return a number with so many significant digits; a dash where it is missing or not finite."""
+def number_text(value: float | None, digits: int = 3, *, zeros: bool = False) -> str:
+    """Return a number with so many significant digits, zeros at its end too where it stands in a column of such numbers.
+
+    A dash where it is missing or not finite.
+    """
     if not is_finite(value):
         return "—"
-    lead, e, power = signed_text(value, f".{digits}g").partition("e")
+    lead, e, power = signed_text(value, f"{'#' if zeros and value else ''}.{digits}g").partition("e")
+    lead = lead.removesuffix(".")
     return f"{lead}·10{signed_text(int(power.replace('−', '-')), 'd').translate(_RAISED)}" if e else lead
 
 
-def exponent_text(value: float | None) -> str:
-    """Return an exponent with three digits after the point, zeros too: as many as its interval's ends have."""
+def thousandths(value: float | None) -> str:
+    """Return a number with three digits after the point, zeros too: an exponent has as many as its interval's ends."""
     return signed_text(value, ".3f") if is_finite(value) else "—"
 
 
 def signed_text(value: float, form: str) -> str:
-    """Format a number with a minus sign in place of the hyphen."""
-    return format(value, form).replace("-", "−")
+    """Format a number with a minus sign in place of the hyphen; what is rounded to zero has no sign."""
+    text = minus_signs(format(value, form))
+    return text if any(digit in text for digit in "123456789") else text.lstrip("+−")
 
 
 def duration_text(seconds: float) -> str:

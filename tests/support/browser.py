@@ -12,6 +12,33 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+FAULTS = """
+const found = [], boxes = (figure, what) => [...figure.querySelectorAll(what)]
+  .filter((text) => text.textContent.trim() && !text.closest('.modebar, .hoverlayer') && text.getBoundingClientRect().width)
+  .map((text) => [text.textContent, text.getBoundingClientRect()]);
+for (const figure of document.querySelectorAll('.plot')) {
+  const whole = figure.getBoundingClientRect(), texts = boxes(figure, 'text');
+  texts.forEach(([text, box], i) => {
+    if (box.left < whole.left - 1 || box.right > whole.right + 1 || box.bottom > whole.bottom + 1) found.push(`cut: ${text}`);
+    for (const [other, its] of texts.slice(i + 1)) {
+      const shared = (start, end) => Math.min(box[end], its[end]) - Math.max(box[start], its[start]);
+      if (shared('left', 'right') > 2 && shared('top', 'bottom') > 3) found.push(`${text} over ${other}`);
+    }
+  });
+  for (const [axis, side] of [['.xtick', 'left'], ['.ytick', 'top']]) {
+    const ticks = boxes(figure, `${axis} text`), values = ticks.map(([text]) => Number(text.replace('\u2212', '-')));
+    if (new Set(ticks.map(([text]) => text)).size < ticks.length) found.push(`twice: ${ticks.map(([text]) => text)}`);
+    const steps = values.slice(1).map((value, i) => value - values[i]);
+    const isEven = steps.length > 1 && steps.every((step) => Math.abs(step - steps[0]) < 1e-6 * Math.abs(step));
+    const decimals = new Set(ticks.map(([text]) => (text.split('.')[1] ?? '').length));
+    if (isEven && decimals.size > 1) found.push(`decimals: ${ticks.map(([text]) => text)}`);
+  }
+  const legend = figure.querySelector('.legend')?.getBoundingClientRect();
+  if (legend && legend.height > 0.8 * whole.height) found.push(`a legend of ${legend.height} in ${whole.height}`);
+}
+return found;
+"""
+
 
 class Browser:
     """One window; `run` is JavaScript in its page."""
@@ -47,6 +74,12 @@ class Browser:
     def run(self, script: str) -> Any:
         """Return what a script returns."""
         return self._post("/execute/sync", {"script": script, "args": []})
+
+    def faults(self) -> list[str]:
+        """Return what a reader stumbles over in the page's figures: texts cut or over each other, ticks of unlike decimals."""
+        found = self.run(FAULTS)
+        assert isinstance(found, list)
+        return found
 
     def close(self) -> None:
         """Close the window."""

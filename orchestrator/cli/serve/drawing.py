@@ -64,9 +64,9 @@ def _draw(store: Store, results: Results, sweep: str, figures: Path, page: Path)
         {
             "title": plot.title,
             "notes": " ".join(plot.notes),
-            "rows": plot.legend_rows,
+            "rows": plot.rows,
             "data": plot.traces,
-            "layout": plot.layout,
+            "layout": plot.page_layout(),
             "frames": plot.frames,
         }
         for plot in all_plots(data)

@@ -38,22 +38,34 @@ def set_ticks(axis: Axis, wanted: dict[str, Any], *, is_log: bool) -> None:
     low, high = sorted(axis.get_view_interval())
     decades = math.log10(high / low)
     if decades < FEW_DECADES:
-        axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+        locator = MaxNLocator(4, steps=[1, 2, 5, 10])
+        axis.set_major_locator(locator)
+        first, second, *_ = locator.tick_values(low, high)
+        decimals = max(0, -math.floor(math.log10(second - first) + 1e-9))  # as many for all, as on the page
     else:
+        decimals = None
         subs = (1.0,) if decades > MAX_DECADES else (1.0, 2.0, 5.0)
         axis.set_major_locator(LogLocator(subs=subs, numticks=7))
     is_plain = low >= PLAIN_FROM and high <= PLAIN_TO
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if is_plain else _as_power(value)))
+    axis.set_major_formatter(
+        FuncFormatter(lambda value, _: _plain(value, decimals) if is_plain else _as_power(value, decimals))
+    )
     if decades <= MAX_DECADES:
         axis.set_minor_locator(NullLocator())
     else:
         axis.set_minor_formatter(NullFormatter())
 
 
-def _as_power(value: float) -> str:
+def _plain(value: float, decimals: int | None) -> str:
+    return f"{value:g}" if decimals is None else f"{value:.{decimals}f}"
+
+
+def _as_power(value: float, decimals: int | None) -> str:
     if value <= 0:  # a round number beside a narrow log axis, which is not drawn
         return ""
     exponent = math.floor(math.log10(value) + 1e-9)
     lead = value / 10**exponent
-    factor = "" if math.isclose(lead, 1.0, rel_tol=1e-6) else rf"{lead:g} \times "
-    return f"${factor}10^{{{exponent}}}$"
+    if decimals is None and math.isclose(lead, 1.0, rel_tol=1e-6):
+        return f"$10^{{{exponent}}}$"
+    factor = _plain(lead, None if decimals is None else max(0, decimals + exponent))
+    return rf"${factor} \times 10^{{{exponent}}}$"

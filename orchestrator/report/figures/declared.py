@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -80,7 +79,7 @@ def _scatter_plot(panel: ScatterPanel, points: pd.DataFrame, setting: str) -> Pl
             )
         return traces
 
-    layout = make_layout(Axes("x", "y", *panel.axes, x_log=False, y_log=False), [], 2)
+    layout = make_layout(Axes("x", "y", *panel.axes, x_log=False, y_log=False), [])
     layout["yaxis"] |= {"scaleanchor": "x"}
     last = f"Step {steps[-1]} of one trial; {len(points[points['step'] == steps[-1]])} points."
     notes = [panel.doc, last] if panel.doc else [last]
@@ -89,9 +88,7 @@ def _scatter_plot(panel: ScatterPanel, points: pd.DataFrame, setting: str) -> Pl
         frames = [{"name": str(step), "data": drawn(step)} for step in steps]
         layout |= _slider([str(step) for step in steps])
         notes.append("The slider shows earlier steps, each in its own components.")
-    return Plot(
-        panel.title + (f", {setting}" if setting else ""), drawn(steps[-1]), layout, 4 if frames else 2, notes, frames
-    )
+    return Plot(panel.title + (f", {setting}" if setting else ""), drawn(steps[-1]), layout, notes, frames)
 
 
 def _slider(names: list[str]) -> dict[str, Any]:
@@ -127,12 +124,10 @@ def _profile_plot(data: ReportData, panel: ProfilePanel) -> Plot | None:
     values = [value for trace in traces for value in trace["y"] if value]
     if not values:
         return None
-    layout = make_layout(
-        Axes("index", "value", each.entry, each.label, x_log=True, y_log=True), values, len(shown) // 2 + 2
-    )
+    layout = make_layout(Axes("index", "value", each.entry, each.label, x_log=True, y_log=True), values)
     notes = [f"{each.doc[:1].upper()}{each.doc[1:]}; last layer, last step."]
     notes += [f"{len(shown)} of {len(groups)} settings are drawn."] if len(shown) < len(groups) else []
-    return Plot(each.label, traces, layout, math.ceil(len(shown) / 2) + 1, notes)
+    return Plot(each.label, traces, layout, notes)
 
 
 def _share_plot(data: ReportData, panel: SharePanel) -> Plot | None:
@@ -153,14 +148,14 @@ def _share_plot(data: ReportData, panel: SharePanel) -> Plot | None:
         return None
     label = data.measurement(panel.measurement).label
     log = bool(found[panel.x].min() > 0)
-    layout = make_layout(Axes("x", "y", panel.x, label, x_log=log, y_log=False), [], len(shown) // 2 + 1)
+    layout = make_layout(Axes("x", "y", panel.x, label, x_log=log, y_log=False), [])
     layout["xaxis"] |= value_ticks(found[panel.x]) if log else {}
     notes = [
         "At the last step. Bars: 95 % Wilson intervals over the observations of all trials together, which trials with a "
         "luck of their own make too narrow; dots: single trials."
     ]
     notes += [f"{len(shown)} of {len(groups)} settings are drawn."] if len(shown) < len(groups) else []
-    return Plot(f"{label} against {panel.x}", traces, layout, len(shown) // 2 + 1, notes)
+    return Plot(f"{label} against {panel.x}", traces, layout, notes)
 
 
 def _share_traces(panel: SharePanel, part: pd.DataFrame, name: str, colour: str) -> list[Trace]:

@@ -14,10 +14,11 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.residuals import residual_plot
 from depthrate.orchestrator.report.fit_words import preferred_model
-from depthrate.orchestrator.report.groups import sort_key, spread, thin_indices
-from depthrate.orchestrator.report.looks import Look, looks_of
+from depthrate.orchestrator.report.groups import thin_indices
+from depthrate.orchestrator.report.looks import Look, drawn_curves, looks_of, sweeps_of
 from depthrate.orchestrator.report.plot import (
     GREY,
+    LEGEND_LETTERS,
     MAX_GROUPS,
     MAX_POINTS,
     Axes,
@@ -33,9 +34,10 @@ from depthrate.orchestrator.report.theme import Theme
 from depthrate.orchestrator.report.words import (
     curve_label,
     escape_for_plotly,
-    group_text,
+    group_values,
     interval_of,
     is_number,
+    minus_signs,
     power_law,
     shorten,
     signed_text,
@@ -69,13 +71,12 @@ def rate_plots(curves: Sequence[FittedCurve]) -> list[Plot]:
 
 
 def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
-    groups = [(curve, _positive_points(curve)) for curve in curves]
-    groups = [(curve, points) for curve, points in groups if not points.empty]
-    groups.sort(key=lambda group: sort_key(tuple(group[0].by.values())))
-    shown = spread(groups, MAX_GROUPS)
+    drawable = {id(curve): points for curve in curves if not (points := _positive_points(curve)).empty}
+    kept = drawn_curves([curve for curve in curves if id(curve) in drawable], MAX_GROUPS)
+    shown = [(curve, drawable[id(curve)]) for curve in kept]
     if not shown:
         return None
-    looks = looks_of([curve for curve, _ in shown], curves)
+    looks = looks_of([curve.by for curve in kept], sweeps_of(curves))
     slopes = SLOPES if _decays(shown) else {}
     traces: list[Trace] = []
     for index, (curve, points) in enumerate(shown):
@@ -89,14 +90,13 @@ def _fit_plot(label: str, x: str, curves: list[FittedCurve]) -> Plot | None:
     means, x_max = _mean_table(shown[0][1]), float(x_values.max())
     y_range = _make_room(log_range([y for trace in traces for y in trace["y"] if y], 0.07), means, x_max, slopes)
     traces += _slope_traces(means, x_max, y_range, slopes) + _left_out_traces([curve for curve, _ in shown], y_range)
-    legend_rows = sum(1 + trace["name"].count("<br>") for trace in traces if trace["showlegend"])
-    axes = Axes("x", "y", shorten(x), label, x_log=True, y_log=True)
-    layout = make_layout(axes, 10 ** np.array(y_range), legend_rows)
+    axes = Axes("x", "y", minus_signs(shorten(x)), label, x_log=True, y_log=True)
+    layout = make_layout(axes, 10 ** np.array(y_range), legend=list(shown[0][0].by))
     layout["xaxis"] |= value_ticks(x_values) | {"range": log_range(x_values, 0.05)}
     layout["yaxis"] |= {"range": y_range}
     layout["margin"]["r"] = 40  # the names of the reference slopes stand there
     notes = drawn_notes(len(shown), len(curves), sum(len(c.points) - len(points) for c, points in shown), log=True)
-    return Plot(f"{label} against {shorten(x)}", traces, layout, legend_rows, notes)
+    return Plot(f"{label} against {minus_signs(shorten(x))}", traces, layout, notes)
 
 
 def _decays(shown: Sequence[tuple[FittedCurve, pd.DataFrame]]) -> bool:
@@ -164,10 +164,10 @@ def _fit_traces(curve: FittedCurve, points: pd.DataFrame, look: Look, group: str
 
 
 def _legend_name(curve: FittedCurve, text: str) -> str:
-    """The group and what its line is: on two lines where one would not fit on a narrow screen."""
-    by = escape_for_plotly(group_text(curve.by))
-    length = len(by) + len(re.sub("<.*?>", "", text))
-    return f"{by}:{'<br>' if length > 46 else ' '}{text}" if by else text
+    """The values of the group's parameters and what its line is: on two lines where one would not fit on a narrow screen."""
+    by = escape_for_plotly(group_values(curve.by))
+    length = len(by) + len(": ") + len(re.sub("<.*?>", "", text))
+    return f"{by}:{'<br>' if length > LEGEND_LETTERS else ' '}{text}" if by else text
 
 
 def _make_room(y_range: list[float], means: pd.DataFrame, x_max: float, slopes: Mapping[str, float]) -> list[float]:

@@ -6,25 +6,24 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.report.data import ReportData
-from depthrate.orchestrator.report.groups import grouped, spread
+from depthrate.orchestrator.report.groups import grouped, key_parts, spread_alike, unique
+from depthrate.orchestrator.report.looks import Look, looks_of
 from depthrate.orchestrator.report.plot import (
     GREY,
+    MAX_GROUPS,
     Axes,
     Plot,
     Trace,
+    drawn_notes,
     log_range,
     make_layout,
     make_trace,
     value_ticks,
-    viridis,
 )
 from depthrate.orchestrator.report.theme import Theme
 from depthrate.orchestrator.report.words import escape, escape_for_plotly, number_text
 from depthrate.tasks.measurement import Measurement
 
-MAX_GROUPS = 6
-SHORT_NAME = 24
-"""Characters of a group's name of which several stand in a row of the legend; the two lines of theory have one of their own."""
 FARTHEST_BOUND = 10.0
 """Times the largest value: a bound above that does not stretch the axis."""
 
@@ -47,37 +46,39 @@ def _limit_plot(data: ReportData, each: Measurement) -> Plot | None:
     if frame["depth"].nunique() < 2 or (frame["value"] <= 0).any():
         return None
     by = [name for name in data.group_names if name in data.trials]
-    groups = spread(grouped(data.trials, frame, by), MAX_GROUPS)
+    groups = grouped(data.trials, frame, by)
+    shown = spread_alike(groups, MAX_GROUPS, lambda group: key_parts(by, group[0]))
+    sweeps = unique(key_parts(by, key)[0] or None for key, _ in groups)
+    looks = looks_of([dict(zip(by, key, strict=True)) for key, _ in shown], sweeps)
     traces: list[Trace] = []
-    for index, ((key, part), colour) in enumerate(zip(groups, viridis(len(groups)), strict=True)):
-        name = ", ".join(f"{n} = {value}" for n, value in zip(by, key, strict=True)) or each.label.lower()
-        traces += _group_traces(data, each, part, f"o{index}", escape_for_plotly(name), colour)
+    for index, ((key, part), look) in enumerate(zip(shown, looks, strict=True)):
+        name = ", ".join(key) or each.label.lower()
+        traces += _group_traces(data, each, part, f"o{index}", escape_for_plotly(name), look)
     traces += _keys(traces, is_limit=_is_limit(data, each, frame))
-    named = [trace for trace in traces if trace["showlegend"]]
-    is_long = any(len(trace["name"]) > SHORT_NAME for trace in named if trace["legendgroup"].startswith("o"))
-    rows = len(named) if is_long else 1 + len(named) // 3
     measured = [y for trace in traces for y in trace["y"] if y and trace["legendgroup"] != "bound"]
     bounds = [y for trace in traces for y in trace["y"] if y and trace["legendgroup"] == "bound"]
     far = [y for y in bounds if y > FARTHEST_BOUND * max(measured)]
     drawn = measured + [y for y in bounds if y not in far]
-    layout = make_layout(Axes("x", "y", "depth", each.label, x_log=True, y_log=True), drawn, rows)
-    notes = []
+    layout = make_layout(Axes("x", "y", "depth", each.label, x_log=True, y_log=True), drawn, legend=by)
+    layout["legend"]["traceorder"] = "grouped"  # the groups' short names beside each other, those of theory below
+    notes = drawn_notes(len(shown), len(groups), 0, log=True)
     if far:  # in the same figure it would press the values into a line
         layout["yaxis"] |= {"range": log_range(drawn, 0.07)}
         where = "" if len(far) == len(bounds) else " in part"
         least, most = number_text(min(bounds)), number_text(max(bounds))
         extent = most if least == most else f"{least} to {most}"
-        notes = [f"The theorem's own bound lies{where} above the figure: {extent}."]
+        notes += [f"The theorem's own bound lies{where} above the figure: {extent}."]
     depths = frame["depth"].astype(float)
     layout["xaxis"] |= value_ticks(depths) | {"range": log_range(depths, 0.05)}
-    return Plot(f"{each.label} against depth, and its limit", traces, layout, rows, notes)
+    return Plot(f"{each.label} against depth, and its limit", traces, layout, notes)
 
 
 def _group_traces(
-    data: ReportData, each: Measurement, part: pd.DataFrame, group: str, name: str, colour: str
+    data: ReportData, each: Measurement, part: pd.DataFrame, group: str, name: str, look: Look
 ) -> list[Trace]:
     means = part.groupby("depth")[["value", "limit", "bound"]].mean().reset_index()
-    dots, line = {"color": colour, "size": 5, "opacity": 0.5}, {"color": colour, "width": 2}
+    dots = {"color": look.colour, "size": 5, "opacity": 0.5, "symbol": look.symbol}
+    line = {"color": look.colour, "width": 2, "dash": look.dash}
     dashed = {"color": GREY, "width": 1.2, "dash": "dash"}
     traces = [
         make_trace(part["depth"], part["value"], group, mode="markers", marker=dots),
@@ -86,12 +87,12 @@ def _group_traces(
     ]
     reference = _construction(data, each, part, means)
     if reference is not None:
-        dotted = {"color": colour, "width": 1.5, "dash": "dot"}
+        dotted = {"color": look.colour, "width": 1.5, "dash": "dot"}
         traces.append(make_trace(means["depth"], reference, "construction", line=dotted))
     bound = means["limit"] + means["bound"]
     if bound.notna().any():
         known = bound.notna()
-        dashed = {"color": colour, "width": 1.5, "dash": "longdashdot"}
+        dashed = {"color": look.colour, "width": 1.5, "dash": "longdashdot"}
         traces.append(make_trace(means["depth"][known], bound[known], "bound", line=dashed))
     return traces
 
@@ -144,7 +145,7 @@ def _keys(traces: list[Trace], *, is_limit: bool) -> list[Trace]:
     """Name the theory's lines once."""
     names = {
         "limit": ("limit for infinite depth" if is_limit else "lower bound", "dash"),
-        "construction": ("construction's cost above it, scaled to the deepest", "dot"),
+        "construction": ("construction's cost, scaled to the deepest", "dot"),
         "bound": ("the theorem's own bound", "longdashdot"),
     }
     drawn = {trace["legendgroup"] for trace in traces}

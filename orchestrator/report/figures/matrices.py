@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from depthrate.orchestrator.report.data import SWEEP, ReportData
+from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.vectors import SECTION
-from depthrate.orchestrator.report.groups import finite_arrays, grouped, sort_key, spread
-from depthrate.orchestrator.report.plot import Axes, Plot, make_layout
+from depthrate.orchestrator.report.groups import SWEEP, finite_arrays, grouped, key_parts, sort_key, spread_alike
+from depthrate.orchestrator.report.plot import STEP_FORMATS, Axes, Plot, make_layout
 from depthrate.orchestrator.report.theme import Theme
-from depthrate.orchestrator.report.words import escape, escape_for_plotly, signed_text, value_text
+from depthrate.orchestrator.report.words import escape, escape_for_plotly, signed_text
 from depthrate.tasks.measurement import Measurement
 
 MAX_MAPS = 4
@@ -41,15 +41,14 @@ def _maps(data: ReportData, each: Measurement) -> list[Plot]:
         return []
     by = [name for name in ([SWEEP] if data.parts else []) + [data.x_name] if name in data.trials]
     groups = grouped(data.trials, pd.DataFrame({"trial_id": list(found)}), by)
-    shown = spread(groups, MAX_MAPS)
+    shown = spread_alike(groups, MAX_MAPS, lambda group: key_parts(by, group[0]))
     drawn, present = {key for key, _ in shown}, {key for key, _ in groups}
     others = [key for key, _ in grouped(data.trials, pd.DataFrame({"trial_id": undefined}), by)] if undefined else []
     plots = []
     for key, part in shown:
         maps = [found[trial_id] for trial_id in part["trial_id"]]
         maps = [one for one in maps if one.shape == maps[0].shape]
-        name = ", ".join(f"{parameter} = {value_text(value)}" for parameter, value in zip(by, key, strict=True))
-        plots.append(_heat_map(each, np.mean(maps, axis=0), name, len(maps)))
+        plots.append(_heat_map(each, np.mean(maps, axis=0), _name(by, key), len(maps)))
     plots[-1].notes.extend(_left_out_notes(by, [key for key in present if key not in drawn], "not drawn"))
     lost = [key for key in others if key not in present]
     plots[-1].notes.extend(
@@ -61,8 +60,12 @@ def _maps(data: ReportData, each: Measurement) -> list[Plot]:
 def _left_out_notes(by: list[str], keys: list[tuple[str, ...]], why: str) -> list[str]:
     if not keys:
         return []
-    values = [", ".join(map(value_text, key)) for key in sorted(keys, key=sort_key)]
-    return [f"{', '.join(by)} {'; '.join(values)} {'is' if len(values) == 1 else 'are'} {why}."]
+    names = [_name(by, key) for key in sorted(keys, key=sort_key)]
+    return [f"{'; '.join(names)} {'is' if len(names) == 1 else 'are'} {why}."]
+
+
+def _name(by: list[str], key: tuple[str, ...]) -> str:
+    return ", ".join(f"{parameter} = {value}" for parameter, value in zip(by, key, strict=True))
 
 
 def _cosines(gram_KK: np.ndarray) -> np.ndarray | None:
@@ -81,11 +84,12 @@ def _heat_map(each: Measurement, mean_KK: np.ndarray, name: str, num_trials: int
     trace |= {"colorscale": DIVERGING, "showlegend": False, "name": "", "hoverongaps": False}
     colours = {
         "thickness": 12,
+        "tickformatstops": STEP_FORMATS,
         "title": {"text": "cosine" if is_cosine else escape_for_plotly(each.entry), "side": "right"},
     }
     trace |= {"colorbar": colours, "xgap": 1, "ygap": 1}
     x_title, y_title = (f"Other {each.entry.lower()}", each.entry) if is_cosine else ("Column", "Row")
-    layout = make_layout(Axes("x", "y", x_title, y_title, x_log=False, y_log=False), [], 1)
+    layout = make_layout(Axes("x", "y", x_title, y_title, x_log=False, y_log=False), [])
     axis = {"showgrid": False, "constrain": "domain", "dtick": 1 if size <= 12 else None}
     layout["xaxis"] |= axis
     layout["yaxis"] |= axis | {"autorange": "reversed", "scaleanchor": "x"}
@@ -94,7 +98,7 @@ def _heat_map(each: Measurement, mean_KK: np.ndarray, name: str, num_trials: int
         off = mean_KK[~np.eye(size, dtype=bool)]
         mean, simplex = (signed_text(value, ".3f") for value in (off.mean(), -1 / (size - 1)))
         notes.append(f"Off the diagonal {mean} ± {off.std():.3f}; a simplex has {simplex} everywhere.")
-    return Plot(each.label + (f", {name}" if name else ""), [trace], layout, 1, notes)
+    return Plot(each.label + (f", {name}" if name else ""), [trace], layout, notes)
 
 
 def _lead(data: ReportData) -> str:

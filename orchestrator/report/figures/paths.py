@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -59,12 +58,11 @@ def _path_plot(data: ReportData, panel: PathPanel) -> Plot | None:
         traces += _path_traces(part, panel, escape_for_plotly(setting or "measured"), colour, is_log=is_log)
     traces.append(make_trace([None], [None], "predicted", name="predicted", line={"color": GREY, "dash": "dash"}))
     label = data.measurement(panel.x).label
-    rows = math.ceil(len(shown) / 2) + 1
-    layout = make_layout(Axes("x", "y", label, each.label, x_log=False, y_log=is_log), frame[panel.measurement], rows)
+    layout = make_layout(Axes("x", "y", label, each.label, x_log=False, y_log=is_log), frame[panel.measurement])
     notes = [f"Last step, {counted(frame['trial_id'].nunique(), 'trial')}; bands from the lowest to the highest trial."]
     notes.append(_error_note(frame, panel, each, is_log=is_log))
     notes += [f"{len(shown)} of {len(groups)} settings are drawn."] if len(shown) < len(groups) else []
-    return Plot(f"{each.label} along the path of features", traces, layout, rows, notes)
+    return Plot(f"{each.label} along the path of features", traces, layout, notes)
 
 
 def _path_traces(part: pd.DataFrame, panel: PathPanel, name: str, colour: str, *, is_log: bool) -> list[Trace]:
@@ -123,16 +121,14 @@ def _layer_map(data: ReportData, each: Measurement, key: tuple[str, ...], part: 
     is_log = each.axis == "log" and bool((table > 0).all().all())
     label = f"log10 {each.label}" if is_log else each.label
     values = np.log10(table.to_numpy()) if is_log else table.to_numpy()
-    layout = make_layout(Axes("x", "y", "Step", "Layer", x_log=False, y_log=False), [], 1)
+    layout = make_layout(Axes("x", "y", "Step", "Layer", x_log=False, y_log=False), [])
     for axis, places in (("xaxis", table.columns), ("yaxis", table.index)):
         ticks: dict[str, Any] = {"tickvals": list(range(len(places))), "ticktext": [f"{place:g}" for place in places]}
         layout[axis] |= {"showgrid": False, **ticks}
     layout["yaxis"] |= {"autorange": "reversed"}
     setting = ", ".join(f"{name} = {value}" for name, value in zip(data.settings, key, strict=True))
     title = f"{each.label} over steps and layers{', ' if setting else ''}{setting}"
-    return Plot(
-        title, [heat_map(values, label)], layout, 1, [f"Mean of {counted(part['trial_id'].nunique(), 'trial')}."]
-    )
+    return Plot(title, [heat_map(values, label)], layout, [f"Mean of {counted(part['trial_id'].nunique(), 'trial')}."])
 
 
 def _trade_off_plot(data: ReportData, panel: TradeOffPanel) -> Plot | None:
@@ -159,8 +155,6 @@ def _trade_off_plot(data: ReportData, panel: TradeOffPanel) -> Plot | None:
         return None
     x, y = data.measurement(panel.x), data.measurement(panel.y)
     is_log = y.axis == "log" and bool((found[panel.y] > 0).all())
-    layout = make_layout(
-        Axes("x", "y", x.label, y.label, x_log=False, y_log=is_log), found[panel.y], len(shown) // 2 + 1
-    )
+    layout = make_layout(Axes("x", "y", x.label, y.label, x_log=False, y_log=is_log), found[panel.y])
     notes = [f"Last layer, last step; along {panel.along}. Dots: single trials."]
-    return Plot(f"{y.label} against {x.label}", traces, layout, len(shown) // 2 + 1, notes)
+    return Plot(f"{y.label} against {x.label}", traces, layout, notes)

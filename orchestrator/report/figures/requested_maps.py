@@ -11,7 +11,7 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.figures.requested_points import is_log, label_of, placed
-from depthrate.orchestrator.report.plot import Axes, Plot, make_layout, make_trace, viridis
+from depthrate.orchestrator.report.plot import STEP_FORMATS, Axes, Plot, make_layout, make_trace, viridis
 from depthrate.orchestrator.report.words import escape_for_plotly
 
 MOST_NUMBERS = 200
@@ -34,7 +34,7 @@ def map_plot(data: ReportData, content: FigureContent) -> Plot | None:
         layout[axis] |= {"tickvals": list(range(len(places))), "ticktext": [f"{place:g}" for place in places]}
     few, many = int(counts.min()), int(counts.max())
     notes = [f"Mean of {few if few == many else f'{few} to {many}'} {'trial' if many == 1 else 'trials'} a cell."]
-    return Plot(request.title or f"{label} over {request.x} and {request.y}", [trace], layout, 1, notes)
+    return Plot(request.title or f"{label} over {request.x} and {request.y}", [trace], layout, notes)
 
 
 def spectrum_plot(data: ReportData, content: FigureContent) -> Plot | None:
@@ -59,10 +59,9 @@ def spectrum_plot(data: ReportData, content: FigureContent) -> Plot | None:
         traces.append(
             make_trace(range(1, len(values) + 1), drawn, f"l{layer}", name=str(layer), hoverinfo="x+y", **style)
         )
-    layout = make_layout(axes, positive, rows := 1 + len(layers) // 8)
-    layout["legend"]["title"] = {"text": "layer", "side": "top", "font": {"size": 12}}
+    layout = make_layout(axes, positive, legend=["layer"])
     notes = [f"Mean of {counted(content.rows['trial_id'].nunique(), 'trial')}."]
-    return Plot(request.title or f"{label}, layer by layer", traces, layout, rows, notes)
+    return Plot(request.title or f"{label}, layer by layer", traces, layout, notes)
 
 
 def _is_list(value: Any) -> bool:
@@ -106,7 +105,7 @@ def _matrix_plot(matrix: np.ndarray, title: str, names: list[int], note: str) ->
     layout = _square_layout(Axes("x", "y", "Class", "Class", False, False), is_square=True)
     for axis in ("xaxis", "yaxis"):
         layout[axis] |= {"tickvals": list(range(len(names))), "ticktext": [str(name) for name in names]}
-    return Plot(title, [heat_map(matrix, "", low=min(0.0, float(matrix.min())))], layout, 1, [note])
+    return Plot(title, [heat_map(matrix, "", low=min(0.0, float(matrix.min())))], layout, [note])
 
 
 def heat_map(values: np.ndarray, label: str, low: float | None = None) -> dict[str, Any]:
@@ -126,7 +125,11 @@ def heat_map(values: np.ndarray, label: str, low: float | None = None) -> dict[s
         "hoverongaps": False,
         "xgap": 1,
         "ygap": 1,
-        "colorbar": {"thickness": 12, "title": {"text": escape_for_plotly(label), "side": "right"}},
+        "colorbar": {
+            "thickness": 12,
+            "tickformatstops": STEP_FORMATS,
+            "title": {"text": escape_for_plotly(label), "side": "right"},
+        },
     }
     if values.size <= MOST_NUMBERS:
         trace |= {
@@ -137,7 +140,7 @@ def heat_map(values: np.ndarray, label: str, low: float | None = None) -> dict[s
 
 
 def _square_layout(axes: Axes, *, is_square: bool) -> dict[str, Any]:
-    layout = make_layout(axes, [], 1)
+    layout = make_layout(axes, [])
     layout["xaxis"] |= {"showgrid": False, "constrain": "domain"}
     layout["yaxis"] |= {"showgrid": False, "autorange": "reversed"} | ({"scaleanchor": "x"} if is_square else {})
     return layout

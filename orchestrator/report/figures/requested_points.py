@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -81,10 +82,10 @@ def curve_plot(data: ReportData, content: FigureContent) -> Plot | None:
             theory = part.groupby(at)[f"line_{number}"].mean()
             traces.append(make_trace(theory.index, theory, group, line={"color": colour, "dash": dash, "width": 1.5}))
     traces += _line_names(list(request.lines))
-    layout = make_layout(axes, drawable["value"], rows_of_legend := 1 + (len(shown) + len(request.lines)) // 4)
-    _dress(layout, axes, rows[at], ", ".join(request.by))
+    layout = make_layout(axes, drawable["value"], legend=request.by)
+    _put_ticks(layout, axes, rows[at])
     notes = [_trials_note(drawable), *drawn_notes(len(shown), len(groups), len(rows) - len(drawable), log=y_log)]
-    return Plot(request.title or f"{axes.y_title} over {request.x}", traces, layout, rows_of_legend, notes)
+    return Plot(request.title or f"{axes.y_title} over {request.x}", traces, layout, notes)
 
 
 def share_plot(data: ReportData, content: FigureContent) -> Plot | None:
@@ -113,11 +114,11 @@ def share_plot(data: ReportData, content: FigureContent) -> Plot | None:
         shares = [k / n for _, k, n in tally]
         style = {"mode": "lines+markers", "marker": {"size": 7, "color": colour}, "line": {"color": colour, "width": 2}}
         traces.append(make_trace(xs, shares, group, name=name, hoverinfo="x+y", **style))
-    layout = make_layout(axes, [0, 1], rows_of_legend := 1 + len(shown) // 4)
-    _dress(layout, axes, rows[at], ", ".join(request.by))
+    layout = make_layout(axes, [0, 1], legend=request.by)
+    _put_ticks(layout, axes, rows[at])
     layout["yaxis"]["range"] = [-0.03, 1.03]
     notes = [f"Condition: {request.condition}. {'; '.join(counts[:24])}."]
-    return Plot(title, traces, layout, rows_of_legend, notes)
+    return Plot(title, traces, layout, notes)
 
 
 def distribution_plot(data: ReportData, content: FigureContent) -> Plot | None:
@@ -151,11 +152,11 @@ def distribution_plot(data: ReportData, content: FigureContent) -> Plot | None:
                     f"{', '.join(key) + ': ' if key else ''}{below} of {len(part)} below {name} ({height:.6g})."
                 )
     traces += _line_names(list(request.lines))
-    layout = make_layout(axes, rows["value"], rows_of_legend := 1 + len(request.lines) // 4)
+    layout = make_layout(axes, rows["value"])
     names = [escape_for_plotly(", ".join(key or _NO_NAME)) for key, _ in groups]
     layout["xaxis"] |= {"tickvals": list(range(len(groups))), "ticktext": names, "range": [-0.5, len(groups) - 0.5]}
     title = request.title or f"{axes.y_title} of each trial"
-    return Plot(title, traces, layout, rows_of_legend, [_trials_note(rows), *notes])
+    return Plot(title, traces, layout, [_trials_note(rows), *notes])
 
 
 def _line_values(rows: pd.DataFrame, lines: Iterable[str]) -> list[float]:
@@ -177,13 +178,10 @@ def _line_names(names: list[str]) -> list[Trace]:
     ]
 
 
-def _dress(layout: dict[str, object], axes: Axes, places: pd.Series, legend: str) -> None:
-    """Put ticks at the parameter's values, and say what the colours are."""
-    axis, keys = layout["xaxis"], layout["legend"]
-    assert isinstance(axis, dict) and isinstance(keys, dict)
-    if axes.x_log or places.nunique() <= 10:
-        axis |= value_ticks(places) if places.min() > 0 else {}
-    keys["title"] = {"text": escape_for_plotly(legend), "side": "top", "font": {"size": 12}}
+def _put_ticks(layout: dict[str, Any], axes: Axes, places: pd.Series) -> None:
+    """Put ticks at the parameter's values."""
+    if (axes.x_log or places.nunique() <= 10) and places.min() > 0:
+        layout["xaxis"] |= value_ticks(places)
 
 
 def _trials_note(rows: pd.DataFrame) -> str:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
-from depthrate.orchestrator.report.groups import sort_key, spread, thin_indices
-from depthrate.orchestrator.report.looks import Look, looks_of
+from depthrate.orchestrator.report.groups import thin_indices
+from depthrate.orchestrator.report.looks import Look, drawn_curves, looks_of, sweeps_of
 from depthrate.orchestrator.report.plot import (
     GREY,
     MAX_GROUPS,
@@ -22,29 +22,35 @@ from depthrate.orchestrator.report.plot import (
     make_trace,
     value_ticks,
 )
-from depthrate.orchestrator.report.words import curve_label, escape_for_plotly, group_text, power_law, shorten
+from depthrate.orchestrator.report.words import (
+    curve_label,
+    escape_for_plotly,
+    group_values,
+    minus_signs,
+    power_law,
+    shorten,
+)
 from depthrate.tasks.fits.rates import predict
 
 
 def residual_plot(curves: Sequence[FittedCurve]) -> Plot | None:
     """Draw log y minus the log of the fitted power law, for the curves of one metric and x; null without a fit."""
-    groups = sorted((curve for curve in curves if power_law(curve)), key=lambda c: sort_key(tuple(c.by.values())))
-    shown = spread(groups, MAX_GROUPS)
+    shown = drawn_curves([curve for curve in curves if power_law(curve)], MAX_GROUPS)
     if not shown:
         return None
     traces: list[Trace] = []
-    for index, (curve, look) in enumerate(zip(shown, looks_of(shown, curves), strict=True)):
+    looks = looks_of([curve.by for curve in shown], sweeps_of(curves))
+    for index, (curve, look) in enumerate(zip(shown, looks, strict=True)):
         traces += _group_traces(curve, look, f"g{index}", MAX_POINTS // len(shown))
     x_values = pd.concat([curve.points["x"] for curve in shown]).astype(float)
     label, x = curve_label(shown[0]), shown[0].x
     ends = [float(x_values.min()), float(x_values.max())]
     traces.append(make_trace(ends, [0, 0], "zero", line={"color": GREY, "width": 1.2, "dash": "dash"}))
-    legend_rows = sum(trace["showlegend"] for trace in traces)
-    axes = Axes("x", "y", shorten(x), f"ln {label} − fit", x_log=True, y_log=False)
-    layout = make_layout(axes, [], max(legend_rows, 1))
+    axes = Axes("x", "y", minus_signs(shorten(x)), f"ln {label} − fit", x_log=True, y_log=False)
+    layout = make_layout(axes, [], legend=list(shown[0].by))
     layout["xaxis"] |= value_ticks(x_values) | {"range": log_range(x_values, 0.05)}
     title = f"Residuals of {label} from the power law"
-    return Plot(title, traces, layout, max(legend_rows, 1), [])
+    return Plot(title, traces, layout, [])
 
 
 def _group_traces(curve: FittedCurve, look: Look, group: str, budget: int) -> list[Trace]:
@@ -60,7 +66,7 @@ def _group_traces(curve: FittedCurve, look: Look, group: str, budget: int) -> li
              zip(thin["seed"], thin["trial_id"], strict=True)]  # fmt: skip
     dots = {"color": look.colour, "size": 5, "opacity": 0.5, "symbol": look.symbol}
     line = {"color": look.colour, "width": 1, "dash": look.dash}
-    name = escape_for_plotly(group_text(curve.by)) or None
+    name = escape_for_plotly(group_values(curve.by)) or None
     ring = {"size": 8, "color": look.colour, "symbol": look.symbol, "line": {"color": "#ffffff", "width": 1}}
     return [
         make_trace(thin["x"], thin["residual"], group, mode="markers", marker=dots, text=hover, hoverinfo="x+y+text"),

@@ -40,13 +40,13 @@ def _plot(states: Sequence[StudyState], name: str, x_log: bool) -> Plot | None:
         best = [(x, y) for x, y, number in points if number in state.best()]
         ring = {"color": colour, "size": 14, "symbol": "circle-open", "line": {"width": 2.5}}
         traces.append(make_trace([x for x, _ in best], [y for _, y in best], group, mode="markers", marker=ring))
-    layout = make_layout(Axes(name, objective, shorten(name), shorten(objective), x_log, y_log), y_values, len(drawn))
+    layout = make_layout(Axes(name, objective, shorten(name), shorten(objective), x_log, y_log), y_values)
     if x_log:
         layout["xaxis"] |= {"range": log_range([x for _, points in drawn for x, _, _ in points], 0.05)}
     notes = ["Dots: proposals of a study; rings: the best of each."]
     if len(drawn) < len(states):
         notes.append(f"The first {len(drawn)} of {len(states)} studies are drawn.")
-    return Plot(f"{shorten(objective)} against {shorten(name)}", traces, layout, len(drawn), notes)
+    return Plot(f"{shorten(objective)} against {shorten(name)}", traces, layout, notes)
 
 
 def _points(state: StudyState, name: str) -> list[tuple[float, float, int]]:

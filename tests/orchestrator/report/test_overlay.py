@@ -13,11 +13,13 @@ from depthrate.orchestrator.analysis.compare import pair_up
 from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.console.errors import UsageError
 from depthrate.orchestrator.export.latex.table import fits_table
-from depthrate.orchestrator.report.data import SWEEP, ReportData
+from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.fits import fit_plots
+from depthrate.orchestrator.report.figures.limits import limit_plots
+from depthrate.orchestrator.report.figures.matrices import matrix_plots
 from depthrate.orchestrator.report.figures.training import curve_plots
 from depthrate.orchestrator.report.fit_tables import comparison_tables
-from depthrate.orchestrator.report.groups import grouped
+from depthrate.orchestrator.report.groups import SWEEP, grouped
 from depthrate.orchestrator.report.overlay import overlaid
 from depthrate.orchestrator.report.page import render_report
 
@@ -37,7 +39,7 @@ def test_curves_carry_their_sweep_and_shared_trials_stand_in_both() -> None:
     assert both.name == "quickstart and steeper" and both.parts == (first, second)
     assert [curve.by[SWEEP] for curve in both.fits[:2]] == ["quickstart", "steeper"]
     names = [trace["name"] for trace in fit_plots(both)[0].traces if trace.get("meta") == "fit"]
-    assert [name.split(":")[0] for name in names] == ["sweep = quickstart", "sweep = steeper"]
+    assert [name.split(":")[0] for name in names] == ["quickstart", "steeper"]
     sizes = {key: part["trial_id"].nunique() for key, part in grouped(both.trials, both.results, [SWEEP])}
     assert sizes == {("quickstart",): 15, ("steeper",): 9}
     keys = [trace["name"] for trace in curve_plots(both)[0].traces if trace["showlegend"]]
@@ -51,16 +53,35 @@ def test_two_sweeps_of_four_groups_have_a_hue_a_group_and_a_line_a_sweep() -> No
     fits = [trace for trace in figure.traces if trace.get("meta") == "fit"]
     looks = {trace["name"].split(":")[0]: (trace["line"]["color"], trace["line"]["dash"]) for trace in fits}
     assert len(looks) == 8 == len(set(looks.values()))
-    colours = {name.partition("weight_decay")[2]: set() for name in looks}
+    assert list(looks)[:2] == ["quickstart, 0.001", "quickstart, 0.002"] and list(looks)[4] == "other, 0.001"
+    assert figure.layout["legend"]["title"]["text"] == "sweep, weight_decay"
+    colours = {name.partition(", ")[2]: set() for name in looks}
     for name, (colour, dash) in looks.items():
-        colours[name.partition("weight_decay")[2]].add(colour)
-        assert dash == ("solid" if "sweep = quickstart" in name else "dash")
+        colours[name.partition(", ")[2]].add(colour)
+        assert dash == ("solid" if "quickstart" in name else "dash")
     assert [len(own) for own in colours.values()] == [1, 1, 1, 1] and len(set.union(*colours.values())) == 4
     means = [t for t in residuals.traces if t["mode"] == "lines+markers"]
     assert len({(t["line"]["color"], t["marker"]["symbol"]) for t in means}) == 8
     assert "the second diamonds and dashed ones" in render_report(both)
     plain = [t["line"] for t in fit_plots(make_data(by=by))[0].traces if t.get("meta") == "fit"]
     assert {line["dash"] for line in plain} == {"solid"} and len({line["color"] for line in plain}) == 4
+
+
+def test_both_sweeps_show_the_same_groups_and_the_objective_shows_all() -> None:
+    by = {"weight_decay": [0.001, 0.002, 0.005, 0.01]}
+    both = overlaid(make_data(by=by), make_data(by=by, name="narrow"))
+    (objective,) = limit_plots(both)
+    names = [trace["name"] for trace in objective.traces if trace["legendgroup"][0] == "o" and trace["showlegend"]]
+    assert names == [f"{sweep}, {value}" for sweep in ("quickstart", "narrow") for value in by["weight_decay"]]
+    assert len({str(trace["line"]) for trace in objective.traces if trace["name"] in names}) == 8
+    dashes = [trace["name"] for trace in curve_plots(both)[0].traces if trace["legendgroup"] == "dashes"]
+    ends = [f"weight_decay = {value}" for value in (0.001, 0.01)]
+    assert dashes == [f"sweep = {sweep}, {end}" for sweep in ("quickstart", "narrow") for end in ends]
+    depths = [plot.title.partition("sweep = ")[2] for plot in matrix_plots(both)]
+    assert depths == [f"{sweep}, depth = {depth}" for sweep in ("quickstart", "narrow") for depth in (2, 13)]
+    many = overlaid(make_data(by={"lr": list(range(1, 9))}), make_data(by={"lr": list(range(1, 9))}, name="narrow"))
+    fits = [trace["name"].split(":")[0] for trace in fit_plots(many)[0].traces if trace.get("meta") == "fit"]
+    assert fits == [f"{sweep}, {lr}" for sweep in ("quickstart", "narrow") for lr in (1, 2, 4, 5, 7, 8)]
 
 
 def test_what_differs_and_the_exponents_stand_side_by_side() -> None:

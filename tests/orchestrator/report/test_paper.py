@@ -33,8 +33,8 @@ def small_plot(**style: Any) -> Plot:
     trace = make_trace(
         [2, 4, 8], [0.2, 0.05, 0.02], "g", name="weight_decay: depth<sup>−0.41</sup> [−0.5, −0.3]", **style
     )
-    layout = make_layout(Axes("x", "y", "depth", "NC1", x_log=True, y_log=True), [0.2, 0.02], 1)
-    return Plot("NC1 against depth", [trace], layout, 1, [])
+    layout = make_layout(Axes("x", "y", "depth", "NC1", x_log=True, y_log=True), [0.2, 0.02])
+    return Plot("NC1 against depth", [trace], layout, [])
 
 
 def words_of(svg: str) -> list[str]:
@@ -199,4 +199,21 @@ def test_a_narrow_log_axis_below_a_thousandth_has_ticks() -> None:
     set_ticks(axes.yaxis, {}, is_log=True)
     figure.draw_without_rendering()
     assert [text.get_text() for text in axes.get_yticklabels() if text.get_text()]
+    plt.close(figure)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ends", "written"),
+    [((0.0899, 0.0912), ["0.0900", "0.0905", "0.0910"]), ((0.02, 0.5), ["0.02", "0.05", "0.1", "0.2", "0.5"])],
+)
+def test_evenly_spaced_ticks_have_the_same_decimals(ends: tuple[float, float], written: list[str]) -> None:
+    figure, axes = plt.subplots()
+    axes.set_yscale("log")
+    axes.set_ylim(*ends)
+    set_ticks(axes.yaxis, {}, is_log=True)
+    figure.draw_without_rendering()
+    low, high = axes.get_ylim()
+    places = zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+    assert [text.get_text() for place, text in places if low * 0.999 <= place <= high * 1.001] == written
     plt.close(figure)

@@ -37,9 +37,10 @@ from depthrate.orchestrator.report.figures.matrices import matrix_plots
 from depthrate.orchestrator.report.fit_tables import support_table
 from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentence
 from depthrate.orchestrator.report.library import library
+from depthrate.orchestrator.report.overlay import overlaid
 from depthrate.orchestrator.report.page import all_plots, render_report
 from depthrate.orchestrator.report.theme import Theme
-from depthrate.orchestrator.report.words import exponent_text, number_text
+from depthrate.orchestrator.report.words import number_text, thousandths
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.bounds import BoundCheck
 from depthrate.tasks.fits.common_exponent import CommonFit
@@ -261,7 +262,7 @@ def test_many_groups_and_points_are_thinned_and_said() -> None:
 def test_groups_of_one_metric_share_a_figure() -> None:
     data = make_data(by={"weight_decay": [0.0025, 0.005]}, seeds=2)
     names = [trace.get("name", "") for trace in fit_plots(data)[0].traces if trace.get("meta") == "fit"]
-    assert [name.split(":")[0] for name in names] == ["weight_decay = 0.0025", "weight_decay = 0.005"]
+    assert [name.split(":")[0] for name in names] == ["0.0025", "0.005"]
 
 
 @pytest.mark.slow
@@ -277,7 +278,7 @@ def test_reference_slopes_stand_beside_what_falls_alone(power: float, has_slopes
 
 
 def test_numbers_keep_the_zeros_of_exponents_and_have_no_e() -> None:
-    assert [exponent_text(value) for value in (0.42, 0.43, -1, None)] == ["0.420", "0.430", "−1.000", "—"]
+    assert [thousandths(value) for value in (0.42, 0.43, -1, None)] == ["0.420", "0.430", "−1.000", "—"]
     assert [number_text(v) for v in (1.44e14, -2e-7, 1e10, 0.05)] == ["1.44·10¹⁴", "−2·10⁻⁷", "1·10¹⁰", "0.05"]
 
 
@@ -569,6 +570,16 @@ def test_nothing_is_wider_than_the_screen(window: Browser, width: int, is_dark: 
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 390])
+def test_texts_of_two_sweeps_of_four_groups_are_whole_and_apart(window: Browser, tmp_path: Path, width: int) -> None:
+    by = {"weight_decay": [0.001, 0.002, 0.005, 0.01]}
+    page = tmp_path / "overlaid.html"
+    page.write_text(render_report(overlaid(make_data(by=by), make_data(by=by, name="narrow"))), encoding="utf-8")
+    window.open(page, width)
+    assert window.faults() == []
+
+
+@pytest.mark.browser
 def test_a_click_on_a_trial_shows_its_curves_and_attempts(window: Browser) -> None:
     window.open(window.page, 1280)
     first = str(plain_data().trials["trial_id"].iloc[0])
@@ -702,8 +713,8 @@ def test_a_depth_without_a_map_of_cosines_is_said_to_have_none() -> None:
         np.zeros_like(each) if depth == 5 else each for each, depth in zip(lists[name], of_depth, strict=True)
     ]
     notes = [note for plot in matrix_plots(replace(data, lists=lists)) for note in plot.notes]
-    assert "depth 5 is without a picture: a vector of it is zero, which has no direction." in notes
-    assert "depth 5 is not drawn." in [note for plot in matrix_plots(data) for note in plot.notes], "of five four"
+    assert "depth = 5 is without a picture: a vector of it is zero, which has no direction." in notes
+    assert "depth = 5 is not drawn." in [note for plot in matrix_plots(data) for note in plot.notes], "of five four"
 
 
 @pytest.mark.slow
