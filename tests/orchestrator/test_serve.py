@@ -256,6 +256,20 @@ def test_what_is_no_question_is_refused(server: Server, body: str) -> None:
     assert server.ask("/sql", "POST", body, Origin=f"http://localhost:{server.port}").status == 400
 
 
+def test_a_program_asks_as_the_docs_show(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs/serve.md").read_text()
+    (code,) = re.findall(r"```python\n(import json\n.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code.replace("127.0.0.1:8377", f"127.0.0.1:{server.port}"), names)
+    answer = names["answer"]
+    assert answer.keys() == {"columns", "rows", "more", "problems"} and not answer["more"] and not answer["problems"]
+    assert answer["columns"] == ["depth", "nc1"] and [depth for depth, _ in answer["rows"]] == [2, 3]
+    assert capsys.readouterr().out == f"{answer['columns']} {answer['rows']}\n"
+    refused = server.ask("/sql", "POST", '{"sql": "select 1"}').text
+    origin = refused.split("Origin: ")[1].strip()
+    assert server.ask("/sql", "POST", '{"sql": "select 1 as one"}', Origin=origin).json()["rows"] == [[1]]
+
+
 def test_questions_come_from_its_own_page_and_are_short(server: Server) -> None:
     assert server.ask("/sql", "POST", '{"sql": "select 1"}').status == 403, "without an Origin"
     assert server.sql("select 1", Origin="http://evil.example").status == 403
@@ -280,6 +294,8 @@ def test_a_token_is_asked_for_once_and_kept_as_a_cookie(folder: Store) -> None:
         assert kept.startswith("depthrate_1=secret;") and "HttpOnly" in kept and "samesite=lax" in kept.lower()
         assert server.ask("/state.json", Cookie="a=b; depthrate_1=secret").status == 200
         assert server.sql("select 1", Cookie="depthrate_1=secret").status == 200
+        own, asked = {"Origin": f"http://localhost:{server.port}"}, '{"sql": "select 1"}'
+        assert server.ask("/sql?token=secret", "POST", asked, **own).status == 200, "as a program asks"
 
 
 def test_looks_of_browsers_cost_the_store_nothing(tmp_path: Path) -> None:

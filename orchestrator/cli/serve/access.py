@@ -67,7 +67,9 @@ class Access:
         if method not in METHODS:
             return _refused(f"{method} is refused: this server only shows, it changes nothing", 405)
         if method == "POST" and origin is None:
-            return _refused("a question in SQL is asked by the page of this server: the request has no Origin")
+            return _refused(
+                f"a question in SQL is asked by this server's own page, or a program that says so: give the header Origin: http://{host}"
+            )
         return None
 
     def _token_answer(self, scope: Scope) -> Response | None:
