@@ -412,7 +412,11 @@ def failure_kind(error: BaseException) -> FailureKind:
         return FailureKind.NOT_HERE
     if is_hardware_error(f"{type(error).__name__}: {error}"):
         return FailureKind.HARDWARE
-    return FailureKind.CODE if type(error).__name__ in _WRONG_CODE else FailureKind.TASK
+    name = type(error).__name__
+    is_sure = name in _WRONG_CODE or (
+        name == "DatasetError" and error.__cause__ is None
+    )  # else a file that was not read
+    return FailureKind.CODE if is_sure else FailureKind.TASK
 
 
 _WRONG_CODE = frozenset(

@@ -14,6 +14,7 @@ from depthrate.tasks.data.published import load_corpus_of
 from depthrate.tasks.data.sources import DatasetError, DataSource
 from depthrate.tasks.next_token.schema import DEFAULT_SAMPLES, NextTokenParameters, chain_of, reading
 from depthrate.tasks.own.arrays import Arrays
+from depthrate.tasks.own.data import check_not_empty
 
 NO_SIZE = "does not say how many tokens are told apart; give vocabulary_size beside x and y"
 
@@ -63,6 +64,7 @@ def sequences_of_arrays(arrays: Arrays, name: str) -> Dataset:
         raise DatasetError(f"{name} {NO_SIZE}")
 
     def split(x: np.ndarray, y: np.ndarray, which: str) -> Dataset:
+        check_not_empty(x, name, which)
         for what, each in (("x", x), ("y", y)):
             if each.dtype.kind not in "iu" or each.ndim != 2 or not each.size or each.min() < 0 or each.max() >= size:
                 raise DatasetError(
@@ -76,6 +78,11 @@ def sequences_of_arrays(arrays: Arrays, name: str) -> Dataset:
         return labelled(x, y, size)
 
     whole = split(arrays.x, arrays.y, "training")
+    if arrays.y.min() == arrays.y.max():
+        raise DatasetError(
+            f"{name}: the next token is {arrays.y.min()} everywhere, and collapse is measured between the means of next "
+            "tokens; give texts of two or more"
+        )
     if arrays.x_test is None or arrays.y_test is None:
         return whole
     test = split(arrays.x_test, arrays.y_test, "test")

@@ -27,8 +27,7 @@ def dataset_of(arrays: Arrays, name: str) -> Dataset:
     _check_split(arrays.x, arrays.y, name, "training")
     _check_tokens(arrays, name)
     classes = np.unique(arrays.y)
-    if len(classes) < 2:
-        raise DatasetError(f"{name} has samples of one class only ({classes[0]!s}); give those of two classes or more")
+    check_class_count(classes, name)
     test = None
     if arrays.x_test is not None and arrays.y_test is not None:
         _check_split(arrays.x_test, arrays.y_test, name, "test")
@@ -45,6 +44,32 @@ def dataset_of(arrays: Arrays, name: str) -> Dataset:
     return dataclasses.replace(whole, vocabulary_size=arrays.vocabulary_size)
 
 
+def check_class_count(classes: np.ndarray, name: str) -> None:
+    """Refuse a data set of one class.
+
+    Raises:
+        DatasetError: naming it.
+    """
+    if len(classes) < 2:
+        raise DatasetError(
+            f"{name} has samples of one class only ({classes[0]!s}), and collapse is measured between the means of classes; "
+            "give samples of two classes or more"
+        )
+
+
+def check_not_empty(x: np.ndarray, name: str, split: str) -> None:
+    """Refuse a split without samples, or whose samples have no numbers.
+
+    Raises:
+        DatasetError: naming the split.
+    """
+    if x.size:
+        return
+    what = "no samples" if not len(x) else f"{len(x)} samples of no numbers"
+    way_on = ", or leave x_test and y_test out" if split == "test" else ""
+    raise DatasetError(f"{name}: the {split} split has {what} (its x has shape {list(x.shape)}); give some{way_on}")
+
+
 def _check_tokens(arrays: Arrays, name: str) -> None:
     """Refuse texts whose tokens are not numbered below `vocabulary_size`."""
     size = arrays.vocabulary_size
@@ -59,6 +84,7 @@ def _check_tokens(arrays: Arrays, name: str) -> None:
 
 
 def _check_split(x: np.ndarray, y: np.ndarray, name: str, split: str) -> None:
+    check_not_empty(x, name, split)
     try:
         check_classes(y, len(x))
     except LabelsError as error:
@@ -84,7 +110,8 @@ def check_numbers(x: np.ndarray, name: str, split: str) -> None:
     Raises:
         DatasetError: naming the split.
     """
-    if x.ndim < 2 or not len(x) or x.dtype.kind not in "iufb":
+    check_not_empty(x, name, split)
+    if x.ndim < 2 or x.dtype.kind not in "iufb":
         raise DatasetError(
             f"{name}: the {split} split's samples are {x.dtype} of shape {list(x.shape)}; give numbers [N, ...], images as "
             "[N, channels, rows, columns]"

@@ -19,7 +19,7 @@ from depthrate.tasks.data.labels import LabelsError, check_classes
 from depthrate.tasks.data.preparation import moments, scaled
 from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.own.arrays import Sets
-from depthrate.tasks.own.data import check_numbers, flattened
+from depthrate.tasks.own.data import check_class_count, check_numbers, flattened
 from depthrate.tasks.own.items import AT_ONCE, Items
 
 MEASURED, MEASURED_OF_A_CLASS = 4096, 20
@@ -256,8 +256,7 @@ class StreamedClasses(Streamed):
                 f"{self.name} is streamed and does not say which classes there are; give the data set an attribute targets "
                 "(a label a sample, as torchvision's have it) or num_classes (labels are then 0 to num_classes - 1)"
             )
-        if len(self._classes) < 2:
-            raise DatasetError(f"{self.name} has samples of {len(self._classes)} class; there is nothing to tell apart")
+        check_class_count(self._classes, self.name)
 
     def _labels_digest(self) -> bytes:
         digest = hashlib.sha256(repr(self._classes.tolist()).encode())

@@ -150,3 +150,82 @@ def test_they_are_many() -> None:
     rows = [*SWEEPS, *ARGUMENTS]
     assert len({repr(row[1]) for row in rows}) == len(rows) >= 800, "each is another one"
     assert all(row[2] for row in rows), "each has a piece of what is said"
+
+
+FEW = """
+import numpy as np
+
+X = np.random.default_rng(0).normal(size=(20, 4))
+
+
+def one():
+    return X, np.zeros(20, int)
+
+
+def none():
+    return X[:0], np.zeros(0, int)
+
+
+def none_held_out():
+    return X, np.arange(20) % 2, X[:0], np.zeros(0, int)
+
+
+def no_numbers():
+    return X[:, :0], np.arange(20) % 2
+
+
+def targets():
+    return X[:0], X[:0]
+
+
+def text():
+    tokens = np.zeros((20, 5), int)
+    return {"x": tokens, "y": tokens + 1, "vocabulary_size": 3}
+
+
+class Streamed:
+    num_classes = 1
+
+    def __len__(self):
+        return 50
+
+    def __getitem__(self, index):
+        return X[index % 20], 0
+"""
+STREAM = ("--set", "stream=true", "--set", "batch_size=4")
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "more", "said"),
+    [
+        (
+            "collapse",
+            "one",
+            (),
+            "few:one has samples of one class only (0), and collapse is measured between the means",
+        ),
+        ("collapse", "Streamed", STREAM, "few:Streamed has samples of one class only (0), and collapse is measured"),
+        ("collapse", "none", (), "few:none: the training split has no samples (its x has shape [0, 4]); give some"),
+        (
+            "collapse",
+            "none_held_out",
+            (),
+            "the test split has no samples (its x has shape [0, 4]); give some, or leave",
+        ),
+        ("collapse", "no_numbers", (), "20 samples of no numbers (its x has shape [20, 0])"),
+        ("regression", "targets", (), "few:targets: the training split has no samples (its x has shape [0, 4])"),
+        ("next_token", "text", (), "few:text: the next token is 1 everywhere, and collapse is measured between"),
+    ],
+)
+def test_data_of_which_nothing_can_be_measured_are_refused_before_anything_starts(
+    task: str, data: str, more: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("few.py").write_text(FEW)
+    arch = {"collapse": "rn1", "regression": "mlp", "next_token": "t11"}[task]
+    spec = f"name: few\ntask: {task}\nparams: {{arch: {arch}, dataset: './few.py:{data}', width: 8, steps: 2}}\n"
+    Path("few.yaml").write_text(spec + "grid: {depth: [2]}\n")
+    for command in ("plan", "run"):
+        refused = CliRunner().invoke(app, [command, "few.yaml", *more])
+        assert refused.exit_code == 2 and said in refused.output, refused.output
+    assert not Path("results").exists()

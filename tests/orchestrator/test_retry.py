@@ -13,6 +13,7 @@ from depthrate.orchestrator.executors.base import NoFailure
 from depthrate.orchestrator.worker.attempt_runner import failure_kind
 from depthrate.slurm.states import STATES
 from depthrate.storage.tables.states import FailureKind
+from depthrate.tasks.data.sources import DatasetError
 from depthrate.tasks.measures.labelled import FeaturesError
 
 
@@ -55,6 +56,7 @@ def test_what_this_machine_would_say_again_is_tried_on_another_or_not_at_all(kin
         (ModuleNotFoundError("no"), FailureKind.CODE),
         (ValueError("no"), FailureKind.CODE),
         (FeaturesError("no"), FailureKind.CODE),
+        (DatasetError("class 1 is not among the samples"), FailureKind.CODE),
         (RuntimeError("no"), FailureKind.TASK),
         (np.linalg.LinAlgError("singular"), FailureKind.TASK),
         (UnicodeDecodeError("utf-8", b"", 0, 1, "half written"), FailureKind.TASK),
