@@ -63,7 +63,10 @@ def check_launch(options: LaunchOptions, data: DataFolder, loaded: SweepSpec | N
 
 @contextmanager
 def _said_when_slow(sentence: str) -> Iterator[None]:
-    """Say on stderr what is being done if it is not over by then."""
+    """Say what is being done if it is not over by then, where a terminal waits: a script's stderr is for what is wrong."""
+    if not sys.stderr.isatty():
+        yield
+        return
     timer = threading.Timer(PATIENCE_S, lambda: print(sentence, file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()

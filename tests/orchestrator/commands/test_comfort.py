@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
+import pty
+import subprocess
+import sys
 import textwrap
 from importlib.metadata import version
 from pathlib import Path
@@ -85,7 +90,6 @@ def test_a_terminal_gets_the_columns_that_fit_and_all_with_wide() -> None:
 
 def test_a_plan_that_reads_for_long_says_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("depthrate.orchestrator.cli.planning.PATIENCE_S", 0.2)
     slow = """
         import time
         import numpy as np
@@ -98,7 +102,16 @@ def test_a_plan_that_reads_for_long_says_what_it_reads(tmp_path: Path, monkeypat
     Path("s.yaml").write_text(
         'name: s\ntask: collapse\nparams: {arch: rn1, dataset: "./data.py:make", width: 8, steps: 2}\ngrid: {depth: [2]}\n'
     )
-    said = CliRunner().invoke(app, ["plan", "s.yaml"])
-    assert said.exit_code == 0 and "reading the sweep, its code and its data" in said.stderr
-    monkeypatch.setattr("depthrate.orchestrator.cli.planning.PATIENCE_S", 60.0)
-    assert "reading the sweep" not in CliRunner().invoke(app, ["plan", "s.yaml"]).stderr
+    script = "from depthrate.orchestrator.cli import planning\nplanning.PATIENCE_S = {}\nimport depthrate\n"
+    script += "depthrate.load('s.yaml').plan()\n"
+    for patience_s, is_terminal, is_said in ((0.2, True, True), (0.2, False, False), (60.0, True, False)):
+        master, slave = pty.openpty() if is_terminal else os.pipe()
+        command = [sys.executable, "-c", script.format(patience_s)]
+        running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=slave)
+        os.close(slave)
+        said = b""
+        with contextlib.suppress(OSError):  # how a terminal ends
+            while part := os.read(master, 4096):
+                said += part
+        os.close(master)
+        assert running.wait() == 0 and (b"reading the sweep, its code and its data" in said) == is_said, said
