@@ -29,6 +29,9 @@ from depthrate.tasks.task import Task
 if TYPE_CHECKING:
     from depthrate.tasks.measurement import Measurement
 
+MIN_DISTINCT_X = 3
+"""A line through two leaves no residual: whatever lies behind them looks like a rate."""
+
 
 def fit_curves(
     results: Results, requests: Sequence[FitRequest], trials: Sequence[Trial], task: Task | None = None
@@ -158,6 +161,9 @@ def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
         design, draws = [float(row["x"]) for row in first], draws_of(first)
         y = [[row["y"] for row in ordered[index]] for index in indices]
         try:
+            if 1 < len(set(design)) < MIN_DISTINCT_X:
+                few = f"{len(set(design))} values of {asked.x}: a line through two fits anything, so no rate can be judged"
+                raise FitError(f"{few}; give at least {MIN_DISTINCT_X}")
             found = fit_many(design, y, seeds=draws, weights=asked.weights, target=asked.target)
         except FitError as error:
             for index in indices:

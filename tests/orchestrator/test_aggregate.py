@@ -9,11 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.fit_curves import fit_curves
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.analysis.replicates import draws_text
+from depthrate.orchestrator.cli.fit_table import print_fits
+from depthrate.orchestrator.report.fit_words import fit_sentence
 from depthrate.orchestrator.report.words import curve_label
 from depthrate.storage.commits.commit import commit_trials
 from depthrate.storage.files.store import Store
@@ -43,15 +46,29 @@ def stored(store: Store, trials: list[dict[str, Any]], metrics: Any, status: Any
 
 
 def test_parameters_named_like_columns_group_and_order(store: Store) -> None:
-    grid = [{"depth": d, "steps": s, "loss": "ce"} for d in (2, 4, 8) for s in (5, 6)]
+    grid = [{"depth": d, "steps": s, "loss": "ce"} for d in (2, 4, 8) for s in (5, 6, 8)]
     trials = stored(store, grid, lambda p: [{"layer": p["depth"], "nc1": p["steps"] * p["depth"] ** -0.5}])
     curves = fit_curves(results_of(store), [FitRequest("nc1", by=("steps", "loss"))], trials)
     assert [(c.by, round(c.power.exponent, 6), round(c.power.prefactor, 6)) for c in curves if c.power] == [
         ({"steps": 5, "loss": "ce"}, 0.5, 5.0),
         ({"steps": 6, "loss": "ce"}, 0.5, 6.0),
+        ({"steps": 8, "loss": "ce"}, 0.5, 8.0),
     ]
     (by_steps, *_) = fit_curves(results_of(store), [FitRequest("nc1", x="steps", by=("depth",))], trials)
     assert by_steps.power is not None and by_steps.power.exponent == pytest.approx(-1)
+
+
+def test_two_values_of_x_are_no_rate(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    grid = [{"depth": d, "seed": s} for d in (2, 4) for s in (0, 1, 2)]
+    trials = stored(store, grid, lambda p: [{"layer": p["depth"], "nc1": (1 + 0.1 * p["seed"]) / p["depth"]}])
+    (curve,) = fit_curves(results_of(store), [FitRequest("nc1")], trials)
+    assert not curve.fits and curve.power is None and len(curve.rows) == 6, "its points are drawn all the same"
+    assert (
+        curve.note == "2 values of depth: a line through two fits anything, so no rate can be judged; give at least 3"
+    )
+    print_fits(Console(width=200), [curve])
+    assert "no fit" in (said := capsys.readouterr().out) and "no rate can be judged" in said
+    assert "<strong>" not in (sentence := fit_sentence(curve)) and "no rate can be judged" in sentence
 
 
 def test_one_value_a_trial_though_it_has_two_splits(store: Store) -> None:

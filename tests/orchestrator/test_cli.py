@@ -31,8 +31,20 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     sweep.write_text(yaml.safe_dump(TINY))
     code, output = invoke("run", str(sweep), "--store", store, "--device", "cpu")
     assert code == 0, output
-    assert "all 4 trials are committed" in output and "depth^" in output
+    assert "all 4 trials are committed" in output
+    assert "no rate can be judged" in output and "depth^" not in output, "of two depths"
     return sweep, store
+
+
+@pytest.fixture(scope="module")
+def rates(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The store of a tiny sweep of three depths, of which there are rates."""
+    folder = tmp_path_factory.mktemp("rates")
+    sweep, store = folder / "tiny.yaml", str(folder / "store")
+    sweep.write_text(yaml.safe_dump(TINY | {"grid": {"depth": [2, 3, 4]}}))
+    code, output = invoke("run", str(sweep), "--store", store, "--device", "cpu")
+    assert code == 0 and "depth^" in output, output
+    return store
 
 
 CHANGES: list[tuple[str, dict[str, object] | str, str]] = [
@@ -125,7 +137,7 @@ def test_bad_arguments(arguments: list[str], message: str, tmp_path: Path, monke
 def test_a_second_run_starts_nothing(done: tuple[Path, str]) -> None:
     sweep, store = done
     code, output = invoke("run", str(sweep), "--store", store)
-    assert code == 0 and "4 trials, 4 done\n" in output and "worker" not in output and "depth^" in output
+    assert code == 0 and "4 trials, 4 done\n" in output and "worker" not in output and "no rate can be judged" in output
 
 
 @pytest.mark.slow
@@ -175,9 +187,9 @@ def test_status_counts(done: tuple[Path, str]) -> None:
     assert (state["num_trials"], state["ok"], state["pending"], state["problems"]) == (4, 4, 0, [])
 
 
-def test_fits_table_equals_fit_json(done: tuple[Path, str]) -> None:
-    rows = json.loads(invoke("fit", "tiny", "--store", done[1], "--json")[1])
-    kept = json.loads(invoke("query", "select * from fits where sweep = 'tiny'", "--store", done[1], "--json")[1])
+def test_fits_table_equals_fit_json(rates: str) -> None:
+    rows = json.loads(invoke("fit", "tiny", "--store", rates, "--json")[1])
+    kept = json.loads(invoke("query", "select * from fits where sweep = 'tiny'", "--store", rates, "--json")[1])
     assert rows and {(r["metric"], r["model"]): r["exponent"] for r in rows} == {
         (r["metric"], r["model"]): r["exponent"] for r in kept
     }
@@ -294,19 +306,19 @@ def test_the_page_the_table_the_json_and_the_module_give_one_number(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_fits_of_the_moment_are_printed_and_not_kept(done: tuple[Path, str]) -> None:
-    before = invoke("query", "select * from fits", "--store", done[1], "--json")[1]
+def test_fits_of_the_moment_are_printed_and_not_kept(rates: str) -> None:
+    before = invoke("query", "select * from fits", "--store", rates, "--json")[1]
     options = ["--metric", "nc3", "--layer", "-1", "--where", "depth < 9", "--target", "0.01", "--weights", "robust"]
-    code, output = invoke("fit", "tiny", "--store", done[1], *options)
+    code, output = invoke("fit", "tiny", "--store", rates, *options)
     assert code == 0 and "layer -1, where depth < 9" in output and "not kept in the store" in output
-    rows = json.loads(invoke("fit", "tiny", "--store", done[1], "--weights", "spread", "--json")[1])
+    rows = json.loads(invoke("fit", "tiny", "--store", rates, "--weights", "spread", "--json")[1])
     assert {row["metric"] for row in rows} == {"nc1", "objective_gap"} and {row["weights"] for row in rows} == {
         "spread"
     }
-    assert invoke("query", "select * from fits", "--store", done[1], "--json")[1] == before
-    code, output = invoke("fit", "tiny", "--store", done[1], "--weights", "heavy")
+    assert invoke("query", "select * from fits", "--store", rates, "--json")[1] == before
+    code, output = invoke("fit", "tiny", "--store", rates, "--weights", "heavy")
     assert code == 2 and "weights is 'heavy'; allowed: equal, spread, robust" in output
-    code, output = invoke("fit", "tiny", "--store", done[1], "--where", "no_such_column > 1")
+    code, output = invoke("fit", "tiny", "--store", rates, "--where", "no_such_column > 1")
     assert code == 2 and "no_such_column" in output
 
 
