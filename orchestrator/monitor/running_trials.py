@@ -51,15 +51,18 @@ def running_trials(states: Sequence[SweepStatus], packs: Sequence[LivePack]) -> 
 
 
 def running_table(trials: Sequence[RunningTrial]) -> tuple[list[str], list[list[Any]]]:
-    """Return the columns and rows of the first trials: step, loss and accuracy, then the parameters that differ among them."""
+    """Return the columns and rows of the first trials: step, loss and accuracy, then the parameters that differ in a sweep."""
     shown = trials[:SHOWN_RUNNING]
     names = [(split, name) for name in _LOGGED for split in ("train", "test")]
     names = [(split, name) for split, name in names if any(name in each.last.get(split, {}) for each in shown)]
-    first = shown[0].params
-    varying = [name for name in first if any(each.params.get(name) != first[name] for each in shown)]
-    columns = ["running", "step", *(name if split == "train" else f"{split} {name}" for split, name in names), *varying]
+    first = {each.sweep: each.params for each in reversed(shown)}
+    differ = (name for each in shown for name, value in first[each.sweep].items() if each.params.get(name) != value)
+    varying = list(dict.fromkeys(differ))
+    of_sweep = ["sweep"] if len(first) > 1 else []
+    logged = [name if split == "train" else f"{split} {name}" for split, name in names]
+    columns = ["running", *of_sweep, "step", *logged, *varying]
     rows = [
-        [each.trial_id, each.step]
+        [each.trial_id, *([each.sweep] if of_sweep else []), each.step]
         + [each.last.get(split, {}).get(name) for split, name in names]
         + [each.params.get(name) for name in varying]
         for each in shown

@@ -23,6 +23,7 @@ from depthrate.orchestrator.analysis.columns import builtin_columns
 from depthrate.orchestrator.analysis.open_results import open_results, results_of
 from depthrate.orchestrator.executors.base import PackJob
 from depthrate.orchestrator.executors.options import JobOptions
+from depthrate.orchestrator.monitor.running_trials import RunningTrial, running_table
 from depthrate.orchestrator.worker import live_curves
 from depthrate.orchestrator.worker.attempt_runner import run_job
 from depthrate.orchestrator.worker.context import StopFlag
@@ -270,3 +271,14 @@ def test_asked_while_it_runs_killed_and_run_again(tmp_path: Path) -> None:
     assert results.sql("select count(*), count(distinct step) from curves").fetchall() == [(120, 120)]
     assert results.sql("select count(*) from results").fetchall() == [(1,)]
     assert {row[0] for row in results.sql("select attempt_id from trials").fetchall()} == {second}
+
+
+def test_trials_of_several_sweeps_show_what_differs_within_a_sweep():
+    last = {"train": {"step": 3, "loss": 0.5}}
+    given = [("a", {"depth": 2, "width": 8}), ("a", {"depth": 3, "width": 8}), ("b", {"width": 9, "epochs": 5})]
+    trials = [RunningTrial(sweep, f"t{place}", params, 0.0, last) for place, (sweep, params) in enumerate(given)]
+    assert running_table(trials) == (
+        ["running", "sweep", "step", "loss", "depth"],
+        [["t0", "a", 3, 0.5, 2], ["t1", "a", 3, 0.5, 3], ["t2", "b", 3, 0.5, None]],
+    )
+    assert running_table(trials[:2])[0] == ["running", "step", "loss", "depth"]
