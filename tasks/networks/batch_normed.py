@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from depthrate.tasks.networks.convolutions import as_maps, batch_norm, convolution, stacked
+from depthrate.tasks.networks.convolutions import as_maps, batch_norm, convolution, cost_of_maps, stacked
 from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StateSpec, StepCost, Tensors
 from depthrate.tasks.networks.operations import last, linear
 
@@ -263,8 +263,7 @@ class StagedResNet(BatchNormed):
         for stage, pixels in zip(self.stages, self._pixels(), strict=True):
             multiply_adds += 9 * (2 * stage.blocks + 1) * stage.channels**2 * pixels
             kept += 3 * (2 * stage.blocks + 1) * stage.channels * pixels
-        rows = self.rows_per_sample
-        return StepCost(len(self.maps()) + 1, multiply_adds / rows, kept=kept / rows)
+        return cost_of_maps(len(self.maps()) + 1, multiply_adds, kept, self.rows_per_sample)
 
     def _read_out(self, h: Tensor) -> Tensor:
         return h.mean((3, 4))

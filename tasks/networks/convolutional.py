@@ -11,7 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from depthrate.tasks.networks.convolutions import as_maps, batch_norm, convolution, decayed, pooled, stacked, subsampled
+from depthrate.tasks.networks.convolutions import (
+    as_maps,
+    batch_norm,
+    convolution,
+    cost_of_maps,
+    decayed,
+    pooled,
+    stacked,
+    subsampled,
+)
 from depthrate.tasks.networks.network import NO_STATE, Layer, Network, ParameterSpec, StateSpec, StepCost, Tensors
 from depthrate.tasks.networks.operations import last, linear
 
@@ -119,7 +128,7 @@ class ResNetWithHead(Network):
             multiply_adds += 9 * conv.inputs * conv.outputs * pixels
             kept += 3 * conv.outputs * pixels
         products = len(_convolutions(1)) + self.depth
-        return StepCost(products, multiply_adds / self.rows_per_sample, kept=kept / self.rows_per_sample)
+        return cost_of_maps(products, multiply_adds, kept, self.rows_per_sample)
 
     def features(self, parameters: Tensors, x_TNI: Tensor, state: Tensors = NO_STATE) -> Iterator[Tensor]:
         """Yield what each of the head's layers reads, [T, N, D], with the running statistics."""

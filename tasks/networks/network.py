@@ -98,6 +98,10 @@ class StepCost:
     """Numbers of one row that the backward pass needs from the forward pass."""
     kept_by_process: float | None = None
     """The same as a CPU process grows by it, with what its allocator keeps (measured); null: a third more than `kept`."""
+    eager_s: float = 1.4e-10
+    """Seconds of an eager step for each of `multiply_adds` on one core; plans correct it by what the store's trials took."""
+    kept_s: float = 0.0
+    """The same for each number that is kept, where reading and writing them takes longer than the products."""
     native_s: float = 4.5e-11
     """Seconds of a native step in float32 for each of `multiply_adds` on one core (measured)."""
 
