@@ -311,6 +311,9 @@ def check_names(given: Iterable[str], where: str, task: Task) -> None:
         ParameterError: one is not; the message names the place and the nearest known one.
     """
     for name in given:
+        if name in SweepSpec.__struct_fields__ and name not in task.schema:
+            key = f"{name!r} in {where} is no parameter but a key of the sweep"
+            raise ParameterError(f"{key}: put it beside params, `{name}: ...`")
         task.schema.require_known(name, where)
 
 

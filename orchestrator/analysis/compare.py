@@ -48,6 +48,8 @@ def _options(curve: FittedCurve) -> FitRequest:
 
 def common_fit(curves: Sequence[FittedCurve]) -> CommonFit | None:
     """Return one exponent for all these curves, over whole seeds where each has them; null where it cannot be tested."""
+    if not all(curve.fits for curve in curves):
+        return None
     points = [([row["x"] for row in curve.rows], [row["y"] for row in curve.rows]) for curve in curves]
     known = [draws for draws in (draws_of(curve.rows) for curve in curves) if draws is not None]
     seeds = known if len(known) == len(curves) else None

@@ -161,9 +161,11 @@ def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
         design, draws = [float(row["x"]) for row in first], draws_of(first)
         y = [[row["y"] for row in ordered[index]] for index in indices]
         try:
-            if 1 < len(set(design)) < MIN_DISTINCT_X:
-                few = f"{len(set(design))} values of {asked.x}: a line through two fits anything, so no rate can be judged"
-                raise FitError(f"{few}; give at least {MIN_DISTINCT_X}")
+            if (num_x := len(set(design))) < MIN_DISTINCT_X:
+                raise FitError(
+                    f"{num_x} value{'' if num_x == 1 else 's'} of {asked.x}: no rate can be judged from fewer than {MIN_DISTINCT_X}, since a "
+                    "line through two fits anything"
+                )
             found = fit_many(design, y, seeds=draws, weights=asked.weights, target=asked.target)
         except FitError as error:
             for index in indices:

@@ -142,4 +142,5 @@ def plan_sentence(plan: Plan) -> str:
     """Say how much of a sweep is done and what is to do."""
     checked = plan.checked
     text = f"{checked.sweep.name}: {counted(len(checked.trials), 'trial')}, {len(plan.done)} done"
-    return text + (f", {plan.num_pending} to run in {counted(len(plan.packs), 'pack')}" if plan.packs else "")
+    text += f", {plan.num_pending} to run in {counted(len(plan.packs), 'pack')}" if plan.packs else ""
+    return text + (f", {plan.num_resumed} of which from a checkpoint" if plan.num_resumed else "")

@@ -41,6 +41,8 @@ class Plan:
     """Attempt -> pack of the jobs that an earlier launch submitted and a scheduler still has."""
     stale_checkpoints: list[str]
     """Packs that left a checkpoint although all their trials are committed."""
+    num_resumed: int = 0
+    """How many of the packs go on from a checkpoint."""
 
     @property
     def num_packs_expected(self) -> int | None:
@@ -146,7 +148,8 @@ def make_plan(
             engine(pack.trials[0].params, checked.sweep.engine, device)
     packs.sort(key=lambda pack: -estimated_wall_s(pack, checked.task))
     done = committed & {trial.trial_id for trial in checked.trials}
-    return Plan(checked, snapshot, done, packs, underway, _stale(checkpointed, committed))
+    num_resumed = sum(pack.pack_id in checkpointed for pack in packs)
+    return Plan(checked, snapshot, done, packs, underway, _stale(checkpointed, committed), num_resumed)
 
 
 def stale_checkpoints(store: Store, committed: Set[str]) -> list[str]:

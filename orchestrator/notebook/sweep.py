@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import os
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,6 +177,7 @@ class Sweep:
 
         from depthrate.orchestrator.analysis.fit_curves import fit_curves
         from depthrate.orchestrator.analysis.open_results import results_of
+        from depthrate.orchestrator.console.tables import counted
         from depthrate.orchestrator.search.proposals import fitted_trials
         from depthrate.storage.catalog.fits import write_fits
         from depthrate.storage.files.json_objects import object_of
@@ -205,7 +207,10 @@ class Sweep:
         frame = pd.DataFrame(rows, columns=shown if rows else [])
         if groups:
             frame["by"] = [", ".join(f"{k} = {v}" for k, v in object_of(by).items()) for by in frame["by"]]
-        return Table(f"{self.name}: {len(curves)} curves fitted" if curves else f"{self.name} asks for no fit", frame)
+        notes = Counter(curve.note for curve in curves if not curve.fits)
+        said = [f"{counted(len(curves) - notes.total(), 'curve')} fitted"]
+        said += [f"{number} without a fit ({note})" for note, number in notes.items()]
+        return Table(f"{self.name}: {', '.join(said)}" if curves else f"{self.name} asks for no fit", frame)
 
     def report(self, path: str | os.PathLike[str] = "report.html", store: StoreUrl = None) -> ReportFile:
         """Write the report, one HTML file that opens from disk, and return it.

@@ -9,6 +9,7 @@ Shapes: N samples, K classes, D numbers of a feature.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -259,7 +260,9 @@ def _alone(module: nn.Module, x: Tensor, is_random: bool, changed: Sequence[str]
         key: torch.stack([t.detach(), t.detach()]) for key, t in [*module.named_parameters(), *module.named_buffers()]
     }
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            # that torch takes one trial after the other in an operation changes no result and asks for nothing
+            warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented")
             vmap(lambda each, sample: functional_call(module, each, (sample,)))(tensors, torch.stack([x, x]))
     except Exception as error:
         return f"it does not run over a trial axis: {explained(error)}".partition("\n")[0]

@@ -63,8 +63,8 @@ def test_two_values_of_x_are_no_rate(store: Store, capsys: pytest.CaptureFixture
     trials = stored(store, grid, lambda p: [{"layer": p["depth"], "nc1": (1 + 0.1 * p["seed"]) / p["depth"]}])
     (curve,) = fit_curves(results_of(store), [FitRequest("nc1")], trials)
     assert not curve.fits and curve.power is None and len(curve.rows) == 6, "its points are drawn all the same"
-    assert (
-        curve.note == "2 values of depth: a line through two fits anything, so no rate can be judged; give at least 3"
+    assert curve.note == (
+        "2 values of depth: no rate can be judged from fewer than 3, since a line through two fits anything"
     )
     print_fits(Console(width=200), [curve])
     assert "no fit" in (said := capsys.readouterr().out) and "no rate can be judged" in said
@@ -99,7 +99,7 @@ def test_what_is_left_out_is_counted(store: Store) -> None:
 def test_no_fit_says_why(store: Store) -> None:
     trials = stored(store, [{"depth": 2}], lambda p: [{"layer": 2, "nc1": 1.0}])
     (curve, missing) = fit_curves(results_of(store), [FitRequest("nc1"), FitRequest("nothing")], trials)
-    assert curve.fits == [] and "distinct x" in str(curve.note)
+    assert curve.fits == [] and "no rate can be judged" in str(curve.note)
     assert missing.excluded == {"not measured": 1}
 
 

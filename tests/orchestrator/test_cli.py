@@ -52,6 +52,11 @@ CHANGES: list[tuple[str, dict[str, object] | str, str]] = [
     ("a list", "- 1", "a sweep is a mapping"),
     ("unknown key", {"grids_": []}, "unknown key 'grids_' in the sweep; did you mean 'grids'?"),
     (
+        "a key of the sweep",
+        {"params": {"arch": "rn1", "engine": "eager"}},
+        "'engine' in params is no parameter but a key of the sweep: put it beside params, `engine: ...`",
+    ),
+    (
         "unknown parameter",
         {"params": {"arch": "rn1", "widht": 3}},
         "unknown parameter 'widht' in params; did you mean 'width'?",

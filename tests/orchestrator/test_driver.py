@@ -16,6 +16,7 @@ from tests_rows import commit
 
 from depthrate.orchestrator.analysis.open_results import results_of
 from depthrate.orchestrator.attempts.record import Attempt
+from depthrate.orchestrator.cli.planning import plan_sentence
 from depthrate.orchestrator.executors.base import JobEnd, PackJob
 from depthrate.orchestrator.executors.local import LocalExecutor
 from depthrate.orchestrator.executors.options import JobOptions
@@ -139,6 +140,10 @@ def test_checkpointed_packs_are_formed_again(folder: Store) -> None:
     packs = make_plan(checked, folder).packs
     assert {tuple(p.trial_ids) for p in packs} == {tuple(pack.trial_ids[:3]), tuple(pack.trial_ids[3:])}
     assert packs[0].pack_id == pack.pack_id
+    assert (
+        plan_sentence(make_plan(checked, folder))
+        == "s: 4 trials, 0 done, 4 to run in 2 packs, 1 of which from a checkpoint"
+    )
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -446,7 +446,7 @@ def test_a_notebook_goes_on_while_its_store_is_shown(folder: Store, monkeypatch:
     second.stop()
     monkeypatch.chdir(folder.root + "/..")
     os.rename(folder.root, "results")
-    (documented,) = re.findall(r"```python\n(.*?)```", (DOCS / "serve.md").read_text(), re.DOTALL)
+    documented, _ = re.findall(r"```python\n(.*?)```", (DOCS / "serve.md").read_text(), re.DOTALL)
     exec(documented, {})
     with pytest.raises(depthrate.StoreError, match="there is no store"):
         depthrate.serve(folder.url)

@@ -59,6 +59,22 @@ def trained(made, seeds, steps=10, **options):
     return made_trainer
 
 
+class Attending(nn.Module):
+    """What torch warns of where it runs over a trial axis: an operation that it takes one trial after the other."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.TransformerEncoderLayer(width, 2, 16, dropout=0.0, batch_first=True)])
+        self.head = nn.Linear(8 * width, 10)
+
+    def forward(self, x):
+        return self.head(self.blocks[0](x.flatten(1, 2)).flatten(1))
+
+
+def test_what_torch_does_not_fuse_is_no_warning_to_a_user():
+    assert network(Attending, patterns=("blocks.*",)).unfused_reason is None  # warnings are errors here
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "arguments", "reason"),
