@@ -162,10 +162,9 @@ def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
         y = [[row["y"] for row in ordered[index]] for index in indices]
         try:
             if (num_x := len(set(design))) < MIN_DISTINCT_X:
-                raise FitError(
-                    f"{num_x} value{'' if num_x == 1 else 's'} of {asked.x}: no rate can be judged from fewer than {MIN_DISTINCT_X}, since a "
-                    "line through two fits anything"
-                )
+                given = f"{num_x} value{'' if num_x == 1 else 's'} of {asked.x}"
+                why = f"no rate can be judged from fewer than {MIN_DISTINCT_X}, since a line through two fits anything"
+                raise FitError(f"{given}: {why}")
             found = fit_many(design, y, seeds=draws, weights=asked.weights, target=asked.target)
         except FitError as error:
             for index in indices:
