@@ -10,6 +10,7 @@ from depthrate.orchestrator.report.words import (
     escape,
     excluded_text,
     group_text,
+    group_values,
     interval_of,
     is_finite,
     number_text,
@@ -29,6 +30,44 @@ LEVEL = 0.05
 that seeds share by chance for the curve's."""
 
 
+MAX_SENTENCES = 3
+"""Of one metric over one x; more groups than that stand in one sentence."""
+
+
+def fit_sentences(curves: Sequence[FittedCurve]) -> list[str]:
+    """Say all fitted curves, as HTML: a sentence each, or where a metric has many groups one for all of them."""
+    groups: dict[tuple[str, str], list[FittedCurve]] = {}
+    for curve in curves:
+        groups.setdefault((curve_label(curve), curve.x), []).append(curve)
+    said = [[groups_sentence(own)] if len(own) > MAX_SENTENCES else map(fit_sentence, own) for own in groups.values()]
+    return [sentence for sentences in said for sentence in sentences]
+
+
+def groups_sentence(curves: Sequence[FittedCurve]) -> str:
+    """Say the curves of one metric over one x in a sentence, as HTML: what holds for all groups alike is said once."""
+    parts = [_parts(curve) for curve in curves]
+    shared = [own[0] if len(set(own)) == 1 else "" for own in zip(*(tail for _, tail in parts), strict=True)]
+    said = []
+    for curve, (rate, tail) in zip(curves, parts, strict=True):
+        own = [text for text, of_all in zip(tail, shared, strict=True) if text and not of_all]
+        said.append(", ".join([f"{escape(group_values(curve.by))} {rate}", *own]))
+    all_alike = ", ".join(text for text in shared if text)
+    names = escape(", ".join(curves[0].by))
+    return (
+        f"{escape(curve_label(curves[0]))} by {names}: {'; '.join(said)}{f'; each: {all_alike}' if all_alike else ''}."
+    )
+
+
+def _parts(curve: FittedCurve) -> tuple[str, tuple[str, str, str]]:
+    """Return the rate, and beside it the interval, how many trials are unconverged and what was left out, as HTML."""
+    power, excluded = power_law(curve), excluded_text(curve.excluded)
+    left_out = f"left out: {escape(excluded)}" if excluded else ""
+    if power is None:
+        return f"has no fit ({escape(curve.note or 'too few points')})", ("", "", left_out)
+    doubt = f"<strong>{_unconverged_words(curve)}</strong>" if curve.unconverged else ""
+    return _what(curve, power), (_interval_words(curve, power), doubt, left_out)
+
+
 def fit_sentence(curve: FittedCurve) -> str:
     """Say one fitted curve in a sentence, as HTML: the preferred model first, unconverged trials beside it."""
     by = group_text(curve.by)
@@ -39,7 +78,7 @@ def fit_sentence(curve: FittedCurve) -> str:
     if power is None:
         return f"{start}: no fit ({escape(curve.note or 'too few points')}).{left_out}"
     doubt = f" <strong>({_unconverged_words(curve)})</strong>" if curve.unconverged else ""
-    return f"{start} {_headline(curve, power)}{doubt}.{left_out}"
+    return f"{start} {_what(curve, power)}, {_interval_words(curve, power)}{doubt}.{left_out}"
 
 
 def preferred_model(curve: FittedCurve) -> RateFit | None:
@@ -87,23 +126,24 @@ def no_interval_text(power: RateFit) -> str:
     return f"no interval ({seeds} too little of how seeds differ; {MIN_SEEDS} are needed)"
 
 
-def _headline(curve: FittedCurve, power: RateFit) -> str:
-    best = preferred_model(curve)
-    rate, interval = _rate_words(curve, power), _interval_words(curve, power)
+def _what(curve: FittedCurve, power: RateFit) -> str:
+    """The power law, behind the model that is preferred over it."""
+    best, rate = preferred_model(curve), _rate_words(curve, power)
     if best is None:
-        return f"{rate}, {interval}"
+        return rate
     model = MODELS[best.model]
     values = [f"exponent {signed_text(best.exponent, '.2f')}"]
     values += [f"{parameter.symbol} {number_text(best.parameter(parameter.name))}" for parameter in model.parameters]
     told = f" ({', '.join(values)})" if model.values_are_told else ""
-    article = "an" if model.words[0] in "aeiou" else "a"
-    return f"<strong>follows {article} {model.words}</strong>{told}; as a power law it {rate}, {interval}"
+    name = model.words if " " in model.words else f"{model.words} law"
+    article = "an" if name[0] in "aeiou" else "a"
+    return f"<strong>follows {article} {name}</strong>{told}; as a power law it {rate}"
 
 
 def _rate_words(curve: FittedCurve, power: RateFit) -> str:
     """What is established of the power law: that it falls or grows only where the interval says so."""
     interval, base = interval_of(power), escape(x_text(curve.x))
-    rate = f"{base}<sup>{signed_text(-power.exponent, '.2f')}</sup>"
+    rate = f"<span class=nowrap>{base}<sup>{signed_text(-power.exponent, '.2f')}</sup></span>"
     plain = preferred_model(curve) is not None
     if interval is None:
         words = f"goes as {rate}"

@@ -21,7 +21,7 @@ from depthrate.orchestrator.monitor.cost import Reckoning
 from depthrate.orchestrator.report import figures
 from depthrate.orchestrator.report.data import STATES, ReportData, SearchContent
 from depthrate.orchestrator.report.fit_tables import comparison_tables, fit_table, sensitivity_table, support_table
-from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentence
+from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentences
 from depthrate.orchestrator.report.library import library, packed_library
 from depthrate.orchestrator.report.page_style import SCRIPT, STYLE
 from depthrate.orchestrator.report.plot import Plot, figure_html
@@ -105,7 +105,7 @@ def _head(data: ReportData) -> str:
 
 
 def _summary(data: ReportData) -> str:
-    sentences = [f"<li>{fit_sentence(curve)}</li>" for curve in data.fits]
+    sentences = [f"<li>{sentence}</li>" for sentence in fit_sentences(data.fits)]
     for part in data.parts or (data,):
         of_sweep = f"{escape(part.name)}: " if data.parts else ""
         together = dict.fromkeys(common_sentence(curve) for curve in part.fits)

@@ -35,7 +35,7 @@ figcaption { margin-top: .4em; font-size: .875rem; line-height: 1.45; color: var
 .save button:hover { text-decoration: underline; } .save button:focus-visible { outline: 2px solid #365c8d; }
 .plot { width: 100%; height: calc(330px + var(--rows, 1) * 22px); }
 .scroll { overflow-x: auto; border: 1px solid var(--rule); }
-.scroll:has(.sortable) { max-height: 80vh; overflow-y: auto; }
+.scroll { max-height: 80vh; overflow-y: auto; } /* its header stays in sight */
 table { border-collapse: collapse; font-size: .78rem; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .32em .5em; text-align: left; border-bottom: 1px solid var(--line); }
 td.number, td code { white-space: nowrap; }
@@ -59,7 +59,7 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .15em 1.2em; fo
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 @media screen and (max-width: 700px) {
   main { padding: 16px 14px 48px; }
-  .scroll, .scroll:has(.sortable) { max-height: none; overflow: visible; border: 0; border-top: 1px solid var(--rule); }
+  .scroll { max-height: none; overflow: visible; border: 0; border-top: 1px solid var(--rule); }
   table, tbody, tr, td, tr.group th { display: block; }
   thead { display: none; } thead:has(button) { display: block; }
   thead tr { display: flex; flex-wrap: wrap; gap: 0 1em; } thead tr::before { content: "sort by"; color: var(--soft); }
@@ -68,7 +68,7 @@ dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
   tbody tr { padding: .4em 0; border-bottom: 1px solid var(--line); }
   td { display: inline-block; border: 0; padding: 0 1em 0 0; text-align: left; max-width: 100%; overflow-wrap: anywhere; }
   td.none { display: none; } td.number { white-space: normal; }
-  td[data-label]:not(:first-child)::before { content: attr(data-label) " "; color: var(--soft); }
+  td:not(:first-child)::before, td.number::before { content: attr(data-label) " "; color: var(--soft); }
   td:first-child { font-weight: 600; } tr.group th { padding: .5em .4em; } tr.group .note { display: block; margin: 0; }
   td .long { display: inline; } tr.detail > td { display: block; font-weight: 400; }
   pre { white-space: pre-wrap; overflow-wrap: anywhere; } dl { grid-template-columns: 1fr; } dd { margin: 0 0 .4em; }
@@ -77,7 +77,7 @@ dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
   main { max-width: none; padding: 0; } .scroll { max-height: none; overflow: visible; border: 0; }
   .figures { display: block; } figure { margin-bottom: 1.5em; } h2 { break-after: avoid; } tr { break-inside: avoid; }
   table { font-size: .58rem; } th, td { padding: .3em .4em; }
-  tr.detail { display: none; } .scroll:has(.sortable) { max-height: none; overflow: visible; } .modebar { display: none; }
+  tr.detail { display: none; } .modebar { display: none; }
   figure { break-inside: avoid; page-break-inside: avoid; } .save { display: none; }
   section { break-inside: auto; } .contents { display: none; } .pill { border: 1px solid #bbb; }
   .number { white-space: nowrap; } td .pill { font-size: inherit; } .long { width: auto; }

@@ -10,6 +10,7 @@ import html
 import json
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from depthrate.orchestrator.report.words import MAX_LABEL, escape, escape_for_plotly, is_finite
+from depthrate.orchestrator.report.words import MAX_LABEL, escape, escape_for_plotly, is_finite, shorten
 
 Trace: TypeAlias = dict[str, Any]
 
@@ -30,8 +31,12 @@ LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-.", "longdas
 MARKERS = {"circle": "o", "circle-open": "o", "diamond": "D", "triangle-up": "^"}
 """Every marker that a figure may have: plotly's name -> matplotlib's."""
 MAX_GROUPS = 12
-LEGEND_LETTERS, KEY_LETTERS = 43, 6
-"""Letters of a name that stand in one row of a phone's legend; as many more would, were there no line before it."""
+PHONE_WIDTH, KEY_WIDTH, LETTER_WIDTH = 352, 53, 7.2
+"""Pixels of a figure on a phone, of the line before a name in its legend with the gaps beside it, and of a letter there."""
+LEGEND_LETTERS = 42
+"""Letters of a name that fit into one row of a phone's legend."""
+AXIS_LETTERS = 30
+"""Letters of a title that stand beside the lowest figure's axis."""
 MAX_POINTS = 20_000
 """Of one figure."""
 STEP_FORMATS = [
@@ -72,13 +77,18 @@ class Plot:
     @property
     def rows(self) -> int:
         """How many rows stand below the axes on a phone: those of the legend and a slider."""
-        legend, rows, room = self.layout["legend"], 0, 0
-        for lines in self._names:
-            own = KEY_LETTERS + (max(map(len, lines)) if legend["traceorder"] == "grouped" else self._longest)
+        legend, rows, room = self.layout["legend"], 0, 0.0
+        for lines, width in zip(self._names, self._widths, strict=True):
+            own = width if legend["traceorder"] == "grouped" else max(self._widths)
             if own > room:
-                rows, room = rows + len(lines), LEGEND_LETTERS + KEY_LETTERS
+                rows, room = rows + len(lines), self._room
             room -= own
         return rows + ("title" in legend) + 3 * ("sliders" in self.layout)
+
+    @property
+    def _room(self) -> int:
+        """Pixels of a row of the legend on a phone: plotly gives it the width of the axes."""
+        return PHONE_WIDTH - self.layout["margin"]["l"] - self.layout["margin"]["r"]
 
     @cached_property
     def _names(self) -> list[list[str]]:
@@ -87,17 +97,16 @@ class Plot:
         return [html.unescape(name).split("<br>") for name in names]
 
     @cached_property
-    def _longest(self) -> int:
-        """Letters of the longest line of the legend."""
-        return max((len(line) for lines in self._names for line in lines), default=0)
+    def _widths(self) -> list[float]:
+        """Pixels of the legend's names with their lines."""
+        return [KEY_WIDTH + LETTER_WIDTH * max(map(len, lines)) for lines in self._names]
 
     def page_layout(self) -> dict[str, Any]:
         """Return the layout as a page draws it: the legend's names in columns, as many as fit on a phone."""
-        if self.layout["legend"]["traceorder"] == "grouped":
+        columns = int(self._room // max(self._widths, default=self._room))
+        if columns < 2 or self.layout["legend"]["traceorder"] == "grouped":  # each as wide as it is
             return self.layout
-        columns = max(1, min(4, (LEGEND_LETTERS + KEY_LETTERS) // (KEY_LETTERS + self._longest)))
-        columns_alike = {"entrywidthmode": "fraction", "entrywidth": 0.98 / columns}
-        return self.layout | {"legend": self.layout["legend"] | columns_alike}
+        return self.layout | {"legend": self.layout["legend"] | {"entrywidth": self._room // columns - KEY_WIDTH}}
 
 
 def make_trace(x: Iterable[Any], y: Iterable[Any], group: str, *, name: str | None = None, **style: Any) -> Trace:
@@ -138,7 +147,7 @@ def make_layout(axes: Axes, y_values: Iterable[float], *, legend: Iterable[str] 
         keys |= {"title": {"text": title, "side": "top", "font": {"size": 12}}}
     return {
         "xaxis": axis | x_scale | {"title": {"text": escape_for_plotly(axes.x_title), "standoff": 6}},
-        "yaxis": axis | y_scale | {"title": {"text": escape_for_plotly(axes.y_title), "standoff": 8}},
+        "yaxis": axis | y_scale | {"title": {"text": _in_lines(axes.y_title), "standoff": 8}},
         "legend": keys | {"font": {"size": 12}, "tracegroupgap": 0},
         "font": {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13, "color": "#222222"},
         "paper_bgcolor": "white",
@@ -146,6 +155,11 @@ def make_layout(axes: Axes, y_values: Iterable[float], *, legend: Iterable[str] 
         "margin": {"l": 56, "r": 14, "t": 28, "b": 44},
         "hoverlabel": {"namelength": MAX_LABEL},
     }
+
+
+def _in_lines(title: str) -> str:
+    """Return a title beside an axis in lines that are no longer than the axis."""
+    return "<br>".join(map(escape_for_plotly, textwrap.wrap(shorten(title), AXIS_LETTERS)))
 
 
 def _log_ticks(values: Iterable[float]) -> dict[str, Any]:

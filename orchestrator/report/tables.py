@@ -97,5 +97,5 @@ def verdict_table(data: ReportData, panel: VerdictPanel) -> str:
 
 def _mean_cell(part: pd.DataFrame, name: str, beside: str) -> Cell:
     values = [float(part[column].mean()) for column in (name, beside) if column in part]
-    texts = [number_text(value, 4) for value in values if is_finite(value)]
+    texts = [number_text(value, 4, zeros=True) for value in values if is_finite(value)]
     return Cell(texts[0] + (f" [{texts[1]}]" if len(texts) > 1 else "") if texts else "—", is_number=True)

@@ -136,11 +136,16 @@ def _cut(text: str) -> str:
 
 def left_out_table(data: ReportData) -> str:
     """Return which trials were left out of fits or are in doubt, and why: a line a reason, whatever the number of curves."""
-    reasons: dict[str, dict[frozenset[str], list[str]]] = {}
+    reasons: dict[str, dict[frozenset[str], list[FittedCurve]]] = {}
     for curve in data.fits:
         for why, trial_ids in _doubts(curve):
-            curves = reasons.setdefault(why, {}).setdefault(frozenset(trial_ids), [])
-            curves.append(_curve_text(curve))
+            reasons.setdefault(why, {}).setdefault(frozenset(trial_ids), []).append(curve)
+    for why, parts in reasons.items():
+        every = [
+            trial_ids == {row["trial_id"] for row in curve.rows} for trial_ids, own in parts.items() for curve in own
+        ]
+        if all(every) and len(every) == len(data.fits):  # it holds of all groups: they need no line each
+            reasons[why] = {frozenset().union(*parts): list(data.fits)}
     if not reasons:
         return "<p>Nothing: every committed trial is in its fits, and none is unconverged.</p>"
     names = _setting_names(data)
@@ -148,7 +153,7 @@ def left_out_table(data: ReportData) -> str:
     rows = [
         [
             long_cell(why),
-            text_cell(", ".join(unique(curves))),
+            text_cell(_curves_text(curves, data.fits)),
             number_cell(str(len(trial_ids))),
             Cell(
                 f"<div class=long>{_links(sorted(trial_ids, key=lambda each: places.get(each, len(names))), names)}</div>"
@@ -175,9 +180,12 @@ def _doubts(curve: FittedCurve) -> Iterable[tuple[str, list[str]]]:
         )
 
 
-def _curve_text(curve: FittedCurve) -> str:
-    by = group_text(curve.by)
-    return curve_label(curve) + (f" ({by})" if by else "")
+def _curves_text(curves: Sequence[FittedCurve], fits: Sequence[FittedCurve]) -> str:
+    """Name the curves: of all groups by what is fitted alone."""
+    is_all = len(curves) == len(fits)
+    groups = ["" if is_all else group_text(curve.by) for curve in curves]
+    names = [curve_label(curve) + (f" ({by})" if by else "") for curve, by in zip(curves, groups, strict=True)]
+    return ", ".join(unique(names))
 
 
 def _setting_names(data: ReportData) -> dict[str, str]:

@@ -81,6 +81,7 @@ def _scatter_plot(panel: ScatterPanel, points: pd.DataFrame, setting: str) -> Pl
 
     layout = make_layout(Axes("x", "y", *panel.axes, x_log=False, y_log=False), [])
     layout["yaxis"] |= {"scaleanchor": "x"}
+    layout["legend"]["itemsizing"] = "constant"  # larger dots than those of the figure, whose colours are seen
     last = f"Step {steps[-1]} of one trial; {len(points[points['step'] == steps[-1]])} points."
     notes = [panel.doc, last] if panel.doc else [last]
     frames = []

@@ -8,7 +8,7 @@ import pandas as pd
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figures.vectors import SECTION
 from depthrate.orchestrator.report.groups import SWEEP, finite_arrays, grouped, key_parts, sort_key, spread_alike
-from depthrate.orchestrator.report.plot import STEP_FORMATS, Axes, Plot, make_layout
+from depthrate.orchestrator.report.plot import Axes, Plot, make_layout
 from depthrate.orchestrator.report.theme import Theme
 from depthrate.orchestrator.report.words import escape, escape_for_plotly, signed_text
 from depthrate.tasks.measurement import Measurement
@@ -84,7 +84,7 @@ def _heat_map(each: Measurement, mean_KK: np.ndarray, name: str, num_trials: int
     trace |= {"colorscale": DIVERGING, "showlegend": False, "name": "", "hoverongaps": False}
     colours = {
         "thickness": 12,
-        "tickformatstops": STEP_FORMATS,
+        "tickformat": ".1f" if is_cosine else "",
         "title": {"text": "cosine" if is_cosine else escape_for_plotly(each.entry), "side": "right"},
     }
     trace |= {"colorbar": colours, "xgap": 1, "ygap": 1}

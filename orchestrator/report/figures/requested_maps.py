@@ -11,7 +11,7 @@ from depthrate.orchestrator.console.tables import counted
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.figure_data import FigureContent
 from depthrate.orchestrator.report.figures.requested_points import is_log, label_of, placed
-from depthrate.orchestrator.report.plot import STEP_FORMATS, Axes, Plot, make_layout, make_trace, viridis
+from depthrate.orchestrator.report.plot import Axes, Plot, make_layout, make_trace, viridis
 from depthrate.orchestrator.report.words import escape_for_plotly
 
 MOST_NUMBERS = 200
@@ -127,7 +127,6 @@ def heat_map(values: np.ndarray, label: str, low: float | None = None) -> dict[s
         "ygap": 1,
         "colorbar": {
             "thickness": 12,
-            "tickformatstops": STEP_FORMATS,
             "title": {"text": escape_for_plotly(label), "side": "right"},
         },
     }

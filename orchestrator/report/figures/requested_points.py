@@ -50,7 +50,10 @@ def label_of(data: ReportData, name: str) -> str:
 
 def placed(data: ReportData, content: FigureContent, names: Sequence[str]) -> pd.DataFrame:
     """Return the values that are numbers, with parameters of their trials in columns `at_<name>`."""
-    rows = content.rows.assign(value=pd.to_numeric(content.rows["value"], errors="coerce").astype(float))
+    drawn = ["value", *(f"line_{number}" for number, _ in enumerate(content.request.lines))]
+    rows = content.rows.assign(
+        **{name: pd.to_numeric(content.rows[name], errors="coerce").astype(float) for name in drawn}
+    )
     parameters = data.trials.drop_duplicates("trial_id").set_index("trial_id")
     for name in names:
         rows[f"at_{name}"] = pd.to_numeric(rows["trial_id"].map(parameters[name]), errors="coerce")

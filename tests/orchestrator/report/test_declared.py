@@ -92,7 +92,7 @@ def test_a_profile_stands_beside_its_prediction():
 def test_a_verdict_is_said_in_words_with_numbers_beside():
     table = verdict_table(make_data(), VERDICT)
     cells = re.findall(r"<td[^>]*>(.*?)</td>", table)
-    assert cells[:5] == ["0.1", "2", "no &lt;order&gt; (1 of 2); in order (1 of 2)", "0.6", "0.5 [0.25]"]
+    assert cells[:5] == ["0.1", "2", "no &lt;order&gt; (1 of 2); in order (1 of 2)", "0.6000", "0.5000 [0.2500]"]
     assert cells[5:8] == ["0.2", "2", "in order"]
     heads = re.findall(r"<th scope[^>]*>(.*?)</th>", table)
     assert heads == ["rate", "trials", "Order", "Size", "Loss"] and "The rule." in table

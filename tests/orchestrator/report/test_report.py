@@ -35,11 +35,13 @@ from depthrate.orchestrator.report.figure_files import export_figures, plot_csv
 from depthrate.orchestrator.report.figures.fits import fit_plots
 from depthrate.orchestrator.report.figures.matrices import matrix_plots
 from depthrate.orchestrator.report.fit_tables import support_table
-from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentence
+from depthrate.orchestrator.report.fit_words import common_sentence, fit_sentence, fit_sentences
 from depthrate.orchestrator.report.library import library
 from depthrate.orchestrator.report.overlay import overlaid
 from depthrate.orchestrator.report.page import all_plots, render_report
+from depthrate.orchestrator.report.plot import Axes, make_layout
 from depthrate.orchestrator.report.theme import Theme
+from depthrate.orchestrator.report.trial_tables import left_out_table
 from depthrate.orchestrator.report.words import number_text, thousandths
 from depthrate.sweeps.spec import FitRequest
 from depthrate.tasks.fits.bounds import BoundCheck
@@ -136,7 +138,7 @@ def test_sentence_says_that_another_model_is_preferred() -> None:
 
 def test_sentence_has_the_article_of_the_model_s_words() -> None:
     sentence = words(fit_sentence(make_curve(make_fit(), make_fit("exponential", aicc=-60.0))))
-    assert sentence.startswith("NC1 follows an exponential; as a power law")
+    assert sentence.startswith("NC1 follows an exponential law; as a power law")
 
 
 def test_a_lower_aicc_alone_is_no_headline_where_whole_seeds_do_not_reject_the_power_law() -> None:
@@ -256,6 +258,24 @@ def test_many_groups_and_points_are_thinned_and_said() -> None:
     page = render_report(replace(data, curves=long))
     assert "12 of 40 groups are drawn." in page
     assert all(sum(len(trace["x"]) for trace in figure["data"]) <= 22_000 for figure in figures(page))
+
+
+def test_many_groups_of_one_metric_are_said_in_one_sentence_and_one_line_of_doubt() -> None:
+    data = make_data(by={"lr": [1, 2, 3, 4]}, depths=(2, 3, 5))
+    fits = [replace(curve, unconverged=frozenset(row["trial_id"] for row in curve.rows)) for curve in data.fits]
+    sentences = [words(sentence) for sentence in fit_sentences(fits)]
+    assert len(sentences) == len(fits) / 4
+    assert sentences[0].startswith("NC1 by lr: 1 falls as depth^−0.")
+    assert sentences[0].count("95 % interval") == 4 and sentences[0].endswith("; each: all trials unconverged.")
+    assert len(fit_sentences(fits[:3])) == 3
+    assert left_out_table(replace(data, fits=fits)).count("<tr>") == 2, "its header and a line"
+    some = [replace(fits[0], unconverged=frozenset()), *fits[1:]]
+    assert left_out_table(replace(data, fits=some)).count("<tr>") == 5
+
+
+def test_a_long_name_beside_an_axis_is_in_lines() -> None:
+    axes = Axes("x", "y", "Step", "Magnitudes within concepts, last layer", x_log=False, y_log=False)
+    assert make_layout(axes, [])["yaxis"]["title"]["text"] == "Magnitudes within concepts,<br>last layer"
 
 
 @pytest.mark.slow

@@ -59,6 +59,13 @@ def test_a_curve_is_means_points_and_theory():
     assert sum(len(trace["x"]) for trace in plot.traces if trace["mode"] == "markers") == 12
 
 
+def test_a_reference_line_that_some_trials_have_no_value_for_has_gaps():
+    line = pd.array([None if width == 8 else 3 * width for width in TRIALS["width"]], dtype="Int64")
+    request = {"kind": "curve", "metric": "nc1", "x": "width", "lines": {"theory": "num_classes"}}
+    (plot,) = plots_of(request, value=TRIALS["width"] / 7, line_0=line)
+    assert [None, 48, 96] in [trace["y"] for trace in plot.traces]
+
+
 def test_a_share_has_wilsons_intervals():
     (plot,) = plots_of(
         {"kind": "share", "condition": "c", "x": "width"}, value=TRIALS["width"] < 8 * (1 + TRIALS["seed"]) + 1
