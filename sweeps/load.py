@@ -89,8 +89,9 @@ def find_sweep_file(given: str) -> Path:
     folders = Counter(name.rpartition("/")[0] for name in shipped)
     top = [name for name in shipped if "/" not in name]
     below = [f"{count} below {folder}/" for folder, count in folders.items() if folder]
+    hint = nearest(given, [*shipped, *map(str, path.parent.glob("*.yaml"))])
     raise NoSweepFileError(
-        f"sweep file {given!r} does not exist (looked in {Path.cwd()}){nearest(given, shipped)}; "
+        f"sweep file {given!r} does not exist (looked in {Path.cwd()}){hint}; "
         f"shipped sweeps: {', '.join(sorted(top) + sorted(below))} (depthrate plan papers/ names these)"
     )
 

@@ -55,9 +55,10 @@ REQUIRED = _Required()
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `"; did you mean 'x'?"` for the known name closest to `name`, or an empty text."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    """Return `"; did you mean 'x'?"` for the known name closest to `name`, capitals aside, or an empty text."""
+    folded = {each.casefold(): each for each in known}
+    matches = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
+    return f"; did you mean {folded[matches[0]]!r}?" if matches else ""
 
 
 def listed(names: Iterable[str]) -> str:

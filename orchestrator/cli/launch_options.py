@@ -12,6 +12,16 @@ from depthrate.orchestrator.executors.options import Option
 from depthrate.orchestrator.executors.registry import launch_options as declared_options
 from depthrate.orchestrator.executors.registry import make_launch_options
 
+_BY_SET = "a parameter or key of the sweep is set by --set {0}=VALUE"
+INSTEAD = {
+    "--dry-run": "depthrate plan SWEEP shows what would run, and starts nothing",
+    "--resume": "depthrate run SWEEP goes on by itself, from what is committed and from checkpoints",
+    "--jobs": "--workers is the number of processes",
+    **dict.fromkeys(("--name", "--seed", "--seeds", "--task"), _BY_SET),
+    "": _BY_SET,
+}
+"""Options of other programs, and of none: what to type for them."""
+
 
 def launch_options(*, of_plan: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the options of a launch, and as its first parameter the `LaunchOptions` made of them."""

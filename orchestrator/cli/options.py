@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +61,36 @@ def help_of(module_doc: str | None) -> str:
     return text[:1].upper() + text[1:]
 
 
-def declared(module_doc: str | None) -> Callable[[Callable[..., int | None]], click.Command]:
-    """Make a function the command of its module, whose docstring says what it does; it ends as `exits` says."""
-    return lambda function: click.command(help=help_of(module_doc), context_settings=SETTINGS)(exits(function))
+class _Command(click.Command):
+    """A command that says of an option it has not what to type for it, where that is another thing than a similar name."""
+
+    instead: Mapping[str, str] = {}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name, possibilities = error.option_name, error.possibilities
+            if not (way_on := self.instead.get(name) or self.instead.get("")):
+                raise
+            said = f"No such option {name!r}: {way_on.format(name.lstrip('-'))}."
+            raise click.NoSuchOption(name, said, None if name in self.instead else possibilities, ctx) from None
+
+
+def declared(
+    module_doc: str | None, instead: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., int | None]], click.Command]:
+    """Make a function the command of its module, whose docstring says what it does; it ends as `exits` says.
+
+    `instead` says of options that the command has not what to type for them, and by "" of all others.
+    """
+
+    def make(function: Callable[..., int | None]) -> click.Command:
+        command = click.command(cls=_Command, help=help_of(module_doc), context_settings=SETTINGS)(exits(function))
+        command.instead = instead or {}
+        return command
+
+    return make
 
 
 class DeclaredGroup(click.Group):

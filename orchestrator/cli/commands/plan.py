@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from depthrate.orchestrator.cli.launch_options import launch_options
+from depthrate.orchestrator.cli.launch_options import INSTEAD, launch_options
 from depthrate.orchestrator.cli.options import declared, json_option, wide_option
 from depthrate.orchestrator.cli.planning import (
     again,
@@ -217,7 +217,7 @@ def _values(values: list[Any]) -> str:
     return ", ".join(map(str, unique[:6])) + (", ..." if len(unique) > 6 else "")
 
 
-@declared(__doc__)
+@declared(__doc__, INSTEAD)
 @launch_options(of_plan=True)
 @json_option
 @wide_option

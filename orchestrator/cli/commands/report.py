@@ -217,7 +217,7 @@ def read_sweep(checked: CheckedSweep, store: Store, results: Results, command: l
     return data, counts["pending"] + counts["running"]
 
 
-@declared(__doc__)
+@declared(__doc__, {"--compare": "--overlay SWEEP draws a second sweep in the same figures"})
 @sweep_argument("sweep")
 @store_option
 @click.option("-o", "--output", type=FILE, default=Path("report.html"), help="The HTML file to write.")

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from depthrate.orchestrator.attempts.failure_policy import error_pattern
 from depthrate.orchestrator.cli.commands.plan import print_cost
-from depthrate.orchestrator.cli.launch_options import launch_options
+from depthrate.orchestrator.cli.launch_options import INSTEAD, launch_options
 from depthrate.orchestrator.cli.options import declared
 from depthrate.orchestrator.cli.planning import again, check_launch, estimates_on, machines_of, plan_on, plan_sentence
 from depthrate.orchestrator.console.errors import UsageError, next_call
@@ -335,7 +335,7 @@ def _print_failures(outcome: Outcome, left: int, unseen: int, options: LaunchOpt
     print(f"  try what is left again: {again(options)}", file=sys.stderr)
 
 
-@declared(__doc__)
+@declared(__doc__, INSTEAD)
 @launch_options(of_plan=False)
 def command(options: LaunchOptions) -> int:
     return run_sweep(options)
