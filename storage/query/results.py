@@ -29,7 +29,7 @@ from depthrate.storage.query.live_view import create_live_view, read_live
 from depthrate.storage.query.membership import Membership, read_membership, with_sweep
 from depthrate.storage.query.results_view import results_view
 from depthrate.storage.query.sql_checks import QueryError, candidates, require_characters
-from depthrate.storage.query.views import VIEWS, asks_for_tables, named_views, names_sweep, renamed_hint
+from depthrate.storage.query.views import VIEWS, asks_for_tables, elsewhere_hint, named_views, names_sweep, renamed_hint
 from depthrate.storage.tables.own_columns import OWN_TYPES, quoted
 from depthrate.storage.tables.parameters import Added, nothing_added, with_parameter_columns
 from depthrate.storage.tables.schema import ATTEMPTS, FITS, MEASURED, TRIALS, Columns
@@ -164,7 +164,11 @@ class Results:
                 more = "allow more (--memory, or memory_gb in Python), or ask for less at once"
                 raise QueryError(f"the query takes more memory than it may ({first_line(error)}); {more}") from None
             except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.DataError) as error:
-                hint = renamed_hint(str(error), self.column_names(query)) or candidates(error)
+                hint = (
+                    renamed_hint(str(error), self.column_names(query))
+                    or elsewhere_hint(str(error), self.column_names("from trials"))
+                    or candidates(error)
+                )
                 raise QueryError(f"{first_line(error)}{hint}; views: {', '.join(VIEWS)}") from None
             except (pa.ArrowException, OSError, duckdb.Error) as error:
                 failed = first_line(error)

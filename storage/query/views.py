@@ -43,6 +43,14 @@ def renamed_hint(error: str, columns: Iterable[str]) -> str:
     return "".join(f"; {kind} {name} is called {each} here" for kind, each in zip(kinds, called, strict=True))
 
 
+def elsewhere_hint(error: str, of_trials: Iterable[str]) -> str:
+    """Return how a column of the trials that an error of DuckDB misses in another view is got there."""
+    found = _MISSING.search(error)
+    name = ((found[1] or found[2]) if found else "").casefold()
+    known = name in map(str.casefold, of_trials)
+    return f"; {name} is a column of trials and results: add `join trials using (trial_id)`" if known else ""
+
+
 def names_sweep(query: str) -> bool:
     """Whether a query names the column `sweep`, so that a trial is there once for each sweep it belongs to."""
     return "sweep" in names_in(query)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,18 @@ def test_an_error_names_the_column_that_may_have_been_meant(store: Store) -> Non
     commit(store, "a1", ["t1"], params={"depth": 2})
     with pytest.raises(QueryError, match='did you mean "depth"'):
         results_of(store).sql("select dept from results")
+
+
+def test_parameters_are_beside_layers_by_the_join_that_the_docs_show_and_the_error_names(store: Store) -> None:
+    commit(store, "a1", ["t1", "t2"], params={"depth": 2})
+    with pytest.raises(
+        QueryError, match=r"depth is a column of trials and results: add `join trials using \(trial_id\)`; views"
+    ):
+        results_of(store).sql("select depth, avg(nc1) from metrics group by depth")
+    page = (Path(__file__).parents[2] / "docs/store.md").read_text()
+    (documented,) = re.findall(r"```sql\n(select.*?)```", page, re.DOTALL)
+    rows = results_of(store).sql(documented).fetchall()
+    assert rows and all(row[:2] == (2, "train") for row in rows)
 
 
 def test_relations_outlive_the_store_and_each_other(store: Store) -> None:
