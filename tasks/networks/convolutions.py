@@ -20,7 +20,8 @@ BATCH_NORM_MOMENTUM = 0.1
 """Share of the batch's mean and variance in the running ones after a step: torch's defaults."""
 
 EAGER_S, KEPT_S = 3.8e-11, 4.6e-9
-"""Seconds of a step for each multiply-add and each kept number, forward and backward (measured on ResNets of up to 23 convolutions)."""
+"""Seconds of a step for each multiply-add and each kept number, forward and backward (measured on ResNets of up to 23
+convolutions)."""
 
 
 def cost_of_maps(products: int, multiply_adds: float, kept: float, rows_per_sample: int) -> StepCost:
