@@ -28,7 +28,8 @@ def print_fits(
             rows.append([*name, "no fit", "", None, len(curve.rows), "", curve.note or "", "", excluded])
             continue
         base = curve.x if curve.x.isidentifier() else f"({curve.x})"
-        law = f"{power.prefactor:.3g} {base}^{-power.exponent:.3f}"
+        prefactor = f"{power.prefactor:#.3g}".removesuffix(".")
+        law = f"{prefactor} {base}^{-power.exponent:.3f}"
         numbers = [power.r2, power.n_points, _bounded(curve)]
         rows.append([*name, law, _interval(power), *numbers, _preferred(curve), _reached(curve), excluded])
     columns = ["metric", "group", "power law", "exponent [95 %]", "R^2", "trials", "theorem's bound"]
@@ -69,7 +70,7 @@ def _convergence(curves: Sequence[FittedCurve]) -> list[str]:
         )
     drifts = [(_curve_name(curve), curve.drift) for curve in fitted if curve.drift is not None]
     if drifts:
-        parts = (f"{name} {drift.moved:+.3f} (at most {drift.could_move:.3f})" for name, drift in drifts)
+        parts = (f"{name} {drift.moved:+z.3f} (at most {drift.could_move:.3f})" for name, drift in drifts)
         lines.append(f"exponents moved in the last quarter of training: {', '.join(parts)}")
     return lines
 

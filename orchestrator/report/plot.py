@@ -129,8 +129,8 @@ def _check_look(style: Mapping[str, Any]) -> None:
 
 
 def _json_numbers(values: Iterable[Any]) -> list[float | None]:
-    """As JSON holds them; six digits are finer than a pixel."""
-    return [float(f"{value:.6g}") if is_finite(value) else None for value in values]
+    """As JSON holds them; nine digits are finer than a pixel, on an axis from 1 to 1.00001 too."""
+    return [float(f"{value:.9g}") if is_finite(value) else None for value in values]
 
 
 def make_layout(axes: Axes, y_values: Iterable[float], *, legend: Iterable[str] = ()) -> dict[str, Any]:

@@ -74,7 +74,9 @@ def test_the_report_draws_what_the_task_declares(done: Path) -> None:
     fits = ["residuals-of-width-ratio-from-the-power-law", "width-ratio-against-depth"]
     assert drawn == sorted([*by_layer, *by_step, *fits, "shape-of-it-last-layer"])
     text = (done / "r.html").read_text()
-    assert "Width ratio <strong>goes as depth" in text, "two seeds give no interval that says whether it falls"
+    assert "Width ratio <strong>goes as <span class=nowrap>depth" in text, (
+        "two seeds give no interval that says whether it falls"
+    )
     assert "Score at the last step: mean 0.700" in text
 
 

@@ -14,8 +14,8 @@ from depthrate.orchestrator.report.figures.requested_points import is_log, label
 from depthrate.orchestrator.report.plot import Axes, Plot, make_layout, make_trace, viridis
 from depthrate.orchestrator.report.words import escape_for_plotly
 
-MOST_NUMBERS = 200
-"""Cells of a map that still have their numbers written into them."""
+MOST_COLUMNS = 8
+"""Of a map that still has its numbers written into its cells: in more of them they would be too small to read."""
 
 
 def map_plot(data: ReportData, content: FigureContent) -> Plot | None:
@@ -130,7 +130,7 @@ def heat_map(values: np.ndarray, label: str, low: float | None = None) -> dict[s
             "title": {"text": escape_for_plotly(label), "side": "right"},
         },
     }
-    if values.size <= MOST_NUMBERS:
+    if values.shape[1] <= MOST_COLUMNS:
         trace |= {
             "text": [["" if value is None else f"{value:.3g}" for value in row] for row in z],
             "texttemplate": "%{text}",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,10 +85,16 @@ def curve_plot(data: ReportData, content: FigureContent) -> Plot | None:
         for number, dash in zip(range(len(request.lines)), DASHES[1:] * len(request.lines), strict=False):
             theory = part.groupby(at)[f"line_{number}"].mean()
             traces.append(make_trace(theory.index, theory, group, line={"color": colour, "dash": dash, "width": 1.5}))
-    traces += _line_names(list(request.lines))
+    known = [name for number, name in enumerate(request.lines) if drawable[f"line_{number}"].notna().any()]
+    traces += _line_names(request.lines, known)
     layout = make_layout(axes, drawable["value"], legend=request.by)
     _put_ticks(layout, axes, rows[at])
-    notes = [_trials_note(drawable), *drawn_notes(len(shown), len(groups), len(rows) - len(drawable), log=y_log)]
+    missing = [f"{name} has no value in any trial." for name in request.lines if name not in known]
+    notes = [
+        _trials_note(drawable),
+        *missing,
+        *drawn_notes(len(shown), len(groups), len(rows) - len(drawable), log=y_log),
+    ]
     return Plot(request.title or f"{axes.y_title} over {request.x}", traces, layout, notes)
 
 
@@ -154,7 +161,7 @@ def distribution_plot(data: ReportData, content: FigureContent) -> Plot | None:
                 notes.append(
                     f"{', '.join(key) + ': ' if key else ''}{below} of {len(part)} below {name} ({height:.6g})."
                 )
-    traces += _line_names(list(request.lines))
+    traces += _line_names(request.lines)
     layout = make_layout(axes, rows["value"])
     names = [escape_for_plotly(", ".join(key or _NO_NAME)) for key, _ in groups]
     layout["xaxis"] |= {"tickvals": list(range(len(groups))), "ticktext": names, "range": [-0.5, len(groups) - 0.5]}
@@ -172,12 +179,12 @@ def _dot(colour: str, opacity: float) -> dict[str, object]:
     return {"size": 6, "color": colour, "opacity": opacity}
 
 
-def _line_names(names: list[str]) -> list[Trace]:
-    """Return what stands in the legend for the reference lines."""
-    dashes = (DASHES[1:] * (1 + len(names)))[: len(names)]
+def _line_names(lines: Iterable[str], known: Container[str] | None = None) -> list[Trace]:
+    """Return what stands in the legend for the reference lines, or for those that are known."""
     return [
         make_trace([None], [None], f"line{name}", name=escape_for_plotly(name), line={"color": GREY, "dash": dash})
-        for name, dash in zip(names, dashes, strict=True)
+        for name, dash in zip(lines, itertools.cycle(DASHES[1:]), strict=False)
+        if known is None or name in known
     ]
 
 

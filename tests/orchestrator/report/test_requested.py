@@ -18,6 +18,7 @@ from depthrate.orchestrator.report.drawing.style import DARK, SCREEN, PaperWidth
 from depthrate.orchestrator.report.figure_data import FigureContent, read_figures
 from depthrate.orchestrator.report.figure_files import plot_csv
 from depthrate.orchestrator.report.figures.requested import REQUESTED, requested_plots
+from depthrate.orchestrator.report.figures.requested_maps import heat_map
 from depthrate.orchestrator.report.page import render_report
 from depthrate.storage.files.store import Store
 from depthrate.storage.query.results import Results
@@ -64,6 +65,18 @@ def test_a_reference_line_that_some_trials_have_no_value_for_has_gaps():
     request = {"kind": "curve", "metric": "nc1", "x": "width", "lines": {"theory": "num_classes"}}
     (plot,) = plots_of(request, value=TRIALS["width"] / 7, line_0=line)
     assert [None, 48, 96] in [trace["y"] for trace in plot.traces]
+    (nowhere,) = plots_of(request, value=TRIALS["width"] / 7, line_0=pd.array([None] * len(TRIALS), dtype="Int64"))
+    assert "theory has no value in any trial." in nowhere.notes
+    assert "theory" not in [trace["name"] for trace in nowhere.traces]
+
+
+def test_numbers_stand_in_the_cells_of_a_map_that_has_room_for_them():
+    assert "text" in heat_map(np.ones((20, 8)), "rank") and "text" not in heat_map(np.ones((2, 9)), "rank")
+
+
+def test_values_near_each_other_stay_apart():
+    (plot,) = plots_of({"kind": "distribution", "metric": "nc1"}, value=1 + 1e-7 * np.arange(len(TRIALS)))
+    assert len({y for trace in plot.traces for y in trace["y"]}) == len(TRIALS)
 
 
 def test_a_share_has_wilsons_intervals():
