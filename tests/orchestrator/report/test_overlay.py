@@ -22,6 +22,7 @@ from depthrate.orchestrator.report.fit_tables import comparison_tables
 from depthrate.orchestrator.report.groups import SWEEP, grouped
 from depthrate.orchestrator.report.overlay import overlaid
 from depthrate.orchestrator.report.page import render_report
+from depthrate.tasks.fits.rates import fit_rates
 
 
 def steeper() -> ReportData:
@@ -98,7 +99,8 @@ def test_exponents_of_two_sweeps_are_compared_over_whole_seeds() -> None:
     def curve(mean: float, slopes: list[float]) -> FittedCurve:
         values = [(x, seed, x ** -(mean + slope)) for seed, slope in enumerate(slopes) for x in (2, 3, 5, 8, 13)]
         rows = [{"x": x, "y": y, "seed": seed, "draw": seed, "trial_id": f"{x} {seed}"} for x, seed, y in values]
-        return FittedCurve("nc1", "depth", {}, rows, [], {})
+        fits = fit_rates([x for x, _, _ in values], [y for _, _, y in values], models=("power",))
+        return FittedCurve("nc1", "depth", {}, rows, fits, {})
 
     own = [-0.3, -0.15, 0.0, 0.15, 0.3]
     pairs = pair_up([curve(0.9, own)], [curve(1.0, own[::-1])]), pair_up([curve(0.9, own)], [curve(1.0, own)])
