@@ -87,6 +87,11 @@ class ReportData:
     """The figures that themes have made of this."""
 
     @property
+    def is_underway(self) -> bool:
+        """Whether trials are still to come, so that what is missing may come with them."""
+        return self.trials.empty or bool(self.trials["state"].isin(["running", "pending", "failed"]).any())
+
+    @property
     def parameters(self) -> list[str]:
         """Names of the parameters."""
         return [str(column) for column in self.trials.columns if column not in STATE_COLUMNS]

@@ -49,7 +49,9 @@ def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
         _section("Comparison", comparison_tables(data)),
         _section("State of the sweep", _of_each(data, _states)),
         *search,
-        _section("All fits", fit_table(data.fits) + sensitivity_table(data.fits)),
+        _section(
+            "All fits", fit_table(data.fits) + sensitivity_table(data.fits) if data.fits or data.is_underway else ""
+        ),
         _section("Left out and in doubt", left_out_table(data)) if data.fits else "",
         *others,
         _section("Cost", _of_each(data, lambda part: cost_tables(part.cost) if part.cost.devices else "")),
@@ -112,7 +114,8 @@ def _summary(data: ReportData) -> str:
         sentences += [f"<li>{of_sweep}{sentence}</li>" for sentence in together if sentence]
     sentences += [sentence for each in data.drawn("step") if (sentence := _last_values(data, each))]
     if not data.fits:
-        sentences.insert(0, "<li>No fits yet: the sweep asks for none, or no trial has been committed.</li>")
+        none = "No fits yet." if data.is_underway else "The sweep asks for no fit."
+        sentences.insert(0, f"<li>{none}</li>")
     return f"<section class=summary><h2>Summary</h2><ul>{''.join(sentences)}</ul></section>"
 
 
@@ -159,7 +162,7 @@ def _figures(themes: list[Theme], data: ReportData, numbers: Iterator[int]) -> s
     plots = [plot for theme in themes for plot in theme.plots(data)]
     tables = "".join(theme.tables(data) for theme in themes)
     if not plots:
-        return tables or "".join(f"<p>{theme.empty}</p>" for theme in themes if theme.empty)
+        return tables or "".join(f"<p>{theme.empty}</p>" for theme in themes if theme.empty and data.is_underway)
     lead = " ".join(filter(None, (theme.lead(data) for theme in themes)))
     titles = titles_cited(lead)
     lead += f" ({escape(titles)})" if titles else ""

@@ -481,9 +481,9 @@ def test_missing_pieces_are_said(missing: str) -> None:
     for figure in figures(page):
         go.Figure(figure)
     text = words(page_without_plotly(page))
-    if missing in ("no fits", "nothing committed"):
-        assert "No fits yet" in text
+    assert ("The sweep asks for no fit." in text) == (missing == "no fits") == ("All fits" not in text)
     if missing == "nothing committed":
+        assert "No fits yet" in text and "No fit to draw yet" in text
         assert "No training curves yet." in text
         assert "15 pending" in text
     if missing == "all diverged":
