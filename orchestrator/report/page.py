@@ -42,9 +42,9 @@ def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
     numbers = itertools.count(1)
     search = [] if data.search is None else [_section("Search", _search(data.search, numbers))]
     drawn = [(title, _figures(themes, data, numbers)) for title, themes in _sections()]
-    first, *others = [_section(title, content) for title, content in drawn if content]
+    sections = [_section(title, content) for title, content in drawn if content]
     body = [
-        first,
+        *sections[:1],
         _section("For and against", support_table(data.fits)),
         _section("Comparison", comparison_tables(data)),
         _section("State of the sweep", _of_each(data, _states)),
@@ -53,13 +53,13 @@ def render_report(data: ReportData, *, refresh_s: float | None = None) -> str:
             "All fits", fit_table(data.fits) + sensitivity_table(data.fits) if data.fits or data.is_underway else ""
         ),
         _section("Left out and in doubt", left_out_table(data)) if data.fits else "",
-        *others,
+        *sections[1:],
         _section("Cost", _of_each(data, lambda part: cost_tables(part.cost) if part.cost.devices else "")),
         _section("Trials", _trials(data) + trial_details(data.parts or (data,))),
         _section("How to reproduce", _of_each(data, _sweep) + _reproduce(data)),
     ]
-    sections = "\n".join(body)
-    return _page(data.name, "\n".join([_head(data), _contents(sections), _summary(data), sections]), refresh_s)
+    told = "\n".join(body)
+    return _page(data.name, "\n".join([_head(data), _contents(told), _summary(data), told]), refresh_s)
 
 
 def all_plots(data: ReportData) -> list[Plot]:
