@@ -121,6 +121,7 @@ _PER_LAYER = (
     ),
     Measurement(
         "relative_position",
+        "Relative position",
         doc="length of the features' path from the first measured layer to here, over the whole path's (P3, section IV)",
         panel="fitted",
     ),
