@@ -256,6 +256,7 @@ def _documented(name: str) -> str:
     if not isinstance(value, type) or issubclass(value, Exception):
         return text
     members = [(key, member) for key, member in vars(value).items() if not key.startswith("_")]
+    members = [(key, member) for key, member in members if inspect.getdoc(member) != inspect.getdoc(type(member))]
     rows = [
         [f"`{key}{_signature(member)}`", _prose(member).partition("\n\n")[0]]
         for key, member in members

@@ -157,6 +157,11 @@ def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
         designs.setdefault(json.dumps([(float(row["x"]), row["draw"]) for row in rows]), []).append(index)
     fitted = list(curves)
     for indices in designs.values():
+        if not ordered[indices[0]]:
+            for index in indices:
+                left_out = ", ".join(f"{count} {reason}" for reason, count in curves[index].excluded.items())
+                fitted[index] = replace(curves[index], note=f"nothing to fit: {left_out or 'no trial'}")
+            continue
         asked, first = curves[indices[0]].asked, ordered[indices[0]]
         design, draws = [float(row["x"]) for row in first], draws_of(first)
         y = [[row["y"] for row in ordered[index]] for index in indices]

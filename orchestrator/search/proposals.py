@@ -284,11 +284,18 @@ class SearchView:
         ids = {t.trial_id for p in proposals for t in p.trials if t.trial_id in committed} - self._values.keys()
         if not ids:
             return
+        from depthrate.storage.query.sql_checks import QueryError  # here: most sweeps have no search
+
         assert self._results is not None
         columns = ", ".join(f"try_cast(({text}) as double) as value_{i}" for i, text in enumerate(self._objective))
         listed = ", ".join(f"'{trial_id}'" for trial_id in sorted(ids))
         query = f"select trial_id, status, {columns} from results where trial_id in ({listed})"
-        for trial_id, status, *values in self._results.sql(query).fetchall():
+        try:
+            rows = self._results.sql(query).fetchall()
+        except QueryError as error:
+            asked = ", ".join(repr(text) for text in self._objective)
+            raise QueryError(f"search.objective is {asked}, which the trials' results do not give: {error}") from None
+        for trial_id, status, *values in rows:
             is_known = status == ResultStatus.OK and all(value is not None and math.isfinite(value) for value in values)
             self._values[trial_id] = tuple(values) if is_known else None
 

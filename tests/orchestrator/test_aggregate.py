@@ -71,6 +71,12 @@ def test_two_values_of_x_are_no_rate(store: Store, capsys: pytest.CaptureFixture
     assert "<strong>" not in (sentence := fit_sentence(curve)) and "no rate can be judged" in sentence
 
 
+def test_a_metric_that_nothing_has_is_said_to_be_left_out(store: Store) -> None:
+    trials = stored(store, [{"depth": d} for d in (2, 4, 8)], lambda p: [{"layer": p["depth"], "nc1": 1.0}])
+    (curve,) = fit_curves(results_of(store), [FitRequest("nc2a")], trials)
+    assert curve.note == "nothing to fit: 3 not measured"
+
+
 def test_one_value_a_trial_though_it_has_two_splits(store: Store) -> None:
     def metrics(params: Any) -> list[dict[str, Any]]:
         depth = params["depth"]

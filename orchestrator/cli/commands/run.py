@@ -328,7 +328,7 @@ def _print_failures(outcome: Outcome, left: int, unseen: int, options: LaunchOpt
         )
         of_packs = f" in {counted(len(failures), 'pack')}" if len(failures) > 1 else ""
         see = next_call("logs", trial_ids[0] if trial_ids else "?", options.store)
-        error = printable(failures[0].error)
+        error = printable(failures[0].error).rstrip(".")
         print(f"  {counted(len(trial_ids), 'trial')}{of_packs}{where}: {error}; see: {see}", file=sys.stderr)
     if outcome.stopped_early:
         print("  stopped early: several packs failed with the same error", file=sys.stderr)

@@ -321,6 +321,15 @@ def test_undefined_objectives(folder: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_objective_that_no_trial_of_an_own_task_has_is_named(folder: Store, tmp_path: Path) -> None:
+    path = write(
+        tmp_path, task="bowl", search={"params": {"x": [1.0]}, "objective": "nc11", "trials": 1, "sampler": "grid"}
+    )
+    output = " ".join(run(path, folder, code=2).output.split())
+    assert "search.objective is 'nc11', which the trials' results do not give" in output and "did you mean" in output
+
+
+@pytest.mark.slow
 def test_a_pruned_trial_leaves_and_is_nowhere_a_result(folder: Store, tmp_path: Path) -> None:
     log = tmp_path / "log"
     values = [float(v) for v in range(1, 13)]
