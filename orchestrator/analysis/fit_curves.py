@@ -159,8 +159,8 @@ def _fitted(curves: list[FittedCurve]) -> list[FittedCurve]:
     for indices in designs.values():
         if not ordered[indices[0]]:
             for index in indices:
-                left_out = ", ".join(f"{count} {reason}" for reason, count in curves[index].excluded.items())
-                fitted[index] = replace(curves[index], note=f"nothing to fit: {left_out or 'no trial'}")
+                note = f"nothing to fit: {curves[index].excluded_text or 'no trial'}"
+                fitted[index] = replace(curves[index], note=note)
             continue
         asked, first = curves[indices[0]].asked, ordered[indices[0]]
         design, draws = [float(row["x"]) for row in first], draws_of(first)

@@ -90,6 +90,11 @@ class FittedCurve:
         """What was asked for."""
         return self.request or FitRequest(self.metric, self.x, tuple(self.by))
 
+    @property
+    def excluded_text(self) -> str:
+        """How many trials were left out and why, as in `2 diverged, 1 not positive`."""
+        return ", ".join(f"{count} {reason}" for reason, count in self.excluded.items() if count)
+
     def label(self) -> str:
         """Name the curve's group, as in `weight_decay = 0.005`, the layer where it is not the last, and options of the fit."""
         names = [f"{name} = {value}" for name, value in self.by.items()]

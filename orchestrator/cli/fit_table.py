@@ -22,16 +22,15 @@ def print_fits(
     rows: list[list[Any]] = []
     for curve in curves:
         power = curve.power
-        excluded = ", ".join(f"{count} {reason}" for reason, count in curve.excluded.items())
         name = [curve.metric, curve.label()]
         if power is None:
-            rows.append([*name, "no fit", "", None, len(curve.rows), "", curve.note or "", "", excluded])
+            rows.append([*name, "no fit", "", None, len(curve.rows), "", curve.note or "", "", curve.excluded_text])
             continue
         base = curve.x if curve.x.isidentifier() else f"({curve.x})"
         prefactor = f"{power.prefactor:#.3g}".removesuffix(".")
         law = f"{prefactor} {base}^{-power.exponent:.3f}"
         numbers = [power.r2, power.n_points, _bounded(curve)]
-        rows.append([*name, law, _interval(power), *numbers, _preferred(curve), _reached(curve), excluded])
+        rows.append([*name, law, _interval(power), *numbers, _preferred(curve), _reached(curve), curve.excluded_text])
     columns = ["metric", "group", "power law", "exponent [95 %]", "R^2", "trials", "theorem's bound"]
     columns += ["best by AICc", "target at", "left out"]
     optional = [columns.index(name) for name in ("group", "theorem's bound", "target at", "left out")]

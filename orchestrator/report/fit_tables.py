@@ -29,7 +29,6 @@ from depthrate.orchestrator.report.html_table import (
 from depthrate.orchestrator.report.words import (
     curve_label,
     escape,
-    excluded_text,
     formula_markup,
     group_text,
     is_finite,
@@ -130,7 +129,7 @@ def fit_table(curves: Sequence[FittedCurve]) -> str:
 
 def _title(curve: FittedCurve) -> str:
     """Say which curve it is, over how many seeds its intervals are, and what was left out of it."""
-    by, excluded = group_text(curve.by), excluded_text(curve.excluded)
+    by, excluded = group_text(curve.by), curve.excluded_text
     name = f"{escape(curve_label(curve))} over {escape(x_text(curve.x))}{f', {escape(by)}' if by else ''}"
     facts = [f"intervals over {escape(curve.draws)}"] if curve.draws else []
     facts += [f"left out: {escape(excluded)}"] if excluded else []

@@ -8,7 +8,6 @@ from depthrate.orchestrator.analysis.fitted_curve import FittedCurve
 from depthrate.orchestrator.report.words import (
     curve_label,
     escape,
-    excluded_text,
     group_text,
     group_values,
     interval_of,
@@ -60,7 +59,7 @@ def groups_sentence(curves: Sequence[FittedCurve]) -> str:
 
 def _parts(curve: FittedCurve) -> tuple[str, tuple[str, str, str]]:
     """Return the rate, and beside it the interval, how many trials are unconverged and what was left out, as HTML."""
-    power, excluded = power_law(curve), excluded_text(curve.excluded)
+    power, excluded = power_law(curve), curve.excluded_text
     left_out = f"left out: {escape(excluded)}" if excluded else ""
     if power is None:
         return f"has no fit ({escape(curve.note or 'too few points')})", ("", "", left_out)
@@ -73,7 +72,7 @@ def fit_sentence(curve: FittedCurve) -> str:
     by = group_text(curve.by)
     start = escape(curve_label(curve)) + (f" at {escape(by)}" if by else "")
     power = power_law(curve)
-    excluded = excluded_text(curve.excluded)
+    excluded = curve.excluded_text
     left_out = f" Left out: {escape(excluded)}." if excluded else ""
     if power is None:
         return f"{start}: no fit ({escape(curve.note or 'too few points')}).{left_out}"

@@ -58,11 +58,6 @@ def group_values(by: dict[str, Any]) -> str:
     return ", ".join(map(value_text, by.values()))
 
 
-def excluded_text(excluded: dict[str, int]) -> str:
-    """Say how many trials were left out and why, as in `2 diverged, 1 not positive`."""
-    return ", ".join(f"{count} {reason}" for reason, count in excluded.items() if count)
-
-
 def is_null(value: Any) -> bool:
     """Tell whether a value is null, or NaN as pandas writes null."""
     return value is None or (isinstance(value, float) and math.isnan(value))

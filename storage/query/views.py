@@ -35,8 +35,7 @@ def asks_for_tables(query: str) -> bool:
 
 def renamed_hint(error: str, columns: Iterable[str]) -> str:
     """Return what a column is called here that an error of DuckDB misses, where a parameter gave way to a measured one."""
-    found = _MISSING.search(error)
-    name = (found[1] or found[2]) if found else ""
+    name = _missed_column(error)
     known = {column.casefold(): column for column in columns}
     called = [known[each] for each in (f"param_{name}".casefold(), f"last_{name}".casefold()) if each in known]
     kinds = ["the parameter" if each.startswith("param_") else "the last value of the curve" for each in called]
@@ -45,10 +44,15 @@ def renamed_hint(error: str, columns: Iterable[str]) -> str:
 
 def elsewhere_hint(error: str, of_trials: Iterable[str]) -> str:
     """Return how a column of the trials that an error of DuckDB misses in another view is got there."""
-    found = _MISSING.search(error)
-    name = ((found[1] or found[2]) if found else "").casefold()
+    name = _missed_column(error).casefold()
     known = name in map(str.casefold, of_trials)
     return f"; {name} is a column of trials and results: add `join trials using (trial_id)`" if known else ""
+
+
+def _missed_column(error: str) -> str:
+    """Return the column that an error of DuckDB misses; empty where it is about something else."""
+    found = _MISSING.search(error)
+    return (found[1] or found[2]) if found else ""
 
 
 def names_sweep(query: str) -> bool:

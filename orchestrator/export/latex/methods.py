@@ -15,7 +15,7 @@ from depthrate.orchestrator.export.latex.text import code, latex
 from depthrate.orchestrator.monitor.cost import device_word
 from depthrate.orchestrator.report.data import ReportData
 from depthrate.orchestrator.report.groups import unique, varying
-from depthrate.orchestrator.report.words import curve_label, excluded_text, group_text, is_null, power_law
+from depthrate.orchestrator.report.words import curve_label, group_text, is_null, power_law
 from depthrate.tasks.fits.models import MODELS, POWER
 
 INTERVALS = {
@@ -121,7 +121,7 @@ def _fits(data: ReportData) -> list[str]:
         verb = "is" if not falling else "are"
         sentences.append(f"The fits are of {len(used)} trials. {none} {verb} unconverged: {latex(UNCONVERGED_RULE)}.")
     for curve in data.fits:
-        if excluded := excluded_text(curve.excluded):
+        if excluded := curve.excluded_text:
             sentences.append(f"Left out of {_name(curve)}: {latex(excluded)}.")
     return sentences
 
